@@ -127,7 +127,7 @@ def free_ports(count: int) -> list[int]:
 @contextmanager
 def cluster_nodes(name: str, count: int, *options: str) -> Iterator[list[Node]]:
     """Nodes of one cluster with a static directory, each with a store and a port of its own."""
-    places = [f"127.0.0.1:{port}" for port in free_ports(count)]
+    places = sorted(f"127.0.0.1:{port}" for port in free_ports(count))  # the first one has the words
     with ExitStack() as running:
         yield [
             running.enter_context(node(f"{name}-{at}", *options, "--listen", place, "--peers", ",".join(places)))

@@ -286,13 +286,16 @@ def test_a_table_of_one_store_alone(nodes: list[Node], stores: list[ClusterStore
             stores[0].table("own")
         with pytest.raises(TableExists, match="of its own"):
             stores[0].create_table("own", node=nodes[1].name, **TABLE)
-        with pytest.raises(TableExists, match="of its own"):
-            stores[1].create_table("own", exist_ok=True, **TABLE)
+        with pytest.raises(TableExists, match="other settings"):
+            stores[1].create_table("own", exist_ok=True, **{**TABLE, "sampler": di_store.Once()})
         assert len(plain.table("own")) == 3
         assert stores[0].create_table("own", **TABLE).name == "own"
         stores[0].drop_table("own")
         assert len(plain.table("own")) == 3
-        stores[1].drop_table("own")
+        assert len(stores[1].create_table("own", exist_ok=True, **TABLE)) == 3
+        assert len(stores[0].table("own")) == 3, "it is the cluster's now"
+        stores[0].drop_table("own")
+        assert plain.stats()["tables"] == {}
 
 
 def test_a_table_that_does_not_fit(nodes: list[Node], stores: list[ClusterStore]) -> None:

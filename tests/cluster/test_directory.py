@@ -132,6 +132,6 @@ def test_words_of_another_version() -> None:
     entry = TableEntry("text", ("a", "b"), "mass")
     assert unpacked(packed(entry), TableEntry) == entry
     wrong: Any
-    for wrong in (b"", b"\xc1", packed(Owner("u", 1)), b"\x80"):
+    for wrong in (b"", b"\xc1", packed(Owner("u", 1, "g")), b"\x80"):
         with pytest.raises(NodeUnavailable, match="cannot read"):
             unpacked(wrong, TableEntry)

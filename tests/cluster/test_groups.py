@@ -152,7 +152,7 @@ def test_the_directory_is_away(nodes: list[Node], name: str) -> None:
 
 def _published(learner: ClusterStore, name: str) -> bool:
     number = learner.publish(name, 0, group=name)
-    return number > 0 and learner._cluster.directory.read(f"owner/{name}/{name}", 20) is not None
+    return number > 0 and learner._cluster.directory.read(f"owner/{name}", 20) is not None
 
 
 def test_wrong_names(stores: list[ClusterStore]) -> None:

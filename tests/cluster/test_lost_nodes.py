@@ -62,6 +62,7 @@ def test_a_node_that_is_lost(nodes: list[Node], stores: list[ClusterStore]) -> N
     stores[1].create_table("lost", **TABLE)
     kept = stores[0].create_table("kept", **TABLE)
     remote = stores[2].table("lost")
+    assert len(stores[0].nodes()) == 3
     ref = stores[1].put(LARGE)
     stores[1].close()
     nodes[1].lose()

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from di_store.agent.peer import Peer
-from di_store.base.errors import shown
+from di_store.base.errors import TableNotFound, shown
 from di_store.lowering.shape import UNLIMITED
 from di_store.objects.refs import Ref
 from di_store.policy.limiters import limiter_from_plain
 from di_store.policy.options import checked_again
 from di_store.policy.samplers import sampler_to_plain
-from di_store.policy.settings import Settings
+from di_store.policy.settings import again
 from di_store.replay.serving import handle_of, settle
 from di_store.replay.table import Table
 from di_store.wire.values import Call
@@ -57,12 +57,19 @@ def described(table: Table) -> dict[str, Any]:
 
 
 def _create(peer: Peer, name: Any, settings: str, exist_ok: bool, timeout: float | None) -> dict[str, Any]:
-    wanted = checked_again(Settings.from_text(settings))
+    wanted = checked_again(again(settings))
     return described(peer.handles.keep(settle(peer.session, name, wanted, exist_ok, timeout)))
 
 
 def _table(peer: Peer, name: Any, timeout: float | None) -> dict[str, Any]:
     return described(peer.handles.open(name, timeout))
+
+
+def _drop(peer: Peer, name: Any, timeout: float | None, identity: str = "") -> None:
+    """`identity`: only this very table, if it still has that name."""
+    if identity and handle_of(peer.handles.open(name, 0)).identity != identity:
+        raise TableNotFound(f"table {shown(name)} is another one than it was")
+    peer.store.drop_table(name, timeout=timeout)
 
 
 def _goodbye(peer: Peer) -> None:
@@ -90,7 +97,7 @@ STORE_CALLS: dict[str, Callable[..., Any]] = {
     "sync": lambda peer, timeout: peer.store.sync(timeout=timeout),
     "create_table": _create,
     "table": _table,
-    "drop_table": lambda peer, name, timeout: peer.store.drop_table(name, timeout=timeout),
+    "drop_table": _drop,
     "mix": lambda peer, **given: peer.handles.mix(**given),
     "update_mixed": lambda peer, mixture, **given: peer.handles.mixture(mixture).update_priorities(**given),
     "note_version": _newest,

@@ -168,7 +168,7 @@ class Holder:
 
 def _join(store: str, address: str, serving: Serving) -> None:
     """Leave word in the store where the other nodes are, for processes on this machine."""
-    kind, peers = "static", tuple(_address(each) for each in serving.peers)
+    kind, peers = "static", tuple(sorted(_address(each) for each in serving.peers))
     if len(set(peers)) < len(peers):
         raise ValueError(f"--peers names a node twice: {','.join(serving.peers)}")
     if serving.join is not None:
@@ -178,14 +178,16 @@ def _join(store: str, address: str, serving: Serving) -> None:
                 f"--join {serving.join}: give one of {', '.join(f'{each}://...' for each in KINDS)}, or --peers"
             )
         peers = (where,)
+    word = b""
     if peers:
         tls = None if serving.certificate is None else serving.authority or True
-        membership = Membership(kind, peers, address, tls, serving.allow_pickle)
-        word, session = msgspec.msgpack.encode(membership), Session.attach(store)
-        try:
+        word = msgspec.msgpack.encode(Membership(kind, peers, address, tls, serving.allow_pickle))
+    session = Session.attach(store)
+    try:
+        if word or session.arena.newest(NAME):  # it may have been a node before
             written(session, JOIN_SECONDS, "serve", lambda arena: arena.publish(NAME, word, 1))
-        finally:
-            session.close()
+    finally:
+        session.close()
 
 
 def _address(peer: str) -> str:

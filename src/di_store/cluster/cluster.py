@@ -2,34 +2,44 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 
+from di_store.base.errors import NodeUnavailable
 from di_store.cluster.directory import Directory
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import HERE, Node, called
+from di_store.runtime.waits import countdown
 
 FRESH_SECONDS = 1.0
 """How old the list of nodes may be where a call only looks for one."""
+_PAUSE_SECONDS = 0.1
 
 
 class Cluster:
     """Thread-safe. The list of nodes is replaced as a whole."""
 
-    def __init__(self, directory: Directory, links: Links, here: str | None) -> None:
+    def __init__(self, directory: Directory, links: Links, here: Node) -> None:
         """Begin.
 
         Args:
             directory: of its kind; closed with the cluster.
             links: to all nodes; closed with the cluster.
-            here: uuid of the store on this machine; None: there is none.
+            here: the node of this machine.
         """
         self.directory = directory
         self.links = links
         self.here = here
         self._nodes: list[Node] = []
-        self._known: dict[str, Node] = {}  # all that were ever seen; threads only add to it
+        self._known: dict[str, Node] = {here.uuid: here}  # all that were ever seen; threads only add to it
         self._looked = float("-inf")
+        self.begin()
+        _clusters.add(self)
+
+    def begin(self) -> None:
+        """Also in a forked child, where another thread of the parent may hold the lock for ever."""
         self._looking = threading.Lock()
 
     def nodes(self, timeout: float | None = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
@@ -46,24 +56,34 @@ class Cluster:
 
     def others(self, timeout: float | None = LOOK_SECONDS) -> list[Node]:
         """All nodes but this one."""
-        return [each for each in self.nodes(timeout) if each.uuid != self.here]
+        return [each for each in self.nodes(timeout) if each.uuid != self.here.uuid]
 
     def node(self, text: str, timeout: float | None) -> Node:
-        """The node that ``node=`` means.
+        """The node that ``node=`` means; waits until it answers.
 
         Raises:
-            NodeUnavailable: there is none. ValueError: there are several.
+            NodeUnavailable: there is none in time. ValueError: there are several.
         """
-        every = self.nodes(timeout, fresh=True)
-        if text != HERE:
-            return called(every, text)
-        return called(every, self.here or HERE)
+        if text == HERE:
+            return self.here
+        left = countdown(timeout)
+        while True:
+            try:
+                return called(self.nodes(left(), fresh=True), text)
+            except NodeUnavailable:
+                if left() == 0:
+                    raise
+            time.sleep(_PAUSE_SECONDS)
 
     def by_uuid(self, uuid: str, timeout: float | None = LOOK_SECONDS) -> Node | None:
         """The node of a store; None: nobody has seen it. It may be gone meanwhile: the call to it says so."""
         if uuid not in self._known:
             self.nodes(timeout, fresh=True)
         return self._known.get(uuid)
+
+    def is_elsewhere(self, raw: bytes) -> bool:
+        """Whether an object with such an id was put on another node that was seen. Asks nobody."""
+        return any(raw.startswith(each.home) for uuid, each in list(self._known.items()) if uuid != self.here.uuid)
 
     def home_of(self, raw: bytes) -> Node | None:
         """Where an object with such an id was put; None: its id was chosen, or nobody has seen the node."""
@@ -79,3 +99,14 @@ class Cluster:
         """End the directory and all links."""
         self.directory.close()
         self.links.close()
+
+
+_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for each in list(_clusters):
+        each.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

@@ -7,7 +7,7 @@ Keys::
 
     table/<name>            a `TableEntry`
     group/<group>/<uuid>    a node that follows the group's weights
-    owner/<group>/<name>    an `Owner`: who publishes these weights
+    owner/<name>            an `Owner`: who publishes these weights
 
 """
 
@@ -48,7 +48,8 @@ class Directory(Protocol):
         """End its connections."""
 
 
-def _call_name() -> str:
+def call_name() -> str:
+    """Names a call: no other one has the same."""
     return secrets.token_hex(8)
 
 
@@ -60,14 +61,15 @@ class TableEntry(msgspec.Struct, frozen=True):
         shards: uuids of the nodes that have one, in their order.
         draw: "local" or "mass".
         dropped: it is being dropped: whoever finds it goes on with that.
-        maker: names the call that made it: two calls never write the same word, so each knows its own.
+        maker: names the call that made it: two calls never write the same word, so each knows its own. It is also what
+            tells the shards from other tables of that name.
     """
 
     settings: str
     shards: tuple[str, ...]
     draw: str = "local"
     dropped: bool = False
-    maker: str = msgspec.field(default_factory=_call_name)
+    maker: str = msgspec.field(default_factory=call_name)
 
 
 class Owner(msgspec.Struct, frozen=True):
@@ -75,13 +77,15 @@ class Owner(msgspec.Struct, frozen=True):
 
     Attributes:
         uuid: the node.
-        epoch: rises when another node takes them over.
+        epoch: rises when another process takes them over.
+        group: whose nodes get them.
         maker: as in `TableEntry`.
     """
 
     uuid: str
     epoch: int
-    maker: str = msgspec.field(default_factory=_call_name)
+    group: str
+    maker: str = msgspec.field(default_factory=call_name)
 
 
 def packed(word: msgspec.Struct) -> bytes:

@@ -6,8 +6,10 @@ the store of its own machine and never waits for another one.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+import weakref
 from functools import partial
 from typing import Any
 
@@ -24,12 +26,13 @@ from di_store.remote.session import RemoteSession
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
 
-CHECK_SECONDS = 1.0
-"""How often a publisher looks who the members are, and whether it still is the publisher."""
+MEMBERS_SECONDS = 1.0
+"""How old a publisher's list of the members may be; and how long it goes on without a directory that did not answer."""
 JOINED_SECONDS = 10.0
 """How often a member looks whether the directory knows it, and asks for what it may have missed."""
 SOON_SECONDS = 2.0
 """The same, right after it has joined: the publisher may have known of no such member yet."""
+_NEWEST_SECONDS = 1.0  # a node that does not answer is passed over
 
 
 class _Claim:
@@ -39,14 +42,17 @@ class _Claim:
         self.word = word
         self.members = members
         self.least = least  # the first version is above what others have published
-        self.checked = time.monotonic()
+        self.listed = time.monotonic()  # when `members` were
+        self.away = float("-inf")  # when the directory last did not answer
 
 
-class _Joined:
-    """That this node is a member, as this process knows. Threads replace it as a whole."""
+class _Joining:
+    """How this node becomes a member, and stays one: by one thread at a time."""
 
-    def __init__(self, first: bool) -> None:
-        self.until = time.monotonic() + (SOON_SECONDS if first else JOINED_SECONDS)
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.until = float("-inf")  # before then nothing is due; under `lock`
+        self.done = threading.Event()  # the first time
 
 
 class GroupWeights:
@@ -56,9 +62,14 @@ class GroupWeights:
         self._cluster = cluster
         self._session = session
         self._weights = Weights(session)
+        self.begin()
+        _every.add(self)
+
+    def begin(self) -> None:
+        """Also in a forked child, where another thread of the parent may hold a lock for ever. It publishes anew."""
         self._publishing = threading.Lock()  # one publish at a time: versions are told in their order
-        self._claims: dict[tuple[str, str], _Claim] = {}  # under _publishing
-        self._joined: dict[tuple[str, str], _Joined] = {}
+        self._claims: dict[str, _Claim] = {}  # by name; under _publishing
+        self._joined: dict[tuple[str, str], _Joining] = {}
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
@@ -67,11 +78,12 @@ class GroupWeights:
 
         Raises:
             StoreError: another process publishes under this name now. NodeUnavailable: the directory does not answer at
-            the first version, or the agent of this machine does not.
+            the first version, or the agent of this machine does not. ValueError: the name is of another group.
         """
         _check_group(group)
         check_own_name(name)
         left = countdown(check_timeout(timeout))
+        self._session.writable()
         with self._publishing:
             claim = self._claim(group, name, left())
             version = self._publish(name, tree, keep, claim, left(), durability)
@@ -81,12 +93,12 @@ class GroupWeights:
                 "keep": keep,
                 "epoch": claim.word.epoch,
                 "members": [each.address for each in claim.members],
-                "own": self._here(left()).address,
+                "own": self._cluster.here.address,
             }
             try:
                 self._agent(left()).call("spread", arguments, timeout=left(), what=f"publish of {name!r}")
             except OldEpoch:
-                raise _replaced(group, name) from None
+                raise _replaced(name) from None
         return version
 
     def _publish(self, name: str, tree: Any, keep: int, claim: _Claim, timeout: float | None, durability: str) -> int:
@@ -97,33 +109,43 @@ class GroupWeights:
         return written(self._session, timeout, f"publish of {name!r}", publish)
 
     def _claim(self, group: str, name: str, timeout: float | None) -> _Claim:
-        """That this process publishes, looked at anew once a second."""
-        key, left = f"owner/{group}/{name}", countdown(timeout)
-        claim = self._claims.get((group, name))
+        """That this process publishes. Looked at before each version, since one that is refused must not be visible."""
+        left, now = countdown(timeout), time.monotonic()
+        claim = self._claims.get(name)
         if claim is None:
-            claim = self._claims[group, name] = self._first_claim(group, name, key, left())
-        elif time.monotonic() - claim.checked > CHECK_SECONDS:
+            claim = self._claims[name] = self._first_claim(group, name, left())
+        elif claim.word.group != group:
+            raise ValueError(
+                f"weights {name!r} go to group {claim.word.group!r} already: give those of {group!r} another name"
+            )
+        elif now - claim.away > MEMBERS_SECONDS:
             try:
-                word = self._cluster.directory.read(key, left())
-                if word is None:  # the directory was made anew
-                    self._cluster.directory.swap(key, None, packed(claim.word), left())
-                elif unpacked(word, Owner) != claim.word:
-                    raise _replaced(group, name)
-                claim.members = self._members(group, left())
+                self._check(claim, name, left())
+                if now - claim.listed > MEMBERS_SECONDS:
+                    claim.members, claim.listed = self._members(group, left()), now
             except NodeUnavailable as error:  # the members that are known go on getting versions
                 logger.warning("publish of %r: %s", name, error.message)
-            claim.checked = time.monotonic()
+                claim.away = time.monotonic()
         return claim
 
-    def _first_claim(self, group: str, name: str, key: str, timeout: float | None) -> _Claim:
+    def _check(self, claim: _Claim, name: str, timeout: float | None) -> None:
+        """Raise if another process has taken the name over."""
+        left, seconds = countdown(timeout), LOOK_SECONDS
+        word = self._cluster.directory.read(_owner_key(name), min(seconds, left() or 0) if timeout else seconds)
+        if word is None:  # the directory was made anew
+            self._cluster.directory.swap(_owner_key(name), None, packed(claim.word), left())
+        elif unpacked(word, Owner) != claim.word:
+            raise _replaced(name)
+
+    def _first_claim(self, group: str, name: str, timeout: float | None) -> _Claim:
         left, directory = countdown(timeout), self._cluster.directory
         while True:
-            word = directory.read(key, left())
+            word = directory.read(_owner_key(name), left())
             before = None if word is None else unpacked(word, Owner)
             known = self._agent(left()).call("spreading", {"name": name}, timeout=left(), what=f"publish of {name!r}")
             epoch = max(known["epoch"], 0 if before is None else before.epoch) + 1
-            after = Owner(self._session.uuid, epoch)
-            if directory.swap(key, word, packed(after), left()):
+            after = Owner(self._session.uuid, epoch, group)
+            if directory.swap(_owner_key(name), word, packed(after), left()):
                 members = self._members(group, left())
                 others = [] if before is None else self._owner(before, left())
                 return _Claim(after, members, self._newest_of([*others, *members], name))
@@ -133,8 +155,8 @@ class GroupWeights:
         newest = 0
         for node in {each.uuid: each for each in nodes}.values():
             try:
-                session = self._cluster.links.of(node, CHECK_SECONDS)
-                found = session.call("spreading", {"name": name}, timeout=CHECK_SECONDS, what=f"publish of {name!r}")
+                session = self._cluster.links.of(node, _NEWEST_SECONDS)
+                found = session.call("spreading", {"name": name}, timeout=_NEWEST_SECONDS, what=f"publish of {name!r}")
                 newest = max(newest, int(found["newest"]))
             except StoreError:
                 continue
@@ -145,35 +167,48 @@ class GroupWeights:
     def latest(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None, group: str
     ) -> Published | None:
-        """`Store.latest`, of a node that is a member of the group from now on."""
+        """`Store.latest`, of a node that is a member of the group from now on.
+
+        The first call waits for at most a second until the directory knows that; later ones read memory alone.
+        """
         _check_group(group)
         check_own_name(name)
         left = countdown(check_timeout(timeout))
+        self._session.arena.enter()
+        joining = self._joined.setdefault((group, name), _Joining())
         while True:
-            self._join(group, name)
+            if joining.until < time.monotonic():
+                threading.Thread(target=self._join, args=(joining, group, name), daemon=True).start()
+                joining.done.wait(LOOK_SECONDS)
             seconds = left()
             slice_seconds = SOON_SECONDS if seconds is None else min(SOON_SECONDS, seconds)
             found = self._weights.latest(name, newer_than, version, slice_seconds)
             if found is not None or left() == 0:
                 return found
 
-    def _join(self, group: str, name: str) -> None:
+    def _join(self, joining: _Joining, group: str, name: str) -> None:
         """Have the directory list this node, and its agent ask for the newest version; now and then again."""
-        known = self._joined.get((group, name))
-        if known is not None and time.monotonic() < known.until:
+        with joining.lock:
+            if time.monotonic() < joining.until:
+                return
+            try:
+                self._ask_in(group, name)
+            except StoreError as error:  # an actor goes on with what it has
+                if not self._session.ended():
+                    logger.warning("latest(%r, group=%r): %s", name, group, error.message)
+            joining.until = time.monotonic() + (JOINED_SECONDS if joining.done.is_set() else SOON_SECONDS)
+            joining.done.set()
+
+    def _ask_in(self, group: str, name: str) -> None:
+        self._cluster.directory.swap(f"group/{group}/{self._session.uuid}", None, b"", LOOK_SECONDS)
+        word = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)
+        if word is None or (owner := unpacked(word, Owner)).group != group:
             return
-        try:
-            self._cluster.directory.swap(f"group/{group}/{self._session.uuid}", None, b"", LOOK_SECONDS)
-            word = self._cluster.directory.read(f"owner/{group}/{name}", LOOK_SECONDS)
-            owner = [] if word is None else self._owner(unpacked(word, Owner), LOOK_SECONDS)
-            sources = {each.uuid: each.address for each in [*owner, *self._members(group, LOOK_SECONDS)]}
-            sources.pop(self._session.uuid, None)
-            if word is not None and sources:
-                arguments = {"name": name, "sources": list(sources.values())}
-                self._agent(LOOK_SECONDS).call("follow", arguments, timeout=LOOK_SECONDS, what=f"latest({name!r})")
-        except NodeUnavailable as error:  # an actor goes on with what it has
-            logger.warning("latest(%r, group=%r): %s", name, group, error.message)
-        self._joined[group, name] = _Joined(first=known is None)
+        nodes = [*self._owner(owner, LOOK_SECONDS), *self._members(group, LOOK_SECONDS)]
+        sources = {each.uuid: each.address for each in nodes}
+        if sources:
+            arguments = {"name": name, "sources": list(sources.values())}
+            self._agent(LOOK_SECONDS).call("follow", arguments, timeout=LOOK_SECONDS, what=f"latest({name!r})")
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
@@ -188,17 +223,23 @@ class GroupWeights:
         node = None if owner.uuid == self._session.uuid else self._cluster.by_uuid(owner.uuid, timeout)
         return [] if node is None else [node]
 
-    def _here(self, timeout: float | None) -> Node:
-        node = self._cluster.by_uuid(self._session.uuid, timeout)
-        if node is None:
-            raise NodeUnavailable(
-                f"the agent of this machine's store {self._session.name!r} does not answer",
-                remedy="`di-store serve` keeps one",
-            )
-        return node
-
     def _agent(self, timeout: float | None) -> RemoteSession:
-        return self._cluster.links.of(self._here(timeout), timeout)
+        return self._cluster.links.of(self._cluster.here, timeout)
+
+
+_every: weakref.WeakSet[GroupWeights] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for each in list(_every):
+        each.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+def _owner_key(name: str) -> str:
+    return f"owner/{name}"
 
 
 def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Arena) -> int:
@@ -206,9 +247,9 @@ def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Are
     return arena.publish(name, tree, keep, least) or arena.publish(name, tree, keep)
 
 
-def _replaced(group: str, name: str) -> StoreError:
+def _replaced(name: str) -> StoreError:
     return StoreError(
-        f"weights {name!r} of group {group!r} are published by another process now",
+        f"weights {name!r} are published by another process now",
         remedy="one process publishes under a name; a new handle of the store takes it over",
     )
 

@@ -24,6 +24,9 @@ from di_store.session import Session
 STORE_ENV = "DI_STORE_NODE"
 """Name of the store that processes take, if several nodes of the cluster are on one machine."""
 
+JOIN_SECONDS = 10.0
+"""How long the agent of this machine may take to answer."""
+
 _lock = threading.Lock()
 _loaded: dict[Membership, ClusterStore] = {}
 """By cluster, the store that tables and stores loaded from pickles in this process use. Under `_lock`."""
@@ -39,7 +42,7 @@ def attach(name: str | None = None, *, token: str | bytes | None = None) -> Clus
 
     Raises:
         StoreNotFound: no store of a cluster is served on this machine. ValueError: several are: name one. AccessDenied:
-        no token is known.
+        no token is known, or it is another one. NodeUnavailable: the agent of this machine does not answer.
     """
     session, _ = _found(name or os.environ.get(STORE_ENV), None)
     return joined(session, token, None)
@@ -48,7 +51,7 @@ def attach(name: str | None = None, *, token: str | bytes | None = None) -> Clus
 def membership_of(session: Session) -> Membership | None:
     """What the store says of its cluster; None: it is in none."""
     found = Weights(session).latest(NAME, None, None, 0)
-    if found is None:
+    if found is None or not found.value:
         return None
     return msgspec.msgpack.decode(found.value, type=Membership)
 
@@ -58,6 +61,9 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
     if name is not None:
         session = Session.attach(name)
         membership = membership_of(session)
+        if membership is not None and wanted is not None and not membership.is_of(wanted):
+            session.close()
+            raise StoreNotFound(f"store {name!r} is a node of another cluster", remedy=f"{STORE_ENV} names one of that")
         if membership is None:
             session.close()
             raise StoreNotFound(
@@ -92,7 +98,13 @@ def joined(session: Session, token: str | bytes | None, directory: Directory | N
     membership = membership_of(session)
     assert membership is not None
     links = Links(Credentials(token, membership.tls, membership.allow_pickle))
-    cluster = Cluster(directory or _directory(membership, links), links, session.uuid)
+    try:
+        here = links.at(membership.address, JOIN_SECONDS)  # so that a wrong token is refused at once
+        cluster = Cluster(directory or _directory(membership, links), links, here)
+    except BaseException:
+        links.close()
+        session.close()
+        raise
     session.abroad = lambda table: (load_table, (membership, table))
     links.abroad = session.abroad
     return ClusterStore(session, cluster, (load_store, (membership,)))

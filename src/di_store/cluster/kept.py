@@ -19,8 +19,10 @@ NAME = "di-store/kept"
 _ATTEMPTS = 1000  # each fails only if another process has changed a word meanwhile
 
 
-def keep_word(links: Links, node: Node, key: str, word: bytes | None, timeout: float | None) -> None:
-    """Have the node keep a word; None: forget it.
+def keep_word(
+    links: Links, node: Node, key: str, word: bytes | None, timeout: float | None, *, only: bytes | None = None
+) -> None:
+    """Have the node keep a word; None: forget it, if it is `only`.
 
     Raises:
         NodeUnavailable: it does not answer in time.
@@ -29,7 +31,7 @@ def keep_word(links: Links, node: Node, key: str, word: bytes | None, timeout: f
     for _ in range(_ATTEMPTS):
         found = objects.newest(NAME, timeout)
         words = {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
-        if words.get(key) == word:
+        if words.get(key) == word or (word is None and only not in (None, words.get(key))):
             return
         if word is None:
             del words[key]
@@ -42,11 +44,12 @@ def keep_word(links: Links, node: Node, key: str, word: bytes | None, timeout: f
 
 
 def kept_words(links: Links, node: Node, timeout: float | None) -> Words:
-    """What it keeps; nothing, if it does not answer."""
-    try:
-        found = RemoteObjects(links.of(node, timeout)).newest(NAME, timeout)
-    except StoreError:
-        return {}
+    """What it keeps.
+
+    Raises:
+        NodeUnavailable, Timeout: it does not answer.
+    """
+    found = RemoteObjects(links.of(node, timeout)).newest(NAME, timeout)
     return {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
 
 

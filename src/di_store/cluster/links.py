@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -12,10 +14,9 @@ from di_store.cluster.node import Node
 from di_store.remote.address import Address
 from di_store.remote.session import RemoteSession
 from di_store.remote.store import RemoteStore
-from di_store.remote.waiting import GRACE_SECONDS
 from di_store.runtime.waits import countdown
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 """How long a node that is not needed for the call may take to answer."""
 
 PATIENCE_SECONDS = 0.05
@@ -46,10 +47,15 @@ class Links:
         self.credentials = credentials
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
         """How tables pickle that are reached through a link: as `Session.abroad`."""
-        self._lock = threading.Lock()
         self._sessions: dict[str, RemoteSession] = {}
-        self._looks: dict[str, _Look] = {}
         self.closed = False
+        self.begin()
+        _links.add(self)
+
+    def begin(self) -> None:
+        """Also in a forked child, where another thread of the parent may hold the lock for ever."""
+        self._lock = threading.Lock()
+        self._looks: dict[str, _Look] = {}
 
     def session(self, address: str, timeout: float | None) -> RemoteSession:
         """The session with whatever store is served at an address now.
@@ -108,7 +114,7 @@ class Links:
                     look = self._looks[address] = _Look()
                     threading.Thread(target=self._look, args=(address, look, timeout), daemon=True).start()
             looks.append((PATIENCE_SECONDS if silent else None, look))
-        left = countdown(None if timeout is None else timeout + GRACE_SECONDS)
+        left = countdown(LOOK_SECONDS if timeout is None else max(timeout, LOOK_SECONDS))
         for patience, look in looks:
             look.ended.wait(left() if patience is None else patience)
         return [look.found for _, look in looks if look.found is not None]
@@ -130,6 +136,17 @@ class Links:
             self.closed = True
         for each in sessions:
             each.close()
+
+
+_links: weakref.WeakSet[Links] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for each in list(_links):
+        each.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _works(session: RemoteSession) -> bool:

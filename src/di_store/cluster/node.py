@@ -36,12 +36,14 @@ class Node(msgspec.Struct, frozen=True):
         return text in (self.name, address.store, address.node, self.uuid)
 
 
-def called(nodes: Iterable[Node], text: str) -> Node:
+def called(nodes: Iterable[Node], text: object) -> Node:
     """The node that ``node=`` means.
 
     Raises:
         NodeUnavailable: there is none. ValueError: there are several.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"node={shown(text)}: give the name of a machine or a store, or its host:port")
     every = list(nodes)
     found = [each for each in every if each.is_called(text)]
     if len(found) == 1:

@@ -19,7 +19,15 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError, NodeUnavailable, ObjectExists, ObjectNotFound, StoreError, StoreFull
+from di_store.base.errors import (
+    CapacityError,
+    NodeUnavailable,
+    ObjectExists,
+    ObjectNotFound,
+    StoreError,
+    StoreFull,
+    Timeout,
+)
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 from di_store.objects.access import Objects, written
@@ -35,12 +43,18 @@ from di_store.wire.frame import view
 from di_store.wire.handshake import decoded
 from di_store.wire.values import Answer, warn
 
-LEASE_SECONDS = 60.0
-"""How long a copy stays, and so how long a deleted object may still be read on other nodes."""
+LEASE_SECONDS = 50.0
+"""How long a copy stays, and so how long a deleted object may still be read on other nodes: less than `put` waits."""
 SLOWEST_BYTES = 10e6
-"""A second: a large copy is given longer, so that it is not gone before it is whole."""
+"""A second: a copy that may take longer than the lease is given as long."""
+FREE_SHARE = 0.25
+"""Of the store's memory that copies leave free: what is put here must not wait for them."""
+COPIES_MARK = b"copies"
+"""In the ids of what a home knows of the copies of an object: it is no object of users."""
 PATIENCE_SECONDS = 5.0
 """How long a reader waits for another one's copy, beside the time that its bytes may take."""
+_UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
+_OTHER_SECONDS = 5.0  # at least, of a node that has a copy, when the home is away
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
 
@@ -69,22 +83,22 @@ class ClusterObjects:
             return self._here.get(raw, timeout, copy)
         try:
             return self._from(home, raw, left, copy)
-        except NodeUnavailable:
+        except (NodeUnavailable, Timeout):
             if (other := self._holder(raw)) is None:
                 raise
-            return self._from(other, raw, left, copy)
+            return self._from(other, raw, countdown(max(left() or 0.0, _OTHER_SECONDS)), copy)
 
     def _searched(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
-        """An object whose id does not say where it lies."""
+        """An object whose id does not say where it lies. It is not copied: nobody could tell the copy from it."""
         left = countdown(timeout)
         while True:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, left(), copy)
             if (node := self._holder(raw)) is not None:
-                return self._from(node, raw, left, copy)
+                return RemoteObjects(self._cluster.links.of(node, left())).get(raw, left(), copy)
             seconds = left()
             if seconds == 0:
-                raise ObjectNotFound(f"no node of the cluster has an object {raw.hex()}")
+                raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
             time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
 
     def _holder(self, raw: bytes) -> Node | None:
@@ -93,8 +107,7 @@ class ClusterObjects:
 
         def has(node: Node) -> bool:
             try:
-                session = self._cluster.links.of(node, 1)
-                return bool(session.call("contains", {"id": raw}, timeout=1, what="contains"))
+                return self._has(node, raw, 0)
             except StoreError:
                 return False
 
@@ -156,7 +169,10 @@ class ClusterObjects:
     def _draft(self, raw: bytes, head: Array, total: int, session: RemoteSession) -> tuple[_core.Reserved, Array]:
         """Room for a copy under the same id, and where the bytes go that the other store sends."""
         header, payload_bytes, sent_bytes = packed_header(head, total)
-        ttl = LEASE_SECONDS + total / SLOWEST_BYTES
+        stats = self._session.arena.stats()
+        if stats["live"] + total > (1 - FREE_SHARE) * stats["budget"]:
+            raise StoreFull(f"a copy of object {raw.hex()} would leave too little room")
+        ttl = max(LEASE_SECONDS, total / SLOWEST_BYTES)
         foreign = not session.link.allow_pickle
         reserve = partial(_reserved, header, payload_bytes, raw, ttl, foreign)
         draft = written(self._session, 0, f"copy of object {raw.hex()}", reserve)
@@ -164,19 +180,21 @@ class ClusterObjects:
 
     # -- the other calls ----------------------------------------------------------------------------------------
 
-    def contains(self, raw: bytes) -> bool:
+    def contains(self, raw: bytes, timeout: float | None = waits.CALL_SECONDS) -> bool:
         """`Store.contains`: here, or where it was put."""
         if self._session.arena.contains(raw, waits.CALL_SECONDS):
             return True
         home = self._cluster.home_of(raw)
         if home is None:
             return self._holder(raw) is not None
-        if home.uuid == self._session.uuid:
-            return False
-        return bool(self._cluster.links.of(home, waits.CALL_SECONDS).call("contains", {"id": raw}, what="contains"))
+        return home.uuid != self._session.uuid and self._has(home, raw, timeout)
+
+    def _has(self, node: Node, raw: bytes, timeout: float | None) -> bool:
+        session = self._cluster.links.of(node, timeout)
+        return bool(session.call("contains", {"id": raw}, timeout=timeout, what="contains"))
 
     def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
-        """`Store.wait`, if some of the objects may lie elsewhere."""
+        """`Store.wait`, if some of the objects may lie elsewhere. What lies on a node that is silent is not there."""
         left = countdown(check_timeout(timeout))
         pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
         if all(ref.raw.startswith(self._session.arena.home) for ref in pending):
@@ -184,40 +202,75 @@ class ClusterObjects:
         self._here.wait(pending, num_returns, 0)  # checks the arguments
         there: set[Ref] = set()
         while True:
+            silent: set[bytes] = set()  # homes that did not answer in this round
             for ref in pending:
-                if len(there) < num_returns and ref not in there and self.contains(ref.raw):
-                    there.add(ref)
+                if len(there) < num_returns and ref not in there and ref.raw[:6] not in silent:
+                    try:
+                        found = self.contains(ref.raw, 0)
+                    except (NodeUnavailable, Timeout):
+                        silent.add(ref.raw[:6])
+                    else:
+                        there.update([ref] if found else [])
             seconds = left()
             if len(there) >= num_returns or seconds == 0:
                 return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
             time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
 
+    def keys(self, start: Ref | None, n: int) -> list[Ref]:
+        """`Store.keys`: of what was put here, not of copies."""
+        found: list[Ref] = []
+        while len(found) < n and (page := self._here.keys(start, n)):
+            start = page[-1]
+            found += [ref for ref in page if not (self._cluster.is_elsewhere(ref.raw) or ref.raw[6:12] == COPIES_MARK)]
+        return found[:n] if n else self._here.keys(start, n)
+
     def delete(self, raws: list[bytes]) -> int:
-        """`Store.delete`: where they were put, and here. Copies elsewhere end with their lease."""
+        """`Store.delete`: where they were put, here, and what `copies` has put. Other copies end with their lease."""
         arena = self._session.writable()
         homes = [self._cluster.home_of(raw) for raw in raws]
-        own = [
-            raw for raw, home in zip(raws, homes, strict=True) if home is not None and home.uuid == self._session.uuid
-        ]
+        me = self._session.uuid
+        own = [raw for raw, home in zip(raws, homes, strict=True) if home is not None and home.uuid == me]
+        copied = [raw for raw in own if arena.contains(_mark(raw), waits.CALL_SECONDS)]
         gone = arena.delete(own, waits.CALL_SECONDS)
         elsewhere: dict[str, tuple[Node, list[bytes]]] = {}
+        failed: StoreError | None = None
         for raw, home in zip(raws, homes, strict=True):
-            if home is None:  # its id was chosen: copies cannot be told from it
+            if home is None:  # its id was chosen
                 gone += self._delete_everywhere(raw)
-            elif home.uuid != self._session.uuid:
+            elif home.uuid != me:
                 elsewhere.setdefault(home.uuid, (home, []))[1].append(raw)
         for node, those in elsewhere.values():
             arena.delete(those, waits.CALL_SECONDS)
-            gone += self._delete_at(node, those)
+            try:
+                copied += [raw for raw in those if self._has(node, _mark(raw), waits.CALL_SECONDS)]
+                gone += self._delete_at(node, those)
+            except (NodeUnavailable, Timeout) as error:
+                failed = failed or error
+        for raw in copied:
+            self._delete_copies(raw, waits.CALL_SECONDS)
+        if failed is not None:
+            raise failed
         return gone
+
+    def _delete_copies(self, raw: bytes, timeout: float) -> None:
+        """What `put_copies` has put, and at last what says so. `timeout`: seconds that each node has."""
+        for uuid in self.get(_mark(raw), 0, None):
+            if (node := self._cluster.by_uuid(uuid)) is not None:
+                with contextlib.suppress(NodeUnavailable, Timeout):  # gone with its node, or it stays there
+                    self._delete_at(node, [raw], timeout)
+        home = self._cluster.home_of(raw)
+        if home is not None and home.uuid != self._session.uuid:
+            self._delete_at(home, [_mark(raw)], timeout)
+        else:
+            self._session.writable().delete([_mark(raw)], waits.CALL_SECONDS)
 
     def _delete_everywhere(self, raw: bytes) -> bool:
         here = self._session.writable().delete([raw], waits.CALL_SECONDS)
         return here + sum(self._delete_at(node, [raw]) for node in self._cluster.others()) > 0
 
-    def _delete_at(self, node: Node, raws: list[bytes]) -> int:
-        session = self._cluster.links.of(node, waits.CALL_SECONDS)
-        return int(session.call("delete", {"ids": raws}, what="delete", once=True))
+    def _delete_at(self, node: Node, raws: list[bytes], timeout: float = waits.CALL_SECONDS) -> int:
+        session = self._cluster.links.of(node, timeout)
+        return int(session.call("delete", {"ids": raws}, timeout=timeout, what="delete", once=True))
 
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
         """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
@@ -232,9 +285,23 @@ class ClusterObjects:
                 f"copies={copies}, and the cluster has {len(others) + 1} nodes that answer",
                 remedy="lower copies=, or serve the store on more nodes",
             )
-        for node in others[: copies - 1]:
-            objects = RemoteObjects(self._cluster.links.of(node, left()))
-            objects.put_many([value], [ref.raw], ttl, left(), "memory")
+        nodes = others[: copies - 1]
+        marked = ref.raw.startswith(self._session.arena.home)  # else `delete` asks all nodes
+        if marked:  # first, so that what was put can be found whatever happens
+            self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, left(), "memory")
+        try:
+            for node in nodes:
+                objects = RemoteObjects(self._cluster.links.of(node, left()))
+                objects.put_many([value], [ref.raw], ttl, left(), "memory")
+        except BaseException:
+            if marked:
+                self._delete_copies(ref.raw, _UNDO_SECONDS)
+            raise
+
+
+def _mark(raw: bytes) -> bytes:
+    """The id of what a home keeps of the copies of an object."""
+    return raw[:6] + COPIES_MARK + hashlib.blake2b(raw, digest_size=8).digest()
 
 
 def ranked(nodes: list[Node], raw: bytes) -> list[Node]:

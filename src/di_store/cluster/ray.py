@@ -17,6 +17,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from di_store.agent.membership import Membership
 from di_store.base.errors import NodeUnavailable, StoreError
+from di_store.base.sizes import budget_bytes
 from di_store.cluster.directory import unavailable
 from di_store.cluster.joining import LOADERS, joined
 from di_store.cluster.kept import Words
@@ -61,6 +62,7 @@ def up(
     """
     _check_ray()
     left = countdown(check_timeout(timeout))
+    budget_bytes(memory)  # so that what is no size is refused here, and not on each node
     options = ["--memory", str(memory)]
     options += [] if disk is None else ["--disk", disk]
     options += [] if disk_capacity is None else ["--disk-capacity", disk_capacity]
@@ -101,16 +103,25 @@ def store(*, timeout: float | None = 30) -> ClusterStore:
         NodeUnavailable: `up` was not called, or the node is not served in time.
     """
     _check_ray()
+    context = ray.get_runtime_context()
+    key = os.getpid(), context.gcs_address, context.get_node_id()
     with _lock:
-        known = _own.get(os.getpid())
+        known = _own.get(key)
         if known is None or known.is_closed():
-            _own.clear()
-            known = _own[os.getpid()] = _attached(timeout)
+            _own.clear()  # of a Ray cluster before, or of the parent
+            known = _own[key] = _attached(timeout)
         return known
 
 
-def down() -> None:
-    """End all stores of this Ray cluster, with everything in them."""
+def down(*, timeout: float | None = 60) -> None:
+    """End all stores of this Ray cluster, with everything in them.
+
+    Args:
+        timeout: seconds to wait for the nodes; None: no limit.
+
+    Raises:
+        NodeUnavailable: some have not said in time that they have ended.
+    """
     _check_ray()
     with _lock:
         for each in _own.values():
@@ -120,7 +131,7 @@ def down() -> None:
         actor = ray.get_actor(ACTOR, namespace=NAMESPACE)
     except ValueError:
         return
-    ray.get(actor.stop.remote())
+    _call(actor.stop, check_timeout(timeout))
     ray.kill(actor)
 
 
@@ -130,9 +141,9 @@ class RayDirectory:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def by_ray_id(self, timeout: float | None) -> dict[str, Node]:
-        """The nodes that are served, by Ray's id."""
-        found: dict[str, Node] = _call(self._actor.nodes, timeout)
+    def by_ray_id(self, timeout: float | None, *, whole: bool = False) -> dict[str, Node]:
+        """The nodes that are served, by Ray's id. `whole`: wait for all that Ray knows, at first for a few seconds."""
+        found: dict[str, Node] = _call(self._actor.nodes, timeout, whole)
         return found
 
     def plan(self, timeout: float | None) -> Plan:
@@ -142,7 +153,7 @@ class RayDirectory:
 
     def nodes(self, timeout: float | None) -> list[Node]:
         """As `Directory.nodes`."""
-        return list(self.by_ray_id(timeout).values())
+        return list(self.by_ray_id(timeout, whole=True).values())
 
     def read(self, key: str, timeout: float | None) -> bytes | None:
         """As `Directory.read`."""
@@ -163,14 +174,15 @@ class RayDirectory:
 
 
 _lock = threading.Lock()
-_own: dict[int, ClusterStore] = {}  # by pid; a forked child makes its own. Under `_lock`.
+_own: dict[tuple[int, str, str], ClusterStore] = {}
+"""By process, Ray cluster and node: a forked child makes its own. Under `_lock`."""
 _GRACE_SECONDS = 1.0
 
 
 def _call(method: Any, timeout: float | None, *arguments: Any) -> Any:
     try:
         return ray.get(method.remote(*arguments), timeout=None if timeout is None else timeout + _GRACE_SECONDS)
-    except ray.exceptions.RayError as error:
+    except Exception as error:  # Ray raises its own errors, and bare ones if it was started anew meanwhile
         raise unavailable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
@@ -189,6 +201,16 @@ def _attached(timeout: float | None) -> ClusterStore:
         if left() == 0:
             raise NodeUnavailable(why, remedy="call di_store.cluster.ray.up() once; timeout= waits longer")
         time.sleep(_LOOK_SECONDS)
+
+
+def _forget() -> None:
+    """In a forked child: another thread of the parent may hold the lock for ever."""
+    global _lock
+    _lock = threading.Lock()
+    _own.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
 
 
 def _loaded(membership: Membership) -> ClusterStore:

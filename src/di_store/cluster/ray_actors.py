@@ -80,14 +80,16 @@ class DirectoryActor:
     def report(self, node_id: str, node: Node, kept: Words) -> None:
         """A keeper says that its store is served, and what the node keeps of its own tables."""
         with self._lock:
-            if not self._ready:
+            if node_id not in self._nodes:  # its first word to this actor
                 self._words = {**kept, **self._words}
             self._nodes[node_id] = node, time.monotonic()
             self._lock.notify_all()
 
-    def nodes(self) -> dict[str, Node]:
-        """Those that are served, by Ray's id."""
+    def nodes(self, whole: bool) -> dict[str, Node]:
+        """Those that are served, by Ray's id. `whole`: wait for all that Ray knows, as words do."""
         with self._lock:
+            if whole:
+                self._await_words()
             return self._served()
 
     def read(self, key: str) -> bytes | None:

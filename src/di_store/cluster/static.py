@@ -7,6 +7,7 @@ node's store is made anew, the words are made from what the other nodes keep of 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -17,12 +18,14 @@ from di_store.cluster.directory import unavailable
 from di_store.cluster.kept import Words, kept_words
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import Node
+from di_store.remote.address import Address
 from di_store.remote.objects import RemoteObjects
 from di_store.runtime.waits import countdown
 
 T = TypeVar("T")
 
 NAME = "di-store/directory"
+_PAUSE_SECONDS = 0.1
 _ATTEMPTS = 1000  # each fails only if another process has changed a word meanwhile
 
 
@@ -78,9 +81,19 @@ class StaticDirectory:
             found = self._ask(lambda objects: objects.newest(NAME, left()), left())
             if found is not None:
                 return found.version, msgspec.msgpack.decode(found.value, type=Words)
-            # A new store: what the nodes keep is all there is.
+            # A new store: what the nodes keep is all there is. Each must say it, or a name could be given twice.
+            nodes = self.nodes(left())
+            if len(nodes) < len(self._peers):
+                if left() == 0:
+                    missing = sorted(set(self._peers) - {_place(each.address) for each in nodes})
+                    raise unavailable(
+                        f"its node was made anew, and {', '.join(missing)} have not said which tables they keep: "
+                        "start them, or leave them out of --peers"
+                    )
+                time.sleep(_PAUSE_SECONDS)
+                continue
             words: Words = {}
-            for node in self.nodes(left()):
+            for node in nodes:
                 words.update(kept_words(self._links, node, left()))
             if self._publish(words, 1, left()):
                 return 1, words
@@ -102,3 +115,9 @@ class StaticDirectory:
                 failed.may_be_done = getattr(error, "may_be_done", False)
                 raise failed from None
         raise AssertionError
+
+
+def _place(address: str) -> str:
+    """The address as the list of peers has it: without the name of a store."""
+    where = Address.parse(address)
+    return str(Address(where.host, where.port, ""))

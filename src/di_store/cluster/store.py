@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from di_store.base import config
-from di_store.base.errors import ObjectNotFound
+from di_store.base.errors import ObjectNotFound, StoreClosed
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.groups import GroupWeights
 from di_store.cluster.node import HERE, Node
@@ -33,7 +33,7 @@ class ClusterStore(Store):
     """A handle of the store of this machine, in a cluster; thread-safe. Made by `di_store.cluster.attach`.
 
     It has the methods of `Store`, and what lies on other nodes can be used here: `get` copies an object from where it
-    lies, and keeps the copy for a minute; `table` gives the table in this machine's memory if it lies here, and else a
+    lies, and keeps the copy for a while; `table` gives the table in this machine's memory if it lies here, and else a
     handle that calls its node. Tables and refs may be pickled to any node.
     """
 
@@ -56,8 +56,12 @@ class ClusterStore(Store):
         self._cluster.close()
 
     def is_closed(self) -> bool:
-        """Whether `close` was called."""
-        return self._session.ended()
+        """Whether `close` was called, or the store was removed."""
+        try:
+            self._session.arena.enter()
+        except StoreClosed:
+            return True
+        return False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._pickled
@@ -121,8 +125,13 @@ class ClusterStore(Store):
         """As `Store.contains`: whether the object is here, or where it was put."""
         return self._all.contains(id_of(ref))
 
+    def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
+        """As `Store.keys`, of what was put on this machine."""
+        first = None if start is None else Ref(id_of(start))
+        return self._all.keys(first, config.count("n", n, minimum=0))
+
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
-        """As `Store.delete`. Other nodes that have read an object may read it for another minute."""
+        """As `Store.delete`. Other nodes that have read an object may read it for another 50 s."""
         return self._all.delete(ids_of(refs))
 
     # -- weights ------------------------------------------------------------------------------------------------
@@ -181,7 +190,8 @@ class ClusterStore(Store):
             name: unique in the cluster.
             capacity: as there.
             node: where its rows lie: "here", or a machine, a store or ``host:port`` of `nodes`.
-            exist_ok: return an existing table of that name, wherever it lies.
+            exist_ok: return an equal table of that name, wherever it lies; one that the node's store has for itself
+                becomes the cluster's.
             timeout: as there.
             options: as there; `lanes` is 1,024 if not given.
 
@@ -189,6 +199,8 @@ class ClusterStore(Store):
             As there; NodeUnavailable: the directory or the node does not answer, or there is no such node.
         """
         check_table_name(name)
+        self._session.check_writable()
+        self._session.arena.enter()
         given = table_options(capacity, {"lanes": LANES, **options})
         settings = check_options(given, seed_of(self._session.seed, name))
         left = countdown(check_timeout(timeout))
@@ -201,10 +213,12 @@ class ClusterStore(Store):
         Raises:
             TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is gone.
         """
+        self._session.arena.enter()
         return self._everywhere.open(name, timeout)
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
         """As `Store.drop_table`, wherever it lies. A table whose node is gone is forgotten."""
+        self._session.writable().enter()
         self._everywhere.drop(name, timeout)
 
     def writer(self, tables: Sequence[Table | str], *, lanes: int | None = None, autoreset: Any = None) -> Writer:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import time
+from dataclasses import replace
+
+import msgspec
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
 from di_store.cluster.cluster import Cluster
-from di_store.cluster.directory import TableEntry, packed, unpacked
+from di_store.cluster.directory import TableEntry, call_name, packed, unpacked
 from di_store.cluster.kept import keep_word
 from di_store.cluster.node import Node
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
-from di_store.remote.table import create_remote, open_remote
-from di_store.replay.serving import settle
+from di_store.remote.table import RemoteTable, create_remote, open_remote
+from di_store.replay.serving import handle_of, settle
 from di_store.replay.table import Table, open_table
 from di_store.runtime.waits import check_timeout, countdown, lock_seconds, logger
 from di_store.session import Session
@@ -42,31 +45,57 @@ class ClusterTables:
             As `Store.create_table`; NodeUnavailable: the directory or one of the nodes does not answer.
         """
         left = countdown(check_timeout(timeout))
-        directory, key = self._cluster.directory, _key(name)
-        entry = TableEntry(settings.to_text(), tuple(each.uuid for each in nodes))
-        if self._entry(name, left()) is None:
-            for node in nodes:
-                self._check_free(node, name, left())
-        while not directory.swap(key, None, packed(entry), left()):
-            known = self._entry(name, left())
-            if known is None:
-                continue  # dropped meanwhile
+        while True:
+            if (known := self._entry(name, left())) is None:
+                adopted = self._adopted(name, nodes, exist_ok, left())
+                entry = TableEntry(settings.to_text(), tuple(each.uuid for each in nodes), maker=adopted or call_name())
+                if not self._cluster.directory.swap(_key(name), None, packed(entry), left()):
+                    continue  # another process was faster
+                return self._made(name, entry, nodes, () if adopted else entry.shards, left())
             if not exist_ok:
                 raise TableExists(f"the cluster has a table {name!r} already")
             if difference := Settings.from_text(known.settings).difference(settings):
                 raise TableExists(f"table {name!r} exists with other settings: {difference}")
-            return self._open(name, known, left())
-        made: list[str] = []
+            try:
+                return self._open(name, known, left())
+            except TableNotFound:
+                if left() == 0:
+                    raise  # dropped meanwhile, again and again
+
+    def _made(
+        self, name: str, entry: TableEntry, nodes: list[Node], given_up: tuple[str, ...], timeout: float | None
+    ) -> Table:
+        """Make the shards of a word that this call has written. If one fails, those of `given_up` go, and the word."""
+        left = countdown(timeout)
         try:
-            for node in nodes:
-                table = self._make(node, name, entry, left())
-                made.append(node.uuid)
-        except BaseException as error:
-            if getattr(error, "may_be_done", False):
-                made.append(node.uuid)
-            self._give_up(name, entry, tuple(made))
+            made = [self._make(node, name, entry, left()) for node in nodes]
+            return made[0]
+        except BaseException:
+            dropped = msgspec.structs.replace(entry, shards=given_up, dropped=True)
+            with contextlib.suppress(StoreError):  # whoever finds the word goes on
+                if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), UNDO_SECONDS):
+                    self._finish_drop(name, dropped, UNDO_SECONDS)
             raise
-        return table
+
+    def _adopted(self, name: str, nodes: list[Node], exist_ok: bool, timeout: float | None) -> str:
+        """The identity of a table that the node's store has for itself, and that `exist_ok` makes the cluster's.
+
+        Raises:
+            TableExists: there is one, and it may not be taken.
+        """
+        left, found = countdown(timeout), ""
+        for node in nodes:
+            try:
+                own = self._shard(node, name, "", left())
+            except TableNotFound:
+                continue
+            if not exist_ok or len(nodes) > 1:
+                raise TableExists(
+                    f"the store of node {node.name} has a table {name!r} of its own already",
+                    remedy="exist_ok=True makes an equal one the cluster's; another name, or drop it there",
+                )
+            found = identity_of(own)
+        return found
 
     def open(self, name: str, timeout: float | None) -> Table:
         """The table of that name: of the cluster, or this store's alone.
@@ -101,13 +130,13 @@ class ClusterTables:
         check_table_name(name)
         left = countdown(check_timeout(timeout))
         while (entry := self._entry(name, left())) is not None:
-            dropped = TableEntry(entry.settings, entry.shards, entry.draw, dropped=True)
+            dropped = msgspec.structs.replace(entry, dropped=True)
             if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), left()):
                 self._finish_drop(name, dropped, left())
                 return
         if self._session is None or self._session.arena.table(name) is None:
             raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
-        self._drop_here(name, left())
+        self._session.writable().drop_table(name, lock_seconds(left()))
 
     # -- the directory ------------------------------------------------------------------------------------------
 
@@ -121,21 +150,15 @@ class ClusterTables:
             self._finish_drop(name, entry, left())
         return None
 
-    def _give_up(self, name: str, entry: TableEntry, made: tuple[str, ...]) -> None:
-        """A shard could not be made: those that were go, and the word."""
-        dropped = TableEntry(entry.settings, made, entry.draw, dropped=True)
-        with contextlib.suppress(StoreError):  # whoever finds the word goes on
-            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), UNDO_SECONDS):
-                self._finish_drop(name, dropped, UNDO_SECONDS)
-
     def _finish_drop(self, name: str, entry: TableEntry, timeout: float | None) -> None:
+        """Drop the shards of a word that says so: those tables and no others, whatever has their name by now."""
         left = countdown(timeout)
         for uuid in entry.shards:
             if (node := self._cluster.by_uuid(uuid, left())) is None:
                 continue
             try:
-                self._drop_shard(node, name, left())
-                keep_word(self._cluster.links, node, _key(name), None, left())
+                self._drop_shard(node, name, entry.maker, left())
+                keep_word(self._cluster.links, node, _key(name), None, left(), only=packed(_kept(entry)))
             except NodeUnavailable as error:  # should it come back, the table is its own store's
                 logger.warning("table %r is forgotten: %s", name, error.message)
         self._cluster.directory.swap(_key(name), packed(entry), None, left())
@@ -152,7 +175,7 @@ class ClusterTables:
                 remedy="drop_table() forgets it, if the node does not come back",
             )
         try:
-            return self._shard(node, name, left())
+            return self._shard(node, name, entry.maker, left())
         except TableNotFound:  # whoever was to make it has died, or is at it
             if self._entry(name, left()) != entry:
                 raise
@@ -161,43 +184,49 @@ class ClusterTables:
     def _is_here(self, node: Node) -> bool:
         return self._session is not None and node.uuid == self._session.uuid
 
-    def _shard(self, node: Node, name: str, timeout: float | None) -> Table:
+    def _shard(self, node: Node, name: str, identity: str, timeout: float | None) -> Table:
+        """The table of a node that has this name, and identity if one is given; TableNotFound if it has none."""
         if self._session is not None and self._is_here(node):
-            return open_table(self._session, name, 0)
-        return open_remote(self._cluster.links.of(node, timeout), name, 0)
+            found = open_table(self._session, name, 0)
+        else:
+            found = open_remote(self._cluster.links.of(node, timeout), name, 0)
+        if identity not in ("", identity_of(found)):
+            raise TableNotFound(f"node {node.name} has another table {name!r}, which is its own store's")
+        return found
 
     def _make(self, node: Node, name: str, entry: TableEntry, timeout: float | None) -> Table:
         """Make the shard of a node, if nobody has yet, and have the node keep the table's word."""
-        left, settings = countdown(timeout), Settings.from_text(entry.settings)
+        left, settings = countdown(timeout), replace(Settings.from_text(entry.settings), made=entry.maker)
         if self._session is not None and self._is_here(node):
             made = settle(self._session, name, settings, True, left())
         else:
             made = create_remote(self._cluster.links.of(node, left()), name, settings, True, left())
-        keep_word(self._cluster.links, node, _key(name), packed(entry), left())
+        if identity_of(made) != entry.maker:
+            raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
+        keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), left())
         return made
 
-    def _check_free(self, node: Node, name: str, timeout: float | None) -> None:
-        """TableExists, if the node's store has a table of that name that is not the cluster's."""
+    def _drop_shard(self, node: Node, name: str, identity: str, timeout: float | None) -> None:
         try:
-            self._shard(node, name, timeout)
-        except TableNotFound:
-            return
-        raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
-
-    def _drop_here(self, name: str, timeout: float | None) -> None:
-        assert self._session is not None
-        self._session.writable().drop_table(name, lock_seconds(timeout))
-
-    def _drop_shard(self, node: Node, name: str, timeout: float | None) -> None:
-        try:
-            if self._is_here(node):
-                self._drop_here(name, timeout)
+            if self._session is not None and self._is_here(node):
+                self._shard(node, name, identity, timeout)
+                self._session.writable().drop_table(name, lock_seconds(timeout))
             else:
                 session = self._cluster.links.of(node, timeout)
-                arguments = {"name": name, "timeout": timeout}
+                arguments = {"name": name, "timeout": timeout, "identity": identity}
                 session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
         except TableNotFound:
             pass
+
+
+def identity_of(table: Table) -> str:
+    """What tells a table from others of its name, here or on another node."""
+    return table.target[1] if isinstance(table, RemoteTable) else handle_of(table).identity
+
+
+def _kept(entry: TableEntry) -> TableEntry:
+    """What a node keeps of a word: as it is while the table is there."""
+    return msgspec.structs.replace(entry, dropped=False)
 
 
 def _key(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any
 
@@ -157,7 +157,7 @@ def imported_settings(
 def checked_again(settings: Settings) -> Settings:
     """Settings that came from another machine, checked like those of a caller here; raises as `check_options`."""
     own = {each.name: getattr(settings, each.name) for each in fields(TableOptions)}
-    return check_options(TableOptions(**own), settings.seed)
+    return replace(check_options(TableOptions(**own), settings.seed), made=settings.made)
 
 
 def _declared(schema: Any) -> Schema | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import msgspec
@@ -23,6 +23,9 @@ from di_store.policy.samplers import (
 )
 from di_store.policy.views import Opaque, View, view_from_plain, view_to_plain
 
+MOST_MADE = 64
+"""Characters of what tells a table from others of its name."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -30,6 +33,7 @@ class Settings:
 
     Attributes:
         schema: the columns that `schema=` declared; None: the first step declares them.
+        made: what is to tell the table from others of its name (`identity_in`); "": chosen when it is made.
         columns: which of the stream's columns a batch holds; None: all.
         initial_priority: "max", or the priority of items that come without one.
         seed: of the table's draws.
@@ -54,6 +58,7 @@ class Settings:
     compress: Compression = "auto"
     durability: str = "memory"
     sync_every: float = 10.0
+    made: str = field(default="", compare=False)
 
     @property
     def in_order(self) -> bool:
@@ -98,7 +103,7 @@ class Settings:
 
     def to_text(self, made: str = "") -> str:
         """JSON, exact; `made`: names the table of a store that these are the settings of (`identity_in`)."""
-        plain: dict[str, Any] = {field.name: getattr(self, field.name) for field in fields(self)}
+        plain: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         plain["view"] = view_to_plain(self.view)
         plain["sampler"] = sampler_to_plain(self.sampler)
         plain["remover"] = sampler_to_plain(self.remover)
@@ -109,7 +114,9 @@ class Settings:
             del plain["compress"]  # files of the first version of the format lack it, and the two below
         if self.durability == "memory":
             del plain["durability"], plain["sync_every"]
-        if made:
+        if not (made or self.made):
+            del plain["made"]
+        elif made:
             plain["made"] = made
         return msgspec.json.encode(plain).decode()
 
@@ -118,7 +125,7 @@ class Settings:
         """The settings that `to_text` described; `CorruptData` if it is none."""
         try:
             plain = msgspec.json.decode(text)
-            plain.pop("made", None)
+            plain["made"] = ""  # a description makes another table; `again` makes this one
             view, schema = view_from_plain(plain["view"]), plain["schema"]
             plain["view"] = view
             plain["sampler"] = sampler_from_plain(plain["sampler"])
@@ -130,6 +137,14 @@ class Settings:
             return cls(**plain)
         except (msgspec.DecodeError, TypeError, KeyError) as error:
             raise CorruptData(f"the stored settings of a table cannot be read: {error}") from None
+
+
+def again(text: str) -> Settings:
+    """`Settings.from_text`, of a table that is to be this very one: whoever asks for it has named it."""
+    made = identity_in(text)
+    if len(made) > MOST_MADE:
+        raise CorruptData(f"a table is named by {len(made)} characters, at most {MOST_MADE} are allowed", remedy="")
+    return replace(Settings.from_text(text), made=made)
 
 
 def identity_in(text: str) -> str:
