@@ -242,3 +242,19 @@ def test_a_node_joins(machines: Cluster, store: ClusterStore) -> None:
     until(lambda: len(store.nodes()) == 3, "the node to be listed no more")
     assert numbers(table) == list(range(10))
     assert store.create_table("u", **TABLE).name == "u"
+
+
+def test_down_and_up_again(served: ClusterStore) -> None:
+    """Who had a store before gets the new one; a size that is none is refused here, and nothing is the worse for it."""
+    one = actor(0)
+    before = served.name, ray.get(one.name.remote())
+    ref = served.put("old")
+    cluster.down()
+    with pytest.raises(ValueError, match="banana"):
+        cluster.up(memory="banana")
+    cluster.up(memory="96MiB")
+    store = cluster.store()
+    assert store is not served
+    assert (store.name, ray.get(one.name.remote())) == before
+    assert not store.contains(ref)
+    assert store.get(ray.get(one.put.remote("new"))) == "new"

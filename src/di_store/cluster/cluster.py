@@ -77,8 +77,11 @@ class Cluster:
 
     def by_uuid(self, uuid: str, timeout: float | None = LOOK_SECONDS) -> Node | None:
         """The node of a store; None: nobody has seen it. It may be gone meanwhile: the call to it says so."""
-        if uuid not in self._known:
-            self.nodes(timeout, fresh=True)
+        try:
+            self.nodes(timeout, fresh=uuid not in self._known)  # it may have another address by now
+        except NodeUnavailable:
+            if uuid not in self._known:
+                raise
         return self._known.get(uuid)
 
     def is_elsewhere(self, raw: bytes) -> bool:

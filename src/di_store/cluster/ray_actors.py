@@ -209,7 +209,7 @@ class KeeperActor:
                 self._session = Session.attach(self._name)
         membership = None if self._session is None else membership_of(self._session)
         if membership is None or not _listens(membership):
-            self._serve()
+            self._serve(membership)
             self._session = self._session or Session.attach(self._name)
             membership = membership_of(self._session)
             assert membership is not None
@@ -217,10 +217,17 @@ class KeeperActor:
         node = Node(self._session.uuid, self._host, membership.address)
         ray.get(self._directory.report.remote(self._node_id, node, own_words(self._session)), timeout=5)
 
-    def _serve(self) -> None:
+    def _serve(self, before: Membership | None) -> None:
         """Start the holder. It outlives this actor: the store ends with it, or a minute after the raylet."""
-        loopback = Address(self._host, 0, "").is_loopback
-        words = [sys.executable, "-m", "di_store", "serve", self._name, "--listen", f"{self._host}:0", "--json"]
+        if before is not None:  # the same port, so that clients find it again
+            with suppress(StoreError):  # something else has it by now
+                self._start(Address.parse(before.address).port)
+                return
+        self._start(0)
+
+    def _start(self, port: int) -> None:
+        loopback = Address(self._host, port, "").is_loopback
+        words = [sys.executable, "-m", "di_store", "serve", self._name, "--listen", f"{self._host}:{port}", "--json"]
         words += ["--join", f"ray://{self._plan.cluster}", "--while-pid", str(os.getppid()), *self._plan.options]
         words += [] if loopback else ["--plaintext"]
         # Through a shell that ends at once: a worker of Ray that ends kills its children, but not theirs.
