@@ -50,13 +50,18 @@ class Members:
         self._first = 0  # index of the one that answered last; a race costs one more question
         self._own = threading.local()
 
-    def ask(self, call: Callable[[Any], T], timeout: float | None) -> T:
+    def ask(self, call: Callable[[Any], T], timeout: float | None, lost: list[str] | None = None) -> T:
         """Have one of them answer.
 
+        Args:
+            call: may be made several times: a member may have done it, and not have answered.
+            timeout: seconds; None: no limit.
+            lost: gets the reason of each attempt that failed.
+
         Raises:
-            NodeUnavailable: none does in time; `may_be_done`: one may have done it without answering.
+            NodeUnavailable: none does in time.
         """
-        left, uncertain = countdown(timeout), False
+        left = countdown(timeout)
         while True:
             reason = ""
             for step in range(len(self._places)):
@@ -66,17 +71,15 @@ class Members:
                 client.timeout = ASK_SECONDS if seconds is None else max(min(ASK_SECONDS, seconds), 0.1)
                 try:
                     found = call(client)
-                except requests.exceptions.ConnectionError as error:
-                    reason = f"{_short(error)}"
                 except (Etcd3Exception, requests.exceptions.RequestException, ValueError, KeyError) as error:
-                    reason, uncertain = f"{_short(error)}", True
+                    reason = _short(error)
+                    if lost is not None:
+                        lost.append(reason)
                 else:
                     self._first = at
                     return found
             if left() == 0:
-                failed = unavailable(f"no member of etcd answers: {reason}")
-                failed.may_be_done = uncertain
-                raise failed
+                raise unavailable(f"no member of etcd answers: {reason}")
             time.sleep(_PAUSE_SECONDS)
 
     def _client(self, at: int) -> Any:
@@ -112,17 +115,10 @@ class EtcdDirectory:
         return {meta["key"].decode()[len(whole) :]: value for value, meta in found}
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
-        """As `Directory.swap`. A word that was changed by a call without an answer is known by its bytes."""
-        transaction, left, tried = _swap(self._members.prefix + key, old, new), countdown(timeout), False
-        while True:
-            try:
-                done = self._members.ask(lambda etcd: bool(etcd.transaction(transaction).get("succeeded")), left())
-            except NodeUnavailable as error:
-                if not error.may_be_done or left() == 0:
-                    raise
-                tried = True
-                continue
-            return done or (tried and self.read(key, left()) == new)
+        """As `Directory.swap`. A word that was changed by a member that did not answer is known by its bytes."""
+        transaction, left, lost = _swap(self._members.prefix + key, old, new), countdown(timeout), list[str]()
+        done = self._members.ask(lambda etcd: bool(etcd.transaction(transaction).get("succeeded")), left(), lost)
+        return done or (bool(lost) and self.read(key, left()) == new)
 
     def close(self) -> None:
         """As `Directory.close`: connections end with their threads."""
