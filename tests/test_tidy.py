@@ -89,8 +89,8 @@ BANNED = {
     "a note to oneself instead of the work": r"\b(TO" + r"DO|FIX" + r"ME|XX" + r"X|HA" + r"CK)\b",
 }
 HIDDEN = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache", ".hypothesis", "results", "golden"}
-FOLDERS = ("src", "native", "tests", "bench", "tools", "examples", "docs", ".ci")
-TEXT = {".py", ".pyi", ".cc", ".h", ".sh", ".md", ".toml", ".txt", ".yaml", ".yml", ".cmake", ""}
+FOLDERS = ("src", "native", "tests", "bench", "tools", "examples", "docs", "deploy", ".ci")
+TEXT = {".py", ".pyi", ".cc", ".h", ".sh", ".md", ".toml", ".txt", ".yaml", ".yml", ".cmake", ".sbatch", ""}
 
 
 def _files(*suffixes: str, under: tuple[str, ...] = FOLDERS) -> list[Path]:
