@@ -123,14 +123,14 @@ def show(lines: Sequence[Line]) -> None:
         print("  ".join([first, *rest]))
 
 
-def newest(part: str) -> Path | None:
-    """The latest result of a part."""
-    return max(RESULTS.glob(f"tier_{part}-*.json"), default=None)
+def newest(part: str, of: str = "tier") -> Path | None:
+    """The latest result of a part; `of`: which folder of benchmarks has it."""
+    return max(RESULTS.glob(f"{of}_{part}-*.json"), default=None)
 
 
-def block(part: str) -> str:
+def block(part: str, of: str = "tier") -> str:
     """The block of the page that shows a part: its lines, and where they are from."""
-    path = newest(part)
+    path = newest(part, of)
     if path is None:
         return "Not measured yet."
     result = Result.load(path)

@@ -50,9 +50,23 @@ class _Joining:
     """How this node becomes a member, and stays one: by one thread at a time."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.until = float("-inf")  # before then nothing is due; under `lock`
+        self._lock = threading.Lock()
+        self._next = float("-inf")  # when the directory is asked again; infinity while a thread does. Under `_lock`
         self.done = threading.Event()  # the first time
+
+    def is_due(self) -> bool:
+        """Whether the directory is to be asked now, by the caller."""
+        with self._lock:
+            due = time.monotonic() > self._next
+            if due:
+                self._next = float("inf")
+            return due
+
+    def end(self) -> None:
+        """The thread that asked has ended."""
+        with self._lock:
+            self._next = time.monotonic() + (JOINED_SECONDS if self.done.is_set() else SOON_SECONDS)
+        self.done.set()
 
 
 class GroupWeights:
@@ -177,9 +191,9 @@ class GroupWeights:
         self._session.arena.enter()
         joining = self._joined.setdefault((group, name), _Joining())
         while True:
-            if joining.until < time.monotonic():
+            if joining.is_due():
                 threading.Thread(target=self._join, args=(joining, group, name), daemon=True).start()
-                joining.done.wait(LOOK_SECONDS)
+            joining.done.wait(LOOK_SECONDS)
             seconds = left()
             slice_seconds = SOON_SECONDS if seconds is None else min(SOON_SECONDS, seconds)
             found = self._weights.latest(name, newer_than, version, slice_seconds)
@@ -187,17 +201,14 @@ class GroupWeights:
                 return found
 
     def _join(self, joining: _Joining, group: str, name: str) -> None:
-        """Have the directory list this node, and its agent ask for the newest version; now and then again."""
-        with joining.lock:
-            if time.monotonic() < joining.until:
-                return
-            try:
-                self._ask_in(group, name)
-            except StoreError as error:  # an actor goes on with what it has
-                if not self._session.ended():
-                    logger.warning("latest(%r, group=%r): %s", name, group, error.message)
-            joining.until = time.monotonic() + (JOINED_SECONDS if joining.done.is_set() else SOON_SECONDS)
-            joining.done.set()
+        """Have the directory list this node, and its agent ask for the newest version."""
+        try:
+            self._ask_in(group, name)
+        except StoreError as error:  # an actor goes on with what it has
+            if not self._session.ended():
+                logger.warning("latest(%r, group=%r): %s", name, group, error.message)
+        finally:
+            joining.end()
 
     def _ask_in(self, group: str, name: str) -> None:
         self._cluster.directory.swap(f"group/{group}/{self._session.uuid}", None, b"", LOOK_SECONDS)

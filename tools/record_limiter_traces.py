@@ -2,7 +2,7 @@
 
 Run in the environment of ``bench/peers/reverb.txt``, from the repository root::
 
-    python -m bench.record_limiter_traces
+    python tools/record_limiter_traces.py
 
 For every configuration, a Reverb server is started in this process, and gets single inserts, samples and deletes in a
 seeded random order. Before each operation the server's table is asked whether its rate limiter allows it

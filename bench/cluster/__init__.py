@@ -1,0 +1,1 @@
+"""What a store does through an agent, beside bare sockets and Ray."""
