@@ -58,7 +58,7 @@ class Actor:
                 obs, total = following, total + reward
                 if (ended := np.flatnonzero(terminated | truncated)).size:
                     if (careful := ended[epsilon[ended] < 0.05]).size:
-                        returns.extend({"return": total[careful]})
+                        returns.extend({"return": total[careful].astype(np.float32)})
                     total[ended] = 0
 
 

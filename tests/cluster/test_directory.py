@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -21,12 +23,20 @@ SECONDS = 20.0
 
 @pytest.fixture
 def nodes(store_name: Callable[[], str]) -> Iterator[list[Node]]:
+    """Three that the test may lose."""
     with cluster_nodes(store_name(), 3) as running:
         yield running
 
 
-@pytest.fixture
-def opened(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
+@pytest.fixture(scope="module")
+def kept() -> Iterator[list[Node]]:
+    """Three for tests that lose none."""
+    with cluster_nodes(f"d-{uuid.uuid4().hex[:12]}", 3) as running:
+        yield running
+
+
+@contextmanager
+def clients(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
     """Makes clients of the directory, as different processes would have them."""
     made: list[Links] = []
 
@@ -39,8 +49,20 @@ def opened(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
         links.close()
 
 
-def test_words(opened: Callable[[], Directory]) -> None:
-    one, two = opened(), opened()
+@pytest.fixture
+def opened(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
+    with clients(nodes) as client:
+        yield client
+
+
+@pytest.fixture
+def shared(kept: list[Node]) -> Iterator[Callable[[], Directory]]:
+    with clients(kept) as client:
+        yield client
+
+
+def test_words(shared: Callable[[], Directory]) -> None:
+    one, two = shared(), shared()
     assert one.read("table/a", SECONDS) is None
     assert one.swap("table/a", None, b"first", SECONDS)
     assert not two.swap("table/a", None, b"second", SECONDS)
@@ -55,7 +77,7 @@ def test_words(opened: Callable[[], Directory]) -> None:
     assert two.listed("table/", SECONDS) == {"table/b/ä": b"\x00\xff"}
 
 
-def test_one_of_many_wins(opened: Callable[[], Directory]) -> None:
+def test_one_of_many_wins(shared: Callable[[], Directory]) -> None:
     """Each of 8 threads counts 10 times up: no step is lost, none is done twice."""
 
     def count(directory: Directory) -> None:
@@ -64,18 +86,18 @@ def test_one_of_many_wins(opened: Callable[[], Directory]) -> None:
             known = directory.read("count", SECONDS)
             done += directory.swap("count", known, str(int(known or b"0") + 1).encode(), SECONDS)
 
-    threads = [threading.Thread(target=count, args=(opened(),)) for _ in range(8)]
+    threads = [threading.Thread(target=count, args=(shared(),)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert opened().read("count", SECONDS) == b"80"
+    assert shared().read("count", SECONDS) == b"80"
 
 
-def test_words_outlive_every_agent(nodes: list[Node], opened: Callable[[], Directory]) -> None:
-    directory = opened()
+def test_words_outlive_every_agent(kept: list[Node], shared: Callable[[], Directory]) -> None:
+    directory = shared()
     assert directory.swap("k", None, b"v", SECONDS)
-    for each in nodes:
+    for each in kept:
         each.kill_agent()
     assert directory.read("k", SECONDS) == b"v"
     assert len(directory.nodes(SECONDS)) == 3
@@ -117,10 +139,10 @@ def test_words_are_made_again_from_what_nodes_keep(nodes: list[Node], opened: Ca
         links.close()
 
 
-def test_names_of_nodes(nodes: list[Node], opened: Callable[[], Directory]) -> None:
-    there = opened().nodes(SECONDS)
-    assert called(there, nodes[1].name).address == nodes[1].address
-    assert called(there, nodes[1].address.split("/")[2]).address == nodes[1].address
+def test_names_of_nodes(kept: list[Node], shared: Callable[[], Directory]) -> None:
+    there = shared().nodes(SECONDS)
+    assert called(there, kept[1].name).address == kept[1].address
+    assert called(there, kept[1].address.split("/")[2]).address == kept[1].address
     assert called(there, there[2].uuid) == there[2]
     with pytest.raises(NodeUnavailable, match="no node 'elsewhere'"):
         called(there, "elsewhere")

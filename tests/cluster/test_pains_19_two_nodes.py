@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -28,17 +29,17 @@ from di_store.remote.address import Address
 PART = np.arange(4_000_000, dtype=np.uint8)
 
 
-@pytest.fixture
-def nodes(store_name: Callable[[], str], tmp_path: Path) -> Iterator[list[Node]]:
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
     """Two with 64 MiB of memory and 512 MiB of disk each, in folders of their own."""
-    places = [f"127.0.0.1:{port}" for port in free_ports(2)]
-    name = store_name()
+    places, folder = [f"127.0.0.1:{port}" for port in free_ports(2)], tmp_path_factory.mktemp("disks")
+    name = f"p-{uuid.uuid4().hex[:12]}"
     with ExitStack() as running:
         yield [
             running.enter_context(
                 node(
                     f"{name}-{at}",
-                    *("--memory", "64MiB", "--disk", str(tmp_path / str(at)), "--disk-capacity", "512MiB"),
+                    *("--memory", "64MiB", "--disk", str(folder / str(at)), "--disk-capacity", "512MiB"),
                     *("--listen", place, "--peers", ",".join(places)),
                 )
             )
@@ -55,9 +56,9 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
 
 
 def test_what_lies_on_the_disk_of_another_node(stores: list[ClusterStore]) -> None:
-    """300 MB in a store of 64 MiB: all of it is read from the other one, which has no more room."""
+    """160 MB in a store of 64 MiB: all of it is read from the other one, which has no more room."""
     here, there = stores
-    refs = [there.put(PART + number) for number in range(75)]
+    refs = [there.put(PART + number) for number in range(40)]
     assert there.stats()["committed"] <= 64 << 20
     for number, ref in enumerate(refs):
         assert (here.get(ref, timeout=60) == PART + number).all()
