@@ -14,13 +14,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 import di_store
 from bench import RESULTS, ROOT
-from bench.cluster.wire import Raw, certificate, median_ms, ray_gets
+from bench.cluster.wire import Raw, bulk, certificate, median_ms, ray_gets
 from bench.kit import Page, Result, Worker, time_alone
 from bench.tier.lines import Line, alone, beside, block, newest, show
 
@@ -73,13 +72,6 @@ def objects(args: argparse.Namespace, folder: Path) -> list[Line]:
     return lines
 
 
-def bulk(pipe: Any, address: str, ref: di_store.Ref) -> None:
-    """In a process of its own: read an object again and again."""
-    with di_store.connect(address) as store:
-        while store.get(ref) is not None and not pipe.poll():
-            pass
-
-
 def beside_bulk(address: str, small: di_store.Ref, large: di_store.Ref, seconds: float) -> list[float]:
     """p50 and p99 of `get` of 1 KB while another process reads 64 MB, in µs."""
     with di_store.connect(address) as store:
@@ -100,7 +92,7 @@ def rows(args: argparse.Namespace, _: Path) -> list[Line]:
         view = di_store.Transition(frame_stack={"obs": 4})
         last = store.create_table("newest", capacity=10_000, view=view)
         raw = Raw(None)
-        cases = [("56 KB", whole, {"obs": stack}), ("newest", last, {"obs": frame, "terminated": False})]
+        cases = [("56 KB", whole, {"obs": stack}), ("newest", last, {"obs": frame, "reward": 0.0, "terminated": False})]
         for _round in range(args.rounds):
             for name, one, step in cases:
                 with one.writer() as writer:

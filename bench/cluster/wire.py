@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+import di_store
 from bench.kit import Worker, time_alone
 
 SIZE = struct.Struct("<Q")
@@ -34,6 +35,13 @@ def answers(pipe: Any, folder: str | None) -> None:
         left = SIZE.unpack(asked)[0]
         while left:
             left -= sock.send(data[: min(left, PIECE)])
+
+
+def bulk(pipe: Any, address: str, ref: di_store.Ref) -> None:
+    """In a process of its own: read an object again and again."""
+    with di_store.connect(address) as store:
+        while store.get(ref) is not None and not pipe.poll():
+            pass
 
 
 class Raw:
