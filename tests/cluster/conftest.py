@@ -15,7 +15,10 @@ import pytest
 from cli_run import command
 from pains import until
 
+from cluster.nodes import Node
 from cluster.served import TOKEN, ServedStore
+from di_store import cluster
+from di_store.cluster.store import ClusterStore
 from di_store.remote.address import TOKEN_ENV
 
 
@@ -45,6 +48,15 @@ def serve(store_name: Callable[[], str]) -> Iterator[Callable[..., ServedStore]]
     yield start
     for each in running:
         _end(each)
+
+
+@pytest.fixture
+def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+    """A handle of the store of each of the test's `nodes`, as a node of their cluster."""
+    made = [cluster.attach(each.name) for each in nodes]
+    yield made
+    for each in made:
+        each.close()
 
 
 def _end(served: ServedStore) -> None:

@@ -52,14 +52,6 @@ def nodes(etcd: Etcd) -> Iterator[list[Node]]:
         ]
 
 
-@pytest.fixture
-def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    yield made
-    for each in made:
-        each.close()
-
-
 def test_words(directory: EtcdDirectory, etcd: Etcd) -> None:
     assert directory.read("table/a", SECONDS) is None
     assert directory.swap("table/a", None, b"first", SECONDS)

@@ -24,14 +24,6 @@ def nodes() -> Iterator[list[Node]]:
 
 
 @pytest.fixture
-def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    yield made
-    for each in made:
-        each.close()
-
-
-@pytest.fixture
 def name() -> str:
     """Of weights and of a group: another one in each test."""
     return uuid.uuid4().hex

@@ -24,14 +24,6 @@ def nodes(store_name: Callable[[], str]) -> Iterator[list[Node]]:
         yield running
 
 
-@pytest.fixture
-def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    yield made
-    for each in made:
-        each.close()
-
-
 def test_an_object_too_large_for_this_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """It is read into the process, as `connect` would."""
     with di_store.attach(nodes[1].name) as plain:

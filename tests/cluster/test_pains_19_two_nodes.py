@@ -20,7 +20,6 @@ from foreign_values import Bomb
 
 import di_store
 from cluster.nodes import Node, free_ports, node
-from di_store import cluster
 from di_store.base.errors import AccessDenied, NodeUnavailable, Timeout
 from di_store.cli.serve import serve
 from di_store.cluster.store import ClusterStore
@@ -45,14 +44,6 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
             )
             for at, place in enumerate(places)
         ]
-
-
-@pytest.fixture
-def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    yield made
-    for each in made:
-        each.close()
 
 
 def test_what_lies_on_the_disk_of_another_node(stores: list[ClusterStore]) -> None:

@@ -104,7 +104,7 @@ def unpacked(word: bytes, cls: Callable[..., T]) -> T:
     except msgspec.MsgspecError as error:
         raise NodeUnavailable(
             f"the directory holds what this version cannot read: {error}",
-            remedy="use versions of di-store on all nodes that know each other",
+            remedy="use one version of di-store on all nodes",
         ) from None
 
 

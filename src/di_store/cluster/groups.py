@@ -144,8 +144,8 @@ class GroupWeights:
 
     def _check(self, claim: _Claim, name: str, timeout: float | None) -> None:
         """Raise if another process has taken the name over."""
-        left, seconds = countdown(timeout), LOOK_SECONDS
-        word = self._cluster.directory.read(_owner_key(name), min(seconds, left() or 0) if timeout else seconds)
+        left = countdown(timeout)
+        word = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)  # it must not wait for a dead one for long
         if word is None:  # the directory was made anew
             self._cluster.directory.swap(_owner_key(name), None, packed(claim.word), left())
         elif unpacked(word, Owner) != claim.word:

@@ -13,12 +13,10 @@ from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
 from di_store.remote.session import RemoteSession
-from di_store.remote.store import RemoteStore
 from di_store.runtime.waits import countdown
 
 LOOK_SECONDS = 1.0
 """How long a node that is not needed for the call may take to answer."""
-
 PATIENCE_SECONDS = 0.05
 """The same, of one that did not answer the last time."""
 
@@ -95,10 +93,6 @@ class Links:
         if session.link.welcome.uuid != node.uuid:
             raise gone(node)
         return session
-
-    def store(self, node: Node, timeout: float | None) -> RemoteStore:
-        """`of`, as a store."""
-        return RemoteStore(self.of(node, timeout))
 
     def all_at(self, addresses: list[str], timeout: float | None) -> list[Node]:
         """The nodes at these addresses that answer now, all asked at once.
