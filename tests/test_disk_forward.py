@@ -69,15 +69,20 @@ def test_rows_that_leave_in_random_order_find_room(store: di_store.Store) -> Non
     assert not store.check()
 
 
-def test_rows_that_leave_in_order_are_hardly_moved(store: di_store.Store) -> None:
-    """Files become empty by themselves, one after the other: also when the disk is nearly full."""
+@pytest.mark.parametrize("alone", [True, False])
+def test_rows_that_leave_in_order_are_hardly_moved(store: di_store.Store, alone: bool) -> None:
+    """Files become empty by themselves, one after the other: also when the disk is nearly full.
+
+    Where two threads write bodies, their order depends on how the machine runs these: what is needed then lies in more
+    files, of which some must be emptied before items would go.
+    """
     table = make(store, Fifo(), 2 * CAPACITY)
-    fill(table, 0, 8 * CAPACITY)
+    fill(table, 0, 8 * CAPACITY, alone=alone)
     assert len(table) == 2 * CAPACITY
+    assert table.stats()["evicted_for_room"] == 0
     found = disk(store)
     assert found["live"] > 40 << 20
-    assert found["moved"] < found["written"] / 20  # an eighth without that rule
-    assert found["write_amplification"] < 1.06
+    assert found["moved"] < found["written"] / (100 if alone else 8)
 
 
 def test_batches_ahead_are_read_where_they_lay(store: di_store.Store) -> None:

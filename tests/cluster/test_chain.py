@@ -22,10 +22,12 @@ from cluster.groups import MIB, Member, check, group, wait_for, weights
 from cluster.served import fake_agent
 from di_store.base.errors import OldEpoch
 from di_store.remote.address import own_token
+from di_store.spread.dial import Dialler, send_call
 from di_store.spread.note import Note, Part, note_of
 from di_store.wire.connection import Connection
 from di_store.wire.frame import Kind
 from di_store.wire.handshake import Welcome, answer
+from di_store.wire.values import value_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was started anew:RuntimeWarning")
 Names = Callable[[], str]
@@ -158,13 +160,19 @@ def test_a_newer_version_replaces_one_that_is_on_its_way(four: list[Member]) -> 
 
 def test_a_publisher_faster_than_the_network_starves_nobody(four: list[Member]) -> None:
     """While versions come faster than they travel, each member gets one now and then."""
-    size = 60 * MIB
+    data = np.arange(60 * MIB // 8)
     first, *members = four[:3]
-    publish(first, members, size)
-    while min(each.newest() for each in members) < 3:
-        newest = publish(first, members, size)
-        assert newest < 300
-    wait_for(members, publish(first, members, size), size)
+    seen: list[set[int]] = [set() for _ in members]
+    while min(map(len, seen)) < 6:
+        newest = first.publish(data)
+        assert newest < 500
+        first.spread(newest, members)
+        for each, versions in zip(members, seen, strict=True):
+            versions.update({each.newest()} - {0})
+    for each in members:
+        found = each.latest(newer_than=newest - 1, timeout=60)
+        assert found is not None
+        assert np.array_equal(found.value, data)
 
 
 def test_an_old_publisher_is_refused(four: list[Member]) -> None:
@@ -380,3 +388,16 @@ def test_bytes_of_another_version_are_not_published(four: list[Member]) -> None:
         assert member.call("note", note=note.packed()) == "taken"
         wait_for([member], 1, SIZE)
     assert len(served) == 1
+
+
+def test_nobody_else_speaks_while_a_version_is_sent(four: list[Member]) -> None:
+    """What agents say of calls that are at work would lie between the pieces: the child would lose its source."""
+    token = own_token(make=False)
+    assert token is not None
+    connection = Dialler(token).dial(four[0].address)
+    asked = {"name": four[0].weights, "version": 1, "size": 1, "check": 0, "at": 0}
+    send_call(connection, "pull", asked)  # it waits a second for that version, and says so
+    while (message := connection.receive()).kind == Kind.WAITING:
+        assert msgspec.msgpack.decode(message.meta, type=Part) == Part(0, 0, 0)
+    assert value_of(message) == "unknown"
+    connection.close()

@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from cluster.simulated import TICK, Group
 from di_store.spread.announcement import AGAIN_SECONDS, MOST_AT_ONCE, MOST_DOUBTFUL, Announcement
 from di_store.spread.children import MAX_CHILDREN, STALLED_SECONDS, Children
 from di_store.spread.note import MOST_AFTER, MOST_BEFORE, Note, near
+from di_store.spread.offer import OFFER_SECONDS, Offer
 from di_store.spread.transfer import (
     BEHIND_BYTES,
     PIECE_BYTES,
@@ -207,6 +209,33 @@ def test_which_version_is_fetched() -> None:
     wanted.ended(False)
     wanted.epoch = 3
     assert wanted.next() is None
+
+
+def test_a_version_waits_for_those_who_were_told_of_it() -> None:
+    """Or a publisher that is faster than the way to its members would have replaced it each time when they come."""
+    offer = Offer()
+    assert offer.waits(0.0) == 0
+    data = np.arange(4)
+    first = note(1)
+    offer.make(first, data)
+    assert (offer.waits(0.0), offer.note(0.0)) == (0, None), "nobody has been told yet"
+    offer.tell(1.0)
+    assert offer.waits(1.0) == OFFER_SECONDS
+    assert offer.note(1.5) == first
+    assert offer.take(2, first.size, first.check) is None
+    assert offer.take(1, first.size, first.check + 1) is None
+    assert offer.waits(1.0 + OFFER_SECONDS) == 0, "nobody came"
+    assert offer.take(1, first.size, first.check) is data
+    offer.tell(9.0)
+    assert offer.waits(9.0) == 0, "somebody has it: the others of the chain get it there"
+    offer.make(note(2), None)
+    offer.tell(9.0)
+    assert offer.waits(9.0) == 0, "it has no bytes that anybody comes for"
+    offer.make(note(3), data)
+    offer.tell(9.0)
+    offer.end()
+    assert (offer.waits(9.0), offer.note(9.0)) == (0, None)
+    assert offer.take(3, note(3).size, note(3).check) is None
 
 
 def test_children_are_few_and_those_that_hang_are_not_counted() -> None:

@@ -280,6 +280,20 @@ CHAIN = [
         (f"{TRANSFER}::test_which_version_is_fetched",),
     ),
     Mutant(
+        "offers-wait-for-nobody",
+        "chain",
+        "return max(0.0, self._told_at + OFFER_SECONDS - now)",
+        "return 0.0",
+        (f"{TRANSFER}::test_a_version_waits_for_those_who_were_told_of_it",),
+    ),
+    Mutant(
+        "two-threads-send-on-one-connection",
+        "chain",
+        "            self._working = False\n        return self.connection",
+        "            self._working = self._working\n        return self.connection",
+        (f"{CHAIN_TESTS}::test_nobody_else_speaks_while_a_version_is_sent",),
+    ),
+    Mutant(
         "another-version-of-that-number-is-served",
         "chain",
         "(found[0].size, found[0].check) != (size, check)",

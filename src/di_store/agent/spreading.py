@@ -19,7 +19,7 @@ def _call(method: str, talk: Talk, arguments: Any) -> Reply:
 
 
 def _pull(talk: Talk, arguments: Any) -> Reply:
-    word = _chains(talk).pull(talk.connection, talk.peer.link, **arguments)
+    word = _chains(talk).pull(talk.take_over(), talk.peer.link, **arguments)
     return (Kind.ANSWER, *answer_of(word, talk.warned()))
 
 

@@ -18,3 +18,6 @@ class Talk(Protocol):
 
     def go_on(self) -> Connection:
         """Tell the client to send what it announced; returns the connection to read it from."""
+
+    def take_over(self) -> Connection:
+        """The connection, for a call that says itself that it is at work: no other thread sends before its answer."""

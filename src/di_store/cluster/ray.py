@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 import ray
+from ray.exceptions import ActorUnavailableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from di_store.agent.membership import Membership
@@ -166,8 +167,10 @@ class RayDirectory:
         return found
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
-        """As `Directory.swap`."""
-        return bool(_call(self._actor.swap, timeout, key, old, new))
+        """As `Directory.swap`. A word that was changed by an actor that has not answered is known by its bytes."""
+        left, lost = countdown(timeout), list[str]()
+        done = bool(_call(self._actor.swap, left(), key, old, new, lost=lost))
+        return done or (bool(lost) and self.read(key, left()) == new)
 
     def close(self) -> None:
         """As `Directory.close`: nothing is to be done."""
@@ -179,11 +182,21 @@ _own: dict[tuple[int, str, str], ClusterStore] = {}
 _GRACE_SECONDS = 1.0
 
 
-def _call(method: Any, timeout: float | None, *arguments: Any) -> Any:
-    try:
-        return ray.get(method.remote(*arguments), timeout=None if timeout is None else timeout + _GRACE_SECONDS)
-    except Exception as error:  # Ray raises its own errors, and bare ones if it was started anew meanwhile
-        raise unavailable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
+def _call(method: Any, timeout: float | None, *arguments: Any, lost: list[str] | None = None) -> Any:
+    """A call of the directory's actor; made again while Ray starts it anew. `lost` gets a word of each call before."""
+    left = countdown(timeout)
+    while True:
+        seconds = left()
+        try:
+            return ray.get(method.remote(*arguments), timeout=None if seconds is None else seconds + _GRACE_SECONDS)
+        except ActorUnavailableError as error:  # also what it has done may be lost with it
+            if seconds == 0:
+                raise unavailable(str(error).splitlines()[0]) from None
+            if lost is not None:
+                lost.append(type(error).__name__)
+            time.sleep(_LOOK_SECONDS)
+        except Exception as error:  # Ray raises its own errors, and bare ones if it was started anew meanwhile
+            raise unavailable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 
 def _attached(timeout: float | None) -> ClusterStore:

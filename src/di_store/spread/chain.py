@@ -21,6 +21,7 @@ from di_store.session import Session
 from di_store.spread.children import Children
 from di_store.spread.dial import Dialler, Lines
 from di_store.spread.note import Note, parts_of
+from di_store.spread.offer import Offer
 from di_store.spread.record import Known, Record
 from di_store.spread.wanted import Wanted
 
@@ -87,6 +88,7 @@ class Chain:
         self.incoming: Incoming | None = None  # the pulling thread sets it
         self.asks = False  # whether the newest version of the chain is not known yet
         self.children = Children()
+        self.offer = Offer()  # of the publisher's agent
         self.sent = 0  # bytes to children
         self.received = 0  # bytes from sources
         self._described: Note | None = None  # of a whole version: its checksum takes a while
@@ -183,6 +185,9 @@ class Chain:
             Gone: it will not.
         """
         with self.changed:
+            if (offered := self.offer.take(version, size, check)) is not None:
+                self.changed.notify_all()
+                return Whole(offered)
             incoming, newest = self.incoming, self.wanted.newest
         if incoming is not None and not incoming.ended:
             note = incoming.note
@@ -219,12 +224,33 @@ class Chain:
             return Note(self.name, known.epoch, number, known.keep, kept.size, kept.check, [], 0, header), payload
         return kept, payload
 
-    def newest(self) -> Note | None:
-        """The newest version that this node knows of, for others."""
+    def await_offer(self) -> None:
+        """Until the version that members were told of has been taken, or has waited for them long enough."""
         with self.changed:
-            note = self.wanted.newest
+            while (seconds := self.offer.waits(now())) and not self.here.stopped.is_set():
+                self.changed.wait(seconds)
+
+    def make_offer(self) -> Note | None:
+        """Offer the newest version here; None: there is none."""
+        found = self.described()
+        with self.changed:
+            self.offer.end() if found is None else self.offer.make(*found)
+        return None if found is None else found[0]
+
+    def end_offer(self) -> None:
+        """Nobody is to be told of a version."""
+        with self.changed:
+            self.offer.end()
+            self.changed.notify_all()
+
+    def newest(self) -> Note | None:
+        """The newest version that this node knows of, for others; or the one that waits for those who were told."""
+        with self.changed:
+            note, offered = self.wanted.newest, self.offer.note(now())
         if note is not None and note.version > self.here.session.arena.newest(self.name):
             return note.seen([], 0)
+        if offered is not None:
+            return offered
         found = self.described()
         return None if found is None else found[0]
 

@@ -84,31 +84,41 @@ class Telling:
             if not self._fresh or self._here.stopped.is_set():
                 self._runs = False  # here, not later: `tell` then starts another thread
                 return False
+        self._chain.await_offer()
+        with self._changed:
             self._fresh = False
             announcement = Announcement(self._members, self._announcement)
             self._announcement = announcement
             chain = [self._own, *announcement.missing]
-        found = self._chain.described()
-        if found is None:
+        if not announcement.missing:
+            self._chain.end_offer()
+            return True
+        offered = self._chain.make_offer()
+        if offered is None:
             return True
         while True:
             with self._changed:
-                if self._fresh or self._here.stopped.is_set() or self._announcement is not announcement:
+                if self._here.stopped.is_set() or self._announcement is not announcement:
                     return True
                 due = announcement.due(now())
+                # Only then a newer one: it may come each time before anybody has been told of this one.
+                if not due and (self._fresh or not announcement.missing):
+                    return True
                 if not due:
                     wake = announcement.wake()
-                    if not announcement.missing:
-                        return True
                     self._changed.wait(None if wake is None else max(0.0, wake - now()))
                     continue
+            with self._chain.changed:
+                self._chain.offer.tell(now())
             for member in due:
-                note = found[0].seen(*near(chain, chain.index(member)))
-                try:
-                    threading.Thread(target=self._tell, args=(announcement, member, note), daemon=True).start()
-                except (RuntimeError, MemoryError) as error:  # no more threads
-                    with self._changed:
-                        announcement.failed(member, str(error), now())
+                self._start(announcement, member, offered.seen(*near(chain, chain.index(member))))
+
+    def _start(self, announcement: Announcement, member: str, note: Note) -> None:
+        try:
+            threading.Thread(target=self._tell, args=(announcement, member, note), daemon=True).start()
+        except (RuntimeError, MemoryError) as error:  # no more threads
+            with self._changed:
+                announcement.failed(member, str(error), now())
 
     @property
     def _here(self) -> Here:
@@ -136,6 +146,7 @@ class Telling:
             if self._announcement is not announcement or self.stale:
                 return
             self.stale, self._members, self._announcement = True, [], Announcement((), announcement)
+        self._chain.end_offer()
         logger.warning("weights %r are not sent any more: %s", note.name, error)
 
         def change(known: Known) -> Known:
