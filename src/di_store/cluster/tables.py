@@ -72,7 +72,12 @@ class ClusterTables:
             )  # what cannot be divided is refused before anything is made
         while True:
             if (known := self._entry(name, left())) is None:
-                adopted = self._adopted(name, nodes, exist_ok, left())
+                try:
+                    adopted = self._adopted(name, nodes, exist_ok, left())
+                except TableExists:
+                    if self._entry(name, left()) is None:
+                        raise
+                    continue  # another process has made it for the cluster meanwhile
                 uuids = tuple(each.uuid for each in nodes)
                 entry = TableEntry(settings.to_text(), uuids, draw, maker=adopted or call_name())
                 if not self._cluster.directory.swap(_key(name), None, packed(entry), left()):

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import NamedTuple
 
-from di_store.base.errors import NodeUnavailable, StoreError
+from di_store.base.errors import NodeUnavailable, StoreError, TableNotFound
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.remote.table import RemoteTable, stats_within
 from di_store.replay.stats import TableStats
@@ -166,6 +166,8 @@ class Answers:
         asked = time.monotonic()
         try:
             found = stats_within(shard.table(LOOK_SECONDS), LOOK_SECONDS)
+            if not found["live"]:
+                raise TableNotFound(f"table {found['name']!r} was dropped")
             self._known[shard.number] = Answer(asked, found, None)
         except StoreError as error:
             self._known[shard.number] = Answer(time.monotonic(), None, error)
