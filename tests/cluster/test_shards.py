@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import pickle
+import signal
 import threading
+import time
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -13,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pains import until
 from scipy import stats
 
 import di_store
@@ -524,3 +527,44 @@ def test_what_needs_one_place_is_refused(nodes: list[Node], stores: list[Cluster
     with pytest.raises(TypeError, match="node="):
         stores[0].create_table("u", node=[nodes[0].name], **ROWS)
     assert isinstance(stores[0].create_table("u", node=[nodes[0].name], shards="learners", **ROWS), di_store.Table)
+
+
+# --- faults -----------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_there_once_after_an_agent_was_killed(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Also those that were on their way, and only once."""
+    table = stores[0].create_table("t", shards="learners", draw="mass", **ROWS)
+    assert len(stores[0].nodes()) == 3
+    with table.writer(lanes=16) as writer:
+        for t in range(60):
+            if t == 30:
+                nodes[1].kill_agent()
+            writer.append(step(100 * np.arange(16) + t))
+        writer.flush()
+        assert writer._lanes.dropped == 0
+    batch = table.peek(table.keys())
+    assert sorted(numbers(batch)) == sorted(100 * lane + t for lane in range(16) for t in range(60))
+    assert set(shards_of(batch.keys)) == {0, 1, 2}
+    until(lambda: set(shards_of(table.sample(300, timeout=60).keys)) == {0, 1, 2}, "all shards to be drawn from")
+
+
+def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Its shard is left out after a second, and comes back with it. A call of it alone ends by its deadline."""
+    assert len(stores[0].nodes()) == 3
+    table, _ = filled(stores[0], "t", [20, 20, 20], draw="mass")
+    at = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
+    table.sample(10, timeout=60)
+    pids = [nodes[1].process.pid, *nodes[1].agents()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: at not in shards_of(table.sample(50, timeout=20).keys), "its share to be 0")
+        began = time.monotonic()
+        for _ in range(20):
+            assert at not in shards_of(table.sample(50, timeout=20).keys)
+        assert time.monotonic() - began < 10
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: at in shards_of(table.sample(50, timeout=20).keys), "its shard to be back")
