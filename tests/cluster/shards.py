@@ -14,7 +14,7 @@ from di_store.replay.keys import with_shard
 SURE = 1e-6
 """Least P of a test's observation: smaller ones mean that the law does not hold."""
 SCHEMA = {"n": di_store.Spec((), "int64"), "terminated": di_store.Spec((), "bool")}
-ROWS: dict[str, Any] = {"capacity": 3000, "schema": SCHEMA, "lanes": 16}
+ROWS: dict[str, Any] = {"capacity": 9000, "schema": SCHEMA, "lanes": 16}
 
 
 def filled(store: ClusterStore, name: str, sizes: list[int], priorities: Any = None, **options: Any) -> Any:

@@ -1,13 +1,17 @@
-"""A table in parts when a node is lost: the other shards go on."""
+"""Tables in parts when an agent is killed, a node is stopped or lost: the other shards go on."""
 
 from __future__ import annotations
 
+import os
+import signal
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from pains import until
 
 import di_store
 from cluster.nodes import Node, cluster_nodes
@@ -16,13 +20,15 @@ from di_store.base.errors import NodeUnavailable
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import shards_of
 
+LANES = 48  # so many that each shard has some
 VIEW = di_store.Transition(n_step=2, obs=("n",))
 COLUMNS = {**SCHEMA, "reward": di_store.Spec((), "float32")}
 
 
-@pytest.fixture
-def nodes(store_name: Callable[[], str]) -> Iterator[list[Node]]:
-    with cluster_nodes(store_name(), 3) as running:
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Node]]:
+    """Three; the last test loses one of them."""
+    with cluster_nodes(f"l-{uuid.uuid4().hex[:12]}", 3) as running:
         yield running
 
 
@@ -31,74 +37,125 @@ def rows(numbers: Any, ends: bool = False) -> dict[str, Any]:
     return {**given, "reward": np.ones(given["n"].shape, np.float32)}
 
 
+def test_rows_are_there_once_after_an_agent_was_killed(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Also those that were on their way, and only once."""
+    table = stores[0].create_table("t", shards="learners", draw="mass", **ROWS)
+    assert len(stores[0].nodes()) == 3
+    with table.writer(lanes=LANES) as writer:
+        for t in range(60):
+            if t == 30:
+                nodes[1].kill_agent()
+            writer.append(step(100 * np.arange(LANES) + t))
+        writer.flush()
+        assert writer._lanes.dropped == 0
+    batch = table.peek(table.keys())
+    assert sorted(numbers(batch)) == sorted(100 * lane + t for lane in range(LANES) for t in range(60))
+    assert set(shards_of(batch.keys)) == {0, 1, 2}
+    until(lambda: set(shards_of(table.sample(300, timeout=60).keys)) == {0, 1, 2}, "all shards to be drawn from")
+    stores[2].drop_table("t")
+
+
+def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Its shard is left out after a second, and comes back with it. A call of it alone ends by its deadline."""
+    assert len(stores[0].nodes()) == 3
+    table, _ = filled(stores[0], "t", [20, 20, 20], draw="mass")
+    at = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
+    table.sample(10, timeout=60)
+    pids = [nodes[1].process.pid, *nodes[1].agents()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: at not in shards_of(table.sample(50, timeout=20).keys), "its share to be 0")
+        began = time.monotonic()
+        for _ in range(20):
+            assert at not in shards_of(table.sample(50, timeout=20).keys)
+        assert time.monotonic() - began < 10
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: at in shards_of(table.sample(50, timeout=20).keys), "its shard to be back")
+    stores[2].drop_table("t")
+
+
 def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its lanes are told, and go elsewhere with their next episodes; draws go on; names can be given again."""
     assert all(len(each.nodes()) == 3 for each in stores)
     options: dict[str, Any] = {**ROWS, "schema": COLUMNS, "view": VIEW}
     table = stores[0].create_table("t", shards="learners", draw="mass", **options)
     local = stores[2].create_table("u", shards="learners", **ROWS)
-    filled(stores[0], "v", [4, 4, 4], sampler=di_store.Prioritized(1.0))
-    stores[1].close()
-    places = [shard.uuid for shard in table._parts.shards]
-    lost = places.index(nodes[1].connect().stats()["uuid"])
+    lost = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
     others = {0, 1, 2} - {lost}
-    writer = table.writer(lanes=16)
-    lanes = writer._lanes.at == lost
-    assert 0 < lanes.sum() < 16
+    stores[1].close()
+    writer = table.writer(lanes=LANES)
     for t in range(4):
-        writer.append(rows(1000 * np.arange(16) + t), next={"n": 1000 * np.arange(16) + t + 1})
+        now = 1000 * np.arange(LANES) + t
+        writer.append(rows(now), next={"n": now + 1})
     writer.flush()
     before = table.sample(200, timeout=60)
     assert set(shards_of(before.keys)) == {0, 1, 2}
     nodes[1].lose()
+    _draws_go_on(table, before, lost)
+    _lanes_move(table, writer, lost)
 
+    late = stores[2].table("t", timeout=1)
+    assert set(shards_of(late.sample(50, timeout=20).keys)) == others
+    with late.writer(lanes=LANES) as second:
+        assert set(second._lanes.at.tolist()) == others
+    inserts = 0
+    while inserts < 8:
+        try:
+            assert shards_of(local.insert(step(1), timeout=0.1))[0] in others
+            inserts += 1
+        except NodeUnavailable:
+            assert inserts < 8
+    assert set(shards_of(local.sample(5, timeout=20).keys)) == {local._parts.own().number}
+    with pytest.raises(NodeUnavailable):
+        local.delete(np.array([lost << 56], np.uint64), timeout=0.1)
+    for name in "tu":
+        stores[0].drop_table(name, timeout=0.1)
+    with di_store.attach(stores[2].name) as plain:
+        assert not plain.stats()["tables"]
+    assert len(stores[0].create_table("t", shards="learners", **ROWS)._parts.shards) == 2
+    stores[0].drop_table("t")
+
+
+def _draws_go_on(table: Any, before: Any, lost: int) -> None:
+    """From the others, with probabilities of what is left."""
+    there = shards_of(before.keys) != lost
     began = time.monotonic()
     batches = [table.sample(100, timeout=20) for _ in range(20)]
     assert time.monotonic() - began < 20
-    assert all(set(shards_of(each.keys)) == others for each in batches[-10:])
-    size = sum(each["stats"]["size"] for each in table.stats()["shards"] if each["stats"] is not None)
+    assert all(lost not in shards_of(each.keys) for each in batches[-10:])
+    told = table.stats()["shards"]
+    assert [each["error"] == "" for each in told] == [at != lost for at in range(3)]
+    size = sum(each["stats"]["size"] for each in told if each["stats"] is not None)
     np.testing.assert_allclose(batches[-1].probabilities, 1 / size)
-    assert table.update_priorities(before.keys, np.ones(200)) == np.isin(shards_of(before.keys), list(others)).sum()
-    assert [each["error"] == "" for each in table.stats()["shards"]] == [at != lost for at in range(3)]
-    assert table.peek(before.keys).live.tolist() == np.isin(shards_of(before.keys), list(others)).tolist()
+    assert len(table) == size
+    assert table.update_priorities(before.keys, np.ones(200)) == there.sum()
+    assert table.peek(before.keys).live.tolist() == there.tolist()
     with table.loader(50, timeout=20) as loader:
-        assert set(shards_of(next(loader).keys)) == others
+        assert lost not in shards_of(next(loader).keys)
 
-    # the lanes of the lost shard
-    now = rows(1000 * np.arange(16) + 4)
+
+def _lanes_move(table: Any, writer: Any, lost: int) -> None:
+    """With their next episode. What the lost shard's lanes write until then is in none."""
+    gone = writer._lanes.at == lost
+    lanes, kept = 1000 * np.arange(LANES), np.flatnonzero(~gone)
     with (
         pytest.warns(RuntimeWarning, match="is lost, and the episodes"),
         pytest.raises(NodeUnavailable, match="has written lanes") as failed,
     ):
-        writer.append(now, next={"n": now["n"] + 1}, timeout=1)
-    assert failed.value.written == np.flatnonzero(~lanes).tolist()  # type: ignore[attr-defined]
-    last = rows(1000 * np.arange(16) + 5, True)
-    assert set(writer.append(last, next={"n": last["n"] + 1}, timeout=20).lanes.tolist()) == set(np.flatnonzero(~lanes))
-    assert writer._lanes.dropped == 2 * lanes.sum()
-    for t in range(3):
-        given = rows(1000 * np.arange(16) + 100 + t, t == 2)
-        writer.append(given, next={"n": given["n"] + 1}, timeout=20)
+        writer.append(rows(lanes + 4), next={"n": lanes + 5}, timeout=0.5)
+    assert failed.value.written == kept.tolist()  # type: ignore[attr-defined]
+    items = writer.append(rows(lanes + 5, True), next={"n": lanes + 6}, timeout=20)
+    assert set(items.lanes.tolist()) == set(kept.tolist())
+    assert writer._lanes.dropped == 2 * gone.sum()
+    for t in range(100, 103):
+        writer.append(rows(lanes + t, t == 102), next={"n": lanes + t + 1}, timeout=20)
     writer.close()
-    found = table._parts.shards
-    there = np.concatenate([numbers(found[at].table(60).peek(found[at].table(60).keys())) for at in others])
-    first = {1000 * lane + t for lane in np.flatnonzero(~lanes).tolist() for t in range(6)}
-    again = {1000 * lane + 100 + t for lane in range(16) for t in range(3)}
+    assert len(set(writer._lanes.at.tolist()) - {lost}) == 2
+    found = [table._parts.shards[at].table(60) for at in range(3) if at != lost]
+    there = np.concatenate([numbers(each.peek(each.keys())) for each in found])
+    first = {1000 * lane + t for lane in kept.tolist() for t in range(6)}
+    again = {1000 * lane + t for lane in range(LANES) for t in range(100, 103)}
     assert sorted(there) == sorted(first | again), "an example spans what was lost, or rows are not there once"
-
-    # other handles and draws
-    late = stores[2].table("t", timeout=1)
-    assert set(shards_of(late.sample(20, timeout=20).keys)) == others
-    with late.writer(lanes=8) as second:
-        assert set(second._lanes.at.tolist()) <= others
-    for _ in range(6):
-        try:
-            local.insert(step(1), timeout=1)
-        except NodeUnavailable:
-            continue
-    assert set(shards_of(local.sample(5, timeout=20).keys)) == {local._parts.own().number}
-    with pytest.raises(NodeUnavailable):
-        local.delete(np.array([lost << 56], np.uint64), timeout=1)
-    for name in "tuv":
-        stores[0].drop_table(name, timeout=1)
-    assert not di_store.attach(stores[2].name).stats()["tables"]
-    assert len(stores[0].create_table("t", shards="learners", **ROWS)._parts.shards) == 2

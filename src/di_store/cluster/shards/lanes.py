@@ -43,6 +43,7 @@ class Lanes:
         self._skip: Array = np.zeros(lanes, np.bool_)  # the next row is no step: see `Autoreset.NEXT_STEP`
         self.dropped = 0
         self._told = False
+        self._whole: list[tuple[int, Array]] | None = None  # `groups` of all lanes
         self._place(self.every)
 
     def _place(self, which: Array) -> None:
@@ -52,16 +53,19 @@ class Lanes:
         for lane in which.tolist():
             # mutant: lanes-follow-no-hash
             self.at[lane] = live[chosen(lane_key(self._key, lane), live)]
+        self._whole = None
 
     def groups(self, which: Array) -> list[tuple[int, Array]]:
         """By shard, the positions in `which` of the lanes that write there now; those that are cut are in none."""
-        if not self._cut.any() and (self.at[which] == self.at[which[0]]).all():
-            return [(int(self.at[which[0]]), np.arange(len(which)))]
-        whole = ~self._cut[which]
-        return [
-            (int(number), np.flatnonzero(whole & (self.at[which] == number)))
-            for number in np.unique(self.at[which[whole]])
-        ]
+        if which is not self.every:
+            return self._grouped(which)
+        if self._whole is None:
+            self._whole = self._grouped(which)
+        return self._whole
+
+    def _grouped(self, which: Array) -> list[tuple[int, Array]]:
+        at, whole = self.at[which], ~self._cut[which]
+        return [(number, np.flatnonzero(whole & (at == number))) for number in sorted(set(at[whole].tolist()))]
 
     def is_cut(self, which: Array) -> Array:
         """Which of these lanes drop what is written to them now, bool[k]."""
@@ -71,6 +75,7 @@ class Lanes:
     def lose(self, number: int) -> None:
         """A shard is gone: its lanes are cut, or go to others at once where nothing spans several rows."""
         self._lost.add(number)
+        self._whole = None
         mine = self.at == number
         cut = mine & (self._open | self._skip) if self._spans and self._ends else np.zeros_like(mine)
         self._cut |= cut
@@ -107,10 +112,10 @@ class Lanes:
 
     def begin(self, which: Array) -> None:
         """The episodes of these lanes are over: those that were cut begin anew."""
-        cut = which[self._cut[which]]
-        self._cut[cut] = False
         self._open[which] = False
-        self._place(cut)
+        if len(cut := which[self._cut[which]]):
+            self._cut[cut] = False
+            self._place(cut)
 
     def ends(self, step: Any, lanes: int, total: int | None) -> Array:
         """Whether each lane's episode has ended after each row, bool[rows, lanes]."""
