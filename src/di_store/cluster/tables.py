@@ -225,6 +225,7 @@ class ClusterTables:
         try:
             return self._shard(node, name, entry.maker, left())
         except TableNotFound:  # whoever was to make it has died, or is at it
+            # mutant: shards-that-are-missing-stay-so
             if self._entry(name, left()) != entry:
                 raise
             return self._make(node, name, entry, left())

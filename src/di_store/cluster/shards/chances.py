@@ -52,6 +52,7 @@ def by_mass(said: list[TableStats | None]) -> Chances | str:
     A draw waits until all shards together hold as many items as theirs have to.
     """
     there = [each for each in said if each is not None]
+    # mutant: each-shard-begins-by-itself
     size = sum(each["size"] for each in there)
     wanted = sum(each["limiter"]["min_size"] for each in there)
     reasons = [each["limiter"]["sample_reason"] for each in there if each["limiter"]["sample_reason"]]

@@ -78,9 +78,9 @@ class Lanes:
         self._whole = None
         mine = self.at == number
         cut = mine & (self._open | self._skip) if self._spans and self._ends else np.zeros_like(mine)
+        # mutant: a-lane-changes-its-shard-in-mid-episode
         self._cut |= cut
         self._open[mine] = False
-        # mutant: a-lane-changes-its-shard-in-mid-episode
         self._place(np.flatnonzero(mine & ~cut))
         if (cut & ~self._skip).any() and not self._told:
             self._told = True

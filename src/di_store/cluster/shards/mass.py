@@ -99,7 +99,6 @@ class MassSource:
     def lose(self, shard: Shard, error: StoreError) -> None:
         """A call of a shard has failed: its share is 0 until it answers again. Raises `error` if it lies here."""
         if not shard.is_near:
-            # mutant: a-lost-shard-keeps-its-share
             self.parts.answers.note_silent(shard, error)
         elif not isinstance(error, Timeout):
             raise error
