@@ -16,7 +16,8 @@ from pains import until
 import di_store
 from cluster.nodes import Node, cluster_nodes
 from cluster.shards import ROWS, SCHEMA, filled, numbers, step
-from di_store.base.errors import NodeUnavailable
+from di_store import cluster
+from di_store.base.errors import NodeUnavailable, StoreClosed, WriterClosed
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import shards_of
 
@@ -74,6 +75,26 @@ def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterS
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
     until(lambda: at in shards_of(table.sample(50, timeout=20).keys), "its shard to be back")
+    stores[2].drop_table("t")
+
+
+def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    filled(stores[0], "t", [2, 2, 2], draw="mass")
+    store = cluster.attach(nodes[1].name)
+    table = store.table("t")
+    loader, writer = table.loader(2, timeout=60), table.writer(lanes=8)
+    next(loader)
+    writer.append(step(np.arange(8)))
+    store.close()
+    for call in (
+        lambda: table.sample(1),
+        lambda: len(table),
+        lambda: table.insert(step(1)),
+        lambda: next(loader),
+        lambda: writer.append(step(np.arange(8))),
+    ):
+        with pytest.raises((StoreClosed, WriterClosed)):
+            call()
     stores[2].drop_table("t")
 
 

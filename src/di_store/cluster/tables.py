@@ -240,11 +240,11 @@ class ClusterTables:
 
         pairs = enumerate(zip(entry.shards, found, strict=True))
         shards = [Shard(number, uuid, opened, table) for number, (uuid, table) in pairs]
-        parts = Parts(name, Settings.from_text(entry.settings), entry.draw, self._cluster.here.uuid, shards)
-        session, abroad = self._session, self._cluster.links.abroad
+        session, abroad, here = self._session, self._cluster.links.abroad, self._cluster.here.uuid
         assert session is not None
         assert abroad is not None
-        return ShardedTable(session, parts, abroad(name))
+        parts = Parts(session, name, Settings.from_text(entry.settings), entry.draw, here, shards)
+        return ShardedTable(parts, abroad(name))
 
     def _is_here(self, node: Node) -> bool:
         return self._session is not None and node.uuid == self._session.uuid

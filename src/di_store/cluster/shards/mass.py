@@ -98,6 +98,7 @@ class MassSource:
 
     def lose(self, shard: Shard, error: StoreError) -> None:
         """A call of a shard has failed: its share is 0 until it answers again. Raises `error` if it lies here."""
+        self.parts.check_open()
         if not shard.is_near:
             self.parts.answers.note_silent(shard, error)
         elif not isinstance(error, Timeout):
@@ -216,6 +217,7 @@ def _chances(source: MassSource, terms: Terms) -> Chances | None:
     answers, age = source.parts.answers, FRESH_SECONDS
     wait = Wait(None, terms.timeout, f"sample of {terms.n} from {source.name}")
     while True:
+        source.parts.check_open()
         if terms.stop is not None and terms.stop():
             raise Stopped
         said = answers.newest(age, 0.0 if terms.now else LOOK_SECONDS)

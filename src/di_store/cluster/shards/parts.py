@@ -18,6 +18,7 @@ from di_store.replay.ahead import Source
 from di_store.replay.serving import source_of
 from di_store.replay.table import Table
 from di_store.runtime.waits import countdown, logger
+from di_store.session import Session
 
 T = TypeVar("T")
 
@@ -29,6 +30,7 @@ class Parts:
     """Thread-safe.
 
     Attributes:
+        session: of the store on this machine.
         name: of the table.
         settings: of the whole.
         by_mass: whether draws are made over all shards.
@@ -36,16 +38,20 @@ class Parts:
         answers: of the shards.
     """
 
-    def __init__(self, name: str, settings: Settings, draw: str, here: str, shards: list[Shard]) -> None:
+    def __init__(
+        self, session: Session, name: str, settings: Settings, draw: str, here: str, shards: list[Shard]
+    ) -> None:
         """Begin.
 
         Args:
+            session: of the store on this machine; the handle ends with it.
             name: of the table.
             settings: of the whole.
             draw: "local" or "mass".
             here: uuid of this machine's node.
             shards: all of them.
         """
+        self.session = session
         self.name = name
         self.settings = settings
         self.by_mass = draw == MASS
@@ -54,8 +60,17 @@ class Parts:
         self.key = secrets.token_bytes(8)  # tells this handle's inserts from others'
         self._here = here
 
+    def check_open(self) -> None:
+        """Raise `StoreClosed` if the store's own handle was closed."""
+        self.session.arena.enter()
+
     def is_lost(self, shard: Shard, error: StoreError) -> bool:
-        """Whether a call has failed because the shard is gone, or does not answer. It is noted if so."""
+        """Whether a call has failed because the shard is gone, or does not answer. It is noted if so.
+
+        Raises:
+            StoreClosed: the store's own handle was closed.
+        """
+        self.check_open()
         if not isinstance(error, LOSSES) or shard.is_near:
             return False
         self.answers.forget()

@@ -35,7 +35,7 @@ from di_store.policy.views import View
 from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
 from di_store.replay.exporting import Exported
 from di_store.replay.keys import plain, shards_of, with_shard
-from di_store.replay.loader import Following, Loader
+from di_store.replay.loader import Loader
 from di_store.replay.sampling import Terms, check_n
 from di_store.replay.stats import ShardedStats
 from di_store.replay.table import Table
@@ -51,8 +51,7 @@ class ShardedTable(Table):
     Keys carry the number of the shard in their highest byte, so that every handle of the table knows all of them.
     """
 
-    def __init__(self, session: Following, parts: Parts, pickled: tuple[Any, ...]) -> None:
-        self._with = session
+    def __init__(self, parts: Parts, pickled: tuple[Any, ...]) -> None:
         self._parts = parts
         self._pickled = pickled
         self._mass = MassSource(parts, None)
@@ -251,6 +250,7 @@ class ShardedTable(Table):
     ) -> int:
         """The sum of what a call returns for the keys of each shard; `skips`: it leaves out shards that are lost."""
         left, places, done = countdown(check_timeout(timeout)), shards_of(keys), 0
+        failed: StoreError | None = None
         self._check_places(keys, places)
         if skips:
             self._parts.answers.newest()
@@ -261,9 +261,11 @@ class ShardedTable(Table):
             try:
                 done += call(shard.table(left()), at, plain(keys[at]), left())
             except StoreError as error:
-                if not skips:
-                    raise
-                self._parts.skip_lost(shard, error, what)
+                if skips:
+                    self._parts.skip_lost(shard, error, what)
+                failed = error if failed is None and not skips else failed
+        if failed is not None:
+            raise failed
         return done
 
     def _check_places(self, keys: Array, places: Array) -> None:
@@ -306,10 +308,11 @@ class ShardedTable(Table):
         self._parts.each(check_timeout(timeout), lambda table, left: table.finish(timeout=left))
 
     def stats(self) -> ShardedStats:
-        """As `Table.stats`, of all shards that answer together: counts and bytes are sums.
+        """As `Table.stats`, of all shards that answer, together: counts and bytes are sums.
 
         ``shards`` has those of each; what one that does not answer has is left out of the sums.
         """
+        self._parts.check_open()
         return summed(self._parts, self._parts.answers.newest(0.0))
 
     def loader(
@@ -326,7 +329,9 @@ class ShardedTable(Table):
         replace: bool = True,
     ) -> Loader:
         source = MassSource(self._parts, columns) if self._parts.by_mass else LocalSource(self._parts, columns, 60.0)
-        return Loader(self._with, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace)
+        return Loader(
+            self._parts.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
+        )
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
         raise StoreError(
