@@ -299,7 +299,14 @@ void bind_positions(nb::class_<Table>& type) {
             return new_array(positions, NPY_INT64);
           },
           nb::sig("def positions(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> "
-                  "numpy.typing.NDArray[numpy.int64] | None"));
+                  "numpy.typing.NDArray[numpy.int64] | None"))
+      .def(
+          "masses",
+          [](const TablePointer& t, Deadline deadline) {
+            const MassSums sums = enter(t).reads.masses(deadline);
+            return nb::make_tuple(sums.total, sums.least);
+          },
+          nb::sig("def masses(self, timeout: float, /) -> tuple[float, float]"));
 }
 
 void bind_settings(nb::class_<Table>& type) {

@@ -145,6 +145,11 @@ bool Reads::positions(std::span<const u64> keys, std::vector<i64>* positions, De
   return true;
 }
 
+MassSums Reads::masses(Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  return core_.selection.sampler().sums();
+}
+
 std::vector<u64> Reads::waiting(Deadline deadline) {
   std::vector<u64> keys;
   TableCore::Guard guard(core_, deadline);

@@ -42,6 +42,9 @@ class Reads {
   // With Once: by key, the epochs that are over for the item (UseCounts::drawn_epochs); 0: it is gone.
   std::vector<u64> epochs(std::span<const u64> keys, Deadline deadline);
 
+  // With Prioritized: the sums of p^alpha that the next draw is made by.
+  MassSums masses(Deadline deadline);
+
   // Keys of the live items in `count` slots, for samples of the table: takes entries `start` to `start + count` of a
   // fixed sequence of slots, any part of which is spread evenly over the table.
   std::vector<u64> keys_spread(u64 start, u64 count, Deadline deadline);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import durable, files, machines, meaning, pains, room, safety
+from mutants import durable, files, machines, meaning, pains, room, safety, shards
 from mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
@@ -13,4 +13,5 @@ MUTANTS: list[Mutant] = [
     *durable.DURABLE,
     *room.TIERS,
     *machines.MUTANTS,
+    *shards.MUTANTS,
 ]

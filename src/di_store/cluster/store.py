@@ -11,6 +11,7 @@ from di_store.cluster.cluster import Cluster
 from di_store.cluster.groups import GroupWeights
 from di_store.cluster.node import HERE, Node
 from di_store.cluster.objects import ClusterObjects
+from di_store.cluster.shards.asked import check_draw, check_places, check_whole
 from di_store.cluster.tables import ClusterTables
 from di_store.objects.refs import Ref, id_of, ids_of, listed
 from di_store.objects.weights import Published
@@ -25,6 +26,7 @@ from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
 from di_store.store import Store
 
+_NODES = "the name of a node, or a list of these"
 LANES = 1024
 """Of a table whose `lanes=` is not given: hundreds of writers on other nodes have one each."""
 
@@ -179,7 +181,9 @@ class ClusterStore(Store):
         name: str,
         *,
         capacity: int | None,
-        node: str = HERE,
+        node: str | Sequence[str] = HERE,
+        shards: str | None = None,
+        draw: str | None = None,
         exist_ok: bool = False,
         timeout: float | None = 60,
         **options: Any,
@@ -188,24 +192,38 @@ class ClusterStore(Store):
 
         Args:
             name: unique in the cluster.
-            capacity: as there.
-            node: where its rows lie: "here", or a machine, a store or ``host:port`` of `nodes`.
+            capacity: as there, of the whole table.
+            node: where its rows lie: "here", or a machine, a store or ``host:port`` of `nodes`. With `shards`: those
+                nodes that get a shard, where the learners are; if it is not given, all nodes.
+            shards: None: the table lies on one node. "learners": in parts, one on each node.
+            draw: of a table in parts, "local" (None): a learner draws from its node's part. "mass": from all parts.
             exist_ok: return an equal table of that name, wherever it lies; one that the node's store has for itself
                 becomes the cluster's.
             timeout: as there.
             options: as there; `lanes` is 1,024 if not given.
 
         Raises:
-            As there; NodeUnavailable: the directory or the node does not answer, or there is no such node.
+            As there; NodeUnavailable: the directory or the node does not answer, or there is no such node. ValueError:
+            limits that a table in parts cannot keep.
         """
         check_table_name(name)
         self._session.check_writable()
         self._session.arena.enter()
         given = table_options(capacity, {"lanes": LANES, **options})
         settings = check_options(given, seed_of(self._session.seed, name))
+        draw = check_draw(settings, shards, draw)
         left = countdown(check_timeout(timeout))
-        nodes = [self._cluster.node(node, left())]
-        return self._everywhere.create(name, settings, nodes, config.flag("exist_ok", exist_ok), left())
+        nodes = self._nodes_of(node, shards, left())
+        return self._everywhere.create(name, settings, nodes, config.flag("exist_ok", exist_ok), left(), draw)
+
+    def _nodes_of(self, node: Any, shards: str | None, timeout: float | None) -> list[Node]:
+        """Those that get a shard."""
+        if shards is None:
+            return [self._cluster.node(node, timeout)]
+        if node == HERE:
+            return check_places(list(self._cluster.nodes(timeout, fresh=True)))
+        left, every = countdown(timeout), [node] if isinstance(node, str) else config.listed("node", node, _NODES)
+        return check_places([self._cluster.node(each, left()) for each in every])
 
     def table(self, name: str, timeout: float | None = 0) -> Table:
         """As `Store.table`, of any node.
@@ -227,6 +245,7 @@ class ClusterStore(Store):
             return super().writer(tables, lanes=lanes, autoreset=autoreset)
         every = config.listed("tables", tables, "a list of tables")
         every = [self.table(each) if isinstance(each, str) else each for each in every]
+        check_whole("writer", every)
         if far := [each for each in every if isinstance(each, RemoteTable)]:
             return RemoteStore(session_of(far[0])).writer(every, lanes=lanes, autoreset=autoreset)
         return super().writer(every, lanes=lanes, autoreset=autoreset)
@@ -234,6 +253,7 @@ class ClusterStore(Store):
     def mix(self, weights: Shares, *, seed: int | None = None) -> Mixture:
         """As `Store.mix`. The tables must lie on one node."""
         every = [self.table(name) for name in flat_shares(self.name, weights)]
+        check_whole("mix", every)
         if far := [each for each in every if isinstance(each, RemoteTable)]:
             return RemoteStore(session_of(far[0])).mix(weights, seed=seed)
         return super().mix(weights, seed=seed)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 
 import msgspec
@@ -17,6 +18,10 @@ from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TableEntry, call_name, packed, unpacked
 from di_store.cluster.kept import keep_word
 from di_store.cluster.node import Node
+from di_store.cluster.shards.division import LOCAL, shard_settings
+from di_store.cluster.shards.parts import Parts
+from di_store.cluster.shards.shard import Shard
+from di_store.cluster.shards.table import ShardedTable
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
 from di_store.remote.table import RemoteTable, create_remote, open_remote
@@ -38,23 +43,49 @@ class ClusterTables:
         self._cluster = cluster
         self._session = session  # of the store on this machine
 
-    def create(self, name: str, settings: Settings, nodes: list[Node], exist_ok: bool, timeout: float | None) -> Table:
+    def create(
+        self,
+        name: str,
+        settings: Settings,
+        nodes: list[Node],
+        exist_ok: bool,
+        timeout: float | None,
+        draw: str = LOCAL,
+    ) -> Table:
         """Make a table with one shard on each of the nodes.
+
+        Args:
+            name: unique in the cluster.
+            settings: of the whole table.
+            nodes: that get a shard.
+            exist_ok: return an equal table of that name.
+            timeout: seconds; None: no limit.
+            draw: "local" or "mass": who draws from a shard.
 
         Raises:
             As `Store.create_table`; NodeUnavailable: the directory or one of the nodes does not answer.
         """
         left = countdown(check_timeout(timeout))
+        for number in range(len(nodes)):
+            _settings_of(
+                settings, len(nodes), number, draw
+            )  # what cannot be divided is refused before anything is made
         while True:
             if (known := self._entry(name, left())) is None:
-                adopted = self._adopted(name, nodes, exist_ok, left())
-                entry = TableEntry(settings.to_text(), tuple(each.uuid for each in nodes), maker=adopted or call_name())
+                try:
+                    adopted = self._adopted(name, nodes, exist_ok, left())
+                except TableExists:
+                    if self._entry(name, left()) is None:
+                        raise
+                    continue  # another process has made it for the cluster meanwhile
+                uuids = tuple(each.uuid for each in nodes)
+                entry = TableEntry(settings.to_text(), uuids, draw, maker=adopted or call_name())
                 if not self._cluster.directory.swap(_key(name), None, packed(entry), left()):
                     continue  # another process was faster
                 return self._made(name, entry, nodes, () if adopted else entry.shards, left())
             if not exist_ok:
                 raise TableExists(f"the cluster has a table {name!r} already")
-            if difference := Settings.from_text(known.settings).difference(settings):
+            if difference := _difference(known, settings, len(nodes), draw):
                 raise TableExists(f"table {name!r} exists with other settings: {difference}")
             try:
                 return self._open(name, known, left())
@@ -68,8 +99,7 @@ class ClusterTables:
         """Make the shards of a word that this call has written. If one fails, those of `given_up` go, and the word."""
         left = countdown(timeout)
         try:
-            made = [self._make(node, name, entry, left()) for node in nodes]
-            return made[0]
+            return self._joined(name, entry, [self._make(node, name, entry, left()) for node in nodes])
         except BaseException:
             dropped = msgspec.structs.replace(entry, shards=given_up, dropped=True)
             with contextlib.suppress(StoreError):  # whoever finds the word goes on
@@ -153,7 +183,8 @@ class ClusterTables:
     def _finish_drop(self, name: str, entry: TableEntry, timeout: float | None) -> None:
         """Drop the shards of a word that says so: those tables and no others, whatever has their name by now."""
         left = countdown(timeout)
-        for uuid in entry.shards:
+        there = {node.uuid for node in self._cluster.nodes(left())} if len(entry.shards) > 1 else set()
+        for uuid in sorted(entry.shards, key=lambda each: each not in there):  # those that are lost take all the time
             if (node := self._cluster.by_uuid(uuid, left())) is None:
                 continue
             try:
@@ -166,8 +197,25 @@ class ClusterTables:
     # -- shards -------------------------------------------------------------------------------------------------
 
     def _open(self, name: str, entry: TableEntry, timeout: float | None) -> Table:
+        """The table of a word. Of one in parts, shards may be missing: those of nodes that do not answer."""
         left = countdown(timeout)
-        (uuid,) = entry.shards
+        if len(entry.shards) == 1:
+            return self._open_shard(name, entry, entry.shards[0], left())
+        found: list[Table | None] = []
+        failed: NodeUnavailable | None = None
+        for uuid in entry.shards:
+            try:
+                found.append(self._open_shard(name, entry, uuid, left()))
+            except NodeUnavailable as error:
+                found.append(None)
+                failed = failed or error
+        if failed is not None and found.count(None) == len(found):
+            raise failed
+        return self._joined(name, entry, found)
+
+    def _open_shard(self, name: str, entry: TableEntry, uuid: str, timeout: float | None) -> Table:
+        """The shard of one node."""
+        left = countdown(timeout)
         node = self._cluster.by_uuid(uuid, left())
         if node is None:
             raise NodeUnavailable(
@@ -177,9 +225,26 @@ class ClusterTables:
         try:
             return self._shard(node, name, entry.maker, left())
         except TableNotFound:  # whoever was to make it has died, or is at it
+            # mutant: shards-that-are-missing-stay-so
             if self._entry(name, left()) != entry:
                 raise
             return self._make(node, name, entry, left())
+
+    def _joined(self, name: str, entry: TableEntry, found: Sequence[Table | None]) -> Table:
+        """The shards of a table as one handle; None: one that is opened when its node answers."""
+        if len(found) == 1 and found[0] is not None:
+            return found[0]
+
+        def opened(uuid: str, timeout: float | None) -> Table:
+            return self._open_shard(name, entry, uuid, timeout)
+
+        pairs = enumerate(zip(entry.shards, found, strict=True))
+        shards = [Shard(number, uuid, opened, table) for number, (uuid, table) in pairs]
+        session, abroad, here = self._session, self._cluster.links.abroad, self._cluster.here.uuid
+        assert session is not None
+        assert abroad is not None
+        parts = Parts(session, name, Settings.from_text(entry.settings), entry.draw, here, shards)
+        return ShardedTable(parts, abroad(name))
 
     def _is_here(self, node: Node) -> bool:
         return self._session is not None and node.uuid == self._session.uuid
@@ -196,7 +261,9 @@ class ClusterTables:
 
     def _make(self, node: Node, name: str, entry: TableEntry, timeout: float | None) -> Table:
         """Make the shard of a node, if nobody has yet, and have the node keep the table's word."""
-        left, settings = countdown(timeout), replace(Settings.from_text(entry.settings), made=entry.maker)
+        left, whole = countdown(timeout), Settings.from_text(entry.settings)
+        settings = _settings_of(whole, len(entry.shards), entry.shards.index(node.uuid), entry.draw)
+        settings = replace(settings, made=entry.maker)
         if self._session is not None and self._is_here(node):
             made = settle(self._session, name, settings, True, left())
         else:
@@ -217,6 +284,20 @@ class ClusterTables:
                 session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
         except TableNotFound:
             pass
+
+
+def _settings_of(whole: Settings, shards: int, number: int, draw: str) -> Settings:
+    """Those that a shard is made with; of a table in one piece, as they are."""
+    return whole if shards == 1 else shard_settings(whole, shards, number, draw)
+
+
+def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -> str:
+    """Which settings differ from those of a table that is there, for people; "" when none does."""
+    if (len(known.shards) > 1) != (shards > 1):
+        return f"it lies in {len(known.shards)} shards there"
+    if shards > 1 and known.draw != draw:
+        return f"draw={draw!r} is {known.draw!r} there"
+    return Settings.from_text(known.settings).difference(settings)
 
 
 def identity_of(table: Table) -> str:

@@ -254,7 +254,7 @@ class RemoteTable(Table):
         timeout: float | None = None,
         replace: bool = True,
     ) -> Loader:
-        source = RemoteSource(self._far, self.target, _no_mixture, f"table {self._table_name!r}", named(columns))
+        source = remote_source(self, columns)
         return Loader(self._far, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace)
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
@@ -300,6 +300,20 @@ class _GoneKeys:
 def session_of(table: RemoteTable) -> RemoteSession:
     """The session through which it reaches its store."""
     return table._far
+
+
+def stats_within(table: Table, seconds: float) -> TableStats:
+    """`Table.stats`; of a table elsewhere, asked for no longer than so many seconds."""
+    if not isinstance(table, RemoteTable):
+        return table.stats()
+    what = f"stats of table {table.name!r}"
+    found: TableStats = table._far.link.call("stats", {}, target=table.target, timeout=seconds, what=what)
+    return found
+
+
+def remote_source(table: RemoteTable, columns: Any) -> RemoteSource:
+    """What a loader over the table draws from."""
+    return RemoteSource(table._far, table.target, _no_mixture, f"table {table.name!r}", named(columns))
 
 
 def create_remote(

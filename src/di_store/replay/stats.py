@@ -1,13 +1,17 @@
-"""Statistics of a table, typed. Read without locks, except for the lengths of ragged values."""
+"""Statistics of a table, typed. Read without locks, except for the lengths of ragged values and sums of priorities."""
 
 from __future__ import annotations
 
 from typing import Any, TypedDict, cast
 
+from di_store.base.errors import StoreError
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.limiters import UNBOUNDED, MinSize, SamplesPerInsert
+from di_store.policy.samplers import Prioritized
 from di_store.replay.handle import TableHandle
 from di_store.replay.ragged_bytes import ragged_bytes
+
+_PATIENCE_SECONDS = 0.02  # to wait for the table's lock
 
 
 class LimiterStats(TypedDict):
@@ -45,6 +49,8 @@ class TableStats(TypedDict):
     newest_version: int  # of the weights; max_staleness counts from it
 
     size: int  # items that can be drawn
+    mass: float | None  # sum of priority**alpha of these; other samplers: their number. None: the lock is held
+    least_mass: float | None  # the least of these above 0; None: not known, with Prioritized(normalize="batch")
     waiting: int  # items inserted that can't be drawn yet, as late columns are missing; not in `size` nor in `inserts`.
     # With the view `Group`: groups that are not complete
     gathered: int  # of these: groups that have all answers, and wait for late columns only
@@ -78,6 +84,20 @@ class TableStats(TypedDict):
     reserve_open: int  # the part of reserve_wanted that is for open chunks
 
 
+class ShardStats(TypedDict):
+    """One shard of a table in parts."""
+
+    node: str  # uuid
+    stats: TableStats | None  # None: it does not answer
+    error: str  # why not
+
+
+class ShardedStats(TableStats):
+    """Those of a table in parts: of its shards together, and of each."""
+
+    shards: list[ShardStats]
+
+
 def table_stats(handle: TableHandle) -> TableStats:
     """Counts, bytes and the limiter's state of one table; cost and accuracy: see `Table.stats`."""
     found: dict[str, Any] = dict(handle.native.stats())
@@ -92,6 +112,7 @@ def table_stats(handle: TableHandle) -> TableStats:
     found["bytes_logical"] = found["size"] * plan.item_bytes if plan is not None else 0
     if plan is not None and plan.ragged and found["size"]:
         found["bytes_logical"] += ragged_bytes(handle, plan, found["size"])
+    found["mass"], found["least_mass"] = _masses(handle, found["size"])
     found["limiter"] = _limiter_stats(
         handle, found["limiter"], found.pop("insert_blocked"), found.pop("sample_blocked")
     )
@@ -99,6 +120,17 @@ def table_stats(handle: TableHandle) -> TableStats:
     found["sampler"] = repr(handle.settings.sampler)
     found["remover"] = repr(handle.settings.remover)
     return cast(TableStats, found)
+
+
+def _masses(handle: TableHandle, size: int) -> tuple[float | None, float | None]:
+    """Sum and least of what draws are made in proportion to."""
+    if not isinstance(handle.settings.sampler, Prioritized):
+        return float(size), 1.0 if size else None
+    try:
+        total, least = handle.native.masses(_PATIENCE_SECONDS)
+    except StoreError:
+        return None, None
+    return total, least or None
 
 
 def _limiter_stats(handle: TableHandle, numbers: dict[str, Any], insert: str, sample: str) -> LimiterStats:

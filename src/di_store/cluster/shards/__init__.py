@@ -1,0 +1,1 @@
+"""Tables in parts: one shard on each of several nodes, behind one handle."""

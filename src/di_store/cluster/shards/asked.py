@@ -1,0 +1,62 @@
+"""Checks of what a program asks for, where tables in parts are concerned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from di_store.base import config
+from di_store.base.errors import NodeUnavailable
+from di_store.cluster.node import Node
+from di_store.cluster.shards.division import DRAWS, LOCAL, MASS, check_drawn_by_mass
+from di_store.cluster.shards.table import ShardedTable
+from di_store.policy.settings import Settings
+from di_store.replay.keys import MOST_SHARDS
+
+
+def check_draw(settings: Settings, shards: object, draw: object) -> str:
+    """``draw=``, if it fits the other options.
+
+    Raises:
+        ValueError: it does not. TypeError: no text.
+    """
+    if shards is None:
+        if draw is not None:
+            raise ValueError(f'draw={draw!r} says who draws from the parts of a table: it needs shards="learners"')
+        return LOCAL
+    config.choice("shards", shards, ("learners",))
+    wanted = config.choice("draw", LOCAL if draw is None else draw, DRAWS)
+    if wanted == MASS:
+        check_drawn_by_mass(settings)
+    return wanted
+
+
+def check_places(nodes: list[Node]) -> list[Node]:
+    """The nodes, if each can have one shard of a table.
+
+    Raises:
+        ValueError: one is named twice, or they are too many. NodeUnavailable: there is none.
+    """
+    if not nodes:
+        raise NodeUnavailable("no node of the cluster answers")
+    if len({each.uuid for each in nodes}) < len(nodes):
+        raise ValueError(f"node={[each.name for each in nodes]} names a node twice: each has one shard")
+    if len(nodes) > MOST_SHARDS:
+        raise ValueError(
+            f"a table in {len(nodes)} parts: at most {MOST_SHARDS}, since one byte of a key numbers them; name fewer "
+            "nodes with node="
+        )
+    return nodes
+
+
+def check_whole(call: str, tables: Iterable[object]) -> None:
+    """Refuse tables in parts where the tables of one call must lie on one node.
+
+    Raises:
+        ValueError: one of them lies in parts.
+    """
+    for each in tables:
+        if isinstance(each, ShardedTable):
+            raise ValueError(
+                f"store.{call}() with table {each.name!r}, which lies in parts: its rows go to, and come from, several "
+                "nodes; use its own table.writer(), table.sample() and table.loader()"
+            )

@@ -1,0 +1,114 @@
+"""With which probability an item is drawn from a table in parts, and what weight follows from it.
+
+An item of mass m in shard s, whose masses sum up to M_s, is drawn with P = q_s m / M_s. With draw="local" S learners
+draw as much each, so q_s = 1 / S; with draw="mass" q_s is the share of the shard's mass that the learner last heard of.
+The shard itself says m / M_s, as of the draw, and q_s is the one that the draw was made with. So P is exact however old
+the masses are: what they are wrong by changes which items are drawn, and the weights undo that.
+
+Importance weights are (N P)^-beta over the largest, computed as (least P / P)^beta: N goes out.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from di_store.base.dtypes import Array
+from di_store.policy.samplers import Prioritized, Sampler, Uniform
+from di_store.replay.batch import Batch
+from di_store.replay.stats import TableStats
+
+
+class Chances(NamedTuple):
+    """How draws are divided among the shards.
+
+    Attributes:
+        shares: q_s, float64[shards]; their sum is 1.
+        least: the least probability of an item in the table, as far as the shards know it; 0: they do not.
+        beta: the sampler's exponent of the weights, as a shard last said.
+        size: items in the table.
+    """
+
+    shares: Array
+    least: float
+    beta: float | None
+    size: int
+
+
+def has_chances(sampler: Sampler) -> bool:
+    """Whether items are drawn by chance: others are drawn in an order, and have probability 1."""
+    return isinstance(sampler, (Uniform, Prioritized))
+
+
+def may_be_drawn(said: TableStats | None) -> bool:
+    """Whether a shard answers, has something to draw, and its limiter lets it pass."""
+    return said is not None and bool(said["mass"]) and not said["limiter"]["sample_reason"]
+
+
+def by_mass(said: list[TableStats | None]) -> Chances | str:
+    """Shares in proportion to the masses, of shards that may be drawn; else why none of it may be drawn now.
+
+    A draw waits until all shards together hold as many items as theirs have to.
+    """
+    there = [each for each in said if each is not None]
+    # mutant: each-shard-begins-by-itself
+    size = sum(each["size"] for each in there)
+    wanted = sum(each["limiter"]["min_size"] for each in there)
+    reasons = [each["limiter"]["sample_reason"] for each in there if each["limiter"]["sample_reason"]]
+    if size < wanted and not all(each["finished"] for each in there):
+        return f"{size} of {wanted} items are there"
+    masses = np.array([float(each["mass"] or 0) if each is not None and may_be_drawn(each) else 0.0 for each in said])
+    total = masses.sum()
+    if not total > 0 or not np.isfinite(total):
+        return reasons[0] if reasons else "all priorities are 0"
+    # mutant: shards-are-drawn-alike
+    return _chances(masses / total, said, size)
+
+
+def by_node(said: list[TableStats | None]) -> Chances:
+    """Equal shares, whatever the shards hold."""
+    shards = len(said)
+    return _chances(np.full(shards, 1.0 / shards), said, sum(each["size"] for each in said if each is not None))
+
+
+def _chances(shares: Array, said: list[TableStats | None], size: int) -> Chances:
+    least = [
+        share * each["least_mass"] / each["mass"]
+        for share, each in zip(shares, said, strict=True)
+        if each is not None and share > 0 and each["mass"] and each["least_mass"]
+    ]
+    beta = next((each["beta"] for each in said if each is not None), None)
+    return Chances(shares, min(least, default=0.0), beta, size)
+
+
+def importance(probabilities: Array, beta: float | None, least: float) -> Array:
+    """Importance weights, float32[n].
+
+    Args:
+        probabilities: float64[n].
+        beta: exponent; None: weights are 1.
+        least: the probability that has weight 1; 0: the least of these.
+    """
+    weights: Array = np.ones(len(probabilities), np.float32)
+    possible = probabilities > 0
+    if beta is None or not possible.any():
+        return weights
+    least = least or float(probabilities[possible].min())
+    weights[:] = 0
+    weights[possible] = (least / probabilities[possible]) ** beta
+    return weights
+
+
+def weigh(batch: Batch, shares: Array, beta: float | None, least: float) -> None:
+    """Set probabilities and weights of examples that one shard has drawn, or several.
+
+    Args:
+        batch: of which `probabilities` are those within the shard of each example.
+        shares: q_s of each example's shard, float64[n] or one number.
+        beta: exponent of the weights.
+        least: as in `importance`.
+    """
+    # mutant: weights-of-one-shard-alone
+    batch.probabilities = batch.probabilities * shares
+    batch.weights = importance(batch.probabilities, beta, least)

@@ -1,0 +1,88 @@
+"""What a shard of a table is: the settings of the whole, divided by the number of shards.
+
+The directory's word holds the settings of the whole table and the nodes of its shards. What each shard is made with
+follows from these, so whoever makes one makes the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from di_store.policy.limiters import Band, Limiter, MinSize, Queue, SamplesPerInsert, Stack
+from di_store.policy.samplers import Prioritized, Uniform
+from di_store.policy.settings import Settings
+
+LOCAL, MASS = "local", "mass"
+"""Who draws from a shard: the learners of its node, or every learner from all shards by their masses."""
+DRAWS = (LOCAL, MASS)
+
+
+def check_drawn_by_mass(settings: Settings) -> None:
+    """Refuse settings with which draws over all shards could wait for ever, or have no meaning.
+
+    Raises:
+        ValueError: the text explains the mechanism.
+    """
+    sampler, limiter = settings.sampler, settings.limiter
+    if not isinstance(limiter, MinSize):
+        raise ValueError(
+            f'limiter={limiter!r} with draw="mass": each shard would count its own draws, and chance decides how many '
+            "those are, so that a shard could wait for draws while the learner waits for another one; use "
+            'MinSize(n), or draw="local"'
+        )
+    if not isinstance(sampler, (Uniform, Prioritized)):
+        raise ValueError(
+            f'sampler={sampler!r} with draw="mass": it draws in an order, and there is none across shards; use '
+            'Uniform() or Prioritized(), or draw="local"'
+        )
+    if settings.max_times_sampled:
+        raise ValueError(
+            f'max_times_sampled={settings.max_times_sampled} with draw="mass": a shard may have fewer draws left than '
+            'chance gives it, and the learner would wait for more; leave it out, or use draw="local"'
+        )
+
+
+def shard_settings(whole: Settings, shards: int, number: int, draw: str) -> Settings:
+    """The settings of one shard.
+
+    Args:
+        whole: of the table.
+        shards: how many it has.
+        number: of this one, from 0.
+        draw: "local" or "mass".
+
+    Raises:
+        ValueError: a limit that cannot be divided by so many.
+    """
+    sampler = whole.sampler
+    if draw == LOCAL and isinstance(sampler, Prioritized):
+        # the weights of all learners are divided by the same number, which only the table's least priority gives
+        sampler = replace(sampler, normalize="table")
+    return replace(
+        whole,
+        capacity=None if whole.capacity is None else part_of(whole.capacity, shards),
+        max_bytes=None if whole.max_bytes is None else part_of(whole.max_bytes, shards),
+        lanes=part_of(whole.lanes, shards),
+        limiter=divided(whole.limiter, shards),
+        sampler=sampler,
+        seed=(whole.seed + number) % 2**63,
+    )
+
+
+def part_of(count: int, shards: int) -> int:
+    """A share of a count, rounded up."""
+    return -(-count // shards)
+
+
+def divided(limiter: Limiter, shards: int) -> Limiter:
+    """The limiter of one of so many shards."""
+    # mutant: a-limit-is-not-divided
+    if isinstance(limiter, MinSize):
+        return MinSize(part_of(limiter.n, shards))
+    if isinstance(limiter, SamplesPerInsert):  # its band is a share of min_size
+        return replace(limiter, min_size=part_of(limiter.min_size, shards))
+    if isinstance(limiter, Band):
+        least, low, high = part_of(limiter.min_size, shards), limiter.low / shards, limiter.high / shards
+        return Band(least, limiter.ratio, low, high)
+    assert isinstance(limiter, (Queue, Stack))
+    return type(limiter)(part_of(limiter.size, shards))

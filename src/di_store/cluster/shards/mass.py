@@ -1,0 +1,266 @@
+"""Draws over all shards of a table: how many from each is chance, in proportion to the masses they last told.
+
+A batch is begun by choosing these numbers, which asks nobody as long as the masses are fresh. Then each shard draws its
+part, in one call. Only tables whose items stay when they are drawn have such draws, so nothing needs to be given back.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator, Philox  # here, since numpy's lazy import fails in a process out of descriptors
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import DrawsLost, EndOfData, StoreError, Timeout
+from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.shards.chances import Chances, by_mass, weigh
+from di_store.cluster.shards.joined import Allocate, join
+from di_store.cluster.shards.parts import LOSSES, Parts
+from di_store.cluster.shards.shard import FRESH_SECONDS, Shard
+from di_store.policy.samplers import Prioritized
+from di_store.remote.waiting import LOST_SECONDS
+from di_store.replay.batch import Batch
+from di_store.replay.handle import TableHandle
+from di_store.replay.keys import shards_of
+from di_store.replay.mixture_source import Given
+from di_store.replay.sampling import Stopped, Terms
+from di_store.replay.stats import TableStats
+from di_store.replay.table_source import begin_learning
+from di_store.runtime.waits import ABANDONED_SECONDS, Wait, countdown
+
+SHARD_SECONDS = 1.0
+"""How long a shard may take to give its part: it has said that it has these items."""
+_LOOK_SECONDS = 0.02
+"""How often a draw that waits for items asks the shards."""
+
+
+class MassSource:
+    """What `sample` and loaders draw from."""
+
+    def __init__(self, parts: Parts, columns: str | Iterable[str] | None) -> None:
+        self.parts = parts
+        self.name = f"table {parts.name!r}"
+        self.columns = columns
+        sampler = parts.settings.sampler
+        self.by_table = isinstance(sampler, Prioritized) and sampler.normalize == "table"
+        self._random, self._pid = Generator(Philox()), os.getpid()
+
+    @property
+    def arena(self) -> _core.Arena | None:
+        """As `Source.arena`: of the shard on this machine."""
+        return self.parts.near_arena()
+
+    def begin_loading(self, n: int) -> None:
+        """As `Source.begin_loading`."""
+        if (arena := self.arena) is not None:
+            begin_learning(arena)
+
+    def end_loading(self) -> None:
+        """As `Source.end_loading`: nothing is held."""
+
+    def note_loaded(self, ahead: int, waited_seconds: float) -> None:
+        """As `Source.note_loaded`."""
+        if (arena := self.arena) is not None:
+            arena.note_loaded(ahead, waited_seconds)
+
+    def drop_lost(self) -> None:
+        """As `Source.drop_lost`: the shard has done it."""
+
+    def check_replace(self, n: int, replace: bool) -> None:
+        """As `Source.check_replace`: chance may give a shard more draws than it has items."""
+        if not replace:
+            raise ValueError(
+                'replace=False with draw="mass": how many draws a shard gets is chance, and may be more than it has '
+                'items; leave it out, or use draw="local"'
+            )
+
+    def beta(self) -> float | None:
+        """As `Source.beta`: as the shards last said."""
+        return next((each["beta"] for each in self.parts.answers.last() if each is not None), self.parts.settings.beta)
+
+    def begin(self, n: int) -> MassDraws:
+        """As `Source.begin`."""
+        return MassDraws(self, n)
+
+    def counts(self, shares: Array, n: int) -> Array:
+        """How many of n draws each shard gets, int64[shards]: multinomial. A shard without a share gets none."""
+        if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
+            self._random, self._pid = Generator(Philox()), os.getpid()
+        found: Array = np.zeros(len(shares), np.int64)
+        possible = np.flatnonzero(shares)
+        found[possible] = self._random.multinomial(n, shares[possible])
+        return found
+
+    def lose(self, shard: Shard, error: StoreError) -> None:
+        """A call of a shard has failed: its share is 0 until it answers again. Raises `error` if it lies here."""
+        self.parts.check_open()
+        if not shard.is_near:
+            self.parts.answers.note_silent(shard, error)
+        elif not isinstance(error, Timeout):
+            raise error
+
+
+class MassDraws:
+    """One batch: the number of draws from each shard is chosen by `draw`, and `take` makes them.
+
+    Attributes:
+        held: how many they are.
+    """
+
+    def __init__(self, source: MassSource, n: int) -> None:
+        self._source = source
+        self._n = n
+        self._chances: Chances | None = None  # which the numbers were chosen with
+        self._counts: list[tuple[Shard, int]] = []
+        self.held = 0
+
+    def draw(self, terms: Terms) -> bool:
+        """As `Draws.draw`: wait until there are items to draw."""
+        chances = _chances(self._source, terms)
+        if chances is None:
+            return False
+        counts = self._source.counts(chances.shares, self._n)
+        self._counts = [(each, int(counts[each.number])) for each in self._source.parts.shards if counts[each.number]]
+        self._chances, self.held = chances, self._n
+        return True
+
+    def take(self, beta: float | None, allocate: Allocate | None, seconds: float = SHARD_SECONDS) -> Batch:
+        """Have each shard draw its part, and make one batch of them.
+
+        Args:
+            beta: exponent of the weights; None: weights are 1.
+            allocate: makes the arrays.
+            seconds: that a shard may take.
+
+        Raises:
+            DrawsLost: one of them has not given its part: draw again.
+        """
+        source, found = self._source, []
+        assert self._chances is not None
+        for shard, count in self._counts:
+            try:
+                table = shard.table(seconds)
+                found.append((shard.number, table.sample(count, timeout=seconds, columns=source.columns)))
+            except EndOfData as error:  # it was emptied meanwhile
+                source.parts.answers.forget()
+                raise DrawsLost(error.message, remedy="") from None
+            except LOSSES as error:
+                source.lose(shard, error)
+                source.parts.answers.forget()
+                raise DrawsLost(error.message, remedy="") from None
+        batch = join(found, allocate)
+        # mutant: shares-newer-than-the-draw
+        shares = self._chances.shares[shards_of(batch.keys)]
+        least = self._chances.least if source.by_table else 0.0
+        if least:
+            least = min(least, float((batch.probabilities * shares).min()))
+        weigh(batch, shares, beta, least)
+        batch.table_size = max(self._chances.size, batch.table_size)
+        return batch
+
+    def counts(self) -> dict[TableHandle, int]:
+        """As `Draws.counts`: no draw is held."""
+        return {}
+
+    def least_bytes(self) -> int:
+        """As `Draws.least_bytes`: not known yet."""
+        return 0
+
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Taken:
+        """As `Draws.copy`, in the loader's thread."""
+        return _Taken(self.take(beta, allocate))
+
+    def deliver(self) -> None:
+        """As `Draws.deliver`: the shards have delivered their parts."""
+
+    def give_back(self) -> None:
+        """As `Draws.give_back`: nothing is held."""
+        self.held = 0
+
+
+class _Taken:
+    """`Copying` of a batch that is there."""
+
+    is_whole = True
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self.bytes = _bytes_of(batch.data)
+
+    def read_ahead(self) -> bool:
+        return True
+
+    def copy_portion(self) -> None:
+        """Nothing is left to copy."""
+
+    def batch(self) -> Batch:
+        return self._batch
+
+
+def _bytes_of(data: Any) -> int:
+    if isinstance(data, dict):
+        return sum(_bytes_of(value) for value in data.values())
+    return int(getattr(getattr(data, "values", data), "nbytes", 0))
+
+
+def _chances(source: MassSource, terms: Terms) -> Chances | None:
+    """Wait until the table may be drawn from; None: not now (`terms.now`).
+
+    Raises:
+        As `Draws.draw`; NodeUnavailable: no shard answers.
+    """
+    answers, age = source.parts.answers, FRESH_SECONDS
+    wait = Wait(None, terms.timeout, f"sample of {terms.n} from {source.name}")
+    while True:
+        source.parts.check_open()
+        if terms.stop is not None and terms.stop():
+            raise Stopped
+        said = answers.newest(age, 0.0 if terms.now else LOOK_SECONDS)
+        found = by_mass(said)
+        if isinstance(found, Chances):
+            return found
+        there = [each for each in said if each is not None]
+        if there and all(each["finished"] and not each["size"] for each in there):
+            raise EndOfData(f"{source.name} is finished and has no items left")
+        if terms.now:
+            return None
+        _check_time(source, terms, wait, there, found)
+        wait.sleep(_LOOK_SECONDS, found)
+        age = 0.0
+
+
+def _check_time(source: MassSource, terms: Terms, wait: Wait, there: list[TableStats], reason: str) -> None:
+    """Raise if the time is over, or waiting is of no use."""
+    waited = time.monotonic() - wait.began
+    if not there:
+        why = source.parts.answers.why()
+        if not isinstance(why, LOSSES) or wait.left <= 0 or waited > LOST_SECONDS:
+            raise why
+    if wait.left <= 0:
+        raise wait.failure(reason)
+    if terms.timeout is not None or waited < ABANDONED_SECONDS or any(each["writers"] for each in there):
+        return
+    if all(each["seconds_since_insert"] > ABANDONED_SECONDS for each in there):
+        text = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
+        raise Timeout(f"sample of {terms.n} from {source.name} would wait forever", text)
+
+
+def sample_by_mass(source: MassSource, terms: Terms, beta: float | None, out: Batch | None) -> Batch:
+    """`Table.sample` over all shards."""
+    draws, left = source.begin(terms.n), countdown(terms.timeout)
+    while True:
+        draws.draw(Terms(terms.n, left()))
+        seconds = left()
+        try:
+            most = SHARD_SECONDS if seconds is None else min(seconds, SHARD_SECONDS)
+            batch = draws.take(beta, None if out is None else Given(out), most)
+        except DrawsLost as error:
+            if left() == 0:
+                raise Timeout(f"sample of {terms.n} from {source.name} did not come through", error.message) from None
+            continue
+        return batch if out is None else out.become(batch)

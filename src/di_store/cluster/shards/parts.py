@@ -1,0 +1,145 @@
+"""The shards of one table, and what is known of them in this process."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TypeVar
+
+from di_store import _core
+from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
+from di_store.cluster.shards.chances import Chances, by_node
+from di_store.cluster.shards.division import MASS
+from di_store.cluster.shards.routing import chosen
+from di_store.cluster.shards.shard import Answers, Shard
+from di_store.policy.settings import Settings
+from di_store.remote.table import RemoteTable, remote_source
+from di_store.replay.ahead import Source
+from di_store.replay.serving import source_of
+from di_store.replay.table import Table
+from di_store.runtime.waits import countdown, logger
+from di_store.session import Session
+
+T = TypeVar("T")
+
+LOSSES = (NodeUnavailable, StoreClosed, Timeout)
+"""What calls of a shard on another node raise if that node is gone, was started anew, or is stopped."""
+
+
+class Parts:
+    """Thread-safe.
+
+    Attributes:
+        session: of the store on this machine.
+        name: of the table.
+        settings: of the whole.
+        by_mass: whether draws are made over all shards.
+        shards: in the order of their numbers, which is that of the directory's word.
+        answers: of the shards.
+    """
+
+    def __init__(
+        self, session: Session, name: str, settings: Settings, draw: str, here: str, shards: list[Shard]
+    ) -> None:
+        """Begin.
+
+        Args:
+            session: of the store on this machine; the handle ends with it.
+            name: of the table.
+            settings: of the whole.
+            draw: "local" or "mass".
+            here: uuid of this machine's node.
+            shards: all of them.
+        """
+        self.session = session
+        self.name = name
+        self.settings = settings
+        self.by_mass = draw == MASS
+        self.shards = shards
+        self.answers = Answers(shards)
+        self.key = secrets.token_bytes(8)  # tells this handle's inserts from others'
+        self._here = here
+
+    def check_open(self) -> None:
+        """Raise `StoreClosed` if the store's own handle was closed."""
+        self.session.arena.enter()
+
+    def is_lost(self, shard: Shard, error: StoreError) -> bool:
+        """Whether a call has failed because the shard is gone, or does not answer. It is noted if so.
+
+        Raises:
+            StoreClosed: the store's own handle was closed.
+        """
+        self.check_open()
+        if not isinstance(error, LOSSES) or shard.is_near:
+            return False
+        self.answers.forget()
+        if self.answers.newest(0.0)[shard.number] is not None:
+            return False
+        self.answers.note_silent(shard, error)
+        return True
+
+    def live(self) -> list[Shard]:
+        """Those that answered the last time; all, if none did."""
+        return [each for each in self.shards if not self.answers.is_silent(each)] or self.shards
+
+    def route(self, key: bytes) -> Shard:
+        """The shard for a key, among those that answer."""
+        live = {shard.uuid: shard for shard in self.live()}
+        return live[chosen(key, live)]
+
+    def own(self) -> Shard:
+        """The one that this process draws from: its node's, or if that has none the one that the node's uuid routes to.
+
+        Of the latter kind another one, once it does not answer.
+        """
+        near = next((shard for shard in self.shards if shard.uuid == self._here), None)
+        return near or self.route(bytes.fromhex(self._here))
+
+    def near_arena(self) -> _core.Arena | None:
+        """Of the shard on this machine."""
+        near = next((shard for shard in self.shards if shard.is_near), None)
+        return None if near is None else source_of(near.table(0), ()).arena
+
+    def chances_here(self) -> Chances:
+        """Those of draws from one node's own shard."""
+        return by_node(self.answers.last())
+
+    def each(self, timeout: float | None, call: Callable[[Table, float | None], T]) -> list[T]:
+        """What a call returns for every shard; all are called, whatever one of them raises.
+
+        Raises:
+            The first error.
+        """
+        left, found = countdown(timeout), []
+        failed: BaseException | None = None
+        for shard in sorted(self.shards, key=self.answers.is_silent):
+            try:
+                found.append(call(shard.table(left()), left()))
+            except (StoreError, ValueError, TypeError) as error:
+                failed = failed or error
+        self.answers.forget()
+        if failed is not None:
+            raise failed
+        return found
+
+    def skip_lost(self, shard: Shard, error: StoreError, what: str) -> None:
+        """Go on without a shard whose items are gone with its node.
+
+        Raises:
+            `error`: that is not why it failed.
+        """
+        silent = self.answers.is_silent(shard)
+        if not self.is_lost(shard, error):
+            raise error
+        if not silent:
+            logger.warning(
+                "%s of table %r leaves out the shard on node %s: %s", what, self.name, shard.uuid[:12], error
+            )
+
+
+def shard_source(table: Table, columns: object) -> Source:
+    """What a loader over one shard draws from."""
+    if isinstance(table, RemoteTable):
+        return remote_source(table, columns)
+    return source_of(table, columns)  # type: ignore[arg-type]

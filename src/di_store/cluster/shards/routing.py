@@ -1,0 +1,29 @@
+"""Which shard a lane writes to: rendezvous hashing.
+
+Every shard has a score for a lane, and the highest one wins. So when a shard is lost only its lanes move, and spread
+evenly over the others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+
+def chosen(key: bytes, uuids: Iterable[str]) -> str:
+    """The node of the shard for a key: a lane of a writer, or a node that has no shard of its own.
+
+    Args:
+        key: any bytes.
+        uuids: of the nodes that have a shard; at least one.
+    """
+    return max(uuids, key=lambda uuid: (_score(key, uuid), uuid))
+
+
+def lane_key(writer: bytes, lane: int) -> bytes:
+    """What names a lane: two writers' first lanes are two lanes."""
+    return writer + lane.to_bytes(4, "little")
+
+
+def _score(key: bytes, uuid: str) -> bytes:
+    return hashlib.blake2b(key + bytes.fromhex(uuid), digest_size=8).digest()

@@ -1,0 +1,189 @@
+"""One shard as a process reaches it, and what it last said of itself."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from typing import NamedTuple
+
+from di_store.base.errors import NodeUnavailable, StoreError, TableNotFound
+from di_store.cluster.links import LOOK_SECONDS
+from di_store.remote.table import RemoteTable, stats_within
+from di_store.replay.stats import TableStats
+from di_store.replay.table import Table
+from di_store.runtime.waits import countdown
+
+FRESH_SECONDS = 1.0
+"""How old may be what a shard says of itself where draws are divided by it."""
+RETRY_SECONDS = 1.0
+"""How long a shard that did not answer is left alone."""
+
+Opener = Callable[[str, "float | None"], Table]
+"""Opens the shard of the node with that uuid, in so many seconds."""
+
+
+class Shard:
+    """A handle that is opened when it is first needed: its node may not be there. Thread-safe.
+
+    Attributes:
+        number: among the shards of its table: the highest byte of its items' keys.
+        uuid: of the node.
+    """
+
+    def __init__(self, number: int, uuid: str, opener: Opener, found: Table | None) -> None:
+        self.number = number
+        self.uuid = uuid
+        self._opener = opener
+        self._found = found
+
+    @property
+    def is_near(self) -> bool:
+        """Whether it lies in this machine's memory."""
+        return self._found is not None and not isinstance(self._found, RemoteTable)
+
+    def table(self, timeout: float | None) -> Table:
+        """The handle.
+
+        Raises:
+            NodeUnavailable: its node is gone or does not answer. TableNotFound: it was dropped.
+        """
+        found = self._found
+        if found is None:
+            found = self._found = self._opener(self.uuid, timeout)
+        return found
+
+
+class Answer(NamedTuple):
+    """What a shard said, or why it did not."""
+
+    asked: float  # by time.monotonic()
+    stats: TableStats | None
+    error: StoreError | None
+
+
+class Answers:
+    """What the shards of a table last said of themselves. Thread-safe: an answer is replaced as a whole.
+
+    Shards elsewhere are asked by threads of their own, so that one which does not answer holds up nobody for longer
+    than `LOOK_SECONDS`, and that only once.
+    """
+
+    def __init__(self, shards: list[Shard]) -> None:
+        self._shards = shards
+        self._known: dict[int, Answer] = {}
+        self.begin()
+        _all.add(self)
+
+    def begin(self) -> None:
+        """Also in a forked child, where the parent's threads are not."""
+        self._lock = threading.Lock()
+        self._looks: dict[int, threading.Event] = {}
+
+    def newest(self, age: float = FRESH_SECONDS, seconds: float = LOOK_SECONDS) -> list[TableStats | None]:
+        """By shard, what it said at most `age` seconds ago; None: it does not answer.
+
+        Args:
+            age: of an answer.
+            seconds: to wait for those that are asked now; 0: None stands for them too.
+        """
+        now = time.monotonic()
+        stale = [shard for shard in self._shards if not self._is_fresh(shard, now - age)]
+        looks = [(shard, look) for shard in stale if (look := self._ask(shard, now)) is not None]
+        left = countdown(min(seconds, LOOK_SECONDS))
+        for shard, look in looks:
+            known = self._known.get(shard.number)
+            if known is not None and known.error is not None:
+                continue  # it did not answer the last time
+            if not look.wait(left()) and seconds >= LOOK_SECONDS:
+                text = f"the shard on node {shard.uuid[:12]} did not answer for {LOOK_SECONDS:g} s"
+                self.note_silent(shard, NodeUnavailable(text))
+        if age > 0:
+            for shard in self._shards:  # asked before they are due, nobody waits for these
+                if not self._is_fresh(shard, now - age / 2):
+                    self._ask(shard, now)
+        return [self._known[each.number].stats if self._is_fresh(each, now - age) else None for each in self._shards]
+
+    def last(self) -> list[TableStats | None]:
+        """By shard, what it last said, whenever that was; asks again without waiting. None: it does not answer."""
+        if len(self._known) < len(self._shards):
+            return self.newest()
+        now = time.monotonic()
+        for shard in self._shards:
+            if not self._is_fresh(shard, now - FRESH_SECONDS / 2):
+                self._ask(shard, now)
+        return [self._known[each.number].stats for each in self._shards]
+
+    def forget(self) -> None:
+        """Something has changed: ask again."""
+        for number, known in list(self._known.items()):
+            if known.error is None:
+                self._known[number] = known._replace(asked=float("-inf"))
+
+    def is_silent(self, shard: Shard) -> bool:
+        """Whether it did not answer the last time."""
+        known = self._known.get(shard.number)
+        return known is not None and known.error is not None
+
+    def note_silent(self, shard: Shard, why: StoreError) -> None:
+        """A call of it has failed."""
+        self._known[shard.number] = Answer(time.monotonic(), None, why)
+
+    def why(self) -> StoreError:
+        """Why the shards do not answer, if none does; that the table was dropped comes before all else."""
+        errors = [known.error for known in self._known.values() if known.error is not None]
+        errors.sort(key=lambda error: isinstance(error, NodeUnavailable))
+        return errors[0] if errors else NodeUnavailable("no shard of the table has answered")
+
+    def why_of(self, shard: Shard) -> StoreError | None:
+        """Why this one did not."""
+        known = self._known.get(shard.number)
+        return None if known is None else known.error
+
+    def _is_fresh(self, shard: Shard, since: float) -> bool:
+        known = self._known.get(shard.number)
+        return known is not None and known.error is None and known.asked >= since
+
+    def _ask(self, shard: Shard, now: float) -> threading.Event | None:
+        """Ask a shard, unless somebody is at it; None: there is nothing to wait for."""
+        if shard.is_near:
+            self._look(shard, None)
+            return None
+        with self._lock:
+            look = self._looks.get(shard.number)
+            if look is not None and not look.is_set():
+                return look
+            known = self._known.get(shard.number)
+            if known is not None and known.error is not None and now - known.asked < RETRY_SECONDS:
+                return None
+            look = self._looks[shard.number] = threading.Event()
+            threading.Thread(target=self._look, args=(shard, look), name="di-store shard", daemon=True).start()
+            return look
+
+    def _look(self, shard: Shard, look: threading.Event | None) -> None:
+        asked = time.monotonic()
+        try:
+            found = stats_within(shard.table(LOOK_SECONDS), LOOK_SECONDS)
+            if not found["live"]:
+                raise TableNotFound(f"table {found['name']!r} was dropped")
+            self._known[shard.number] = Answer(asked, found, None)
+        except StoreError as error:
+            self._known[shard.number] = Answer(time.monotonic(), None, error)
+        except OSError as error:
+            self._known[shard.number] = Answer(time.monotonic(), None, NodeUnavailable(str(error)))
+        finally:
+            if look is not None:
+                look.set()
+
+
+_all: weakref.WeakSet[Answers] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for each in list(_all):
+        each.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)

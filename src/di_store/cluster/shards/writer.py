@@ -1,0 +1,293 @@
+"""A writer of a table in parts: each lane's rows go to its shard, through that shard's own writer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from threading import get_ident
+from typing import Any, TypeVar
+
+import numpy as np
+
+from di_store.base import config
+from di_store.base.dtypes import Array
+from di_store.base.errors import StoreError, WriterClosed
+from di_store.cluster.shards.joined import ShardItems
+from di_store.cluster.shards.lanes import Lanes
+from di_store.cluster.shards.parts import Parts
+from di_store.cluster.shards.taking import LaneValues, priority_behind, rows_behind
+from di_store.remote.client import CONNECT_SECONDS
+from di_store.replay.batch import Items
+from di_store.replay.stream import autoreset_mode, check_lane, rows_of
+from di_store.replay.writer import CLOSE_SECONDS, Writer
+from di_store.replay.writer_stream import BUSY, LATER
+from di_store.runtime.waits import check_timeout, countdown
+
+F = TypeVar("F", bound=Callable[..., Any])
+Part = tuple[int, Array]
+"""Number of a shard, and the positions of its lanes among those of a call."""
+
+
+def _alone(method: F) -> F:
+    """For the first thread that calls, which is inside one call at a time."""
+
+    @wraps(method)
+    def call(self: ShardWriter, *args: Any, **options: Any) -> Any:
+        self._own()
+        if self._inside:
+            raise StoreError(BUSY, remedy=LATER)
+        try:
+            self._inside = True
+            return method(self, *args, **options)
+        finally:
+            self._inside = False
+
+    return call  # type: ignore[return-value]
+
+
+class ShardWriter(Writer):
+    """As `Writer`. A call goes to one shard after the other.
+
+    If it fails in a shard that is there, it ends, and what earlier shards have written stays: `error.written` has their
+    lanes. If a shard is gone, the call goes on with the others, and then raises `NodeUnavailable`.
+    """
+
+    def __init__(self, parts: Parts, lanes: int | None, autoreset: Any) -> None:
+        self._parts = parts
+        self._count = None if lanes is None else config.count("lanes", lanes, minimum=1, maximum=2**20)
+        self._autoreset = autoreset
+        self._writers: dict[int, Writer] = {}
+        self._why: StoreError | None = None
+        self._owner = 0
+        self._inside = False
+        parts.answers.last()  # lanes are not given to those that do not answer
+        self._lanes = Lanes(parts, self._count or 1, autoreset_mode(autoreset))
+        self._open_all()
+
+    def _open_all(self) -> None:
+        """The writers of all shards that have a lane: learners see that somebody writes."""
+        while missing := set(np.unique(self._lanes.at).tolist()) - self._writers.keys():
+            for number in missing:
+                try:
+                    self._opened(number, CONNECT_SECONDS)
+                except StoreError as error:
+                    if not self._lose_if_gone(number, error) or self._lanes.all_lost():
+                        raise
+
+    def _opened(self, number: int, seconds: float | None) -> Writer:
+        """The writer of a shard."""
+        found = self._writers.get(number)
+        if found is None:
+            table = self._parts.shards[number].table(seconds)
+            found = self._writers[number] = table.writer(lanes=self._count, autoreset=self._autoreset)
+        return found
+
+    # -- the calls ----------------------------------------------------------------------------------------------
+
+    @_alone
+    def append(
+        self,
+        step: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        given = {"next": next, "final": final, "priority": priority}
+        return self._write("append", step, given, lane, check_timeout(timeout), None)
+
+    @_alone
+    def extend(
+        self,
+        steps: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        opaque = self._parts.settings.opaque
+        steps = config.listed("steps", steps, "a list of values") if opaque else steps
+        total = len(steps) if opaque else rows_of(steps)
+        if total == 0:
+            raise ValueError("extend() needs at least one row")
+        given = {"next": next, "final": final, "priority": priority}
+        return self._write("extend", steps, given, lane, check_timeout(timeout), total)
+
+    @_alone
+    def end_episode(
+        self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
+    ) -> Any:
+        which = self._which(lane)
+        self._lanes.says_ends()
+        every = np.ones(len(which), np.bool_)
+        values = LaneValues(len(which), rows=False)
+        single = self._is_single(lane)
+
+        def end(writer: Writer, positions: Array, left: float | None) -> Any:
+            mine = final if single or len(positions) == len(which) else values.final(final, positions, every)
+            return writer.end_episode(mine, self._named(lane, which, positions), discard, timeout=left)
+
+        items, lost = self._over_shards("end_episode", which, check_timeout(timeout), end)
+        self._lanes.begin(which)
+        if lost is not None:
+            raise lost
+        return items
+
+    @_alone
+    def flush(self, *, timeout: float | None = 60) -> None:
+        left = countdown(check_timeout(timeout))
+        failed: StoreError | None = None
+        for number in list(self._writers):
+            try:
+                self._writers[number].flush(timeout=left())
+            except StoreError as error:
+                failed = failed or error
+                self._lose_if_gone(number, error)
+        if failed is not None:
+            raise failed
+
+    def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
+        if self._why is None:
+            self._close_now(check_timeout(timeout))
+
+    @_alone
+    def _close_now(self, seconds: float | None) -> None:
+        left = countdown(seconds)
+        failed: StoreError | None = None
+        for writer in self._writers.values():
+            try:
+                writer.close(timeout=left())
+            except StoreError as error:
+                failed = failed or error
+        self._why = WriterClosed("this writer was closed")
+        if failed is not None:
+            raise failed
+
+    # -- what they share ----------------------------------------------------------------------------------------
+
+    def _own(self) -> None:
+        """The first thread becomes the owner; any other raises."""
+        if self._why is not None:
+            raise WriterClosed(self._why.message)
+        self._owner = self._owner or get_ident()
+        if self._owner != get_ident():
+            raise WriterClosed("a writer is for one thread, and this one is used by another")
+
+    def _which(self, lane: Any) -> Array:
+        """The lanes that `lane` names, int64[k]."""
+        check_lane(lane, self._count or 1)
+        if lane is None:
+            return self._lanes.every
+        named: Array = np.atleast_1d(np.asarray(lane))
+        found: Array = np.flatnonzero(named) if named.dtype == np.bool_ else named.astype(np.int64)
+        return found
+
+    def _is_single(self, lane: Any) -> bool:
+        """Whether leaves have no axis of lanes."""
+        return self._count is None or (lane is not None and np.ndim(lane) == 0)
+
+    def _named(self, lane: Any, which: Array, positions: Array) -> Any:
+        """``lane=`` for a shard's writer."""
+        return lane if self._is_single(lane) or len(positions) == len(which) == self._count else which[positions]
+
+    def _write(
+        self, method: str, step: Any, given: dict[str, Any], lane: Any, seconds: float | None, total: int | None
+    ) -> Any:
+        which = self._which(lane)
+        ends = self._lanes.ends(step, len(which), total)
+        values = LaneValues(len(which), rows=total is not None)
+        single, left = self._is_single(lane), countdown(seconds)
+        ended: Array = np.atleast_1d(ends.any(axis=0))
+
+        def write(writer: Writer, positions: Array, left: float | None) -> Any:
+            mine, part = step, given
+            if not single and len(positions) < len(which):
+                mine = values.steps(step, positions)
+                part = {
+                    "next": values.steps(given["next"], positions),
+                    "final": values.final(given["final"], positions, ended),
+                    "priority": values.priority(given["priority"], positions),
+                }
+            named = self._named(lane, which, positions)
+            found = getattr(writer, method)(mine, lane=named, timeout=left, **part)
+            self._lanes.wrote(which[positions], ends[:, positions])
+            return found
+
+        cut = self._lanes.is_cut(which)
+        items, lost = self._over_shards(method, which, seconds, write)
+        for position, first in self._drop(which, cut | self._lanes.is_cut(which), ends):
+            behind = {
+                "next": given["next"] if single else rows_behind(given["next"], first, position),
+                "final": None,
+                "priority": priority_behind(given["priority"], first, position),
+            }
+            rows = step[first:] if single and self._parts.settings.opaque else rows_behind(step, first, position)
+            more = self._write(method, rows, behind, int(which[position]), left(), len(ends) - first)
+            items = ShardItems([*items.parts, *more.parts])
+        if lost is not None:
+            raise lost
+        return items
+
+    def _drop(self, which: Array, cut: Array, ends: Array) -> list[tuple[int, int]]:
+        """Drop rows of lanes that are cut. Returns where a new episode begins in this call: position, and row."""
+        found: list[tuple[int, int]] = []
+        for position in np.flatnonzero(cut).tolist():
+            mine, first = which[position : position + 1], 0
+            while first < len(ends) and self._lanes.is_cut(mine)[0]:
+                self._lanes.drop(mine, ends[first, position : position + 1])
+                first += 1
+            if first < len(ends):
+                found.append((position, first))
+        return found
+
+    def _over_shards(
+        self,
+        method: str,
+        which: Array,
+        seconds: float | None,
+        call: Callable[[Writer, Array, float | None], Any],
+    ) -> tuple[ShardItems, Exception | None]:
+        """What a call of each shard's writer has made, and the error of shards that are gone."""
+        left = countdown(seconds)
+        found: list[tuple[int, Items]] = []
+        written: list[Array] = []
+        lost: StoreError | None = None
+        for number, positions in self._in_order(self._lanes.groups(which)):
+            try:
+                found.append((number, call(self._opened(number, left()), positions, left())))
+                written.append(which[positions])
+            except (StoreError, ValueError, TypeError) as error:
+                if isinstance(error, StoreError) and self._lose_if_gone(number, error):
+                    lost = lost or error
+                    continue
+                raise _partly(method, error, written) from None
+        return ShardItems(found), None if lost is None else _partly(method, lost, written)
+
+    def _in_order(self, groups: list[Part]) -> list[Part]:
+        """Shards that do not answer come last: they may take all of the call's time."""
+        if len(groups) == 1:
+            return groups
+        answers, shards = self._parts.answers, self._parts.shards
+        return sorted(groups, key=lambda group: answers.is_silent(shards[group[0]]))
+
+    def _lose_if_gone(self, number: int, error: StoreError) -> bool:
+        """Whether a call has failed because the shard is gone; its lanes go elsewhere then."""
+        if getattr(error, "may_be_done", False) or not self._parts.is_lost(self._parts.shards[number], error):
+            return False
+        self._writers.pop(number, None)
+        self._lanes.lose(number)
+        return True
+
+
+def _partly(method: str, error: Exception, written: list[Array]) -> Exception:
+    """The error of a call that some lanes have written their rows in."""
+    if written:
+        lanes = np.sort(np.concatenate(written)).tolist()
+        error.written = lanes  # type: ignore[attr-defined]
+        if isinstance(error, StoreError):
+            error.args = (f"{error}; {method} has written lanes {lanes}, which have other shards",)
+    return error

@@ -1,0 +1,182 @@
+"""Tables in parts when an agent is killed, a node is stopped or lost: the other shards go on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from pains import until
+
+import di_store
+from cluster.nodes import Node, cluster_nodes
+from cluster.shards import ROWS, SCHEMA, filled, numbers, step
+from di_store import cluster
+from di_store.base.errors import NodeUnavailable, StoreClosed, WriterClosed
+from di_store.cluster.store import ClusterStore
+from di_store.replay.keys import shards_of
+
+LANES = 48  # so many that each shard has some
+VIEW = di_store.Transition(n_step=2, obs=("n",))
+COLUMNS = {**SCHEMA, "reward": di_store.Spec((), "float32")}
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Node]]:
+    """Three; the last test loses one of them."""
+    with cluster_nodes(f"l-{uuid.uuid4().hex[:12]}", 3) as running:
+        yield running
+
+
+def rows(numbers: Any, ends: bool = False) -> dict[str, Any]:
+    given = step(numbers, ends)
+    return {**given, "reward": np.ones(given["n"].shape, np.float32)}
+
+
+def test_rows_are_there_once_after_an_agent_was_killed(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Also those that were on their way, and only once."""
+    table = stores[0].create_table("t", shards="learners", draw="mass", **ROWS)
+    assert len(stores[0].nodes()) == 3
+    with table.writer(lanes=LANES) as writer:
+        for t in range(60):
+            if t == 30:
+                nodes[1].kill_agent()
+            writer.append(step(100 * np.arange(LANES) + t))
+        writer.flush()
+        assert writer._lanes.dropped == 0
+    batch = table.peek(table.keys())
+    assert sorted(numbers(batch)) == sorted(100 * lane + t for lane in range(LANES) for t in range(60))
+    assert set(shards_of(batch.keys)) == {0, 1, 2}
+    until(lambda: set(shards_of(table.sample(300, timeout=60).keys)) == {0, 1, 2}, "all shards to be drawn from")
+    stores[2].drop_table("t")
+
+
+def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Its shard is left out after a second, and comes back with it. A call of it alone ends by its deadline."""
+    assert len(stores[0].nodes()) == 3
+    table, _ = filled(stores[0], "t", [20, 20, 20], draw="mass")
+    at = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
+    table.sample(10, timeout=60)
+    pids = [nodes[1].process.pid, *nodes[1].agents()]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: at not in shards_of(table.sample(50, timeout=20).keys), "its share to be 0")
+        began = time.monotonic()
+        for _ in range(20):
+            assert at not in shards_of(table.sample(50, timeout=20).keys)
+        assert time.monotonic() - began < 10
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+    until(lambda: at in shards_of(table.sample(50, timeout=20).keys), "its shard to be back")
+    stores[2].drop_table("t")
+
+
+def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    filled(stores[0], "t", [2, 2, 2], draw="mass")
+    store = cluster.attach(nodes[1].name)
+    table = store.table("t")
+    loader, writer = table.loader(2, timeout=60), table.writer(lanes=8)
+    next(loader)
+    writer.append(step(np.arange(8)))
+    store.close()
+    for call in (
+        lambda: table.sample(1),
+        lambda: len(table),
+        lambda: table.insert(step(1)),
+        lambda: next(loader),
+        lambda: writer.append(step(np.arange(8))),
+    ):
+        with pytest.raises((StoreClosed, WriterClosed)):
+            call()
+    stores[2].drop_table("t")
+
+
+def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Its lanes are told, and go elsewhere with their next episodes; draws go on; names can be given again."""
+    assert all(len(each.nodes()) == 3 for each in stores)
+    options: dict[str, Any] = {**ROWS, "schema": COLUMNS, "view": VIEW}
+    table = stores[0].create_table("t", shards="learners", draw="mass", **options)
+    local = stores[2].create_table("u", shards="learners", **ROWS)
+    lost = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
+    others = {0, 1, 2} - {lost}
+    stores[1].close()
+    writer = table.writer(lanes=LANES)
+    for t in range(4):
+        now = 1000 * np.arange(LANES) + t
+        writer.append(rows(now), next={"n": now + 1})
+    writer.flush()
+    before = table.sample(200, timeout=60)
+    assert set(shards_of(before.keys)) == {0, 1, 2}
+    nodes[1].lose()
+    _draws_go_on(table, before, lost)
+    _lanes_move(table, writer, lost)
+
+    late = stores[2].table("t", timeout=1)
+    assert set(shards_of(late.sample(50, timeout=20).keys)) == others
+    with late.writer(lanes=LANES) as second:
+        assert set(second._lanes.at.tolist()) == others
+    inserts = 0
+    while inserts < 8:
+        try:
+            assert shards_of(local.insert(step(1), timeout=0.1))[0] in others
+            inserts += 1
+        except NodeUnavailable:
+            assert inserts < 8
+    assert set(shards_of(local.sample(5, timeout=20).keys)) == {local._parts.own().number}
+    with pytest.raises(NodeUnavailable):
+        local.delete(np.array([lost << 56], np.uint64), timeout=0.1)
+    for name in "tu":
+        stores[0].drop_table(name, timeout=0.1)
+    with di_store.attach(stores[2].name) as plain:
+        assert not plain.stats()["tables"]
+    assert len(stores[0].create_table("t", shards="learners", **ROWS)._parts.shards) == 2
+    stores[0].drop_table("t")
+
+
+def _draws_go_on(table: Any, before: Any, lost: int) -> None:
+    """From the others, with probabilities of what is left."""
+    there = shards_of(before.keys) != lost
+    began = time.monotonic()
+    batches = [table.sample(100, timeout=20) for _ in range(20)]
+    assert time.monotonic() - began < 20
+    assert all(lost not in shards_of(each.keys) for each in batches[-10:])
+    told = table.stats()["shards"]
+    assert [each["error"] == "" for each in told] == [at != lost for at in range(3)]
+    size = sum(each["stats"]["size"] for each in told if each["stats"] is not None)
+    np.testing.assert_allclose(batches[-1].probabilities, 1 / size)
+    assert len(table) == size
+    assert table.update_priorities(before.keys, np.ones(200)) == there.sum()
+    assert table.peek(before.keys).live.tolist() == there.tolist()
+    with table.loader(50, timeout=20) as loader:
+        assert lost not in shards_of(next(loader).keys)
+
+
+def _lanes_move(table: Any, writer: Any, lost: int) -> None:
+    """With their next episode. What the lost shard's lanes write until then is in none."""
+    gone = writer._lanes.at == lost
+    lanes, kept = 1000 * np.arange(LANES), np.flatnonzero(~gone)
+    with (
+        pytest.warns(RuntimeWarning, match="is lost, and the episodes"),
+        pytest.raises(NodeUnavailable, match="has written lanes") as failed,
+    ):
+        writer.append(rows(lanes + 4), next={"n": lanes + 5}, timeout=0.5)
+    assert failed.value.written == kept.tolist()  # type: ignore[attr-defined]
+    items = writer.append(rows(lanes + 5, True), next={"n": lanes + 6}, timeout=20)
+    assert set(items.lanes.tolist()) == set(kept.tolist())
+    assert writer._lanes.dropped == 2 * gone.sum()
+    for t in range(100, 103):
+        writer.append(rows(lanes + t, t == 102), next={"n": lanes + t + 1}, timeout=20)
+    writer.close()
+    assert len(set(writer._lanes.at.tolist()) - {lost}) == 2
+    found = [table._parts.shards[at].table(60) for at in range(3) if at != lost]
+    there = np.concatenate([numbers(each.peek(each.keys())) for each in found])
+    first = {1000 * lane + t for lane in kept.tolist() for t in range(6)}
+    again = {1000 * lane + t for lane in range(LANES) for t in range(100, 103)}
+    assert sorted(there) == sorted(first | again), "an example spans what was lost, or rows are not there once"

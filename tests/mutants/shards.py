@@ -1,0 +1,74 @@
+"""Mutants of tables in parts over several nodes."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+SHARDS = "tests/cluster/test_shards.py"
+LOST = "tests/cluster/test_lost_shards.py"
+
+MUTANTS = [
+    Mutant(
+        "shards-are-drawn-alike",
+        "shards",
+        "masses / total",
+        "(masses > 0) / (masses > 0).sum()",
+        (f"{SHARDS}::test_draws_follow_their_probabilities",),
+    ),
+    Mutant(
+        "weights-of-one-shard-alone",
+        "shards",
+        "batch.probabilities * shares",
+        "batch.probabilities * 1.0",
+        (f"{SHARDS}::test_weights_are_those_of_one_table",),
+    ),
+    Mutant(
+        "shares-newer-than-the-draw",
+        "shards",
+        "self._chances.shares[shards_of(batch.keys)]",
+        "by_mass(source.parts.answers.newest(0.0)).shares[shards_of(batch.keys)]",
+        (f"{SHARDS}::test_weights_are_unbiased_while_masses_move",),
+    ),
+    Mutant(
+        "each-shard-begins-by-itself",
+        "shards",
+        "if size < wanted and",
+        "if False and",
+        (f"{SHARDS}::test_draws_by_mass_wait_for_items",),
+    ),
+    Mutant(
+        "a-limit-is-not-divided",
+        "shards",
+        "MinSize(part_of(limiter.n, shards))",
+        "limiter",
+        (f"{SHARDS}::test_each_shard_has_its_part_of_the_limits",),
+    ),
+    Mutant(
+        "keys-without-their-shard",
+        "shards",
+        "with_shard(batch.keys, number)",
+        "batch.keys",
+        (f"{SHARDS}::test_one_stream_and_whole_items",),
+    ),
+    Mutant(
+        "lanes-follow-no-hash",
+        "shards",
+        "live[chosen(lane_key(self._key, lane), live)]",
+        "min(live.values())",
+        (f"{SHARDS}::test_every_row_is_there_once_and_an_episode_in_one_shard",),
+    ),
+    Mutant(
+        "a-lane-changes-its-shard-in-mid-episode",
+        "shards",
+        "self._cut |= cut",
+        "cut[:] = False",
+        (f"{LOST}::test_a_lost_node",),
+    ),
+    Mutant(
+        "shards-that-are-missing-stay-so",
+        "shards",
+        "if self._entry(name, left()) != entry:",
+        "if True:",
+        (f"{SHARDS}::test_whoever_opens_it_makes_what_is_missing",),
+    ),
+]
