@@ -79,6 +79,7 @@ class Client:
         own_tables = self._store if self._cluster is None else attach(self._store.name)  # of this node, not the cluster
         self._deleted = _Deleted(self._store, own_tables, self._keep_deleted)
         self._elsewhere: dict[bytes, _Deleted] = {}  # by the first bytes of ids: of other nodes
+        self._undone: dict[bytes, list[Ref]] = {}  # in the same way: of nodes that did not answer
 
     def __repr__(self) -> str:
         return f"<Client of store {self._store.name!r}{' of a cluster' if self._cluster else ''}>"
@@ -166,7 +167,8 @@ class Client:
         read it for another 50 s.
 
         Args:
-            object_id_hex_list: one id or several; those that do not exist, or whose node is gone, are left out.
+            object_id_hex_list: one id or several; those that do not exist are left out. Those of a node that does not
+                answer are deleted with the next ones of that node.
         """
         ids = [object_id_hex_list] if isinstance(object_id_hex_list, str) else list(object_id_hex_list)
         refs = [Ref.parse(each) for each in ids]
@@ -178,21 +180,20 @@ class Client:
 
     def _delete_at(self, cluster: ClusterStore, home: bytes, refs: list[Ref]) -> None:
         """Delete objects that were put on one node; at once those whose ids do not say on which."""
+        refs = [*self._undone.pop(home, []), *refs][-_MOST_DELETED:]
         try:
-            known = self._elsewhere.get(home)
-            if known is None:
-                store = None if self._keep_deleted == 0 else cluster.store_of(refs[0])
-                if store is None:
-                    cluster.delete(refs)
-                    return
-                if store is cluster:
-                    self._deleted.add(refs)
-                    return
-                known = self._elsewhere[home] = _Deleted(store, store, self._keep_deleted)
-            known.add(refs)
-        except NodeUnavailable as error:
-            self._elsewhere.pop(home, None)
-            logger.warning("%d objects are not deleted: %s", len(refs), error.message)
+            store = None if self._keep_deleted == 0 else cluster.store_of(refs[0])
+            if store is None:
+                cluster.delete(refs)
+            elif store is cluster:
+                self._deleted.add(refs)
+            else:
+                known = self._elsewhere.get(home) or _Deleted(store, store, self._keep_deleted)
+                self._elsewhere[home] = known
+                known.add(refs)
+        except (NodeUnavailable, Timeout) as error:
+            logger.warning("%d objects are deleted when their node answers: %s", len(refs), error.message)
+            self._undone[home] = refs
 
 
 class _Deleted:

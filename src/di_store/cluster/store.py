@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from di_store.base import config
-from di_store.base.errors import ObjectNotFound, StoreClosed
+from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreClosed
 from di_store.cluster.ahead import SendingAhead
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.groups import GroupWeights
@@ -22,7 +22,6 @@ from di_store.replay.mixture import Mixture, Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of
 from di_store.replay.writer import Writer
-from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
 from di_store.store import Store
@@ -168,20 +167,24 @@ class ClusterStore(Store):
         self._session.arena.enter()
         self._ahead.send(raw, groups, nodes)
 
-    def store_of(self, ref: Ref | str) -> Store | None:
+    def store_of(self, ref: Ref | str, *, timeout: float | None = 5) -> Store | None:
         """The store where an object was put: this one, or one that is called through its agent; None: nobody knows.
 
         Raises:
             NodeUnavailable: that node does not answer, or is gone.
         """
-        raw = id_of(ref)
+        raw, seconds = id_of(ref), check_timeout(timeout)
         self._session.arena.enter()
         home = self._cluster.home_of(raw)
         if home is None:
             return None
-        return (
-            self if home.uuid == self._session.uuid else RemoteStore(self._cluster.links.of(home, waits.CALL_SECONDS))
-        )
+        if home.uuid == self._session.uuid:
+            return self
+        if home not in self._cluster.nodes():  # nobody has to wait for a node that did not answer a moment ago
+            raise NodeUnavailable(f"node {home.name} ({home.address}) does not answer")
+        session = self._cluster.links.of(home, seconds)
+        session.call("hello", timeout=seconds, what="store_of")
+        return RemoteStore(session)
 
     # -- weights ------------------------------------------------------------------------------------------------
 
