@@ -5,24 +5,42 @@ from __future__ import annotations
 import os
 import re
 import socket
+import time
 from collections.abc import Iterable, Mapping
+from types import NoneType
 from typing import Any
 
 import numpy as np
 
-from di_store.base.config import count
-from di_store.base.errors import ObjectExists, ObjectNotFound, StoreFull, Timeout, shown
+from di_store.base.config import count, texts
+from di_store.base.errors import (
+    NodeUnavailable,
+    ObjectExists,
+    ObjectNotFound,
+    StoreFull,
+    StoreNotFound,
+    TableNotFound,
+    Timeout,
+    shown,
+)
 from di_store.base.sizes import budget_bytes, parse_size
+from di_store.cluster.joining import node_here
+from di_store.cluster.store import ClusterStore
 from di_store.columns.schema import Spec
 from di_store.objects.refs import Ref
+from di_store.opening import attach
 from di_store.opening import open as open_store
 from di_store.policy.samplers import Fifo
+from di_store.replay.table import Table
+from di_store.runtime.waits import countdown, logger
 from di_store.store import Store
 
 _DELETED = "client/deleted"
 """Table of the ids of objects that clients deleted and that are still there, oldest first."""
 _MOST_DELETED, _BYTES_PER_DELETED = 65_536, 4_096
 _FREED_AT_ONCE = 64
+_ID_BYTES, _HOME_BYTES = 20, 6
+_NODE_SECONDS, _LOOK_SECONDS = 100.0, 0.1  # the original's client waits as long for its storage server
 
 
 class Client:
@@ -31,15 +49,20 @@ class Client:
     Clients with the same configuration share a store, in any process. No server is needed: the store is there as long
     as one of them, or `di-store hold NAME`, has it open. DI-engine uses this class if it runs with ``DI_STORE=on``.
 
+    If that store is a node of a cluster, what clients of other nodes put is found from here too. So it is if the
+    process is in a Ray cluster that has stores, if $DI_STORE_NODE names a node, or with `cluster: true`.
+
     Args:
         conf_path: path of the original's YAML file, or a mapping with its content. Read from it: `node_trackers`, whose
             first `rpc_host` and `rpc_port` name the store; `plasma_memory_byte` of `storage_servers`, at most half of
-            the machine's memory. A mapping `store` in it may give `name`, `memory` (bytes, "4GiB" or a share), and
-            `keep_deleted`, the number of deleted objects that stay, at least 0.
+            the machine's memory. A mapping `store` in it may give `name`; `memory` (bytes, "4GiB" or a share);
+            `keep_deleted`, the number of deleted objects that stay, at least 0; and `cluster`: true takes the only node
+            on this machine, and waits for it up to 100 s; false takes none. A node's memory is what it is served with.
         hostname: whose entry of `storage_servers` counts; None: $DI_STORE_NODE_NAME, or this machine's name.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: it names no store.
+        FileNotFoundError: there is no such file. ValueError: it names no store, or one of several.
+        StoreNotFound: `cluster` is true, and this machine is no node in time. As `di_store.cluster.attach`.
     """
 
     def __init__(self, conf_path: str | os.PathLike[str] | Mapping[str, Any], hostname: str | None = None) -> None:
@@ -47,27 +70,35 @@ class Client:
         self.hostname = hostname or os.getenv("DI_STORE_NODE_NAME") or socket.gethostname()
         config = _read(self.conf_path)
         own = _own(config)
-        memory = _memory(config, self.hostname, own.get("memory"))
-        self._store: Store = open_store(own.get("name") or _name(config), memory=memory)
-        usual = min(_MOST_DELETED, memory // _BYTES_PER_DELETED)
-        self._keep = count("keep_deleted", own.get("keep_deleted", usual), minimum=0)
-        self._seen: dict[bytes, None] = {}  # ids that are in the table already
-        if self._keep > 0:
-            schema = {"id": Spec((20,), np.uint8)}
-            self._deleted = self._store.create_table(
-                _DELETED, capacity=self._keep, schema=schema, sampler=Fifo(), exist_ok=True
-            )
+        keep = own.get("keep_deleted")
+        self._keep_deleted = None if keep is None else count("keep_deleted", keep, minimum=0)
+        self._cluster = _node(config, own)
+        self._store: Store = self._cluster or open_store(
+            own.get("name") or _name(config), memory=_memory(config, self.hostname, own.get("memory"))
+        )
+        own_tables = self._store if self._cluster is None else attach(self._store.name)  # of this node, not the cluster
+        self._deleted = _Deleted(self._store, own_tables, self._keep_deleted)
+        self._elsewhere: dict[bytes, _Deleted] = {}  # by the first bytes of ids: of other nodes
+        self._undone: dict[bytes, list[Ref]] = {}  # in the same way: of nodes that did not answer
 
     def __repr__(self) -> str:
-        return f"<Client of store {self._store.name!r}>"
+        return f"<Client of store {self._store.name!r}{' of a cluster' if self._cluster else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         path = self.conf_path if isinstance(self.conf_path, Mapping) else os.path.abspath(self.conf_path)
         return Client, (path, self.hostname)
 
     def register_group(self, group: str | Iterable[str]) -> None:
-        """Join a group, to whose nodes objects are sent ahead. Has no effect here: all clients share one memory."""
-        _names("group", group)
+        """Make this node a member of groups: objects that are put for them come into its store before they are read.
+
+        Without a cluster it has no effect: all clients share one memory.
+
+        Raises:
+            NodeUnavailable: the cluster's directory does not answer. ValueError: no name of a group.
+        """
+        for each in texts("group", group):
+            if self._cluster is not None:
+                self._cluster.join(each)
 
     def put(
         self,
@@ -76,41 +107,52 @@ class Client:
         prefetch_hostname: str | Iterable[str] | None = None,
         prefetch_group: str | Iterable[str] | None = None,
     ) -> str:
-        """Store a value, once for all readers. Returns its id, 40 hex characters.
+        """Store a value, once for all readers of this machine. Returns its id, 40 hex characters.
 
-        If there is no room, deleted objects are freed, the oldest first.
+        If there is no room, deleted objects are freed, the oldest first. It does not wait for what is sent ahead: a
+        node that does not answer, and a group without members, are said in the log, once.
 
         Args:
             data: as `Store.put`.
-            object_id: 40 hex characters; None: a new id.
-            prefetch_hostname: nodes to which it is sent ahead; no effect on one machine.
-            prefetch_group: groups to which it is sent ahead; no effect on one machine.
+            object_id: 40 hex characters; None: a new id, which says on which node the object lies. Objects with ids
+                that programs choose are not sent ahead, and other nodes ask all nodes for them.
+            prefetch_hostname: nodes to which it is sent ahead, by the name of the machine or the store, or
+                ``host:port``; no effect without a cluster.
+            prefetch_group: groups to whose members it is sent ahead; no effect without a cluster.
 
         Raises:
             ObjectExists: the id is taken. StoreFull: no room within a minute. CapacityError: it can never fit.
         """
-        _names("prefetch_hostname", prefetch_hostname)
-        _names("prefetch_group", prefetch_group)
+        hosts, groups = texts("prefetch_hostname", prefetch_hostname), texts("prefetch_group", prefetch_group)
+        ref = self._put(data, object_id)
+        if self._cluster is not None and (hosts or groups):
+            self._cluster.send_ahead(ref, group=groups, node=hosts)
+        return ref.id
+
+    def _put(self, data: Any, object_id: str | None) -> Ref:
         while True:
             try:
-                return self._store.put(data, id=object_id, timeout=0).id
+                return self._store.put(data, id=object_id, timeout=0)
             except ObjectExists:
-                if object_id is None or not self._forget(Ref.parse(object_id)):
+                if object_id is None or not self._deleted.forget(Ref.parse(object_id)):
                     raise
             except StoreFull:
-                if not self._free(_FREED_AT_ONCE):
+                if not self._deleted.free(_FREED_AT_ONCE):
                     break
             except Timeout:  # a lock is held
                 break
-        return self._store.put(data, id=object_id).id
+        return self._store.put(data, id=object_id)
 
     def get(self, object_id_hex: str, src_node: str | None = None, via_rpc: bool = False) -> Any:
-        """The value of an object; None: there is none. Arrays are read-only and are not copied.
+        """The value of an object, of any node; None: there is none. Arrays are read-only and are not copied.
 
         Args:
             object_id_hex: as `put` returned it.
-            src_node: node to get it from; no effect on one machine.
-            via_rpc: how to get it; no effect on one machine.
+            src_node: node to get it from; no effect: the id says it.
+            via_rpc: how to get it; no effect.
+
+        Raises:
+            NodeUnavailable: the node where it lies does not answer, or is gone.
         """
         try:
             return self._store.get(object_id_hex)
@@ -118,46 +160,138 @@ class Client:
             return None
 
     def delete(self, object_id_hex_list: str | Iterable[str]) -> None:
-        """Say that objects are no longer needed. They can still be read until their room is needed.
+        """Say that objects are no longer needed. They can still be read until the room is needed where they were put.
 
         DI-engine deletes every object that it has read, and reads it again when its replay buffer draws it again.
+        With `keep_deleted: 0` they are gone at once where they were put, and here; other nodes that have a copy may
+        read it for another 50 s.
 
         Args:
-            object_id_hex_list: one id or several; those that do not exist are left out.
+            object_id_hex_list: one id or several; those that do not exist are left out. Those of a node that does not
+                answer are deleted with the next ones of that node.
         """
         ids = [object_id_hex_list] if isinstance(object_id_hex_list, str) else list(object_id_hex_list)
         refs = [Ref.parse(each) for each in ids]
+        if self._cluster is None:
+            self._deleted.add(refs)
+            return
+        for home, those in _by_home(refs).items():
+            self._delete_at(self._cluster, home, those)
+
+    def _delete_at(self, cluster: ClusterStore, home: bytes, refs: list[Ref]) -> None:
+        """Delete objects that were put on one node; at once those whose ids do not say on which."""
+        refs = [*self._undone.pop(home, []), *refs][-_MOST_DELETED:]
+        try:
+            store = None if self._keep_deleted == 0 else cluster.store_of(refs[0])
+            if store is None:
+                cluster.delete(refs)
+            elif store is cluster:
+                self._deleted.add(refs)
+            else:
+                known = self._elsewhere.get(home) or _Deleted(store, store, self._keep_deleted)
+                self._elsewhere[home] = known
+                known.add(refs)
+        except (NodeUnavailable, Timeout) as error:
+            logger.warning("%d objects are deleted when their node answers: %s", len(refs), error.message)
+            self._undone[home] = refs
+
+
+class _Deleted:
+    """The objects of one store that were deleted and are still there, oldest first."""
+
+    def __init__(self, store: Store, tables: Store, keep: int | None) -> None:
+        """Begin.
+
+        Args:
+            store: how the objects are reached.
+            tables: the same store, for its own tables.
+            keep: how many may stay; None: what its memory allows, or what the first client has found.
+        """
+        self._store = store
+        self._keep = min(_MOST_DELETED, tables.stats()["budget"] // _BYTES_PER_DELETED) if keep is None else keep
+        self._seen: dict[bytes, None] = {}  # ids that are in the table already
+        if self._keep > 0:
+            self._table = _table(tables, self._keep, exact=keep is not None)
+            self._keep = self._table.capacity or self._keep
+
+    def add(self, refs: list[Ref]) -> None:
+        """These are no longer needed."""
         if self._keep <= 0:
             self._store.delete(refs)
             return
         new = [ref.raw for ref in refs if ref.raw not in self._seen and self._store.contains(ref)]
         for raw in dict.fromkeys(new):
-            if (more := len(self._deleted) + 1 - self._keep) > 0:
-                self._free(more)
-            self._deleted.insert({"id": np.frombuffer(raw, np.uint8)})
+            if (more := len(self._table) + 1 - self._keep) > 0:
+                self.free(more)
+            self._table.insert({"id": np.frombuffer(raw, np.uint8)})
             self._seen[raw] = None
         while len(self._seen) > self._keep:
             del self._seen[next(iter(self._seen))]
 
-    def _forget(self, ref: Ref) -> bool:
+    def forget(self, ref: Ref) -> bool:
         """Free an object now; False: nobody deleted it."""
         if self._keep <= 0:
             return False
-        keys = self._deleted.keys(n=self._keep)
-        same = (self._deleted.peek(keys).data["id"] == np.frombuffer(ref.raw, np.uint8)).all(axis=1)
+        keys = self._table.keys(n=self._keep)
+        same = (self._table.peek(keys).data["id"] == np.frombuffer(ref.raw, np.uint8)).all(axis=1)
         self._seen.pop(ref.raw, None)
-        return self._deleted.delete(keys[same]) > 0 and self._store.delete(ref) > 0
+        return self._table.delete(keys[same]) > 0 and self._store.delete(ref) > 0
 
-    def _free(self, number: int) -> int:
+    def free(self, number: int) -> int:
         """Free the objects that were deleted first. Returns how many entries of the table that took."""
         if self._keep <= 0:
             return 0
-        keys = self._deleted.keys(n=number)
+        keys = self._table.keys(n=number)
         if len(keys):
-            ids = self._deleted.peek(keys).data["id"]  # zeros where another client was faster
+            ids = self._table.peek(keys).data["id"]  # zeros where another client was faster
             self._store.delete([Ref(each.tobytes()) for each in ids])
-            self._deleted.delete(keys)
+            self._table.delete(keys)
         return len(keys)
+
+
+def _table(store: Store, capacity: int, *, exact: bool) -> Table:
+    """The table of deleted objects; `exact`: of that capacity, or else the one that is there."""
+    try:
+        if not exact:
+            return store.table(_DELETED)
+    except TableNotFound:
+        pass
+    schema = {"id": Spec((_ID_BYTES,), np.uint8)}
+    return store.create_table(_DELETED, capacity=capacity, schema=schema, sampler=Fifo(), exist_ok=True)
+
+
+def _by_home(refs: list[Ref]) -> dict[bytes, list[Ref]]:
+    """The refs, by the bytes of their ids that say where they were put."""
+    found: dict[bytes, list[Ref]] = {}
+    for ref in refs:
+        found.setdefault(ref.raw[:_HOME_BYTES], []).append(ref)
+    return found
+
+
+def _node(config: Mapping[str, Any], own: Mapping[str, Any]) -> ClusterStore | None:
+    """The store of this machine as a node of a cluster; None: it is none, or the configuration wants none."""
+    wanted = own.get("cluster")
+    if wanted is False:
+        return None
+    left = countdown(_NODE_SECONDS if wanted else 0)
+    while (found := _found(config, own)) is None and left():
+        time.sleep(_LOOK_SECONDS)
+    if found is None and wanted:
+        raise StoreNotFound(
+            f"di_store.Client: no store on this machine is a node of a cluster after {_NODE_SECONDS:.0f} s",
+            remedy="`di-store serve NAME --peers A,B,C` makes one; without `cluster: true` a store of its own is made",
+        )
+    return found
+
+
+def _found(config: Mapping[str, Any], own: Mapping[str, Any]) -> ClusterStore | None:
+    """The node that is meant. Another job's node, which nobody has named, is not taken unless `cluster` is true."""
+    if own.get("name"):
+        return node_here(own["name"])
+    given = node_here()
+    if given is None and _list(config, "node_trackers"):
+        given = node_here(_name(config))
+    return node_here(only=True) if given is None and own.get("cluster") else given
 
 
 def _read(source: Any) -> Mapping[str, Any]:
@@ -182,9 +316,11 @@ def _read(source: Any) -> Mapping[str, Any]:
 def _own(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The part that the original does not know."""
     own = config.get("store") or {}
-    known = {"name", "memory", "keep_deleted"}
+    known = {"name", "memory", "keep_deleted", "cluster"}
     if not isinstance(own, Mapping) or not known.issuperset(own):
         raise ValueError(f"di_store.Client: store={shown(own)} in the configuration: it may have {sorted(known)}")
+    if not isinstance(own.get("cluster"), (bool, NoneType)):
+        raise ValueError(f"di_store.Client: store.cluster={shown(own['cluster'])}: true, false, or nothing")
     return own
 
 
@@ -218,11 +354,3 @@ def _list(config: Mapping[str, Any], section: str) -> list[Mapping[str, Any]]:
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
         raise ValueError(f"di_store.Client: {section}={shown(found)} in the configuration is no list of mappings")
     return found
-
-
-def _names(option: str, names: str | Iterable[str] | None) -> None:
-    """TypeError unless these are names."""
-    if names is None or isinstance(names, str):
-        return
-    if not isinstance(names, Iterable) or not all(isinstance(each, str) for each in names):
-        raise TypeError(f"{option}={shown(names)}: give a name or a list of names")

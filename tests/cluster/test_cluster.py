@@ -120,7 +120,7 @@ def test_deleted_here_and_at_home(stores: list[ClusterStore]) -> None:
 
 
 def test_copies_end_with_their_lease(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("di_store.cluster.objects.LEASE_SECONDS", 0.2)
+    monkeypatch.setattr("di_store.remote.copying.LEASE_SECONDS", 0.2)
     refs = [stores[0].put(LARGE[:400_000]), stores[0].put(b"small")]
     assert same(stores[1].get(refs[0]), LARGE[:400_000])
     assert stores[1].get(refs[1]) == b"small"

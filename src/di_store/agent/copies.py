@@ -1,13 +1,14 @@
-"""Objects that another node copies into its own store: first what one needs to know of it, then its bytes."""
+"""Objects that another node copies into its own store: what it needs to know of one, its bytes, and that it should."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+from di_store.agent.ahead import Ahead
 from di_store.agent.answers import Reply
 from di_store.agent.talk import Talk
-from di_store.base.errors import CorruptData
+from di_store.base.errors import CorruptData, StoreError
 from di_store.objects.blocks import payload_start
 from di_store.runtime.waits import check_timeout
 from di_store.wire.connection import portions
@@ -37,4 +38,25 @@ def _copy_payload(talk: Talk, arguments: Any) -> Reply:
     return (Kind.ANSWER, *answer_of(None, talk.warned()))
 
 
-COPY_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {"copy_head": _copy_head, "copy_payload": _copy_payload}
+def _send_ahead(talk: Talk, arguments: Any) -> Reply:
+    _ahead(talk).send(**arguments)
+    return (Kind.ANSWER, *answer_of(None, talk.warned()))
+
+
+def _copy_ahead(talk: Talk, arguments: Any) -> Reply:
+    _ahead(talk).copy(**arguments)
+    return (Kind.ANSWER, *answer_of(None, talk.warned()))
+
+
+def _ahead(talk: Talk) -> Ahead:
+    if talk.peer.ahead is None:
+        raise StoreError("this agent takes no part in a group", remedy="di-store serve")
+    return talk.peer.ahead
+
+
+COPY_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
+    "copy_head": _copy_head,
+    "copy_payload": _copy_payload,
+    "send_ahead": _send_ahead,
+    "copy_ahead": _copy_ahead,
+}

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from di_store.agent.ahead import Ahead
 from di_store.agent.answers import Answers
 from di_store.agent.draws import HeldDraws
 from di_store.agent.handles import Handles
@@ -30,6 +31,7 @@ class Peer:
         heard: when something came from it last, `time.monotonic()`.
         leaving: it has said that it will not come back.
         chains: of the agent: weights that travel.
+        ahead: of the agent: objects that travel before they are read.
         handles: what it has here by number or name.
         draws: that it has not received.
         answers: that it may ask for once more.
@@ -44,6 +46,7 @@ class Peer:
     writers: dict[bytes, Any] = field(default_factory=dict)
     leaving: bool = False
     chains: Chains | None = None
+    ahead: Ahead | None = None
 
     def __post_init__(self) -> None:
         self.store = Store(self.session)

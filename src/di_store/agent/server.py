@@ -18,6 +18,7 @@ import msgspec
 
 from di_store import _core
 from di_store._core import Mode
+from di_store.agent.ahead import Ahead
 from di_store.agent.busy import Busy
 from di_store.agent.conversation import Cancelled, Conversation
 from di_store.agent.greetings import Greetings
@@ -86,6 +87,7 @@ class Agent:
         self._warnings = _Warnings()
         own = served.address or f"di-store://{self.address}/{served.store}"
         self._chains = Chains(self._session, served.token, served.peers, own, served.allow_pickle)
+        self._ahead = Ahead(self._session, served.token, served.peers, served.allow_pickle)
 
     @property
     def address(self) -> str:
@@ -141,6 +143,7 @@ class Agent:
         self.stop_soon()
         self._stopped.set()
         self._chains.stop()
+        self._ahead.stop()
         with self._lock:
             peers, self._peers = list(self._peers.values()), {}
             connections = list(self._connections)
@@ -289,7 +292,7 @@ class Agent:
                 return _joined(peer)
         # Attaching may wait for another process: not with the lock in hand.
         fresh = Peer(hello.link, one_line(hello.name, 200), self._attach({}), self._served.allow_pickle)
-        fresh.chains = self._chains
+        fresh.chains, fresh.ahead = self._chains, self._ahead
         with self._lock:
             if not self._stopped.is_set():
                 peer = _joined(self._peers.setdefault(hello.link, fresh))

@@ -138,6 +138,19 @@ def names(option: str, value: object) -> tuple[str, ...]:
     return tuple(map(str, found))
 
 
+def texts(option: str, value: object) -> list[str]:
+    """One text or several, as a list; None is none.
+
+    Raises:
+        TypeError: anything else.
+    """
+    found = [] if value is None else [value] if isinstance(value, str) else value
+    every = listed(option, found, "a name or a list of names")
+    if not all(isinstance(each, str) for each in every):
+        raise TypeError(f"{option}={shown(value)}: give a name or a list of names")
+    return every
+
+
 def to_plain(config: Any) -> dict[str, Any]:
     """A view, sampler or limiter as a dict of plain values: its fields, and its class under "kind"."""
     plain: dict[str, Any] = {"kind": type(config).__name__}

@@ -15,10 +15,11 @@ from typing import Any
 
 from di_store import _core
 from di_store.base import config
-from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, shown
+from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Owner, packed, unpacked
 from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.members import check_group, join, members
 from di_store.cluster.node import Node
 from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
@@ -94,7 +95,7 @@ class GroupWeights:
             StoreError: another process publishes under this name now. NodeUnavailable: the directory does not answer at
             the first version, or the agent of this machine does not. ValueError: the name is of another group.
         """
-        _check_group(group)
+        check_group(group)
         check_own_name(name)
         left = countdown(check_timeout(timeout))
         self._session.writable()
@@ -185,7 +186,7 @@ class GroupWeights:
 
         The first call waits for at most a second until the directory knows that; later ones read memory alone.
         """
-        _check_group(group)
+        check_group(group)
         check_own_name(name)
         left = countdown(check_timeout(timeout))
         self._session.arena.enter()
@@ -211,7 +212,7 @@ class GroupWeights:
             joining.end()
 
     def _ask_in(self, group: str, name: str) -> None:
-        self._cluster.directory.swap(f"group/{group}/{self._session.uuid}", None, b"", LOOK_SECONDS)
+        join(self._cluster, group, LOOK_SECONDS)
         word = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)
         if word is None or (owner := unpacked(word, Owner)).group != group:
             return
@@ -224,11 +225,7 @@ class GroupWeights:
     # -- nodes --------------------------------------------------------------------------------------------------
 
     def _members(self, group: str, timeout: float | None) -> list[Node]:
-        """The other nodes of the group, as far as they answer; the same order everywhere."""
-        prefix = f"group/{group}/"
-        uuids = {key[len(prefix) :] for key in self._cluster.directory.listed(prefix, timeout)}
-        there = [each for each in self._cluster.others(timeout) if each.uuid in uuids]
-        return sorted(there, key=lambda node: node.uuid)
+        return members(self._cluster, group, timeout)[0]
 
     def _owner(self, owner: Owner, timeout: float | None) -> list[Node]:
         node = None if owner.uuid == self._session.uuid else self._cluster.by_uuid(owner.uuid, timeout)
@@ -263,8 +260,3 @@ def _replaced(name: str) -> StoreError:
         f"weights {name!r} are published by another process now",
         remedy="one process publishes under a name; a new handle of the store takes it over",
     )
-
-
-def _check_group(group: Any) -> None:
-    if not config.is_name(group, 100) or "/" in group:
-        raise ValueError(f"group={shown(group)}: a group is called by 1 to 100 bytes of text without '/'")

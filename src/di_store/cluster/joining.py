@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 from collections.abc import Callable
 
 import msgspec
 
 from di_store.agent.membership import NAME, Membership
-from di_store.base.errors import StoreError, StoreNotFound
+from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Directory
 from di_store.cluster.links import Credentials, Links
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.objects.weights import Weights
-from di_store.opening import list_stores
+from di_store.opening import check_name, list_stores
 from di_store.replay.table import Table
 from di_store.session import Session
 
@@ -48,6 +49,46 @@ def attach(name: str | None = None, *, token: str | bytes | None = None) -> Clus
     return joined(session, token, None)
 
 
+def node_here(name: str | None = None, *, only: bool = False) -> ClusterStore | None:
+    """As `attach`, of a cluster of any kind; None: there is no such node.
+
+    Args:
+        name: of the store; None: this process's node of Ray, or the one that $DI_STORE_NODE names.
+        only: without all of these, the only node of this machine, whoever serves it.
+
+    Raises:
+        StoreNotFound: $DI_STORE_NODE names what is no node. ValueError, AccessDenied, NodeUnavailable: as `attach`.
+        StoreError: the node is one of a Ray cluster, and this process is in none.
+    """
+    wanted = name
+    if name is None:
+        wanted = os.environ.get(STORE_ENV)
+        if wanted is None and ((found := _of_ray()) is not None or not only):
+            return found
+    try:
+        session, membership = _found(wanted, None)
+    except StoreNotFound:
+        if name is None and wanted is not None:
+            raise
+        return None
+    if membership.kind == "ray":
+        session.close()
+        return load_store(membership)
+    return joined(session, None, None)
+
+
+def _of_ray() -> ClusterStore | None:
+    """The store of this process's node of Ray, if it is in a Ray cluster in which stores are served."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    try:
+        found: ClusterStore = importlib.import_module("di_store.cluster.ray").store(timeout=0)
+        return found
+    except NodeUnavailable:  # `up` was not called
+        return None
+
+
 def membership_of(session: Session) -> Membership | None:
     """What the store says of its cluster; None: it is in none."""
     found = Weights(session).latest(NAME, None, None, 0)
@@ -59,6 +100,7 @@ def membership_of(session: Session) -> Membership | None:
 def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Membership]:
     """The store of this machine that is a node, of the cluster of `wanted` if that is given."""
     if name is not None:
+        check_name(name)
         session = Session.attach(name)
         membership = membership_of(session)
         if membership is not None and wanted is not None and not membership.is_of(wanted):

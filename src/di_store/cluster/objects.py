@@ -1,8 +1,7 @@
 """Objects of a cluster: each lies where it was put, and for a while where it was read.
 
-A store that reads an object of another one keeps a copy under the same id. Of several readers at once, the one that
-gets to reserve the id copies it, and the others wait until it is sealed. If that process dies, the core frees its
-draft, and the next one copies.
+A store that reads an object of another one keeps a copy under the same id (`di_store.remote.copying`). Of several
+readers at once, one copies it, and the others wait until it is sealed.
 """
 
 from __future__ import annotations
@@ -12,10 +11,7 @@ import hashlib
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any
-
-import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
@@ -30,25 +26,15 @@ from di_store.base.errors import (
 )
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
-from di_store.objects.access import Objects, written
-from di_store.objects.blocks import packed_header, payload_start
+from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
+from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
-from di_store.wire.connection import Connection
-from di_store.wire.frame import view
-from di_store.wire.handshake import decoded
-from di_store.wire.values import Answer, warn
 
-LEASE_SECONDS = 50.0
-"""How long a copy stays, and so how long a deleted object may still be read on other nodes: less than `put` waits."""
-SLOWEST_BYTES = 10e6
-"""A second: a copy that may take longer than the lease is given as long."""
-FREE_SHARE = 0.25
-"""Of the store's memory that copies leave free: what is put here must not wait for them."""
 COPIES_MARK = b"copies"
 """In the ids of what a home knows of the copies of an object: it is no object of users."""
 PATIENCE_SECONDS = 5.0
@@ -121,7 +107,7 @@ class ClusterObjects:
         session = self._cluster.links.of(node, left())
         began = time.monotonic()
         while True:
-            head, total = _head(session, raw, left())
+            head, total = head_of(session, raw, left())
             if self._session.readonly:
                 return RemoteObjects(session).get(raw, left(), copy)
             try:
@@ -146,37 +132,12 @@ class ClusterObjects:
         left: Callable[[], float | None],
         copy: bool | None,
     ) -> Any:
-        if len(head) == total:  # all of it
-            with contextlib.suppress(StoreFull, CapacityError, ObjectExists):
-                start = payload_start(head)
-                draft, payload = self._draft(raw, head[:start], total, session)
-                payload[:] = head[start:]
-                draft.seal()
-            return _core.read_block(head, copy, foreign=not session.link.allow_pickle)
-        draft, payload = self._draft(raw, head, total, session)
-
-        def feed(connection: Connection) -> None:
-            at = 0
-            while at < len(payload):
-                at += connection.receive_piece(payload[at:])
-
-        arguments = {"id": raw, "timeout": 0, "bytes": len(payload)}
-        what = f"get of object {raw.hex()}"
-        session.link.ask("copy_payload", arguments, timeout=left(), what=what, feed=feed)
-        draft.seal()
-        return self._session.arena.get(raw, copy)
-
-    def _draft(self, raw: bytes, head: Array, total: int, session: RemoteSession) -> tuple[_core.Reserved, Array]:
-        """Room for a copy under the same id, and where the bytes go that the other store sends."""
-        header, payload_bytes, sent_bytes = packed_header(head, total)
-        stats = self._session.arena.stats()
-        if stats["live"] + total > (1 - FREE_SHARE) * stats["budget"]:
-            raise StoreFull(f"a copy of object {raw.hex()} would leave too little room")
-        ttl = max(LEASE_SECONDS, total / SLOWEST_BYTES)
-        foreign = not session.link.allow_pickle
-        reserve = partial(_reserved, header, payload_bytes, raw, ttl, foreign)
-        draft = written(self._session, 0, f"copy of object {raw.hex()}", reserve)
-        return draft, draft.payload()[:sent_bytes]
+        if len(head) < total:
+            make_copy(self._session, session, raw, head, total, left())
+            return self._session.arena.get(raw, copy)
+        with contextlib.suppress(StoreFull, CapacityError, ObjectExists):
+            make_copy(self._session, session, raw, head, total, left())
+        return _core.read_block(head, copy, foreign=not session.link.allow_pickle)
 
     # -- the other calls ----------------------------------------------------------------------------------------
 
@@ -307,17 +268,3 @@ def _mark(raw: bytes) -> bytes:
 def ranked(nodes: list[Node], raw: bytes) -> list[Node]:
     """The nodes in the order in which they get copies of an object: the same everywhere (rendezvous hashing)."""
     return sorted(nodes, key=lambda node: hashlib.blake2b(bytes.fromhex(node.uuid) + raw, digest_size=8).digest())
-
-
-def _head(session: RemoteSession, raw: bytes, timeout: float | None) -> tuple[Array, int]:
-    """The block of an object, or its bytes before the payload; and the bytes of the whole block."""
-    arguments = {"id": raw, "timeout": timeout}
-    message = session.link.ask("copy_head", arguments, timeout=timeout, what=f"get of object {raw.hex()}")
-    answer = decoded(Answer, message.meta)
-    warn(answer.warnings)
-    sealed: Array = np.frombuffer(view(message.body).toreadonly(), np.uint8)  # no view of it can be made writable
-    return sealed, answer.header_bytes
-
-
-def _reserved(header: bytes, payload: int, raw: bytes, ttl: float, foreign: bool, arena: _core.Arena) -> _core.Reserved:
-    return arena.reserve(header, payload, raw, ttl, foreign=foreign)

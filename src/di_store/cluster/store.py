@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from di_store.base import config
-from di_store.base.errors import ObjectNotFound, StoreClosed
+from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreClosed
+from di_store.cluster.ahead import SendingAhead
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.groups import GroupWeights
 from di_store.cluster.node import HERE, Node
@@ -46,6 +47,7 @@ class ClusterStore(Store):
         self._all = ClusterObjects(cluster, session)
         self._everywhere = ClusterTables(cluster, session)
         self._groups = GroupWeights(cluster, session)
+        self._ahead = SendingAhead(cluster)
 
     def nodes(self) -> list[Node]:
         """The nodes of the cluster that answer."""
@@ -135,6 +137,56 @@ class ClusterStore(Store):
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
         """As `Store.delete`. Other nodes that have read an object may read it for another 50 s."""
         return self._all.delete(ids_of(refs))
+
+    def join(self, group: str, *, timeout: float | None = 60) -> None:
+        """Make this node a member of a group: what is put with ``send_ahead(group=)`` comes into its store by itself.
+
+        Raises:
+            NodeUnavailable: the directory does not answer in time.
+        """
+        self._session.arena.enter()
+        self._ahead.join(group, check_timeout(timeout))
+
+    def send_ahead(
+        self, ref: Ref | str, *, group: str | Iterable[str] | None = None, node: str | Iterable[str] | None = None
+    ) -> None:
+        """Copy an object that was put here to other nodes, so that their first `get` reads memory.
+
+        It returns at once; the agents copy, and leave as much room as `get` does. A copy stays as long as one of `get`.
+        What cannot be sent (a node is away, nobody is in the group, the id was chosen) is said in the log, and read as
+        if this had not been called.
+
+        Args:
+            ref: of the object.
+            group: names of groups whose members get it.
+            node: names of machines, stores, or ``host:port``, as in `nodes`.
+
+        Raises:
+            ValueError: no name of a group.
+        """
+        raw = id_of(ref)
+        groups, nodes = config.texts("group", group), config.texts("node", node)
+        self._session.arena.enter()
+        self._ahead.send(raw, groups, nodes)
+
+    def store_of(self, ref: Ref | str, *, timeout: float | None = 5) -> Store | None:
+        """The store where an object was put: this one, or one that is called through its agent; None: nobody knows.
+
+        Raises:
+            NodeUnavailable: that node does not answer, or is gone.
+        """
+        raw, seconds = id_of(ref), check_timeout(timeout)
+        self._session.arena.enter()
+        home = self._cluster.home_of(raw)
+        if home is None:
+            return None
+        if home.uuid == self._session.uuid:
+            return self
+        if home not in self._cluster.nodes():  # nobody has to wait for a node that did not answer a moment ago
+            raise NodeUnavailable(f"node {home.name} ({home.address}) does not answer")
+        session = self._cluster.links.of(home, seconds)
+        session.call("hello", timeout=seconds, what="store_of")
+        return RemoteStore(session)
 
     # -- weights ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,155 @@
+"""Objects that go to other nodes before anybody there asks for them.
+
+The agent of the machine where an object was put tells the agents of the other nodes, in the background, and each of
+them copies it as a reader would (`di_store.remote.copying`): it leaves as much room, stays as long, and whoever reads
+meanwhile waits for the same copy. All of this is a hint: what cannot be sent or copied is copied by the first reader.
+"""
+
+from __future__ import annotations
+
+import queue
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from di_store.base.errors import CapacityError, ObjectExists, ObjectNotFound, StoreClosed, StoreError, StoreFull
+from di_store.objects.refs import Ref
+from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
+from di_store.remote.session import RemoteSession
+from di_store.runtime.waits import logger
+from di_store.session import Session
+from di_store.spread.dial import Dialler, Lines, Unreachable
+from di_store.spread.note import check_addresses
+
+MOST_WAITING = 1024
+"""Objects that wait to be sent, or to be copied: what comes beyond is left to the first reader."""
+SILENT_SECONDS = 5.0
+"""A node that did not answer is not told of anything for so long."""
+_TELLERS, _COPIERS = 4, 2
+_SOURCE_SECONDS = 5.0  # that the source has to answer, beside the time for the bytes
+
+
+class _Workers:
+    """A few threads that make calls in their order. Thread-safe. They are started when they are first needed."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._started = 0  # under _lock
+
+    def add(self, job: Callable[[], None]) -> bool:
+        """Have a call made soon; False: too many wait."""
+        try:
+            self._waiting.put_nowait(job)
+        except queue.Full:
+            return False
+        with self._lock:
+            if self._started < self._number and self._started < self._waiting.qsize():
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+                self._started += 1
+        return True
+
+    def _run(self) -> None:
+        while True:
+            job = self._waiting.get()
+            try:
+                job()
+            except StoreClosed:
+                pass  # the agent ends
+            except Exception as error:  # whatever a stranger's answer leads to: the next job is another one
+                logger.warning("%s: %s: %s", self._name, type(error).__name__, error)
+
+
+class Ahead:
+    """Both sides of one agent: it tells others of objects, and copies those that it is told of. Thread-safe."""
+
+    def __init__(self, session: Session, token: bytes, tls: ssl.SSLContext | None, trusted: bool) -> None:
+        """Begin; nothing runs yet. The arguments are as those of `Chains`."""
+        self._session = session
+        self._token = token
+        self._tls = tls
+        self._trusted = trusted
+        self._lines = Lines(Dialler(token, tls))
+        self._tellers = _Workers(_TELLERS, "di-store ahead")
+        self._copiers = _Workers(_COPIERS, "di-store copy")
+        self._lock = threading.Lock()
+        self._silent: dict[str, float] = {}  # by address, when it may be told again. Under _lock
+        self._sources: dict[str, RemoteSession] = {}  # under _lock
+        self._stopped = False
+        self._behind = False  # whether the log says that too many wait; only for that
+
+    def send(self, id: Any, members: Any, own: Any) -> None:
+        """Tell the agents at these addresses of an object of this store, whose address is `own`. Returns at once."""
+        raw, [source] = Ref(id).raw, check_addresses([own])
+        for member in check_addresses(members):
+            if not self._is_silent(member):
+                self._queue(self._tellers, partial(self._tell, member, raw, source))
+
+    def copy(self, id: Any, source: Any) -> None:
+        """Copy an object of the store at an address into this one. Returns at once."""
+        raw = Ref(id).raw
+        [address] = check_addresses([source])
+        self._queue(self._copiers, partial(self._copy, raw, address))
+
+    def stop(self) -> None:
+        """The agent ends."""
+        self._stopped = True
+        self._lines.close()
+        with self._lock:
+            sources, self._sources = list(self._sources.values()), {}
+        for each in sources:
+            each.close()
+
+    def _queue(self, workers: _Workers, job: Callable[[], None]) -> None:
+        if workers.add(job):
+            self._behind = False
+        elif not self._behind:
+            self._behind = True
+            logger.warning("%d objects wait to be sent ahead: others are copied when they are read", MOST_WAITING)
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    def _is_silent(self, member: str) -> bool:
+        with self._lock:
+            return time.monotonic() < self._silent.get(member, 0.0)
+
+    def _tell(self, member: str, raw: bytes, source: str) -> None:
+        if self._is_silent(member) or self._stopped:
+            return
+        try:
+            self._lines.ask(member, "copy_ahead", {"id": raw, "source": source})
+        except (Unreachable, StoreError, TypeError, ValueError) as error:  # TypeError: an older agent has no such call
+            with self._lock:
+                self._silent[member] = time.monotonic() + SILENT_SECONDS
+            logger.warning("%s gets no objects ahead for %.0f s: %s", member, SILENT_SECONDS, error)
+
+    # -- copying ------------------------------------------------------------------------------------------------
+
+    def _copy(self, raw: bytes, address: str) -> None:
+        if self._stopped or self._session.arena.contains(raw, _SOURCE_SECONDS):
+            return
+        try:
+            far = self._source(address)
+            head, total = head_of(far, raw, _SOURCE_SECONDS)
+            make_copy(self._session, far, raw, head, total, _SOURCE_SECONDS + total / SLOWEST_BYTES)
+        except (ObjectExists, ObjectNotFound, StoreFull, CapacityError):
+            pass  # a reader was faster; it was deleted; or there is no room, and readers will say so
+        except StoreError as error:
+            if not self._stopped:
+                logger.warning("object %s was not copied ahead from %s: %s", raw.hex(), address, error.message)
+
+    def _source(self, address: str) -> RemoteSession:
+        """The session with the store at an address; whichever is there now."""
+        with self._lock:
+            known = self._sources.get(address)
+        if known is not None and not known.ended() and known.link.client.ended is None:
+            return known
+        made = RemoteSession.connect(address, self._token, self._tls, self._trusted, _SOURCE_SECONDS)
+        with self._lock:
+            self._sources[address] = made
+        return made

@@ -1,0 +1,37 @@
+"""Groups of nodes: a node becomes a member, and stays one; others ask who the members are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from di_store.base import config
+from di_store.base.errors import shown
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.node import Node
+
+
+def check_group(group: Any) -> None:
+    """ValueError unless it can be the name of a group."""
+    if not config.is_name(group, 100) or "/" in group:
+        raise ValueError(f"group={shown(group)}: a group is called by 1 to 100 bytes of text without '/'")
+
+
+def join(cluster: Cluster, group: str, timeout: float | None) -> None:
+    """Have the directory list this node as a member.
+
+    Raises:
+        NodeUnavailable: the directory does not answer.
+    """
+    cluster.directory.swap(f"group/{group}/{cluster.here.uuid}", None, b"", timeout)
+
+
+def members(cluster: Cluster, group: str, timeout: float | None) -> tuple[list[Node], bool]:
+    """The other nodes of the group, as far as they answer, the same order everywhere; and whether it has any member.
+
+    Raises:
+        NodeUnavailable: the directory does not answer.
+    """
+    prefix = f"group/{group}/"
+    uuids = {key[len(prefix) :] for key in cluster.directory.listed(prefix, timeout)}
+    there = [each for each in cluster.others(timeout) if each.uuid in uuids]
+    return sorted(there, key=lambda node: node.uuid), bool(uuids)

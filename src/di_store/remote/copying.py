@@ -1,0 +1,85 @@
+"""Copies of objects of another store in this one, under the same id, for a while.
+
+Of several processes that want a copy, the one that gets to reserve the id makes it. If that process dies, the core
+frees its draft, and the next one copies.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import StoreFull
+from di_store.objects.access import written
+from di_store.objects.blocks import packed_header, payload_start
+from di_store.remote.session import RemoteSession
+from di_store.session import Session
+from di_store.wire.connection import Connection
+from di_store.wire.frame import view
+from di_store.wire.handshake import decoded
+from di_store.wire.values import Answer, warn
+
+LEASE_SECONDS = 50.0
+"""How long a copy stays, and so how long a deleted object may still be read on other nodes: less than `put` waits."""
+SLOWEST_BYTES = 10e6
+"""A second: a copy that may take longer than the lease is given as long."""
+FREE_SHARE = 0.25
+"""Of the store's memory that copies leave free: what is put here must not wait for them."""
+
+
+def head_of(far: RemoteSession, raw: bytes, timeout: float | None) -> tuple[Array, int]:
+    """The block of an object, or its bytes before the payload; and the bytes of the whole block.
+
+    Raises:
+        ObjectNotFound: it is not there in time. NodeUnavailable, Timeout: the agent does not answer.
+    """
+    arguments = {"id": raw, "timeout": timeout}
+    message = far.link.ask("copy_head", arguments, timeout=timeout, what=f"get of object {raw.hex()}")
+    answer = decoded(Answer, message.meta)
+    warn(answer.warnings)
+    sealed: Array = np.frombuffer(view(message.body).toreadonly(), np.uint8)  # no view of it can be made writable
+    return sealed, answer.header_bytes
+
+
+def make_copy(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int, timeout: float | None) -> None:
+    """Copy an object into this store. `head`, `total`: what `head_of` said of it.
+
+    Raises:
+        StoreFull, CapacityError: it would leave too little room. ObjectExists: another process copies it, or has.
+        NodeUnavailable, Timeout: the agent does not answer.
+    """
+    if len(head) == total:  # all of it
+        start = payload_start(head)
+        draft, payload = _draft(here, far, raw, head[:start], total)
+        payload[:] = head[start:]
+        draft.seal()
+        return
+    draft, payload = _draft(here, far, raw, head, total)
+
+    def feed(connection: Connection) -> None:
+        at = 0
+        while at < len(payload):
+            at += connection.receive_piece(payload[at:])
+
+    arguments = {"id": raw, "timeout": 0, "bytes": len(payload)}
+    far.link.ask("copy_payload", arguments, timeout=timeout, what=f"get of object {raw.hex()}", feed=feed)
+    draft.seal()
+
+
+def _draft(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int) -> tuple[_core.Reserved, Array]:
+    """Room for a copy under the same id, and where the bytes go that the other store sends."""
+    header, payload_bytes, sent_bytes = packed_header(head, total)
+    stats = here.arena.stats()
+    if stats["live"] + total > (1 - FREE_SHARE) * stats["budget"]:
+        raise StoreFull(f"a copy of object {raw.hex()} would leave too little room")
+    ttl = max(LEASE_SECONDS, total / SLOWEST_BYTES)
+    reserve = partial(_reserved, header, payload_bytes, raw, ttl, not far.link.allow_pickle)
+    draft = written(here, 0, f"copy of object {raw.hex()}", reserve)
+    return draft, draft.payload()[:sent_bytes]
+
+
+def _reserved(header: bytes, payload: int, raw: bytes, ttl: float, foreign: bool, arena: _core.Arena) -> _core.Reserved:
+    return arena.reserve(header, payload, raw, ttl, foreign=foreign)
