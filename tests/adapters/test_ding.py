@@ -6,6 +6,7 @@ import copy
 import os
 import pickle
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pains import until
 
 pytest.importorskip("ding", reason="needs the extra ding")
 
@@ -31,6 +33,7 @@ from ding.data.buffer.middleware import (
     staleness_check,
     use_time_check,
 )
+from ding_jobs import DISTRIBUTED, PIPELINE
 
 import di_store
 from di_store.adapters.ding import Buffer
@@ -402,37 +405,6 @@ def test_more_than_the_machine_has_is_refused() -> None:
         Buffer(10**8).push({"obs": torch.zeros(100_000)})
 
 
-DISTRIBUTED = """
-import multiprocessing as mp
-from types import SimpleNamespace
-import torch
-
-def learner(refs, found):
-    from ding.utils import get_data_decompressor
-    from ding.worker.learner.comm.flask_fs_learner import FlaskFileSystemLearner
-    for ref in iter(refs.get, None):
-        meta = {"unroll_len": 1, "unroll_split_begin": 1, "data_id": "x"}
-        step = FlaskFileSystemLearner.load_data_fn(ref, meta, get_data_decompressor("none"))
-        found.put((step["obs"].tolist(), step["data_id"]))
-
-if __name__ == "__main__":
-    from ding.worker.collector.comm.flask_fs_collector import FlaskFileSystemCollector
-    context = mp.get_context("spawn")
-    refs, found = context.Queue(), context.Queue()
-    reader = context.Process(target=learner, args=(refs, found))
-    reader.start()
-    steps = [{"obs": torch.full((2,), float(t))} for t in range(3)]
-    collector = SimpleNamespace(_collector_close_flag=False)
-    ref = FlaskFileSystemCollector.send_stepdata(collector, "x", steps)
-    for _ in range(3):  # the replay buffer of DI-engine's coordinator draws it again and again
-        refs.put(ref)
-        assert found.get(timeout=60) == ([1.0, 1.0], "x")
-    refs.put(None)
-    reader.join()
-    print("read", len(ref))
-"""
-
-
 def test_a_distributed_job_finds_what_it_draws_again(tmp_path: Path) -> None:
     """DI_STORE=on: the learner deletes each object that it has read, and the coordinator draws it again."""
     config = tmp_path / "di_store.yaml"
@@ -446,6 +418,33 @@ def test_a_distributed_job_finds_what_it_draws_again(tmp_path: Path) -> None:
     assert found.returncode == 0, found.stderr
     assert "Enable DI-store" in found.stdout
     assert found.stdout.splitlines()[-1] == "read 40"
+
+
+def test_its_own_parallel_pipeline(tmp_path: Path) -> None:
+    """DI_STORE=on: two collectors put what the learner reads, deletes and trains with; no data go through files."""
+    name = f"ding-pipeline-{os.getpid()}"
+    (tmp_path / "di_store.yaml").write_text(f"store: {{name: {name}, memory: 64MiB}}\n")
+    (tmp_path / "pipeline.py").write_text(PIPELINE)
+    environment = os.environ | {"DI_STORE": "on", "OMP_NUM_THREADS": "1"}
+    job = subprocess.Popen([sys.executable, "pipeline.py"], cwd=tmp_path, env=environment, start_new_session=True)
+
+    def read() -> int:
+        try:
+            store = di_store.attach(name)
+            try:
+                return len(store.table("client/deleted"))
+            finally:
+                store.close()
+        except (di_store.StoreNotFound, di_store.TableNotFound):
+            return 0
+
+    try:
+        until(lambda: job.poll() is not None or read() >= 100, "the learner to read 100 objects", seconds=220)
+        assert job.poll() is None
+        assert not list((tmp_path / "cartpole_dqn/data").iterdir())
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
 
 
 def test_a_training_run_is_the_same() -> None:

@@ -72,11 +72,14 @@ def stopped(node: Node) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def run(target: Any, *arguments: Any) -> None:
-    process = mp.get_context("spawn").Process(target=target, args=arguments)
-    process.start()
-    process.join(60)
-    assert process.exitcode == 0
+def run(target: Any, *calls: tuple[Any, ...]) -> None:
+    """Make each call in a process of its own, all at once; they have ended when this returns."""
+    processes = [mp.get_context("spawn").Process(target=target, args=each) for each in calls]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+        assert process.exitcode == 0
 
 
 def test_what_another_node_has_put(nodes: list[Node], clients: list[Client]) -> None:
@@ -97,8 +100,7 @@ def _register(name: str, groups: list[str]) -> None:
 
 def test_a_group_has_objects_before_it_reads_them(nodes: list[Node], clients: list[Client], group: str) -> None:
     """Two processes of the other node register, and are gone when the object is put."""
-    run(_register, nodes[1].name, [group])
-    run(_register, nodes[1].name, [group, f"{group}-2"])
+    run(_register, (nodes[1].name, [group]), (nodes[1].name, [group, f"{group}-2"]))
     for value in (LARGE, {"small": [1, 2]}):
         ref = clients[0].put(value, prefetch_group=[group, f"{group}-2"])
         comes(nodes[1], ref)
@@ -179,9 +181,9 @@ def _put(name: str, path: Path) -> None:
 def test_a_lost_node(group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_nodes(f"lost-{uuid.uuid4().hex[:12]}", 2, "--memory", "64MiB") as nodes:
         here = client_of(nodes[0])
-        run(_register, nodes[1].name, [group])
+        run(_register, (nodes[1].name, [group]))
         comes(nodes[1], here.put(1, prefetch_group=group))
-        run(_put, nodes[1].name, tmp_path / "ref")  # in this process it would keep the store
+        run(_put, (nodes[1].name, tmp_path / "ref"))  # in this process it would keep the store
         ref = (tmp_path / "ref").read_text()
         nodes[1].lose()
         began = time.monotonic()
