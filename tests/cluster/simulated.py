@@ -76,8 +76,9 @@ class Group:
 
     size = 0
 
-    def __init__(self, rates: Iterable[float], size: int) -> None:
+    def __init__(self, rates: Iterable[float], size: int, tick: float = TICK) -> None:
         Group.size = size
+        self._tick = tick
         self.nodes = [Node(number, rate) for number, rate in enumerate(rates)]
         self.now = 0.0
         self.epoch_chain = [node.address for node in self.nodes]
@@ -96,7 +97,7 @@ class Group:
         """Let so much time pass."""
         until = self.now + seconds
         while self.now < until:
-            self.now += TICK
+            self.now += self._tick
             self._tell()
             for node in self.nodes[1:]:
                 if node.runs(self.now):
@@ -182,14 +183,18 @@ class Group:
     # -- bytes --------------------------------------------------------------------------------------------------
 
     def _move(self) -> None:
+        served: dict[int, list[tuple[Node, Pull]]] = {}
+        for node in self.nodes:
+            if node.pull is not None:
+                served.setdefault(node.pull.source.number, []).append((node, node.pull))
         for source in self.nodes:
-            if not source.runs(self.now):
+            if not source.runs(self.now) or source.number not in served:
                 continue
-            pulls = [(node, node.pull) for node in self.nodes if node.pull is not None and node.pull.source is source]
+            pulls = [(node, pull) for node, pull in served[source.number] if node.pull is pull]
             ready = [(node, pull) for node, pull in pulls if self._serves(source, node, pull)]
-            left = source.rate * TICK
+            left = source.rate * self._tick
             for done, (node, pull) in enumerate(sorted(ready, key=lambda each: each[0].rate)):
-                given = min(left / (len(ready) - done), node.rate * TICK)  # what a slow child leaves the others take
+                given = min(left / (len(ready) - done), node.rate * self._tick)  # what a slow child leaves others take
                 left -= given
                 self._give(source, node, pull, given)
 
