@@ -48,7 +48,9 @@ MAX_GREETING_BYTES = 16 << 10
 """Of the meta of a message before the handshake is over."""
 _DRAIN_SECONDS, _MOST_DRAINED = 1.0, 1 << 20
 _BUFFER_BYTES = 64 << 10
-_CHECKED_BYTES = 256 << 10  # read at once, and then summed up: while these are in the cache, and more comes meanwhile
+_AT_ONCE = 512 << 10
+"""Bytes of one system call: the kernel does not let another thread run before it has copied them, so that short calls
+wait for that long. And what was read is summed up while it is in the cache, and more comes meanwhile."""
 _TICK = struct.pack("ll", 0, int(TICK_SECONDS * 1e6))  # a struct timeval
 _MOST_BUFFERS = 512  # of one sendmsg; the kernel takes 1,024
 
@@ -206,7 +208,9 @@ class Connection:
         if self._tls:
             with self._using:
                 return self._sock.send(views[0])
-        return self._sock.send(views[0]) if len(views) == 1 else self._sock.sendmsg(views[:_MOST_BUFFERS])
+        if len(views) == 1:
+            return self._sock.send(views[0][:_AT_ONCE])
+        return self._sock.sendmsg(_front(views))
 
     def _waited(self, error: OSError) -> bool:
         """Wait, for a tick at most, until a TLS connection may go on. False: it may not, or the wait is over."""
@@ -261,7 +265,7 @@ class Connection:
         """Read a frame's payload, and check it."""
         whole, have, check = view(into), 0, 0
         while have < len(whole):
-            part = whole[have : have + _CHECKED_BYTES]
+            part = whole[have : have + _AT_ONCE]
             found = self._some(part)
             check = _core.crc32c(part[:found], check)
             have += found
@@ -363,6 +367,16 @@ class Connection:
 
 def _go_on() -> None:
     """Wait on."""
+
+
+def _front(views: list[memoryview]) -> list[memoryview]:
+    """What one call sends of these."""
+    left = _AT_ONCE
+    for number, each in enumerate(views[:_MOST_BUFFERS]):
+        if len(each) >= left:
+            return [*views[:number], each[:left]]
+        left -= len(each)
+    return views[:_MOST_BUFFERS]
 
 
 def portions(body: Sequence[Buffer]) -> list[tuple[list[Buffer], int]]:
