@@ -91,6 +91,10 @@ class Connection:
                 sock.settimeout(None)
                 for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                     sock.setsockopt(socket.SOL_SOCKET, direction, _TICK)
+            # Room for a piece from the start: a short answer would wait for the kernel's own tuning. SO_RCVBUF would end
+            # that tuning; a higher low-water mark makes room too, and the room stays when the mark is put back.
+            for mark in (PIECE_BYTES, 1):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 5)):
