@@ -91,8 +91,8 @@ class Connection:
                 sock.settimeout(None)
                 for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                     sock.setsockopt(socket.SOL_SOCKET, direction, _TICK)
-            # Room for a piece from the start: a short answer would wait for the kernel's own tuning. SO_RCVBUF would end
-            # that tuning; a higher low-water mark makes room too, and the room stays when the mark is put back.
+            # Room for a piece from the start: a short answer would wait for the kernel's own tuning. SO_RCVBUF would
+            # end that tuning; a higher low-water mark makes room too, which stays when the mark is put back.
             for mark in (PIECE_BYTES, 1):
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -164,14 +164,15 @@ class Connection:
         Raises:
             Disconnected: the other side has gone.
         """
-        total = sum(len(view(each)) for each in body)
+        views = [view(each) for each in body]
+        total = sum(map(len, views))
         if total <= PIECE_BYTES:
             self._write(
-                pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=body, payload_bytes=total)
+                pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=views, payload_bytes=total)
             )
             return
         first = True
-        for part, size in portions(body):
+        for part, size in portions(views):
             if first:
                 self._write(
                     pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=part, payload_bytes=size)

@@ -28,6 +28,8 @@ MAX_PAYLOAD_BYTES = 16 << 20
 
 def view(data: Buffer) -> memoryview:
     """The bytes of a C-contiguous buffer."""
+    if type(data) is bytes or (type(data) is memoryview and data.format == "B" and data.ndim == 1 and data.contiguous):
+        return memoryview(data)
     found = memoryview(data.data if isinstance(data, np.ndarray) else data)
     return found.cast("B") if found.nbytes else memoryview(b"")
 
