@@ -200,7 +200,7 @@ class _Reader:
             dtype = dtypes.parse(leaf.dtype)
         except ValueError as error:
             raise CorruptData(f"a batch with an array of no type came: {error}", remedy="") from None
-        if any(size < 0 for size in leaf.shape) or not dtype.itemsize:
+        if min(leaf.shape, default=0) < 0 or not dtype.itemsize:
             raise CorruptData("a batch with an array of no shape came", remedy="")
         size = math.prod(leaf.shape) * dtype.itemsize
         if dtype.hasobject or self._at + size > len(self._body):
