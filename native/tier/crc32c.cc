@@ -3,6 +3,9 @@
 // The instruction takes a new word each cycle but needs three cycles for one, so three parts of the data are summed up
 // at once. Sums are joined by what the checksum's algebra says: bytes are coefficients of a polynomial modulo P, and n
 // zero bytes behind some data multiply its sum by x^(8n).
+//
+// Carry-less products do the same to whole registers: 256 bytes, each 16 of them multiplied by x^2048, are added to the
+// next 256, which then have the checksum of all. What is left after the last is summed up by the instruction.
 #include "tier/crc32c.h"
 
 #include <algorithm>
@@ -137,6 +140,45 @@ DI_CRC_TARGET u32 by_instruction(const u8* data, u64 bytes, u32 state) {
 
 #endif
 
+#if defined(__x86_64__)
+#define DI_FOLD_TARGET __attribute__((target("avx512f,avx512dq,vpclmulqdq,sse4.2,crc32")))
+
+constexpr u64 kFold = 256;  // bytes of four registers
+constexpr u64 kLeastFold = 1u << 10;
+
+// What multiplies 8 bytes whose last is `bytes` before the place that they are added to. A carry-less product of
+// reflected numbers is one bit short, which the shift makes up for.
+constexpr long long fold_factor(u64 bytes) { return static_cast<long long>(u64{shift_by(bytes)} << 1); }
+
+DI_FOLD_TARGET inline __m512i folded(__m512i sum, __m512i factors, const u8* next) {
+  const __m512i low = _mm512_clmulepi64_epi128(sum, factors, 0x00);
+  const __m512i high = _mm512_clmulepi64_epi128(sum, factors, 0x11);
+  return _mm512_ternarylogic_epi64(low, high, _mm512_loadu_si512(next), 0x96);  // the sum of all three
+}
+
+DI_FOLD_TARGET u32 by_folding(const u8* data, u64 bytes, u32 state) {
+  if (bytes < kLeastFold) return by_instruction(data, bytes, state);
+  constexpr long long kLow = fold_factor(kFold + 4), kHigh = fold_factor(kFold - 4);
+  const __m512i factors = _mm512_set4_epi64(kHigh, kLow, kHigh, kLow);
+  const __m512i start = _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state)));
+  __m512i first = _mm512_xor_si512(_mm512_loadu_si512(data), start);
+  __m512i second = _mm512_loadu_si512(data + 64), third = _mm512_loadu_si512(data + 128);
+  __m512i fourth = _mm512_loadu_si512(data + 192);
+  for (data += kFold, bytes -= kFold; bytes >= kFold; data += kFold, bytes -= kFold) {
+    first = folded(first, factors, data);
+    second = folded(second, factors, data + 64);
+    third = folded(third, factors, data + 128);
+    fourth = folded(fourth, factors, data + 192);
+  }
+  alignas(64) u8 left[kFold];
+  _mm512_store_si512(left, first);
+  _mm512_store_si512(left + 64, second);
+  _mm512_store_si512(left + 128, third);
+  _mm512_store_si512(left + 192, fourth);
+  return by_instruction(data, bytes, by_instruction(left, kFold, 0));
+}
+#endif
+
 // Chosen at load: before main, so no call needs to look whether it has been.
 const Crc32cFunction g_best = crc32c_functions().back();
 
@@ -146,6 +188,9 @@ std::vector<Crc32cFunction> crc32c_functions() {
   std::vector<Crc32cFunction> functions{by_tables};
 #if defined(__x86_64__) || defined(__aarch64__)
   if (os::Cpu().crc32c) functions.push_back(by_instruction);
+#endif
+#if defined(__x86_64__)
+  if (os::Cpu().folding) functions.push_back(by_folding);
 #endif
   return functions;
 }

@@ -68,20 +68,7 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
     arrays: list[Array] = []
     lead: dict[int, list[int]] = {}
     opaque = not isinstance(batch.data, dict)
-
-    def add(path: tuple[str, ...], value: Any) -> None:
-        if isinstance(value, dict):
-            for name, each in value.items():
-                add((*path, name), each)
-            return
-        if isinstance(value, Ragged):
-            lead[len(leaves)] = list(value.lead)
-            value = (value.values, value.offsets)
-        for each in value if isinstance(value, tuple) else (value,):
-            leaves.append(Leaf(list(path), dtypes.describe(each.dtype), list(each.shape)))
-            arrays.append(each)
-
-    add((), batch.data)
+    _add((), batch.data, leaves, arrays, lead)
     parts = [(name, getattr(batch, name)) for name in (*_PARTS, *_OPTIONAL)]
     given = [(name, each) for name, each in parts if each is not None]
     form = BatchForm(
@@ -94,6 +81,26 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
         texts(told or []),
     )
     return msgspec.msgpack.encode(form), padded(arrays + [each for _, each in given])
+
+
+def _add(
+    path: tuple[str, ...], value: Any, leaves: list[Leaf], arrays: list[Array], lead: dict[int, list[int]]
+) -> None:
+    """Add the arrays of a value.
+
+    No nested function: one that calls itself is part of a cycle, and would keep the batch's memory until the garbage
+    collector runs, so that each batch took fresh pages.
+    """
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _add((*path, name), each, leaves, arrays, lead)
+        return
+    if isinstance(value, Ragged):
+        lead[len(leaves)] = list(value.lead)
+        value = (value.values, value.offsets)
+    for each in value if isinstance(value, tuple) else (value,):
+        leaves.append(Leaf(list(path), dtypes.describe(each.dtype), list(each.shape)))
+        arrays.append(each)
 
 
 def unpack_batch(meta: bytes, body: Array, *, trusted: bool) -> tuple[Batch, int]:
@@ -193,7 +200,7 @@ class _Reader:
             dtype = dtypes.parse(leaf.dtype)
         except ValueError as error:
             raise CorruptData(f"a batch with an array of no type came: {error}", remedy="") from None
-        if any(size < 0 for size in leaf.shape) or not dtype.itemsize:
+        if min(leaf.shape, default=0) < 0 or not dtype.itemsize:
             raise CorruptData("a batch with an array of no shape came", remedy="")
         size = math.prod(leaf.shape) * dtype.itemsize
         if dtype.hasobject or self._at + size > len(self._body):

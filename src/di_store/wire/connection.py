@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.wire.buffers import take_buffer
@@ -47,6 +48,9 @@ MAX_GREETING_BYTES = 16 << 10
 """Of the meta of a message before the handshake is over."""
 _DRAIN_SECONDS, _MOST_DRAINED = 1.0, 1 << 20
 _BUFFER_BYTES = 64 << 10
+_AT_ONCE = 512 << 10
+"""Bytes of one system call: the kernel does not let another thread run before it has copied them, so that short calls
+wait for that long. And what was read is summed up while it is in the cache, and more comes meanwhile."""
 _TICK = struct.pack("ll", 0, int(TICK_SECONDS * 1e6))  # a struct timeval
 _MOST_BUFFERS = 512  # of one sendmsg; the kernel takes 1,024
 
@@ -82,13 +86,15 @@ class Connection:
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
         sock.settimeout(0 if self._tls else TICK_SECONDS)
-        self._whole = 0
         if sock.family in (socket.AF_INET, socket.AF_INET6):
             if not self._tls:  # the kernel waits, for a tick at most: Python's own timeout would poll before each call
                 sock.settimeout(None)
                 for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
                     sock.setsockopt(socket.SOL_SOCKET, direction, _TICK)
-                self._whole = socket.MSG_WAITALL
+            # Room for a piece from the start: a short answer would wait for the kernel's own tuning. SO_RCVBUF would
+            # end that tuning; a higher low-water mark makes room too, which stays when the mark is put back.
+            for mark in (PIECE_BYTES, 1):
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, mark)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in (("TCP_KEEPIDLE", 5), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 5)):
@@ -158,14 +164,15 @@ class Connection:
         Raises:
             Disconnected: the other side has gone.
         """
-        total = sum(len(view(each)) for each in body)
+        views = [view(each) for each in body]
+        total = sum(map(len, views))
         if total <= PIECE_BYTES:
             self._write(
-                pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=body, payload_bytes=total)
+                pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=views, payload_bytes=total)
             )
             return
         first = True
-        for part, size in portions(body):
+        for part, size in portions(views):
             if first:
                 self._write(
                     pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=part, payload_bytes=size)
@@ -206,7 +213,9 @@ class Connection:
         if self._tls:
             with self._using:
                 return self._sock.send(views[0])
-        return self._sock.send(views[0]) if len(views) == 1 else self._sock.sendmsg(views[:_MOST_BUFFERS])
+        if len(views) == 1:
+            return self._sock.send(views[0][:_AT_ONCE])
+        return self._sock.sendmsg(_front(views))
 
     def _waited(self, error: OSError) -> bool:
         """Wait, for a tick at most, until a TLS connection may go on. False: it may not, or the wait is over."""
@@ -251,7 +260,7 @@ class Connection:
 
     def receive_piece(self, into: Array) -> int:
         """Read the next frame, a `PIECE`, into the front of `into`. Returns its bytes."""
-        header, _ = self._head()
+        header, _ = self._head(HEADER_BYTES)  # what follows goes where it stays
         if header.kind != Kind.PIECE or not 0 < header.payload_bytes <= len(into):
             raise CorruptData("a message ended before all its pieces had come", remedy="")
         self.read_into(header, into[: header.payload_bytes])
@@ -259,8 +268,13 @@ class Connection:
 
     def read_into(self, header: Header, into: Array) -> None:
         """Read a frame's payload, and check it."""
-        self._fill(view(into))
-        check_payload(header, into)
+        whole, have, check = view(into), 0, 0
+        while have < len(whole):
+            part = whole[have : have + _AT_ONCE]
+            found = self._some(part)
+            check = _core.crc32c(part[:found], check)
+            have += found
+        check_payload(header, check)
 
     def has_something(self) -> bool:
         """Whether bytes lie in this process already, so that `receive` may not have to wait."""
@@ -282,11 +296,12 @@ class Connection:
             return True  # it is closed: `receive` says so
         return bool(poll.poll(seconds * 1000))
 
-    def _head(self) -> tuple[Header, bytes]:
+    def _head(self, most: int = _BUFFER_BYTES) -> tuple[Header, bytes]:
+        """Header and meta of the next frame. `most`: bytes to read for the header and, in one go, of what follows."""
         if self._end - self._start < HEADER_BYTES:
-            self._need(len(MAGIC))  # the short request of another protocol would wait for more, and so would we
+            self._need(len(MAGIC), most)  # the short request of another protocol would wait for more, and so would we
             check_magic(self._buffer[self._start : self._start + len(MAGIC)])
-            self._need(HEADER_BYTES)
+            self._need(HEADER_BYTES, most)
         head = bytes(self._buffer[self._start : self._start + HEADER_BYTES])
         header = parse(head)
         self._start += HEADER_BYTES
@@ -303,21 +318,24 @@ class Connection:
                 meta = bytes(self._buffer[self._start : self._start + header.meta_bytes])
                 self._start += header.meta_bytes
             else:
-                long = bytearray(header.meta_bytes)
-                self._fill(memoryview(long))
+                long, have = memoryview(bytearray(header.meta_bytes)), 0
+                while have < len(long):
+                    have += self._some(long[have:])
                 meta = bytes(long)
         check_meta(head, header, meta)
         return header, meta
 
-    def _fill(self, into: memoryview) -> None:
+    def _some(self, into: memoryview) -> int:
+        """Read at least a byte, what has been read before first. Returns how many."""
         have = min(self._end - self._start, len(into))
+        if not have:
+            return self._read(into)
         into[:have] = self._buffer[self._start : self._start + have]
         self._start += have
-        while have < len(into):
-            have += self._read(into[have:], self._whole)
+        return have
 
-    def _need(self, size: int) -> None:
-        """Have so many bytes in the buffer."""
+    def _need(self, size: int, most: int = _BUFFER_BYTES) -> None:
+        """Have so many bytes in the buffer, and not more than `most`, unless they are there already."""
         if self._end - self._start >= size:
             return
         if self._start == self._end:
@@ -327,9 +345,9 @@ class Connection:
             self._buffer[: len(left)] = left
             self._start, self._end = 0, len(left)
         while self._end - self._start < size:
-            self._end += self._read(self._buffer[self._end :])
+            self._end += self._read(self._buffer[self._end : self._start + most])
 
-    def _read(self, into: memoryview, flags: int = 0) -> int:
+    def _read(self, into: memoryview) -> int:
         while True:
             # mutant: a-byte-now-and-then-is-enough
             if self.until is not None and time.monotonic() > self.until:
@@ -339,7 +357,7 @@ class Connection:
                     with self._using:
                         found = self._sock.recv_into(into)
                 else:
-                    found = self._sock.recv_into(into, 0, flags)
+                    found = self._sock.recv_into(into)
             except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
                 if not self._waited(error):
                     self.ticking()
@@ -354,6 +372,16 @@ class Connection:
 
 def _go_on() -> None:
     """Wait on."""
+
+
+def _front(views: list[memoryview]) -> list[memoryview]:
+    """What one call sends of these."""
+    left = _AT_ONCE
+    for number, each in enumerate(views[:_MOST_BUFFERS]):
+        if len(each) >= left:
+            return [*views[:number], each[:left]]
+        left -= len(each)
+    return views[:_MOST_BUFFERS]
 
 
 def portions(body: Sequence[Buffer]) -> list[tuple[list[Buffer], int]]:
