@@ -81,7 +81,8 @@ class ClusterObjects:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, left(), copy)
             if (node := self._holder(raw)) is not None:
-                return RemoteObjects(self._cluster.links.of(node, left())).get(raw, left(), copy)
+                with self._cluster.links.calling(node, left()) as session:
+                    return RemoteObjects(session).get(raw, left(), copy)
             seconds = left()
             if seconds == 0:
                 raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
@@ -104,7 +105,12 @@ class ClusterObjects:
 
     def _from(self, node: Node, raw: bytes, left: Callable[[], float | None], copy: bool | None) -> Any:
         """Copy the object from a node into this store, and read it here."""
-        session = self._cluster.links.of(node, left())
+        with self._cluster.links.calling(node, left()) as session:
+            return self._copied_from(session, raw, left, copy)
+
+    def _copied_from(
+        self, session: RemoteSession, raw: bytes, left: Callable[[], float | None], copy: bool | None
+    ) -> Any:
         began = time.monotonic()
         while True:
             head, total = head_of(session, raw, left())
@@ -151,8 +157,8 @@ class ClusterObjects:
         return home.uuid != self._session.uuid and self._has(home, raw, timeout)
 
     def _has(self, node: Node, raw: bytes, timeout: float | None) -> bool:
-        session = self._cluster.links.of(node, timeout)
-        return bool(session.call("contains", {"id": raw}, timeout=timeout, what="contains"))
+        with self._cluster.links.calling(node, timeout) as session:
+            return bool(session.call("contains", {"id": raw}, timeout=timeout, what="contains"))
 
     def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         """`Store.wait`, if some of the objects may lie elsewhere. What lies on a node that is silent is not there."""
@@ -230,8 +236,8 @@ class ClusterObjects:
         return here + sum(self._delete_at(node, [raw]) for node in self._cluster.others()) > 0
 
     def _delete_at(self, node: Node, raws: list[bytes], timeout: float = waits.CALL_SECONDS) -> int:
-        session = self._cluster.links.of(node, timeout)
-        return int(session.call("delete", {"ids": raws}, timeout=timeout, what="delete", once=True))
+        with self._cluster.links.calling(node, timeout) as session:
+            return int(session.call("delete", {"ids": raws}, timeout=timeout, what="delete", once=True))
 
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
         """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
@@ -252,8 +258,8 @@ class ClusterObjects:
             self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, left(), "memory")
         try:
             for node in nodes:
-                objects = RemoteObjects(self._cluster.links.of(node, left()))
-                objects.put_many([value], [ref.raw], ttl, left(), "memory")
+                with self._cluster.links.calling(node, left()) as session:
+                    RemoteObjects(session).put_many([value], [ref.raw], ttl, left(), "memory")
         except BaseException:
             if marked:
                 self._delete_copies(ref.raw, _UNDO_SECONDS)

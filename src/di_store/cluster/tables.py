@@ -254,7 +254,8 @@ class ClusterTables:
         if self._session is not None and self._is_here(node):
             found = open_table(self._session, name, 0)
         else:
-            found = open_remote(self._cluster.links.of(node, timeout), name, 0)
+            with self._cluster.links.calling(node, timeout) as session:
+                found = open_remote(session, name, 0)
         if identity not in ("", identity_of(found)):
             raise TableNotFound(f"node {node.name} has another table {name!r}, which is its own store's")
         return found
@@ -267,7 +268,8 @@ class ClusterTables:
         if self._session is not None and self._is_here(node):
             made = settle(self._session, name, settings, True, left())
         else:
-            made = create_remote(self._cluster.links.of(node, left()), name, settings, True, left())
+            with self._cluster.links.calling(node, left()) as session:
+                made = create_remote(session, name, settings, True, left())
         if identity_of(made) != entry.maker:
             raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
         keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), left())
@@ -279,9 +281,9 @@ class ClusterTables:
                 self._shard(node, name, identity, timeout)
                 self._session.writable().drop_table(name, lock_seconds(timeout))
             else:
-                session = self._cluster.links.of(node, timeout)
                 arguments = {"name": name, "timeout": timeout, "identity": identity}
-                session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
+                with self._cluster.links.calling(node, timeout) as session:
+                    session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
         except TableNotFound:
             pass
 
