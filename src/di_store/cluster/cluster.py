@@ -54,6 +54,10 @@ class Cluster:
                 self._nodes, self._looked = found, time.monotonic()
             return self._nodes
 
+    def last_seen(self) -> list[Node]:
+        """All but this one that were there at the last look. Asks nobody."""
+        return [each for each in self._nodes if each.uuid != self.here.uuid]
+
     def others(self, timeout: float | None = LOOK_SECONDS) -> list[Node]:
         """All nodes but this one."""
         return [each for each in self.nodes(timeout) if each.uuid != self.here.uuid]
