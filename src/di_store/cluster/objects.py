@@ -48,6 +48,7 @@ _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everyw
 _SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
+_RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
 
 
 class ClusterObjects:
@@ -67,11 +68,11 @@ class ClusterObjects:
             ObjectNotFound: it was nowhere in time. NodeUnavailable: the node where it lies does not answer.
         """
         left = countdown(timeout)
-        home = self._cluster.home_of(raw)
+        home = self._cluster.home_of(raw, timeout)
         if home is None:
-            return self._searched(raw, timeout, copy)
+            return self._searched(raw, left(), copy)
         if home.uuid == self._session.uuid:
-            return self._here.get(raw, timeout, copy)
+            return self._here.get(raw, left(), copy)
         try:
             return self._from(home, raw, left, copy)
         except (NodeUnavailable, Timeout):
@@ -310,6 +311,15 @@ class ClusterObjects:
 
         return self._patiently(node, delete) if timeout is None else delete(timeout)
 
+    def _enough(self, wanted: int, timeout: float | None) -> list[Node]:
+        """The other nodes, after a wait of `_RETURN_SECONDS` if too few of those that were seen answer."""
+        left, returning = countdown(timeout), countdown(_RETURN_SECONDS)
+        others = self._cluster.others(left())
+        while len(others) < wanted < self._cluster.count_seen() and left() != 0 and returning() != 0:
+            time.sleep(_LOOK_SECONDS)
+            others = self._cluster.others(left())
+        return others
+
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
         """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
 
@@ -317,7 +327,7 @@ class ClusterObjects:
             CapacityError: the cluster has fewer nodes. NodeUnavailable, StoreFull: one of them cannot take it.
         """
         left = countdown(timeout)
-        others = ranked(self._cluster.others(left()), ref.raw)
+        others = ranked(self._enough(copies - 1, left()), ref.raw)
         if len(others) < copies - 1:
             raise CapacityError(
                 f"copies={copies}, and the cluster has {len(others) + 1} nodes that answer",
