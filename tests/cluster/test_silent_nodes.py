@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from cluster.test_cluster import TABLE, local, tables_of
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
 from di_store.cluster.store import ClusterStore
+from di_store.remote.address import Address
 
 SECONDS = 1.0
 
@@ -47,6 +49,11 @@ def stopped(node: Node) -> Iterator[None]:
         yield
     finally:
         os.kill(agent, signal.SIGCONT)
+
+
+def place_of(node: Node) -> str:
+    """Its HOST:PORT."""
+    return Address.parse(node.address).node
 
 
 def failure(call: Callable[[], Any], most: float) -> StoreError:
@@ -92,12 +99,37 @@ def test_a_loader_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]
 def test_objects_of_a_silent_node_are_deleted(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """Wherever anybody answers; the error names who does not."""
     ref = stores[2].put(1, copies=3)
-    place = nodes[2].address.removeprefix("di-store://").partition("/")[0]
     with stopped(nodes[2]):
-        assert place in failure(lambda: stores[0].delete(ref), 20).message
+        assert place_of(nodes[2]) in failure(lambda: stores[0].delete(ref), 20).message
         assert not any(local(each, ref) for each in stores[:2])
     assert stores[0].delete(ref) == 1
     assert not local(stores[2], ref)
+
+
+def test_copies_wait_for_a_node_that_is_away(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    agent = nodes[2].agent
+    with stopped(nodes[2]):
+        until(lambda: len(stores[0].nodes()) == 2, "the node to be missed")
+        back = threading.Timer(1, os.kill, (agent, signal.SIGCONT))
+        back.start()
+        ref = stores[0].put(1, copies=3, timeout=30)
+        back.join()
+    assert stores[0].delete(ref) == 1
+
+
+def test_a_node_that_nobody_knows(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """A misspelt name is refused long before the minute that the call has; the error tells the nodes apart."""
+    text = str(failure(lambda: stores[0].create_table("t", node="typo", **TABLE), 30))
+    for node in nodes:
+        assert node.name in text
+        assert place_of(node) in text
+    with pytest.raises(ValueError, match=f"give one of .*{place_of(nodes[0])}"):
+        stores[0].create_table("t", node=stores[0].nodes()[0].name, **TABLE)
+
+
+def test_attach_ends_in_time(nodes: list[Node]) -> None:
+    with stopped(nodes[1]):
+        failure(lambda: cluster.attach(nodes[1].name, timeout=0.5), 5)
 
 
 def test_objects_of_a_lost_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
