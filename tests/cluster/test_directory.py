@@ -129,11 +129,11 @@ def test_words_are_made_again_from_what_nodes_keep(nodes: list[Node], opened: Ca
         there = directory.nodes(SECONDS)
         second = next(each for each in there if each.address == nodes[1].address)
         assert directory.swap("table/a", None, b"kept", SECONDS)
-        keep_word(links, second, "table/a", b"kept", SECONDS)
+        keep_word(links, second, "table/a", b"kept", SECONDS, what="a test")
         nodes[0].restart()
         assert opened().listed("table/", SECONDS) == {"table/a": b"kept"}
         assert not opened().swap("table/a", None, b"another", SECONDS)
-        keep_word(links, second, "table/a", None, SECONDS)
+        keep_word(links, second, "table/a", None, SECONDS, what="a test")
         assert kept_words(links, second, SECONDS) == {}
     finally:
         links.close()

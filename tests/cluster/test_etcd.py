@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 import threading
 import uuid
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,15 @@ from cluster.nodes import Etcd, Node, node
 from cluster.test_cluster import TABLE
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, TableExists
+from di_store.cluster import etcd as registering
+from di_store.cluster import node as placed
 from di_store.cluster.etcd import EtcdDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.remote.table import RemoteTable
+from di_store.runtime.waits import logger
 
 SECONDS = 60.0
+NODE = placed.Node("ab" * 16, "machine", "di-store://127.0.0.1:7370/store")
 
 
 @pytest.fixture(scope="module")
@@ -97,6 +103,56 @@ def test_a_cluster(nodes: list[Node], stores: list[ClusterStore]) -> None:
     assert found.value == 1
     stores[2].drop_table("t")
     assert {each.address for each in stores[0].nodes()} == {each.address for each in nodes}
+
+
+@contextmanager
+def stopped(etcd: Etcd) -> Iterator[Callable[[], None]]:
+    """All members are stopped. It gives what has them go on."""
+
+    def send(number: int) -> None:
+        for each in etcd.members:
+            each.send_signal(number)
+
+    send(signal.SIGSTOP)
+    try:
+        yield partial(send, signal.SIGCONT)
+    finally:
+        send(signal.SIGCONT)
+
+
+def test_a_get_waits_for_etcd(etcd: Etcd, nodes: list[Node]) -> None:
+    """Where an object lies is asked for as long as the call has time."""
+    with cluster.attach(nodes[0].name) as one, cluster.attach(nodes[1].name) as two, stopped(etcd) as go_on:
+        ref = two.put(1)
+        back = threading.Timer(2, go_on)
+        back.start()
+        assert one.get(ref, timeout=SECONDS) == 1
+        back.join()
+
+
+def test_who_was_forgotten_is_listed_at_once(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease has ended while etcd was away: the node is listed when it answers again, and who asks waits for that."""
+    where = f"{etcd.where}/{uuid.uuid4().hex}"
+    monkeypatch.setattr(registering, "RENEW_SECONDS", 0.5)
+    registration = registering.Registration(where, NODE)
+    try:
+        assert EtcdDirectory(where).nodes(SECONDS) == [NODE]
+        registration._lease.revoke()
+        with stopped(etcd) as go_on:
+
+            def noticed(record: logging.LogRecord) -> bool:
+                if "listed" in record.getMessage():
+                    monkeypatch.setattr(registering, "RENEW_SECONDS", 10 * SECONDS)
+                    go_on()
+                return True
+
+            logger.addFilter(noticed)
+            try:
+                assert EtcdDirectory(where).nodes(SECONDS) == [NODE]
+            finally:
+                logger.removeFilter(noticed)
+    finally:
+        registration.end()
 
 
 def test_a_node_that_is_lost_is_listed_no_more(nodes: list[Node], stores: list[ClusterStore]) -> None:

@@ -15,6 +15,8 @@ from di_store.runtime.waits import countdown
 
 FRESH_SECONDS = 1.0
 """How old the list of nodes may be where a call only looks for one."""
+STARTING_SECONDS = 5.0
+"""How long ``node=`` waits for a node that nobody has seen: it may be starting, or its name is misspelt."""
 _PAUSE_SECONDS = 0.1
 
 
@@ -54,24 +56,31 @@ class Cluster:
                 self._nodes, self._looked = found, time.monotonic()
             return self._nodes
 
+    def last_seen(self) -> list[Node]:
+        """All but this one that were there at the last look. Asks nobody."""
+        return [each for each in self._nodes if each.uuid != self.here.uuid]
+
     def others(self, timeout: float | None = LOOK_SECONDS) -> list[Node]:
         """All nodes but this one."""
         return [each for each in self.nodes(timeout) if each.uuid != self.here.uuid]
 
     def node(self, text: str, timeout: float | None) -> Node:
-        """The node that ``node=`` means; waits until it answers.
+        """The node that ``node=`` means. Waits until it answers; one that was never seen, for `STARTING_SECONDS`.
 
         Raises:
             NodeUnavailable: there is none in time. ValueError: there are several.
         """
         if text == HERE:
             return self.here
-        left = countdown(timeout)
+        left, starting = countdown(timeout), countdown(STARTING_SECONDS)
         while True:
+            found: list[Node] | None = None
             try:
-                return called(self.nodes(left(), fresh=True), text)
+                found = self.nodes(left(), fresh=True)
+                return called(found, text)
             except NodeUnavailable:
-                if left() == 0:
+                is_known = any(each.is_called(text) for each in list(self._known.values()))
+                if left() == 0 or (found is not None and not is_known and starting() == 0):
                     raise
             time.sleep(_PAUSE_SECONDS)
 
@@ -84,15 +93,23 @@ class Cluster:
                 raise
         return self._known.get(uuid)
 
+    def count_seen(self) -> int:
+        """How many nodes were seen, some of which may be lost. Asks nobody."""
+        return len(self._known)
+
     def is_elsewhere(self, raw: bytes) -> bool:
         """Whether an object with such an id was put on another node that was seen. Asks nobody."""
         return any(raw.startswith(each.home) for uuid, each in list(self._known.items()) if uuid != self.here.uuid)
 
-    def home_of(self, raw: bytes) -> Node | None:
-        """Where an object with such an id was put; None: its id was chosen, or nobody has seen the node."""
+    def home_of(self, raw: bytes, timeout: float | None = LOOK_SECONDS) -> Node | None:
+        """Where an object with such an id was put; None: its id was chosen, or nobody has seen the node.
+
+        Raises:
+            NodeUnavailable: the node was not seen before, and the directory does not answer.
+        """
         for look in (False, True):
             if look:
-                self.nodes()
+                self.nodes(None if timeout is None else max(timeout, LOOK_SECONDS))
             for each in list(self._known.values()):
                 if raw.startswith(each.home):
                     return each

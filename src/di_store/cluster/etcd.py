@@ -100,8 +100,11 @@ class EtcdDirectory:
         self._members = Members(where)
 
     def nodes(self, timeout: float | None) -> list[Node]:
-        """As `Directory.nodes`."""
-        return [unpacked(word, Node) for word in self.listed("node/", timeout).values()]
+        """As `Directory.nodes`. None at all: etcd was away for longer than the leases, and nodes come back now."""
+        left = countdown(timeout)
+        while not (words := self.listed("node/", left())) and left() != 0:
+            time.sleep(_PAUSE_SECONDS)
+        return [unpacked(word, Node) for word in words.values()]
 
     def read(self, key: str, timeout: float | None) -> bytes | None:
         """As `Directory.read`."""
@@ -158,12 +161,16 @@ class Registration:
         self._members.ask(enlist, timeout)
 
     def _renew(self) -> None:
-        while not self._ended.wait(RENEW_SECONDS):
+        pause = RENEW_SECONDS
+        while not self._ended.wait(pause):
             try:
                 if not self._members.ask(self._renewed, RENEW_SECONDS):
                     self._list(RENEW_SECONDS)
+                pause = RENEW_SECONDS
             except NodeUnavailable as error:
-                logger.warning("this node is not listed: %s", error.message)
+                if pause == RENEW_SECONDS:  # once for each silence
+                    logger.warning("this node is listed no more once its lease has ended: %s", error.message)
+                pause = _PAUSE_SECONDS  # the lease may have ended: list it as soon as anybody answers
 
     def _renewed(self, etcd: Any) -> bool:
         """Whether the lease still holds."""

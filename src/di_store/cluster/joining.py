@@ -20,6 +20,7 @@ from di_store.cluster.store import ClusterStore
 from di_store.objects.weights import Weights
 from di_store.opening import check_name, list_stores
 from di_store.replay.table import Table
+from di_store.runtime.waits import check_timeout
 from di_store.session import Session
 
 STORE_ENV = "DI_STORE_NODE"
@@ -33,20 +34,24 @@ _loaded: dict[Membership, ClusterStore] = {}
 """By cluster, the store that tables and stores loaded from pickles in this process use. Under `_lock`."""
 
 
-def attach(name: str | None = None, *, token: str | bytes | None = None) -> ClusterStore:
+def attach(
+    name: str | None = None, *, token: str | bytes | None = None, timeout: float | None = JOIN_SECONDS
+) -> ClusterStore:
     """The store of this machine as a node of its cluster.
 
     Args:
         name: of the store, as `di-store serve NAME` was given it; None: $DI_STORE_NODE, or the only one that is served
             here as a node.
         token: that the nodes were started with; None: the environment's DI_STORE_TOKEN, or the user's own file.
+        timeout: seconds that the agent of this machine has to answer; None: no limit.
 
     Raises:
         StoreNotFound: no store of a cluster is served on this machine. ValueError: several are: name one. AccessDenied:
-        no token is known, or it is another one. NodeUnavailable: the agent of this machine does not answer.
+        no token is known, or it is another one. NodeUnavailable, Timeout: the agent of this machine does not answer.
     """
+    seconds = check_timeout(timeout)
     session, _ = _found(name or os.environ.get(STORE_ENV), None)
-    return joined(session, token, None)
+    return joined(session, token, None, seconds)
 
 
 def node_here(name: str | None = None, *, only: bool = False) -> ClusterStore | None:
@@ -135,13 +140,22 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
     )
 
 
-def joined(session: Session, token: str | bytes | None, directory: Directory | None) -> ClusterStore:
-    """A store as a node of the cluster that it says it is in. `directory`: None: of a kind that the store says."""
+def joined(
+    session: Session, token: str | bytes | None, directory: Directory | None, timeout: float | None = JOIN_SECONDS
+) -> ClusterStore:
+    """A store as a node of the cluster that it says it is in.
+
+    Args:
+        session: of the store.
+        token: as `attach`.
+        directory: None: of a kind that the store says.
+        timeout: seconds that the agent of this machine has.
+    """
     membership = membership_of(session)
     assert membership is not None
     links = Links(Credentials(token, membership.tls, membership.allow_pickle))
     try:
-        here = links.at(membership.address, JOIN_SECONDS)  # so that a wrong token is refused at once
+        here = links.at(membership.address, timeout)  # so that a wrong token is refused at once
         cluster = Cluster(directory or _directory(membership, links), links, here)
     except BaseException:
         links.close()

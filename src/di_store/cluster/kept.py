@@ -20,26 +20,34 @@ _ATTEMPTS = 1000  # each fails only if another process has changed a word meanwh
 
 
 def keep_word(
-    links: Links, node: Node, key: str, word: bytes | None, timeout: float | None, *, only: bytes | None = None
+    links: Links,
+    node: Node,
+    key: str,
+    word: bytes | None,
+    timeout: float | None,
+    *,
+    what: str,
+    only: bytes | None = None,
 ) -> None:
-    """Have the node keep a word; None: forget it, if it is `only`.
+    """Have the node keep a word; None: forget it, if it is `only`. `what`: the call, as its failure names it.
 
     Raises:
         NodeUnavailable: it does not answer in time.
     """
-    objects = RemoteObjects(links.of(node, timeout))
-    for _ in range(_ATTEMPTS):
-        found = objects.newest(NAME, timeout)
-        words = {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
-        if words.get(key) == word or (word is None and only not in (None, words.get(key))):
-            return
-        if word is None:
-            del words[key]
-        else:
-            words[key] = word
-        version = 1 if found is None else found.version + 1
-        if objects.publish_at(NAME, msgspec.msgpack.encode(words), version, timeout):
-            return
+    with links.calling(node, timeout) as session:
+        objects = RemoteObjects(session)
+        for _ in range(_ATTEMPTS):
+            found = objects.newest(NAME, timeout, what)
+            words = {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
+            if words.get(key) == word or (word is None and only not in (None, words.get(key))):
+                return
+            if word is None:
+                del words[key]
+            else:
+                words[key] = word
+            version = 1 if found is None else found.version + 1
+            if objects.publish_at(NAME, msgspec.msgpack.encode(words), version, timeout, what):
+                return
     raise StoreError(f"node {node.name}: too many processes change its words at once")
 
 
@@ -49,7 +57,8 @@ def kept_words(links: Links, node: Node, timeout: float | None) -> Words:
     Raises:
         NodeUnavailable, Timeout: it does not answer.
     """
-    found = RemoteObjects(links.of(node, timeout)).newest(NAME, timeout)
+    with links.calling(node, timeout) as session:
+        found = RemoteObjects(session).newest(NAME, timeout, "which tables it keeps")
     return {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
 
 

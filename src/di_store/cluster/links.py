@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from di_store.base.errors import NodeUnavailable, StoreError
+from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
 from di_store.remote.session import RemoteSession
@@ -77,11 +78,27 @@ class Links:
             made.close()
         return known
 
+    def greeted(self, address: str, timeout: float | None) -> RemoteSession:
+        """The session with the store that is served at an address now, which has just answered.
+
+        Raises:
+            As `di_store.connect`.
+        """
+        left = countdown(timeout)
+        for last in (False, True):
+            session = self.session(address, left())
+            try:
+                session.call("hello", timeout=left(), what=f"look for {address}")
+            except StoreClosed:  # another store has taken the place of the one that was known
+                if last or self.closed:
+                    raise
+            else:
+                return session
+        raise AssertionError
+
     def at(self, address: str, timeout: float | None) -> Node:
         """The node that is served at an address now."""
-        session = self.session(address, timeout)
-        welcome, where = session.link.welcome, session.link.address
-        return Node(welcome.uuid, welcome.node, str(Address(where.host, where.port, welcome.store)))
+        return _node_of(self.session(address, timeout))
 
     def of(self, node: Node, timeout: float | None) -> RemoteSession:
         """The session with the store of a node.
@@ -89,10 +106,25 @@ class Links:
         Raises:
             NodeUnavailable: it does not answer in time, or is gone: another store has taken its place.
         """
-        session = self.session(node.address, timeout)
+        left = countdown(timeout)
+        session = self.session(node.address, left())
         if session.link.welcome.uuid != node.uuid:
-            raise gone(node)
+            # The known store may be the one that is gone, with `node` in its place: only a call tells.
+            session = self.greeted(node.address, left())
+            if session.link.welcome.uuid != node.uuid:
+                raise gone(node)
         return session
+
+    @contextlib.contextmanager
+    def calling(self, node: Node, timeout: float | None) -> Iterator[RemoteSession]:
+        """As `of`, for the calls in the block: if one of them finds another store there, the node is gone too."""
+        session = self.of(node, timeout)
+        try:
+            yield session
+        except StoreClosed:
+            if session.ended() or _works(session):
+                raise
+            raise gone(node) from None
 
     def all_at(self, addresses: list[str], timeout: float | None) -> list[Node]:
         """The nodes at these addresses that answer now, all asked at once.
@@ -115,9 +147,7 @@ class Links:
 
     def _look(self, address: str, look: _Look, timeout: float | None) -> None:
         try:
-            session = self.session(address, timeout)
-            session.call("hello", timeout=timeout, what=f"look for {address}")
-            look.found = self.at(address, timeout)
+            look.found = _node_of(self.greeted(address, timeout))
         except (StoreError, OSError):
             pass
         finally:
@@ -146,6 +176,11 @@ os.register_at_fork(after_in_child=_begin_anew)
 def _works(session: RemoteSession) -> bool:
     """Whether neither it was closed nor another store has taken the place of its own."""
     return not session.ended() and session.link.client.ended is None
+
+
+def _node_of(session: RemoteSession) -> Node:
+    welcome, where = session.link.welcome, session.link.address
+    return Node(welcome.uuid, welcome.node, str(Address(where.host, where.port, welcome.store)))
 
 
 def gone(node: Node) -> NodeUnavailable:

@@ -30,6 +30,12 @@ class Node(msgspec.Struct, frozen=True):
         """The first bytes of the ids of objects that were put there."""
         return bytes.fromhex(self.uuid)[:6]
 
+    @property
+    def place(self) -> str:
+        """How to tell it from other nodes, for people: several may be on one machine."""
+        address = Address.parse(self.address)
+        return f"{address.node} (store {address.store}, machine {self.name})"
+
     def is_called(self, text: str) -> bool:
         """Whether ``node=`` means it: its machine, its store, its ``host:port``, or its uuid."""
         address = Address.parse(self.address)
@@ -49,7 +55,7 @@ def called(nodes: Iterable[Node], text: object) -> Node:
     if len(found) == 1:
         return found[0]
     if found:
-        which = ", ".join(Address.parse(each.address).node for each in found)
+        which = ", ".join(each.place for each in found)
         raise ValueError(f"node={shown(text)} is the name of {len(found)} nodes: give one of {which}")
-    known = ", ".join(sorted(f"{each.name} ({Address.parse(each.address).node})" for each in every)) or "none"
+    known = ", ".join(sorted(each.place for each in every)) or "none"
     raise NodeUnavailable(f"no node {shown(text)} is in the cluster", remedy=f"these are: {known}")

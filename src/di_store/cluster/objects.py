@@ -10,8 +10,9 @@ import contextlib
 import hashlib
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from concurrent import futures
+from functools import partial
+from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base.dtypes import Array
@@ -25,9 +26,11 @@ from di_store.base.errors import (
     Timeout,
 )
 from di_store.cluster.cluster import Cluster
+from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
+from di_store.remote.address import Address
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
@@ -35,14 +38,17 @@ from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
 
+T = TypeVar("T")
+
 COPIES_MARK = b"copies"
 """In the ids of what a home knows of the copies of an object: it is no object of users."""
 PATIENCE_SECONDS = 5.0
 """How long a reader waits for another one's copy, beside the time that its bytes may take."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
-_OTHER_SECONDS = 5.0  # at least, of a node that has a copy, when the home is away
+_SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
+_RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
 
 
 class ClusterObjects:
@@ -62,17 +68,18 @@ class ClusterObjects:
             ObjectNotFound: it was nowhere in time. NodeUnavailable: the node where it lies does not answer.
         """
         left = countdown(timeout)
-        home = self._cluster.home_of(raw)
+        home = self._cluster.home_of(raw, timeout)
         if home is None:
-            return self._searched(raw, timeout, copy)
+            return self._searched(raw, left(), copy)
         if home.uuid == self._session.uuid:
-            return self._here.get(raw, timeout, copy)
+            return self._here.get(raw, left(), copy)
         try:
             return self._from(home, raw, left, copy)
         except (NodeUnavailable, Timeout):
-            if (other := self._holder(raw)) is None:
+            others = self._cluster.last_seen() if left() == 0 else self._cluster.others()
+            if (other := self._holder(raw, [each for each in others if each != home], _SEARCH_SECONDS)) is None:
                 raise
-            return self._from(other, raw, countdown(max(left() or 0.0, _OTHER_SECONDS)), copy)
+            return self._from(other, raw, left, copy)
 
     def _searched(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
         """An object whose id does not say where it lies. It is not copied: nobody could tell the copy from it."""
@@ -80,31 +87,39 @@ class ClusterObjects:
         while True:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, left(), copy)
-            if (node := self._holder(raw)) is not None:
-                return RemoteObjects(self._cluster.links.of(node, left())).get(raw, left(), copy)
+            if (node := self._holder(raw, self._cluster.others())) is not None:
+                with self._cluster.links.calling(node, left()) as session:
+                    return RemoteObjects(session).get(raw, left(), copy)
             seconds = left()
             if seconds == 0:
                 raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
             time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
 
-    def _holder(self, raw: bytes) -> Node | None:
-        """A node elsewhere that has the object now."""
-        nodes = ranked(self._cluster.others(), raw)
-
-        def has(node: Node) -> bool:
-            try:
-                return self._has(node, raw, 0)
-            except StoreError:
-                return False
-
+    def _holder(self, raw: bytes, nodes: list[Node], seconds: float = LOOK_SECONDS) -> Node | None:
+        """One of these nodes that has the object now. Who is silent for so long is not waited for."""
         if not nodes:
             return None
-        with ThreadPoolExecutor(min(len(nodes), 16)) as pool:
-            return next((node for node, there in zip(nodes, pool.map(has, nodes), strict=True) if there), None)
+        pool = futures.ThreadPoolExecutor(min(len(nodes), 16))
+        asked = {pool.submit(self._has, node, raw, 0): node for node in nodes}
+        try:
+            for answer in futures.as_completed(asked, seconds):
+                with contextlib.suppress(StoreError):
+                    if answer.result():
+                        return asked[answer]
+        except futures.TimeoutError:
+            pass
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+        return None
 
     def _from(self, node: Node, raw: bytes, left: Callable[[], float | None], copy: bool | None) -> Any:
         """Copy the object from a node into this store, and read it here."""
-        session = self._cluster.links.of(node, left())
+        with self._cluster.links.calling(node, left()) as session:
+            return self._copied_from(session, raw, left, copy)
+
+    def _copied_from(
+        self, session: RemoteSession, raw: bytes, left: Callable[[], float | None], copy: bool | None
+    ) -> Any:
         began = time.monotonic()
         while True:
             head, total = head_of(session, raw, left())
@@ -141,18 +156,55 @@ class ClusterObjects:
 
     # -- the other calls ----------------------------------------------------------------------------------------
 
-    def contains(self, raw: bytes, timeout: float | None = waits.CALL_SECONDS) -> bool:
-        """`Store.contains`: here, or where it was put."""
+    def contains(self, raw: bytes) -> bool:
+        """`Store.contains`: here, or where it was put; if that node does not answer, on any other one.
+
+        Raises:
+            NodeUnavailable, Timeout: the node where it was put does not answer, and no other one has it.
+        """
+        home = self._cluster.home_of(raw)
+        if home is None or home.uuid == self._session.uuid:
+            return self._is_there(raw, waits.CALL_SECONDS)
+        if self._session.arena.contains(raw, waits.CALL_SECONDS):
+            return True
+        try:
+            return self._patiently(home, partial(self._has, home, raw))
+        except (NodeUnavailable, Timeout):
+            if self._holder(raw, self._others_than(home)) is not None:
+                return True
+            if self._is_replaced(home):
+                return False
+            raise
+
+    def _is_there(self, raw: bytes, timeout: float | None) -> bool:
+        """Whether it is here, or where it was put; if nobody knows where that was, anywhere."""
         if self._session.arena.contains(raw, waits.CALL_SECONDS):
             return True
         home = self._cluster.home_of(raw)
         if home is None:
-            return self._holder(raw) is not None
+            return self._holder(raw, self._cluster.others()) is not None
         return home.uuid != self._session.uuid and self._has(home, raw, timeout)
 
+    def _patiently(self, node: Node, call: Callable[[float], T]) -> T:
+        """A call that takes no timeout, of a node: it has a minute if the node is there, else a second or two."""
+        try:
+            return call(LOOK_SECONDS)
+        except (NodeUnavailable, Timeout):
+            if node not in self._cluster.nodes(fresh=True):
+                raise
+            return call(waits.CALL_SECONDS)
+
+    def _others_than(self, home: Node) -> list[Node]:
+        """The other nodes of the last look, which has just been, without the one that does not answer."""
+        return [each for each in self._cluster.last_seen() if each.uuid != home.uuid]
+
+    def _is_replaced(self, node: Node) -> bool:
+        """Whether another store has its place: what it held is gone, and not only out of reach."""
+        return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
+
     def _has(self, node: Node, raw: bytes, timeout: float | None) -> bool:
-        session = self._cluster.links.of(node, timeout)
-        return bool(session.call("contains", {"id": raw}, timeout=timeout, what="contains"))
+        with self._cluster.links.calling(node, timeout) as session:
+            return bool(session.call("contains", {"id": raw}, timeout=timeout, what="contains"))
 
     def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         """`Store.wait`, if some of the objects may lie elsewhere. What lies on a node that is silent is not there."""
@@ -167,7 +219,7 @@ class ClusterObjects:
             for ref in pending:
                 if len(there) < num_returns and ref not in there and ref.raw[:6] not in silent:
                     try:
-                        found = self.contains(ref.raw, 0)
+                        found = self._is_there(ref.raw, 0)
                     except (NodeUnavailable, Timeout):
                         silent.add(ref.raw[:6])
                     else:
@@ -186,7 +238,11 @@ class ClusterObjects:
         return found[:n] if n else self._here.keys(start, n)
 
     def delete(self, raws: list[bytes]) -> int:
-        """`Store.delete`: where they were put, here, and what `copies` has put. Other copies end with their lease."""
+        """`Store.delete`: where they were put, here, and what `copies` has put. Other copies end with their lease.
+
+        Raises:
+            NodeUnavailable: nodes that were not reached, after all others have deleted what they had.
+        """
         arena = self._session.writable()
         homes = [self._cluster.home_of(raw) for raw in raws]
         me = self._session.uuid
@@ -194,27 +250,34 @@ class ClusterObjects:
         copied = [raw for raw in own if arena.contains(_mark(raw), waits.CALL_SECONDS)]
         gone = arena.delete(own, waits.CALL_SECONDS)
         elsewhere: dict[str, tuple[Node, list[bytes]]] = {}
-        failed: StoreError | None = None
+        lost: dict[str, Node] = {}
         for raw, home in zip(raws, homes, strict=True):
             if home is None:  # its id was chosen
-                gone += self._delete_everywhere(raw)
+                gone += self._delete_on(self._cluster.others(), [raw], lost)
             elif home.uuid != me:
                 elsewhere.setdefault(home.uuid, (home, []))[1].append(raw)
         for node, those in elsewhere.values():
-            arena.delete(those, waits.CALL_SECONDS)
             try:
-                copied += [raw for raw in those if self._has(node, _mark(raw), waits.CALL_SECONDS)]
+                marked = [raw for raw in those if self._patiently(node, partial(self._has, node, _mark(raw)))]
                 gone += self._delete_at(node, those)
-            except (NodeUnavailable, Timeout) as error:
-                failed = failed or error
+                arena.delete(those, waits.CALL_SECONDS)
+                copied += marked
+            except (NodeUnavailable, Timeout):  # it alone knew on which nodes copies lie
+                if not self._is_replaced(node):
+                    lost[node.uuid] = node
+                gone += self._delete_on(self._others_than(node), those, lost)
         for raw in copied:
-            self._delete_copies(raw, waits.CALL_SECONDS)
-        if failed is not None:
-            raise failed
+            self._delete_copies(raw)
+        if lost:
+            which = ", ".join(f"{each.name} ({Address.parse(each.address).node})" for each in lost.values())
+            raise NodeUnavailable(
+                f"delete: {which} does not answer, and may still have objects; all other nodes have deleted theirs",
+                remedy="delete them again when it is back; if it is lost, so are they",
+            )
         return gone
 
-    def _delete_copies(self, raw: bytes, timeout: float) -> None:
-        """What `put_copies` has put, and at last what says so. `timeout`: seconds that each node has."""
+    def _delete_copies(self, raw: bytes, timeout: float | None = None) -> None:
+        """What `put_copies` has put, and at last what says so. `timeout`: as `_delete_at`."""
         for uuid in self.get(_mark(raw), 0, None):
             if (node := self._cluster.by_uuid(uuid)) is not None:
                 with contextlib.suppress(NodeUnavailable, Timeout):  # gone with its node, or it stays there
@@ -225,13 +288,37 @@ class ClusterObjects:
         else:
             self._session.writable().delete([_mark(raw)], waits.CALL_SECONDS)
 
-    def _delete_everywhere(self, raw: bytes) -> bool:
-        here = self._session.writable().delete([raw], waits.CALL_SECONDS)
-        return here + sum(self._delete_at(node, [raw]) for node in self._cluster.others()) > 0
+    def _delete_on(self, nodes: list[Node], raws: list[bytes], lost: dict[str, Node]) -> int:
+        """Delete objects here and on all of these nodes. Returns how many a node had, at most.
 
-    def _delete_at(self, node: Node, raws: list[bytes], timeout: float = waits.CALL_SECONDS) -> int:
-        session = self._cluster.links.of(node, timeout)
-        return int(session.call("delete", {"ids": raws}, timeout=timeout, what="delete", once=True))
+        `lost`: gets the nodes that do not answer.
+        """
+        most = self._session.writable().delete(raws, waits.CALL_SECONDS)
+        for node in nodes:
+            try:
+                most = max(most, self._delete_at(node, raws))
+            except (NodeUnavailable, Timeout):
+                if not self._is_replaced(node):
+                    lost[node.uuid] = node
+        return most
+
+    def _delete_at(self, node: Node, raws: list[bytes], timeout: float | None = None) -> int:
+        """`timeout`: seconds that the node has; None: as `_patiently`."""
+
+        def delete(seconds: float) -> int:
+            with self._cluster.links.calling(node, seconds) as session:
+                return int(session.call("delete", {"ids": raws}, timeout=seconds, what="delete", once=True))
+
+        return self._patiently(node, delete) if timeout is None else delete(timeout)
+
+    def _enough(self, wanted: int, timeout: float | None) -> list[Node]:
+        """The other nodes, after a wait of `_RETURN_SECONDS` if too few of those that were seen answer."""
+        left, returning = countdown(timeout), countdown(_RETURN_SECONDS)
+        others = self._cluster.others(left())
+        while len(others) < wanted < self._cluster.count_seen() and left() != 0 and returning() != 0:
+            time.sleep(_LOOK_SECONDS)
+            others = self._cluster.others(left())
+        return others
 
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
         """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
@@ -240,7 +327,7 @@ class ClusterObjects:
             CapacityError: the cluster has fewer nodes. NodeUnavailable, StoreFull: one of them cannot take it.
         """
         left = countdown(timeout)
-        others = ranked(self._cluster.others(left()), ref.raw)
+        others = ranked(self._enough(copies - 1, left()), ref.raw)
         if len(others) < copies - 1:
             raise CapacityError(
                 f"copies={copies}, and the cluster has {len(others) + 1} nodes that answer",
@@ -252,8 +339,8 @@ class ClusterObjects:
             self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, left(), "memory")
         try:
             for node in nodes:
-                objects = RemoteObjects(self._cluster.links.of(node, left()))
-                objects.put_many([value], [ref.raw], ttl, left(), "memory")
+                with self._cluster.links.calling(node, left()) as session:
+                    RemoteObjects(session).put_many([value], [ref.raw], ttl, left(), "memory")
         except BaseException:
             if marked:
                 self._delete_copies(ref.raw, _UNDO_SECONDS)

@@ -78,7 +78,7 @@ class StaticDirectory:
         """The version, and the words."""
         left = countdown(timeout)
         while True:
-            found = self._ask(lambda objects: objects.newest(NAME, left()), left())
+            found = self._ask(lambda objects: objects.newest(NAME, left(), "a read of its words"), left())
             if found is not None:
                 return found.version, msgspec.msgpack.decode(found.value, type=Words)
             # A new store: what the nodes keep is all there is. Each must say it, or a name could be given twice.
@@ -100,7 +100,9 @@ class StaticDirectory:
 
     def _publish(self, words: Words, version: int, timeout: float | None) -> bool:
         packed = msgspec.msgpack.encode(words)
-        return self._ask(lambda objects: objects.publish_at(NAME, packed, version, timeout), timeout)
+        return self._ask(
+            lambda objects: objects.publish_at(NAME, packed, version, timeout, "a change of its words"), timeout
+        )
 
     def _ask(self, call: Callable[[RemoteObjects], T], timeout: float | None) -> T:
         """Make a call of the first node's store, whichever has its place now."""

@@ -184,8 +184,8 @@ class ClusterStore(Store):
             return self
         if home not in self._cluster.nodes():  # nobody has to wait for a node that did not answer a moment ago
             raise NodeUnavailable(f"node {home.name} ({home.address}) does not answer")
-        session = self._cluster.links.of(home, seconds)
-        session.call("hello", timeout=seconds, what="store_of")
+        with self._cluster.links.calling(home, seconds) as session:
+            session.call("hello", timeout=seconds, what="store_of")
         return RemoteStore(session)
 
     # -- weights ------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ makes; and to drop a table, its word says so first, and goes last.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,6 +33,8 @@ from di_store.session import Session
 
 UNDO_SECONDS = 10.0
 """For taking back what could not be made as a whole."""
+_UNDO_WAIT_SECONDS = 0.1
+"""How long a call waits for that behind its deadline; it goes on in a thread."""
 _LOOK_SECONDS = 0.05
 """How often a call that waits for a table asks the directory."""
 
@@ -101,11 +104,17 @@ class ClusterTables:
         try:
             return self._joined(name, entry, [self._make(node, name, entry, left()) for node in nodes])
         except BaseException:
-            dropped = msgspec.structs.replace(entry, shards=given_up, dropped=True)
-            with contextlib.suppress(StoreError):  # whoever finds the word goes on
-                if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), UNDO_SECONDS):
-                    self._finish_drop(name, dropped, UNDO_SECONDS)
+            undo = threading.Thread(target=self._undo, args=(name, entry, given_up), name="di-store undo", daemon=True)
+            undo.start()
+            seconds = left()
+            undo.join(UNDO_SECONDS if seconds is None else max(seconds, _UNDO_WAIT_SECONDS))
             raise
+
+    def _undo(self, name: str, entry: TableEntry, given_up: tuple[str, ...]) -> None:
+        dropped = msgspec.structs.replace(entry, shards=given_up, dropped=True)
+        with contextlib.suppress(StoreError):  # whoever finds the word goes on
+            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), UNDO_SECONDS):
+                self._finish_drop(name, dropped, UNDO_SECONDS)
 
     def _adopted(self, name: str, nodes: list[Node], exist_ok: bool, timeout: float | None) -> str:
         """The identity of a table that the node's store has for itself, and that `exist_ok` makes the cluster's.
@@ -189,7 +198,8 @@ class ClusterTables:
                 continue
             try:
                 self._drop_shard(node, name, entry.maker, left())
-                keep_word(self._cluster.links, node, _key(name), None, left(), only=packed(_kept(entry)))
+                what, kept = f"drop_table({name!r})", packed(_kept(entry))
+                keep_word(self._cluster.links, node, _key(name), None, left(), what=what, only=kept)
             except NodeUnavailable as error:  # should it come back, the table is its own store's
                 logger.warning("table %r is forgotten: %s", name, error.message)
         self._cluster.directory.swap(_key(name), packed(entry), None, left())
@@ -254,7 +264,8 @@ class ClusterTables:
         if self._session is not None and self._is_here(node):
             found = open_table(self._session, name, 0)
         else:
-            found = open_remote(self._cluster.links.of(node, timeout), name, 0)
+            with self._cluster.links.calling(node, timeout) as session:
+                found = open_remote(session, name, 0)
         if identity not in ("", identity_of(found)):
             raise TableNotFound(f"node {node.name} has another table {name!r}, which is its own store's")
         return found
@@ -267,10 +278,12 @@ class ClusterTables:
         if self._session is not None and self._is_here(node):
             made = settle(self._session, name, settings, True, left())
         else:
-            made = create_remote(self._cluster.links.of(node, left()), name, settings, True, left())
+            with self._cluster.links.calling(node, left()) as session:
+                made = create_remote(session, name, settings, True, left())
         if identity_of(made) != entry.maker:
             raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
-        keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), left())
+        what = f"create_table({name!r}): the word that its node keeps"
+        keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), left(), what=what)
         return made
 
     def _drop_shard(self, node: Node, name: str, identity: str, timeout: float | None) -> None:
@@ -279,9 +292,9 @@ class ClusterTables:
                 self._shard(node, name, identity, timeout)
                 self._session.writable().drop_table(name, lock_seconds(timeout))
             else:
-                session = self._cluster.links.of(node, timeout)
                 arguments = {"name": name, "timeout": timeout, "identity": identity}
-                session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
+                with self._cluster.links.calling(node, timeout) as session:
+                    session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
         except TableNotFound:
             pass
 

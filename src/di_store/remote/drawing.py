@@ -200,10 +200,10 @@ class RemoteSource:
     def drop_lost(self) -> None:
         """As `Source.drop_lost`: the agent has done it."""
 
-    def check_replace(self, n: int, replace: bool) -> None:
+    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """As `Source.check_replace`."""
         arguments = {"n": n, "replace": replace, "columns": self.columns}
-        self.call("check_loader", arguments, Deadline(_CHECK_SECONDS))
+        self.call("check_loader", arguments, Deadline(_CHECK_SECONDS if timeout is None else timeout))
 
     def call(self, method: str, arguments: dict[str, Any], deadline: Deadline, **options: Any) -> Any:
         """A call that names the table or mixture."""

@@ -136,8 +136,10 @@ class RemoteObjects:
         )
         return int(value_of(message))
 
-    def publish_at(self, name: str, tree: Any, version: int, timeout: float | None) -> bool:
+    def publish_at(self, name: str, tree: Any, version: int, timeout: float | None, what: str) -> bool:
         """Publish a small value as exactly this version; False: there is one as new already.
+
+        `what`: the call, as its failure names it.
 
         Raises:
             NodeUnavailable: the agent does not answer, or was killed in the middle of it. StoreFull: no room there.
@@ -152,18 +154,19 @@ class RemoteObjects:
             "inline": [sent.whole()],
             "at": version,
         }
-        message = self._session.link.ask("publish", arguments, timeout=timeout, what=f"publish of {name!r}", once=True)
+        message = self._session.link.ask("publish", arguments, timeout=timeout, what=what, once=True)
         return bool(value_of(message))
 
-    def newest(self, name: str, timeout: float | None) -> Published | None:
+    def newest(self, name: str, timeout: float | None, what: str) -> Published | None:
         """The newest version, without waiting for one. `timeout`: seconds that the agent has to answer.
+
+        `what`: the call, as its failure names it.
 
         Raises:
             NodeUnavailable, Timeout: it does not.
         """
         arguments = {"name": name, "newer_than": None, "version": None, "timeout": 0}
-        message = self._session.link.ask("latest", arguments, timeout=timeout, what=f"latest({name!r})")
-        return self._published(message)
+        return self._published(self._session.link.ask("latest", arguments, timeout=timeout, what=what))
 
     def _published(self, message: Message) -> Published | None:
         answer = decoded(Answer, message.meta)

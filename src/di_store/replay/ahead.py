@@ -55,8 +55,11 @@ class Source(Protocol):
     def beta(self) -> float | None:
         """The sampler's exponent of the importance weights; None: weights are 1, or each table has its own."""
 
-    def check_replace(self, n: int, replace: bool) -> None:
-        """Check the option `replace` of batches of n; raises as the function of that name."""
+    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
+        """Check the option `replace` of batches of n; raises as the function of that name.
+
+        `timeout`: seconds that another node has to answer; None: a minute.
+        """
 
     def begin(self, n: int) -> Draws:
         """The draws of a batch of n, not made yet."""

@@ -74,7 +74,7 @@ class Loader:
         replace: bool = True,
     ) -> None:
         terms = Terms(check_n(batch_size, "batch_size"), timeout, replace=replace)
-        source.check_replace(terms.n, replace)
+        source.check_replace(terms.n, replace, timeout)
         prefetch = config.count("prefetch", prefetch, minimum=0, maximum=MAX_PREFETCH)
         if not callable(beta) and beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")

@@ -69,7 +69,7 @@ class MixtureSource(AttachedSource):
         """A source of batches with only these outputs, which shares this one's random generator."""
         return MixtureSource(self.handles, self._choice, columns)
 
-    def check_replace(self, n: int, replace: bool) -> None:
+    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """Check the option `replace` of batches of n: any of the tables may have to give all of them."""
         for handle in self.handles:
             check_replace(handle, 1, replace)

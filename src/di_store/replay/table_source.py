@@ -62,7 +62,7 @@ class TableSource(AttachedSource):
         if handle.schema is not None:
             handle.which(columns)  # raises for unknown names
 
-    def check_replace(self, n: int, replace: bool) -> None:
+    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """Check the option `replace` of batches of n; raises as the function of that name."""
         check_replace(self.handle, n, replace)
 

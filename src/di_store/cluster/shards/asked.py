@@ -39,7 +39,7 @@ def check_places(nodes: list[Node]) -> list[Node]:
     if not nodes:
         raise NodeUnavailable("no node of the cluster answers")
     if len({each.uuid for each in nodes}) < len(nodes):
-        raise ValueError(f"node={[each.name for each in nodes]} names a node twice: each has one shard")
+        raise ValueError(f"node={[each.place for each in nodes]} names a node twice: each has one shard")
     if len(nodes) > MOST_SHARDS:
         raise ValueError(
             f"a table in {len(nodes)} parts: at most {MOST_SHARDS}, since one byte of a key numbers them; name fewer "

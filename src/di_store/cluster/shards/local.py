@@ -55,9 +55,9 @@ class LocalSource:
         """As `Source.drop_lost`."""
         self._inner.drop_lost()
 
-    def check_replace(self, n: int, replace: bool) -> None:
+    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """As `Source.check_replace`."""
-        self._inner.check_replace(n, replace)
+        self._inner.check_replace(n, replace, timeout)
 
     def beta(self) -> float | None:
         """As `Source.beta`: as the shards last said."""

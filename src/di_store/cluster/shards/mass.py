@@ -71,7 +71,7 @@ class MassSource:
     def drop_lost(self) -> None:
         """As `Source.drop_lost`: the shard has done it."""
 
-    def check_replace(self, n: int, replace: bool) -> None:
+    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """As `Source.check_replace`: chance may give a shard more draws than it has items."""
         if not replace:
             raise ValueError(

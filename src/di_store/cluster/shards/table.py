@@ -328,7 +328,12 @@ class ShardedTable(Table):
         timeout: float | None = None,
         replace: bool = True,
     ) -> Loader:
-        source = MassSource(self._parts, columns) if self._parts.by_mass else LocalSource(self._parts, columns, 60.0)
+        seconds = check_timeout(timeout)
+        source = (
+            MassSource(self._parts, columns)
+            if self._parts.by_mass
+            else LocalSource(self._parts, columns, _CALL_SECONDS if seconds is None else seconds)
+        )
         return Loader(
             self._parts.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
         )

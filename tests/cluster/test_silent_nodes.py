@@ -1,0 +1,149 @@
+"""Nodes whose agents are stopped, or that are lost: every call ends by its deadline and a second, and says why."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from pains import until
+
+from cluster.nodes import Node, cluster_nodes
+from cluster.test_cluster import TABLE, local, tables_of
+from di_store import cluster
+from di_store.base.errors import NodeUnavailable, StoreError, Timeout
+from di_store.cluster.store import ClusterStore
+from di_store.remote.address import Address
+
+SECONDS = 1.0
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Node]]:
+    with cluster_nodes(f"q-{uuid.uuid4().hex[:12]}", 3, "--memory", "64MiB") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+    made = [cluster.attach(each.name) for each in nodes]
+    for each in made:
+        assert len(each.nodes()) == 3
+    yield made
+    for each in made:
+        each.close()
+
+
+@contextmanager
+def stopped(node: Node) -> Iterator[None]:
+    """A node whose agent is stopped."""
+    agent = node.agent
+    os.kill(agent, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(agent, signal.SIGCONT)
+
+
+def place_of(node: Node) -> str:
+    """Its HOST:PORT."""
+    return Address.parse(node.address).node
+
+
+def failure(call: Callable[[], Any], most: float) -> StoreError:
+    """What a call raises. The best of a few attempts ends in time: other programs may hold up one of them."""
+    for _ in range(4):
+        began = time.monotonic()
+        with pytest.raises((NodeUnavailable, Timeout)) as found:
+            call()
+        if time.monotonic() - began < most:
+            return found.value
+    raise AssertionError(f"it took longer than {most:g} s")
+
+
+def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """What was made is taken back behind the call. Its error names the call, not what that is made of."""
+    stores[0].create_table("first", timeout=20, **TABLE)
+    stores[0].drop_table("first")  # so that the directory has its words
+    with stopped(nodes[1]):
+        error = failure(lambda: stores[1].create_table("t", timeout=SECONDS, **TABLE), 6 * SECONDS)
+        assert "create_table('t')" in error.message
+    stores[0].create_table("t", timeout=20, **TABLE)
+    stores[0].drop_table("t")
+    assert not any(tables_of(each.name) for each in nodes)
+
+
+def test_an_object_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """Whether others have it is asked of those alone that are there."""
+    ref = stores[1].put(1)
+    with stopped(nodes[1]):
+        assert "get of object" in failure(lambda: stores[0].get(ref, timeout=SECONDS), 2.7 * SECONDS).message
+    assert stores[0].get(ref, timeout=20) == 1
+
+
+def test_a_loader_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """It is made with the loader's timeout."""
+    stores[1].create_table("loaded", **TABLE)
+    table = stores[0].table("loaded")
+    with stopped(nodes[1]):
+        assert "loader of table 'loaded'" in failure(lambda: table.loader(1, timeout=SECONDS), 20).message
+    stores[0].drop_table("loaded")
+
+
+def test_objects_of_a_silent_node_are_deleted(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """Wherever anybody answers; the error names who does not."""
+    ref = stores[2].put(1, copies=3)
+    with stopped(nodes[2]):
+        assert place_of(nodes[2]) in failure(lambda: stores[0].delete(ref), 20).message
+        assert not any(local(each, ref) for each in stores[:2])
+    assert stores[0].delete(ref) == 1
+    assert not local(stores[2], ref)
+
+
+def test_copies_wait_for_a_node_that_is_away(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    agent = nodes[2].agent
+    with stopped(nodes[2]):
+        until(lambda: len(stores[0].nodes()) == 2, "the node to be missed")
+        back = threading.Timer(1, os.kill, (agent, signal.SIGCONT))
+        back.start()
+        ref = stores[0].put(1, copies=3, timeout=30)
+        back.join()
+    assert stores[0].delete(ref) == 1
+
+
+def test_a_node_that_nobody_knows(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """A misspelt name is refused long before the minute that the call has; the error tells the nodes apart."""
+    text = str(failure(lambda: stores[0].create_table("t", node="typo", **TABLE), 30))
+    for node in nodes:
+        assert node.name in text
+        assert place_of(node) in text
+    with pytest.raises(ValueError, match=f"give one of .*{place_of(nodes[0])}"):
+        stores[0].create_table("t", node=stores[0].nodes()[0].name, **TABLE)
+
+
+def test_attach_ends_in_time(nodes: list[Node]) -> None:
+    with stopped(nodes[1]):
+        failure(lambda: cluster.attach(nodes[1].name, timeout=0.5), 5)
+
+
+def test_objects_of_a_lost_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """The last test: their copies can be deleted, and nobody waits a minute for a node that is not there."""
+    alone, two, copied = stores[2].put(1), stores[2].put(2, copies=2), stores[2].put(3, copies=3)
+    assert all(stores[0].contains(each) and stores[1].contains(each) for each in (alone, two, copied))
+    stores[2].close()
+    nodes[2].lose()
+    assert stores[0].contains(two)
+    assert stores[1].contains(two)
+    failure(lambda: stores[0].contains(alone), 20)
+    failure(lambda: stores[0].delete([two, copied, alone]), 20)
+    assert not any(local(each, ref) for each in stores[:2] for ref in (two, copied))
+    nodes[2].restart()
+    until(lambda: len(stores[0].nodes()) == 3, "the node to be back")
+    assert not stores[0].contains(alone)
+    assert stores[0].delete([alone, copied]) == 0
