@@ -469,6 +469,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"draw": "mass", "sampler": di_store.Once()}, "no[ne]* across shards"),
     ({"draw": "mass", "sampler": di_store.Fifo()}, "no[ne]* across shards"),
     ({"draw": "mass", "max_times_sampled": 3}, "fewer draws left"),
+    ({"view": di_store.Group(2, by="n")}, "never be complete"),
     ({"limiter": Band(1, 1.0, -1.0, 2.0)}, "too narrow"),
 ]
 

@@ -98,6 +98,7 @@ def joined(session: Session, token: str | bytes | None, directory: Directory | N
     membership = membership_of(session)
     assert membership is not None
     links = Links(Credentials(token, membership.tls, membership.allow_pickle))
+    links.versions = session.versions
     try:
         here = links.at(membership.address, JOIN_SECONDS)  # so that a wrong token is refused at once
         cluster = Cluster(directory or _directory(membership, links), links, here)
