@@ -243,9 +243,6 @@ def test_a_node_without_a_shard(nodes: list[Node], stores: list[ClusterStore]) -
     assert len({int(number) // 100 for each in third for number in numbers(each.sample(20, timeout=60))}) == 1
 
 
-# --- limits -----------------------------------------------------------------------------------------------------------
-
-
 def test_each_shard_has_its_part_of_the_limits(stores: list[ClusterStore]) -> None:
     table = stores[0].create_table("t", shards="learners", limiter=di_store.MinSize(30), max_bytes="3MiB", **ROWS)
     assert table.capacity == 9000
@@ -290,7 +287,11 @@ def test_draws_by_mass_wait_for_items(stores: list[ClusterStore]) -> None:
         stores[1].table("t").sample(1, timeout=0.1)
     threading.Timer(0.2, table._parts.shards[0].table(60).extend, (step(np.arange(5)),)).start()
     assert set(shards_of(stores[2].table("t").sample(50, timeout=60).keys)) == {0}
-    table.finish()
+    small = stores[1].create_table(
+        "u", shards="learners", draw="mass", limiter=di_store.MinSize(60), **{**ROWS, "capacity": 90}
+    )
+    small._parts.shards[1].table(60).extend(step(np.arange(30)))
+    assert set(shards_of(small.sample(5, timeout=60).keys)) == {1}, "a full shard waits for no other"
     table.reset()
     table.finish()
     with pytest.raises(EndOfData):
@@ -395,9 +396,6 @@ def test_dropped_everywhere(nodes: list[Node], stores: list[ClusterStore]) -> No
         for _ in range(3):
             writer.append(step(np.arange(8)))
             writer.flush()
-
-
-# --- calls ------------------------------------------------------------------------------------------------------------
 
 
 def test_calls_by_key(stores: list[ClusterStore]) -> None:
