@@ -490,6 +490,8 @@ def test_what_needs_one_place_is_refused(nodes: list[Node], stores: list[Cluster
     ):
         with pytest.raises(ValueError, match=match):
             call()
+    with di_store.attach(nodes[0].name) as plain, pytest.raises(StoreError, match="of several stores"):
+        plain.writer([table])
     for call in (lambda: table.at([0]), lambda: table.positions(keys), lambda: table.export(tmp_path / "x")):
         with pytest.raises(StoreError, match="3 shards"):
             call()

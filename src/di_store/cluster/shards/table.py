@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -336,6 +336,15 @@ class ShardedTable(Table):
             f"table {self.name!r} lies in {len(self._parts.shards)} shards: export() writes one table",
             remedy="on each node, di_store.attach() has its shard as a table of that name",
         )
+
+    def _open(self) -> NoReturn:
+        """What calls of one store need of a table."""
+        raise StoreError(
+            f"table {self.name!r} lies in {len(self._parts.shards)} shards, of several stores",
+            remedy="use the calls of this handle; on each node, di_store.attach() has its shard as a table",
+        )
+
+    _writable = _open
 
     # -- shards -------------------------------------------------------------------------------------------------
 
