@@ -34,7 +34,6 @@ def nodes() -> Iterator[list[Node]]:
 
 @pytest.fixture
 def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    """Handles of them all. No table is left when the test ends."""
     made = [cluster.attach(each.name) for each in nodes]
     for each in made:
         assert len(each.nodes()) == 3
@@ -145,7 +144,7 @@ def chances_of(masses: Any, draw: str) -> Any:
 def test_draws_follow_their_probabilities(stores: list[ClusterStore], draw: str, sampler: Any) -> None:
     """Through `sample` and loaders: all learners of a table in local draws, one in draws by mass."""
     filled(stores[0], "t", SIZES, PRIORITIES, draw=draw, sampler=sampler)
-    chances, _ = chances_of(PRIORITIES**0.7 if sampler is SAMPLER else np.ones(60), draw)
+    chances, shares = chances_of(PRIORITIES**0.7 if sampler is SAMPLER else np.ones(60), draw)
     learners = [each.table("t") for each in stores] if draw == "local" else [stores[1].table("t")]
     drawn = []
     for learner in learners:
@@ -159,7 +158,9 @@ def test_draws_follow_their_probabilities(stores: list[ClusterStore], draw: str,
         if draw == "local":
             assert len(set(OF[np.concatenate([numbers(batch) for batch in batches])])) == 1
     assert chi_square(np.concatenate(drawn), chances) > SURE
-    assert stores[2].table("t").stats()["samples"] >= 10_000 * len(learners)
+    if draw == "mass":  # the number from each shard is chance too
+        alone = [numbers(learners[0].sample(1, timeout=60))[0] for _ in range(200)]
+        assert chi_square(OF[alone], shares) > SURE
 
 
 @pytest.mark.parametrize("draw", ["local", "mass"])
@@ -425,7 +426,6 @@ def test_calls_by_key(stores: list[ClusterStore]) -> None:
     assert (table.schema is not None, table.view) == (True, di_store.Step())
     table.reset()
     assert len(far) == 0
-    assert len(table.peek(keys).live) == 12
 
 
 def test_values_without_columns_and_of_any_length(stores: list[ClusterStore]) -> None:
