@@ -178,3 +178,22 @@ def test_how_old_groups_and_uniform_samples_are(store: Any) -> None:
     for _ in range(200):
         table.sample(256)
     assert 450 < table.stats()["sample_age"] < 550
+
+
+def test_what_draws_are_made_in_proportion_to(store: Any) -> None:
+    """Of a table with priorities the sum of p^alpha, and the least one where the sampler keeps it."""
+    priorities = np.array([0.0, 0.5, 2.0, 4.0])
+    expected = {"batch": None, "table": 0.5**0.7}
+    for normalize, least in expected.items():
+        sampler = di_store.Prioritized(0.7, normalize=normalize)  # type: ignore[arg-type]
+        table = store.create_table(normalize, capacity=9, sampler=sampler)
+        table.extend({"x": np.zeros(4)}, priority=priorities)
+        stats = table.stats()
+        assert stats["mass"] == pytest.approx((priorities[1:] ** 0.7).sum())
+        assert stats["least_mass"] == (None if least is None else pytest.approx(least))
+        table.reset()
+        assert (table.stats()["mass"], table.stats()["least_mass"]) == (0.0, None)
+    uniform = store.create_table("uniform", capacity=9)
+    assert (uniform.stats()["mass"], uniform.stats()["least_mass"]) == (0.0, None)
+    uniform.extend({"x": np.zeros(4)})
+    assert (uniform.stats()["mass"], uniform.stats()["least_mass"]) == (4.0, 1.0)

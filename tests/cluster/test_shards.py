@@ -25,21 +25,18 @@ from di_store.cluster.store import ClusterStore
 from di_store.policy.limiters import Band
 from di_store.replay.keys import shards_of
 
-NODES = 3
-
 
 @pytest.fixture(scope="module")
 def nodes() -> Iterator[list[Node]]:
-    with cluster_nodes(f"p-{uuid.uuid4().hex[:12]}", NODES) as running:
+    with cluster_nodes(f"p-{uuid.uuid4().hex[:12]}", 3) as running:
         yield running
 
 
 @pytest.fixture
 def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    """Handles of them all. No table is left when the test ends."""
     made = [cluster.attach(each.name) for each in nodes]
     for each in made:
-        assert len(each.nodes()) == NODES
+        assert len(each.nodes()) == 3
     yield made
     with cluster.attach(nodes[0].name) as last:
         for name in tables_of(nodes):
@@ -47,6 +44,13 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
     assert not tables_of(nodes)
     for each in made:
         each.close()
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with much else to do, a shard may take more than a second to answer."""
+    monkeypatch.setattr("di_store.cluster.shards.shard.LOOK_SECONDS", 20.0)
+    monkeypatch.setattr("di_store.cluster.shards.mass.SHARD_SECONDS", 20.0)
 
 
 def tables_of(nodes: list[Node]) -> set[str]:
@@ -140,7 +144,7 @@ def chances_of(masses: Any, draw: str) -> Any:
 def test_draws_follow_their_probabilities(stores: list[ClusterStore], draw: str, sampler: Any) -> None:
     """Through `sample` and loaders: all learners of a table in local draws, one in draws by mass."""
     filled(stores[0], "t", SIZES, PRIORITIES, draw=draw, sampler=sampler)
-    chances, _ = chances_of(PRIORITIES**0.7 if sampler is SAMPLER else np.ones(60), draw)
+    chances, shares = chances_of(PRIORITIES**0.7 if sampler is SAMPLER else np.ones(60), draw)
     learners = [each.table("t") for each in stores] if draw == "local" else [stores[1].table("t")]
     drawn = []
     for learner in learners:
@@ -154,7 +158,9 @@ def test_draws_follow_their_probabilities(stores: list[ClusterStore], draw: str,
         if draw == "local":
             assert len(set(OF[np.concatenate([numbers(batch) for batch in batches])])) == 1
     assert chi_square(np.concatenate(drawn), chances) > SURE
-    assert stores[2].table("t").stats()["samples"] >= 10_000 * len(learners)
+    if draw == "mass":  # the number from each shard is chance too
+        alone = [numbers(learners[0].sample(1, timeout=60))[0] for _ in range(200)]
+        assert chi_square(OF[alone], shares) > SURE
 
 
 @pytest.mark.parametrize("draw", ["local", "mass"])
@@ -226,6 +232,8 @@ def test_masses_are_asked_again(stores: list[ClusterStore], monkeypatch: pytest.
     learner = stores[1].table("t")
     learner.sample(1, timeout=60)
     monkeypatch.setattr("di_store.cluster.shards.mass.FRESH_SECONDS", 0.0)
+    with learner.loader(300, prefetch=3, timeout=60) as loader:
+        assert all(set(shards_of(next(loader).keys)) == {0, 1, 2} for _ in range(8)), "a shard that was not asked"
     now = np.where(OF == 1, 0.0, 1.0)
     assert learner.update_priorities(keys, now) == 60
     assert chi_square(numbers(learner.sample(2000, timeout=60)), now / 40) > SURE
@@ -241,9 +249,6 @@ def test_a_node_without_a_shard(nodes: list[Node], stores: list[ClusterStore]) -
         shard.table(60).extend(step(np.arange(10) + 100 * shard.number))
     third = [stores[2].table("t") for _ in range(3)]
     assert len({int(number) // 100 for each in third for number in numbers(each.sample(20, timeout=60))}) == 1
-
-
-# --- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_each_shard_has_its_part_of_the_limits(stores: list[ClusterStore]) -> None:
@@ -277,8 +282,6 @@ def test_a_queue_gives_each_item_once(stores: list[ClusterStore]) -> None:
             assert [n % 100 for n in mine if n // 100 == lane] == list(range(10))
         seen += mine
     assert sorted(seen) == sorted(100 * lane + t for lane in range(16) for t in range(10))
-    with pytest.raises(EndOfData):
-        table.sample(1, timeout=60)
 
 
 def test_draws_by_mass_wait_for_items(stores: list[ClusterStore]) -> None:
@@ -290,14 +293,15 @@ def test_draws_by_mass_wait_for_items(stores: list[ClusterStore]) -> None:
         stores[1].table("t").sample(1, timeout=0.1)
     threading.Timer(0.2, table._parts.shards[0].table(60).extend, (step(np.arange(5)),)).start()
     assert set(shards_of(stores[2].table("t").sample(50, timeout=60).keys)) == {0}
-    table.finish()
+    small = stores[1].create_table(
+        "u", shards="learners", draw="mass", limiter=di_store.MinSize(60), **{**ROWS, "capacity": 90}
+    )
+    small._parts.shards[1].table(60).extend(step(np.arange(30)))
+    assert set(shards_of(small.sample(5, timeout=60).keys)) == {1}
     table.reset()
     table.finish()
     with pytest.raises(EndOfData):
         table.sample(1, timeout=60)
-
-
-# --- names ------------------------------------------------------------------------------------------------------------
 
 
 def test_two_creators_make_one_table(stores: list[ClusterStore]) -> None:
@@ -397,9 +401,6 @@ def test_dropped_everywhere(nodes: list[Node], stores: list[ClusterStore]) -> No
             writer.flush()
 
 
-# --- calls ------------------------------------------------------------------------------------------------------------
-
-
 def test_calls_by_key(stores: list[ClusterStore]) -> None:
     """Each key finds its shard, from any handle; those that are gone are not counted."""
     late = {**SCHEMA, "score": di_store.Spec((), "float32", late=True)}
@@ -409,7 +410,6 @@ def test_calls_by_key(stores: list[ClusterStore]) -> None:
     assert far.update(keys[::2], {"score": np.arange(6.0, dtype=np.float32)}) == 6
     assert far.delete(keys[[0, 5]]) == 2
     assert sorted(gone) == sorted(keys[[0, 5]].tolist())
-    assert list(gone) == []
     batch = table.peek(keys)
     assert batch.live.tolist() == [n not in (0, 5) for n in range(12)]
     assert batch.data["score"][2::2].tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
@@ -426,7 +426,6 @@ def test_calls_by_key(stores: list[ClusterStore]) -> None:
     assert (table.schema is not None, table.view) == (True, di_store.Step())
     table.reset()
     assert len(far) == 0
-    assert len(table.peek(keys).live) == 12
 
 
 def test_values_without_columns_and_of_any_length(stores: list[ClusterStore]) -> None:
@@ -463,12 +462,12 @@ def test_a_batch_is_overwritten(stores: list[ClusterStore]) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"shards": None, "draw": "mass"}, 'needs shards="learners"'),
     ({"shards": "some"}, "shards"),
-    ({"draw": "all"}, "draw"),
     ({"draw": "mass", "limiter": di_store.SamplesPerInsert(8, 10, 0.1)}, "count its own draws"),
     ({"draw": "mass", "limiter": di_store.Queue(10)}, "count its own draws"),
     ({"draw": "mass", "sampler": di_store.Once()}, "no[ne]* across shards"),
     ({"draw": "mass", "sampler": di_store.Fifo()}, "no[ne]* across shards"),
     ({"draw": "mass", "max_times_sampled": 3}, "fewer draws left"),
+    ({"view": di_store.Group(2, by="n")}, "never be complete"),
     ({"limiter": Band(1, 1.0, -1.0, 2.0)}, "too narrow"),
 ]
 
@@ -491,6 +490,8 @@ def test_what_needs_one_place_is_refused(nodes: list[Node], stores: list[Cluster
     ):
         with pytest.raises(ValueError, match=match):
             call()
+    with di_store.attach(nodes[0].name) as plain, pytest.raises(StoreError, match="of several stores"):
+        plain.writer([table])
     for call in (lambda: table.at([0]), lambda: table.positions(keys), lambda: table.export(tmp_path / "x")):
         with pytest.raises(StoreError, match="3 shards"):
             call()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 SHARDS = "tests/cluster/test_shards.py"
-LOST = "tests/cluster/test_lost_shards.py"
+LOST = "tests/cluster/test_sharded_writers.py"
 
 MUTANTS = [
     Mutant(

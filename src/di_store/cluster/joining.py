@@ -154,6 +154,7 @@ def joined(
     membership = membership_of(session)
     assert membership is not None
     links = Links(Credentials(token, membership.tls, membership.allow_pickle))
+    links.versions = session.versions
     try:
         here = links.at(membership.address, timeout)  # so that a wrong token is refused at once
         cluster = Cluster(directory or _directory(membership, links), links, here)

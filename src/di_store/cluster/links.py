@@ -46,6 +46,8 @@ class Links:
         self.credentials = credentials
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
         """How tables pickle that are reached through a link: as `Session.abroad`."""
+        self.versions: dict[str, int] | None = None
+        """Of weights: as `Session.versions` of the store of this machine."""
         self._sessions: dict[str, RemoteSession] = {}
         self.closed = False
         self.begin()
@@ -68,7 +70,7 @@ class Links:
             return known
         given = self.credentials
         made = RemoteSession.connect(address, given.token, given.tls, given.allow_pickle, timeout)
-        made.abroad = self.abroad
+        made.abroad, made.near_versions = self.abroad, self.versions
         with self._lock:
             known = self._sessions.get(address)
             if known is None or not _works(known):

@@ -34,13 +34,15 @@ class RemoteSession:
         self.tls = tls  # as `connect` was given it
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
         """How a table of that name pickles, if it is one of a cluster; None: with the address of its store."""
+        self.near_versions: dict[str, int] | None = None
+        """Those of the store of this machine, where a cluster's weights are read; None: the agent's are read."""
         self.kept: dict[Any, Any] = {}
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
 
     @property
     def versions(self) -> dict[str, int]:
         """Of weights, the version of each name that this process last got from `latest`."""
-        return self.link.client.versions
+        return self.link.client.versions if self.near_versions is None else self.near_versions
 
     @property
     def name(self) -> str:
@@ -86,7 +88,7 @@ class RemoteSession:
     def tell_version(self, name: str, timeout: Seconds) -> None:
         """Rows that are inserted carry the version of the weights that this process last got."""
         client = self.link.client
-        version, agent, told = client.versions.get(name, -1), client.agent, client.told
+        version, agent, told = self.versions.get(name, -1), client.agent, client.told
         if told.get(name) != (agent, version) and (version >= 0 or name in told):
             self.link.call("note_version", {"name": name, "version": version}, timeout=timeout, what="insert")
             told[name] = agent, version

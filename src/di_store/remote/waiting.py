@@ -150,20 +150,25 @@ class CallWait:
         now = time.monotonic()
         self._lost_since = self._lost_since or now
         self._connection = None
-        self.reason = reason = str(error)
+        self.reason = str(error)
         out_of_time = self.deadline.left is not None and self.deadline.passed + self._pause >= max(
             self.deadline.timeout or 0.0, GRACE_SECONDS
         )
         if out_of_time or (self.deadline.timeout is None and now - self._lost_since > LOST_SECONDS):
-            if isinstance(error, Silent):
-                self._fail()
-            raise NodeUnavailable(
-                f"{self.what}: node {self._node} does not answer: {reason}",
-                remedy="`di-store status` on that machine shows whether its agent runs; `di-store serve` starts one",
-            )
+            self._give_up(error)
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, 0.5)
+        if self.deadline.over():  # the sleep was longer than it should have been
+            self._give_up(error)
         self.tick()
+
+    def _give_up(self, error: Disconnected) -> NoReturn:
+        if isinstance(error, Silent):
+            self._fail()
+        raise NodeUnavailable(
+            f"{self.what}: node {self._node} does not answer: {error}",
+            remedy="`di-store status` on that machine shows whether its agent runs; `di-store serve` starts one",
+        )
 
     def _why(self, now: float) -> str:
         silent = now - self.deadline.heard

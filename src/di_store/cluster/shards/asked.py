@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable
 from di_store.cluster.node import Node
-from di_store.cluster.shards.division import DRAWS, LOCAL, MASS, check_drawn_by_mass
+from di_store.cluster.shards.division import DRAWS, LOCAL, MASS, check_drawn_by_mass, check_parts
 from di_store.cluster.shards.table import ShardedTable
 from di_store.policy.settings import Settings
 from di_store.replay.keys import MOST_SHARDS
@@ -25,6 +25,7 @@ def check_draw(settings: Settings, shards: object, draw: object) -> str:
         return LOCAL
     config.choice("shards", shards, ("learners",))
     wanted = config.choice("draw", LOCAL if draw is None else draw, DRAWS)
+    check_parts(settings)
     if wanted == MASS:
         check_drawn_by_mass(settings)
     return wanted

@@ -49,14 +49,16 @@ def may_be_drawn(said: TableStats | None) -> bool:
 def by_mass(said: list[TableStats | None]) -> Chances | str:
     """Shares in proportion to the masses, of shards that may be drawn; else why none of it may be drawn now.
 
-    A draw waits until all shards together hold as many items as theirs have to.
+    A draw waits until all shards together hold as many items as theirs have to, or one is full: lanes are not spread
+    evenly, and what it evicts would never be drawn.
     """
     there = [each for each in said if each is not None]
     # mutant: each-shard-begins-by-itself
     size = sum(each["size"] for each in there)
     wanted = sum(each["limiter"]["min_size"] for each in there)
     reasons = [each["limiter"]["sample_reason"] for each in there if each["limiter"]["sample_reason"]]
-    if size < wanted and not all(each["finished"] for each in there):
+    full = any(each["capacity"] is not None and each["size"] >= each["capacity"] for each in there)
+    if size < wanted and not full and not all(each["finished"] for each in there):
         return f"{size} of {wanted} items are there"
     masses = np.array([float(each["mass"] or 0) if each is not None and may_be_drawn(each) else 0.0 for each in said])
     total = masses.sum()

@@ -11,10 +11,24 @@ from dataclasses import replace
 from di_store.policy.limiters import Band, Limiter, MinSize, Queue, SamplesPerInsert, Stack
 from di_store.policy.samplers import Prioritized, Uniform
 from di_store.policy.settings import Settings
+from di_store.policy.views import Group
 
 LOCAL, MASS = "local", "mass"
 """Who draws from a shard: the learners of its node, or every learner from all shards by their masses."""
 DRAWS = (LOCAL, MASS)
+
+
+def check_parts(settings: Settings) -> None:
+    """Refuse settings that no table in parts can have.
+
+    Raises:
+        ValueError: the text explains the mechanism.
+    """
+    if isinstance(settings.view, Group):
+        raise ValueError(
+            f'view={settings.view!r} with shards="learners": the answers of a group may come from several lanes, which '
+            "have different shards, so that it would never be complete; use node= instead of shards="
+        )
 
 
 def check_drawn_by_mass(settings: Settings) -> None:

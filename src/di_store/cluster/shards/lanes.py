@@ -17,7 +17,7 @@ from di_store.base.warned import warn
 from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.routing import chosen, lane_key
 from di_store.columns.column import FLAGS
-from di_store.policy.views import Group, Opaque, Step
+from di_store.policy.views import Opaque, Step
 
 
 class Lanes:
@@ -32,7 +32,7 @@ class Lanes:
     def __init__(self, parts: Parts, lanes: int, autoreset: Autoreset) -> None:
         self._parts = parts
         self._key = secrets.token_bytes(8)
-        self._spans = not isinstance(parts.settings.view, (Step, Opaque, Group))
+        self._spans = not isinstance(parts.settings.view, (Step, Opaque))
         self._skips = autoreset == Autoreset.NEXT_STEP
         self._ends = False  # whether this writer says where episodes end; if not, a cut begins another one
         self._lost: set[int] = set()  # shards that this writer never goes back to

@@ -17,7 +17,6 @@ from numpy.random import Generator, Philox  # here, since numpy's lazy import fa
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import DrawsLost, EndOfData, StoreError, Timeout
-from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.chances import Chances, by_mass, weigh
 from di_store.cluster.shards.joined import Allocate, join
 from di_store.cluster.shards.parts import LOSSES, Parts
@@ -129,18 +128,19 @@ class MassDraws:
         self._chances, self.held = chances, self._n
         return True
 
-    def take(self, beta: float | None, allocate: Allocate | None, seconds: float = SHARD_SECONDS) -> Batch:
+    def take(self, beta: float | None, allocate: Allocate | None, seconds: float | None) -> Batch:
         """Have each shard draw its part, and make one batch of them.
 
         Args:
             beta: exponent of the weights; None: weights are 1.
             allocate: makes the arrays.
-            seconds: that a shard may take.
+            seconds: that a shard may take, at most `SHARD_SECONDS`.
 
         Raises:
             DrawsLost: one of them has not given its part: draw again.
         """
         source, found = self._source, []
+        seconds = SHARD_SECONDS if seconds is None else min(seconds, SHARD_SECONDS)
         assert self._chances is not None
         for shard, count in self._counts:
             try:
@@ -173,7 +173,7 @@ class MassDraws:
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Taken:
         """As `Draws.copy`, in the loader's thread."""
-        return _Taken(self.take(beta, allocate))
+        return _Taken(self.take(beta, allocate, None))
 
     def deliver(self) -> None:
         """As `Draws.deliver`: the shards have delivered their parts."""
@@ -220,7 +220,9 @@ def _chances(source: MassSource, terms: Terms) -> Chances | None:
         source.parts.check_open()
         if terms.stop is not None and terms.stop():
             raise Stopped
-        said = answers.newest(age, 0.0 if terms.now else LOOK_SECONDS)
+        if terms.now and not answers.are_fresh(age):
+            return None
+        said = answers.newest(age)
         found = by_mass(said)
         if isinstance(found, Chances):
             return found
@@ -255,10 +257,8 @@ def sample_by_mass(source: MassSource, terms: Terms, beta: float | None, out: Ba
     draws, left = source.begin(terms.n), countdown(terms.timeout)
     while True:
         draws.draw(Terms(terms.n, left()))
-        seconds = left()
         try:
-            most = SHARD_SECONDS if seconds is None else min(seconds, SHARD_SECONDS)
-            batch = draws.take(beta, None if out is None else Given(out), most)
+            batch = draws.take(beta, None if out is None else Given(out), left())
         except DrawsLost as error:
             if left() == 0:
                 raise Timeout(f"sample of {terms.n} from {source.name} did not come through", error.message) from None

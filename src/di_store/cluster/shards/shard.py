@@ -82,29 +82,38 @@ class Answers:
         self._lock = threading.Lock()
         self._looks: dict[int, threading.Event] = {}
 
-    def newest(self, age: float = FRESH_SECONDS, seconds: float = LOOK_SECONDS) -> list[TableStats | None]:
-        """By shard, what it said at most `age` seconds ago; None: it does not answer.
+    def are_fresh(self, age: float) -> bool:
+        """Whether `newest` need not wait. Those that have to be asked for that are asked."""
+        now = time.monotonic()
+        stale = [each for each in self._shards if not self.is_silent(each) and not self._is_fresh(each, now - age)]
+        for shard in stale:
+            self._ask(shard, now)
+        return all(shard.is_near for shard in stale)
 
-        Args:
-            age: of an answer.
-            seconds: to wait for those that are asked now; 0: None stands for them too.
-        """
+    def newest(self, age: float = FRESH_SECONDS) -> list[TableStats | None]:
+        """By shard, what it said at most `age` seconds ago; None: it does not answer."""
         now = time.monotonic()
         stale = [shard for shard in self._shards if not self._is_fresh(shard, now - age)]
-        looks = [(shard, look) for shard in stale if (look := self._ask(shard, now)) is not None]
-        left = countdown(min(seconds, LOOK_SECONDS))
-        for shard, look in looks:
-            known = self._known.get(shard.number)
-            if known is not None and known.error is not None:
-                continue  # it did not answer the last time
-            if not look.wait(left()) and seconds >= LOOK_SECONDS:
-                text = f"the shard on node {shard.uuid[:12]} did not answer for {LOOK_SECONDS:g} s"
-                self.note_silent(shard, NodeUnavailable(text))
+        for shard in stale:  # all at once
+            self._ask(shard, now)
+        left = countdown(LOOK_SECONDS)
+        for shard in stale:
+            self._wait_for(shard, now - age, left)
         if age > 0:
             for shard in self._shards:  # asked before they are due, nobody waits for these
                 if not self._is_fresh(shard, now - age / 2):
                     self._ask(shard, now)
         return [self._known[each.number].stats if self._is_fresh(each, now - age) else None for each in self._shards]
+
+    def _wait_for(self, shard: Shard, since: float, left: Callable[[], float | None]) -> None:
+        """Wait for what a shard says since then, unless it did not answer the last time."""
+        while not self._is_fresh(shard, since) and not self.is_silent(shard):
+            look = self._ask(shard, time.monotonic())
+            if look is None:
+                return
+            if not look.wait(left()):
+                text = f"the shard on node {shard.uuid[:12]} did not answer for {LOOK_SECONDS:g} s"
+                self.note_silent(shard, NodeUnavailable(text))
 
     def last(self) -> list[TableStats | None]:
         """By shard, what it last said, whenever that was; asks again without waiting. None: it does not answer."""

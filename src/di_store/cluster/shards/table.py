@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -163,13 +163,11 @@ class ShardedTable(Table):
         order: list[Array] = []
         for shard in self._parts.shards:
             at = np.flatnonzero(places == shard.number)
-            if len(at):
+            if len(at) or not (found or len(wanted)):  # of no keys one shard says which outputs there are
                 mine = plain(wanted[at])
                 batch = self._unless_lost(shard, partial(_peek, keys=mine, columns=columns))
                 found.append((shard.number, empty_batch(mine) if batch is None else batch))
                 order.append(at)
-        if not found:
-            return empty_batch(wanted)
         whole = reordered(join(_alike(found)), np.argsort(np.concatenate(order)))
         return self._weighed(whole, self._parts.chances_here() if not self._parts.by_mass else None)
 
@@ -343,6 +341,15 @@ class ShardedTable(Table):
             f"table {self.name!r} lies in {len(self._parts.shards)} shards: export() writes one table",
             remedy="on each node, di_store.attach() has its shard as a table of that name",
         )
+
+    def _open(self) -> NoReturn:
+        """What calls of one store need of a table."""
+        raise StoreError(
+            f"table {self.name!r} lies in {len(self._parts.shards)} shards, of several stores",
+            remedy="use the calls of this handle; on each node, di_store.attach() has its shard as a table",
+        )
+
+    _writable = _open
 
     # -- shards -------------------------------------------------------------------------------------------------
 

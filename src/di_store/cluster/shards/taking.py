@@ -62,7 +62,8 @@ class LaneValues:
         if final is None:
             return None
         if hasattr(final, "items"):
-            return {name: self.final(value, positions, ends) for name, value in final.items()}
+            found = {name: self.final(value, positions, ends) for name, value in final.items()}
+            return None if all(value is None for value in found.values()) else found
         count = _length(final) if not self._axis or isinstance(final, (list, tuple)) else np.asarray(final).shape[1]
         if count == int(ends.sum()) and count != self._lanes:
             positions = np.searchsorted(np.flatnonzero(ends), positions[ends[positions]])

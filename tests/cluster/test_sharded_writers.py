@@ -1,9 +1,10 @@
-"""Tables in parts when an agent is killed, a node is stopped or lost: the other shards go on."""
+"""Writers of tables in parts do what one of a whole table does; agents are killed, nodes stopped and lost."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 import uuid
 from collections.abc import Iterator
@@ -33,9 +34,104 @@ def nodes() -> Iterator[list[Node]]:
         yield running
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine with much else to do, a shard may take more than a second to answer."""
+    monkeypatch.setattr("di_store.cluster.shards.shard.LOOK_SECONDS", 20.0)
+
+
+@pytest.fixture(autouse=True)
+def _no_table_is_left(nodes: list[Node], stores: list[ClusterStore]) -> Iterator[None]:
+    yield
+    for each in (nodes[0], nodes[2]):
+        with di_store.attach(each.name) as plain, cluster.attach(each.name) as last:
+            for name in plain.stats()["tables"]:
+                last.drop_table(name)
+
+
 def rows(numbers: Any, ends: bool = False) -> dict[str, Any]:
     given = step(numbers, ends)
     return {**given, "reward": np.ones(given["n"].shape, np.float32)}
+
+
+Calls = Iterator[tuple[str, dict[str, Any]]]
+
+
+def stepped(rng: np.random.Generator, mode: str) -> Calls:
+    """As a vector environment of 12 lanes that resets itself: the value of a lane counts the steps of its episode."""
+    value, over = 1000 * np.arange(12), np.zeros(12, np.bool_)
+    for _ in range(40):
+        ends = (rng.random(12) < 0.25) & ~over
+        options: dict[str, Any] = {"priority": rng.uniform(0.5, 2, 12)}
+        if mode == "same_step":
+            final = [{"n": v + 1} if e else None for v, e in zip(value.tolist(), ends, strict=True)]
+            options["final"] = np.array(final, object)
+        yield "append", {"step": rows(value, ends), **options}
+        begins = over | ends if mode == "same_step" else over
+        value = np.where(begins, value // 20 * 20 + 20, value + 1)
+        over = ends if mode == "next_step" else np.zeros(12, np.bool_)
+
+
+def by_hand(rng: np.random.Generator) -> Calls:
+    """Some lanes at a time, in all forms that the arguments have."""
+    value = 1000 * np.arange(12)
+    for turn in range(40):
+        some = np.sort(rng.choice(12, rng.integers(1, 13), replace=False))
+        ends = rng.random(len(some)) < 0.25
+        options: dict[str, Any] = {"lane": some, "priority": [None, 1.5, rng.random(len(some))][turn % 3]}
+        if turn % 2:
+            options |= {"lane": np.isin(np.arange(12), some), "next": {"n": value[some] + 1}}
+        elif ends.any():
+            options["final"] = {"n": value[some][ends] + 1}
+        yield "append", {"step": rows(value[some], ends), **options}
+        value[some] = np.where(ends, value[some] // 20 * 20 + 20, value[some] + 1)
+        if turn % 5 == 4:
+            two = rng.permutation(12)[:2]
+            block = value[two] + np.arange(3)[:, None]
+            options = {"lane": two, "priority": [rng.random((3, 2)), rng.random(3), 2.0][turn % 3]}
+            yield "extend", {"steps": rows(block), "next": {"n": block + 1}, **options}
+            yield "end_episode", {"lane": int(two[0]), "discard": turn % 2 == 0}
+            yield "end_episode", {"lane": two[1:], "final": {"n": value[two[1:]] + 3}}
+            value[two] = value[two] // 20 * 20 + 20
+
+
+@pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
+def test_a_writer_writes_what_one_of_a_whole_table_does(stores: list[ClusterStore], mode: str | None) -> None:
+    options: dict[str, Any] = {**ROWS, "schema": COLUMNS, "view": VIEW, "sampler": di_store.Prioritized(1.0)}
+    options["initial_priority"] = 1.0  # "max" is the largest of a shard
+    parts = stores[0].create_table("t", shards="learners", **options)
+    whole = stores[0].create_table("whole", **options)
+    writers = [each.writer(lanes=12, autoreset=mode) for each in (whole, parts)]
+    assert len(set(writers[1]._lanes.at.tolist())) > 1
+    made = 0
+    for method, given in by_hand(np.random.default_rng(3)) if mode is None else stepped(np.random.default_rng(4), mode):
+        one, other = (getattr(writer, method)(**given) for writer in writers)
+        assert one.lanes.tolist() == other.lanes.tolist()
+        assert one.starts.tolist() == other.starts.tolist()
+        left, right = whole.peek(one.keys), parts.peek(other.keys)
+        assert left.live.all()
+        for name, values in left.data.items():
+            assert np.array_equal(values, right.data[name]), (method, name)
+        assert np.array_equal(left.priorities, right.priorities)
+        made += len(one.keys)
+    for writer in writers:
+        writer.close()
+    assert len(parts) == len(whole) >= made > 100
+
+
+def test_rows_carry_the_version_of_the_weights(stores: list[ClusterStore]) -> None:
+    """That this process last got on its machine, into whatever shard they go."""
+    options: dict[str, Any] = {**ROWS, "weights": "policy", "max_staleness": 1}
+    table = stores[0].create_table("t", shards="learners", **options)
+    with table.writer(lanes=LANES) as writer:
+        for version in (1, 2):
+            stores[0].publish("policy", {"w": np.zeros(3)})
+            assert stores[0].latest("policy").version == version  # type: ignore[union-attr]
+            items = writer.append(step(np.arange(LANES)))
+            assert set(shards_of(items.keys)) == {0, 1, 2}
+            assert set(table.peek(items.keys).versions) == {version}
+    single = [table.insert(step(1)) for _ in range(20)]
+    assert set(table.peek(np.concatenate(single)).versions) == {2}
 
 
 def test_rows_are_there_once_after_an_agent_was_killed(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -53,7 +149,6 @@ def test_rows_are_there_once_after_an_agent_was_killed(nodes: list[Node], stores
     assert sorted(numbers(batch)) == sorted(100 * lane + t for lane in range(LANES) for t in range(60))
     assert set(shards_of(batch.keys)) == {0, 1, 2}
     until(lambda: set(shards_of(table.sample(300, timeout=60).keys)) == {0, 1, 2}, "all shards to be drawn from")
-    stores[2].drop_table("t")
 
 
 def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -75,7 +170,6 @@ def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterS
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
     until(lambda: at in shards_of(table.sample(50, timeout=20).keys), "its shard to be back")
-    stores[2].drop_table("t")
 
 
 def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -86,6 +180,8 @@ def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
     next(loader)
     writer.append(step(np.arange(8)))
     store.close()
+    table._parts.answers.forget()
+    began = time.monotonic()
     for call in (
         lambda: table.sample(1),
         lambda: len(table),
@@ -95,7 +191,34 @@ def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
     ):
         with pytest.raises((StoreClosed, WriterClosed)):
             call()
-    stores[2].drop_table("t")
+    assert time.monotonic() - began < 30, "it waits for shards that a closed store cannot reach"
+
+
+def test_a_creator_that_looked_too_early(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between its look and its own word another process has made the table."""
+    made = stores[0].create_table("t", shards="learners", **ROWS)
+    made.insert(step(1))
+    late = stores[1]._everywhere
+    looks, entry = iter([None]), late._entry
+
+    def look(name: str, timeout: float | None) -> Any:
+        return None if next(looks, ...) is None else entry(name, timeout)
+
+    monkeypatch.setattr(late, "_entry", look)
+    assert len(stores[1].create_table("t", shards="learners", exist_ok=True, **ROWS)) == 1
+
+
+@pytest.mark.usefixtures("patient")
+def test_several_threads_hear_of_all_shards(stores: list[ClusterStore]) -> None:
+    """One thread's question may be on its way when another one asks."""
+    table, _ = filled(stores[0], "t", [1, 2, 3])
+    found: list[int] = []
+    threads = [threading.Thread(target=lambda: found.extend(len(table) for _ in range(30))) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [6] * 120
 
 
 def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -133,7 +256,7 @@ def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
     with pytest.raises(NodeUnavailable):
         local.delete(np.array([lost << 56], np.uint64), timeout=0.1)
     for name in "tu":
-        stores[0].drop_table(name, timeout=0.1)
+        stores[0].drop_table(name, timeout=1)
     with di_store.attach(stores[2].name) as plain:
         assert not plain.stats()["tables"]
     assert len(stores[0].create_table("t", shards="learners", **ROWS)._parts.shards) == 2
