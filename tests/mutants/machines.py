@@ -231,6 +231,13 @@ REMOTE = [
         "",
         (INTERRUPTED,),
     ),
+    Mutant(
+        "interrupted-writers-wait-for-room",
+        "remote",
+        "0.0 if self._pipe.interrupted else seconds",
+        "seconds",
+        (f"{INTERRUPTED}::test_the_end_after_an_interrupt_does_not_wait_for_room",),
+    ),
 ]
 
 TRANSFER = "tests/cluster/test_transfer.py"
