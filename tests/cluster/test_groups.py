@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pains import until
 
+import di_store
 from cluster.nodes import Node, cluster_nodes
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreError
@@ -155,3 +156,23 @@ def test_wrong_names(stores: list[ClusterStore]) -> None:
             stores[0].latest("w", group=group)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="library's own"):
         stores[0].publish("di-store/groups", 1, group="g")
+
+
+def whole_number(found: Any) -> int:
+    return int(found.value)
+
+
+def test_who_has_just_joined_gets_the_next_version(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
+    """Without another call: though the publisher has listed the members before; also if its agent is killed."""
+    learner, *members = stores
+    assert learner.publish(name, 1, group=name) == 1
+    assert whole_number(members[0].latest(name, timeout=60, group=name)) == 1
+    assert learner.publish(name, 2, group=name) == 2
+    with di_store.attach(nodes[1].name) as near:
+        assert whole_number(near.latest(name, newer_than=1, timeout=60)) == 2
+    assert whole_number(members[1].latest(name, newer_than=1, timeout=60, group=name)) == 2
+    nodes[0].kill_agent()
+    assert learner.publish(name, 3, group=name) == 3
+    for each in nodes[1:]:
+        with di_store.attach(each.name) as near:
+            assert whole_number(near.latest(name, newer_than=2, timeout=60)) == 3

@@ -314,6 +314,13 @@ CHAIN = [
         "if True:",
         (f"{CHAIN_TESTS}::test_bytes_of_another_version_are_not_published",),
     ),
+    Mutant(
+        "a-list-forgets-who-joined-meanwhile",
+        "chain",
+        "self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined",
+        "[]",
+        (f"{CHAIN_TESTS}::test_who_joins_is_told_though_a_list_of_before_lacks_it",),
+    ),
 ]
 
 MUTANTS = [*WIRE, *DOORS, *REMOTE, *CHAIN]

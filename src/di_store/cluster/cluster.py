@@ -54,9 +54,9 @@ class Cluster:
                 self._nodes, self._looked = found, time.monotonic()
             return self._nodes
 
-    def others(self, timeout: float | None = LOOK_SECONDS) -> list[Node]:
-        """All nodes but this one."""
-        return [each for each in self.nodes(timeout) if each.uuid != self.here.uuid]
+    def others(self, timeout: float | None = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
+        """All nodes but this one. `fresh` as in `nodes`."""
+        return [each for each in self.nodes(timeout, fresh=fresh) if each.uuid != self.here.uuid]
 
     def node(self, text: str, timeout: float | None) -> Node:
         """The node that ``node=`` means; waits until it answers.
