@@ -158,6 +158,21 @@ def test_wrong_names(stores: list[ClusterStore]) -> None:
         stores[0].publish("di-store/groups", 1, group="g")
 
 
+def test_a_name_stays_in_its_group(stores: list[ClusterStore], name: str) -> None:
+    """Also if another process names another group; and what a member publishes for itself is no version of it."""
+    learner, other, member = stores
+    learner.publish(name, 1, group=name)
+    assert member.latest(name, timeout=60, group=name) is not None
+    with pytest.raises(ValueError, match=f"group '{name}' already"):
+        other.publish(name, 99, group=f"{name[:30]}-2")
+    for each in (learner, member):
+        with pytest.raises(ValueError, match="those of a group of nodes: give group="):
+            each.publish(name, 99)
+    assert learner.publish(name, 2, group=name) == 2
+    assert whole_number(member.latest(name, newer_than=1, timeout=60, group=name)) == 2
+    assert other.publish(name, 3, group=name) == 3
+
+
 def whole_number(found: Any) -> int:
     return int(found.value)
 
@@ -176,3 +191,26 @@ def test_who_has_just_joined_gets_the_next_version(nodes: list[Node], stores: li
     for each in nodes[1:]:
         with di_store.attach(each.name) as near:
             assert whole_number(near.latest(name, newer_than=2, timeout=60)) == 3
+
+
+def test_publishers_that_begin_at_the_same_moment(
+    nodes: list[Node], stores: list[ClusterStore], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both get their first version published; the older one takes the name over again."""
+    first, member = stores[0], stores[2]
+    assert member.latest(name, group=name) is None
+    with cluster.attach(nodes[0].name) as second:
+        look, others = first._groups._newest_of, iter([second])
+
+        def publish_meanwhile(*given: Any) -> int:
+            newest = look(*given)
+            for each in others:
+                assert each.publish(name, "second", group=name) == 1
+            return newest
+
+        monkeypatch.setattr(first._groups, "_newest_of", publish_meanwhile)
+        version = first.publish(name, "first", group=name)
+        assert member.latest(name, version=version, timeout=60, group=name).value == "first"  # type: ignore[union-attr]
+        with pytest.raises(StoreError, match="another process"):
+            second.publish(name, "stale", group=name)
+        assert first.publish(name, "again", group=name) == version + 1

@@ -26,6 +26,7 @@ from di_store.objects.weights import Published, Weights, check_own_name
 from di_store.remote.session import RemoteSession
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
+from di_store.spread.record import Known, Record
 
 MEMBERS_SECONDS = 1.0
 """How old a publisher's list of the members may be; and how long it goes on without a directory that did not answer."""
@@ -80,13 +81,14 @@ class GroupWeights:
         self._cluster = cluster
         self._session = session
         self._weights = Weights(session)
+        self._record = Record(session)  # of the agent of this machine
         self.begin()
         _every.add(self)
 
     def begin(self) -> None:
         """Also in a forked child, where another thread of the parent may hold a lock for ever. It publishes anew."""
         self._publishing = threading.Lock()  # one publish at a time: versions are told in their order
-        self._claims: dict[str, _Claim] = {}  # by name; under _publishing
+        self._claims: dict[str, _Claim] = {}  # by name, once a version was published; under _publishing
         self._joined: dict[tuple[str, str], _Joining] = {}
 
     # -- publishing ---------------------------------------------------------------------------------------------
@@ -103,13 +105,18 @@ class GroupWeights:
         left = countdown(check_timeout(timeout))
         self._session.writable()
         with self._publishing:
-            claim = self._claim(group, name, left())
-            version = self._publish(name, tree, keep, claim, left(), durability)
-            try:
-                claim.joins_heard = self._spread(name, version, keep, claim, left())
-            except OldEpoch:
-                raise _replaced(name) from None
-        return version
+            while True:
+                claim = self._claim(group, name, left())
+                version = self._publish(name, tree, keep, claim, left(), durability)
+                try:
+                    claim.joins_heard = self._spread(name, version, keep, claim, left())
+                except OldEpoch:  # of processes that begin at the same time, the one whose version comes last goes on
+                    # mutant: a-first-version-is-refused
+                    if name in self._claims or left() == 0:
+                        raise _replaced(name) from None
+                    continue
+                self._claims[name] = claim
+                return version
 
     def _spread(self, name: str, version: int, keep: int, claim: _Claim, timeout: float | None) -> int:
         """Have the agent send a version; returns how many have joined so far."""
@@ -125,6 +132,16 @@ class GroupWeights:
         left, what = countdown(timeout), f"publish of {name!r}"
         return int(self._agent(left()).call("spread", arguments, timeout=left(), what=what))
 
+    def check_alone(self, name: Any) -> None:
+        """Weights of this name may be published without a group. If not, two nodes would have two values of a version.
+
+        Raises:
+            ValueError: this node knows that they are those of a group.
+        """
+        # mutant: members-publish-for-themselves
+        if isinstance(name, str) and self._record.known(name) != Known():
+            raise ValueError(f"weights {name!r} are those of a group of nodes: give group=, or others another name")
+
     def _publish(self, name: str, tree: Any, keep: int, claim: _Claim, timeout: float | None, durability: str) -> int:
         if claim.least <= self._session.arena.newest(name) or durability == "disk" or tree is None:
             return self._weights.publish(name, tree, keep, None, timeout, durability)
@@ -137,12 +154,8 @@ class GroupWeights:
         left, now = countdown(timeout), time.monotonic()
         claim = self._claims.get(name)
         if claim is None:
-            claim = self._claims[name] = self._first_claim(group, name, left())
-            return claim
-        if claim.word.group != group:
-            raise ValueError(
-                f"weights {name!r} go to group {claim.word.group!r} already: give those of {group!r} another name"
-            )
+            return self._first_claim(group, name, left())
+        _check_of_group(name, claim.word, group)
         if now - claim.away > MEMBERS_SECONDS:
             try:
                 self._check(claim, name, left())
@@ -168,6 +181,8 @@ class GroupWeights:
         while True:
             word = directory.read(_owner_key(name), left())
             before = None if word is None else unpacked(word, Owner)
+            if before is not None:
+                _check_of_group(name, before, group)
             known = self._agent(left()).call("spreading", {"name": name}, timeout=left(), what=f"publish of {name!r}")
             epoch = max(known["epoch"], 0 if before is None else before.epoch) + 1
             after = Owner(self._session.uuid, epoch, group)
@@ -282,6 +297,13 @@ def _owner_key(name: str) -> str:
 def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Arena) -> int:
     """Publish as version `least`, or as the next one if there is one as new."""
     return arena.publish(name, tree, keep, least) or arena.publish(name, tree, keep)
+
+
+def _check_of_group(name: str, word: Owner, group: str) -> None:
+    """ValueError if weights of this name go to another group."""
+    # mutant: a-name-is-of-two-groups
+    if word.group != group:
+        raise ValueError(f"weights {name!r} go to group {word.group!r} already: give those of {group!r} another name")
 
 
 def _replaced(name: str) -> StoreError:
