@@ -264,6 +264,38 @@ def test_pickles_of_another_machine_are_not_loaded(four: list[Member], store_nam
         assert found.value == {1, 2}
 
 
+def test_who_joins_is_told_though_a_list_of_before_lacks_it(four: list[Member]) -> None:
+    """Before the first version and after it; a later list is the truth again. The agent's successor knows of it too."""
+    first, early, late, last = four
+    epoch = first.state()["epoch"] + 1
+
+    def spread(joins: int, members: list[Member], **value: Any) -> tuple[int, int]:
+        version = first.publish(weights(first.newest() + 1, 8))
+        addresses = [each.address for each in members]
+        given = {"name": first.weights, "version": version, "keep": 1, "epoch": epoch, "members": addresses}
+        return version, first.call("spread", **given, joins=joins)
+
+    def join(member: Member, epoch: int) -> None:
+        first.call("joins", name=first.weights, epoch=epoch, member=member.address)
+
+    before = first.state()["joins"]
+    join(early, epoch)
+    version, joins = spread(before, [])
+    wait_for([early], version, 8)
+    join(late, epoch)
+    join(last, epoch - 1)  # it has joined before this publisher listed the members
+    version, joins = spread(joins, [early])
+    wait_for([early, late], version, 8)
+    assert first.state()["members"] == [early.address, late.address]
+    version = first.publish(weights(version + 1, 8))
+    first.served.kill_agent()
+    wait_for([early, late], version, 8)
+    version, joins = spread(joins, [last])
+    wait_for([last], version, 8)
+    assert first.state()["members"] == [last.address]
+    assert joins == first.state()["joins"] == before + 2
+
+
 def test_what_cannot_be_spread(four: list[Member]) -> None:
     first = four[0]
     with pytest.raises(di_store.ObjectNotFound, match="version 1"):

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from pains import until
 
+import di_store
 from cluster.nodes import Node, cluster_nodes
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreError
@@ -155,3 +156,61 @@ def test_wrong_names(stores: list[ClusterStore]) -> None:
             stores[0].latest("w", group=group)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="library's own"):
         stores[0].publish("di-store/groups", 1, group="g")
+
+
+def test_a_name_stays_in_its_group(stores: list[ClusterStore], name: str) -> None:
+    """Also if another process names another group; and what a member publishes for itself is no version of it."""
+    learner, other, member = stores
+    learner.publish(name, 1, group=name)
+    assert member.latest(name, timeout=60, group=name) is not None
+    with pytest.raises(ValueError, match=f"group '{name}' already"):
+        other.publish(name, 99, group=f"{name[:30]}-2")
+    for each in (learner, member):
+        with pytest.raises(ValueError, match="those of a group of nodes: give group="):
+            each.publish(name, 99)
+    assert learner.publish(name, 2, group=name) == 2
+    assert whole_number(member.latest(name, newer_than=1, timeout=60, group=name)) == 2
+    assert other.publish(name, 3, group=name) == 3
+
+
+def whole_number(found: Any) -> int:
+    return int(found.value)
+
+
+def test_who_has_just_joined_gets_the_next_version(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
+    """Without another call: though the publisher has listed the members before; also if its agent is killed."""
+    learner, *members = stores
+    assert learner.publish(name, 1, group=name) == 1
+    assert whole_number(members[0].latest(name, timeout=60, group=name)) == 1
+    assert learner.publish(name, 2, group=name) == 2
+    with di_store.attach(nodes[1].name) as near:
+        assert whole_number(near.latest(name, newer_than=1, timeout=60)) == 2
+    assert whole_number(members[1].latest(name, newer_than=1, timeout=60, group=name)) == 2
+    nodes[0].kill_agent()
+    assert learner.publish(name, 3, group=name) == 3
+    for each in nodes[1:]:
+        with di_store.attach(each.name) as near:
+            assert whole_number(near.latest(name, newer_than=2, timeout=60)) == 3
+
+
+def test_publishers_that_begin_at_the_same_moment(
+    nodes: list[Node], stores: list[ClusterStore], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both get their first version published; the older one takes the name over again."""
+    first, member = stores[0], stores[2]
+    assert member.latest(name, group=name) is None
+    with cluster.attach(nodes[0].name) as second:
+        look, others = first._groups._newest_of, iter([second])
+
+        def publish_meanwhile(*given: Any) -> int:
+            newest = look(*given)
+            for each in others:
+                assert each.publish(name, "second", group=name) == 1
+            return newest
+
+        monkeypatch.setattr(first._groups, "_newest_of", publish_meanwhile)
+        version = first.publish(name, "first", group=name)
+        assert member.latest(name, version=version, timeout=60, group=name).value == "first"  # type: ignore[union-attr]
+        with pytest.raises(StoreError, match="another process"):
+            second.publish(name, "stale", group=name)
+        assert first.publish(name, "again", group=name) == version + 1

@@ -5,26 +5,36 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
+import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from pains import until
+from pains import Program, until
 
 import di_store
 from di_store.remote.writer import RemoteWriter
 
-from .nodes import node
+from .nodes import Node, node
 
 Names = Callable[[], str]
 CHILD = Path(__file__).with_name("interrupted_writer.py")
+ROW = {"n": di_store.Spec((), "i8")}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Node]:
+    with node(f"i-{uuid.uuid4().hex[:12]}") as running:
+        yield running
 
 
 @pytest.mark.parametrize("row", ["small", "large"])
@@ -119,3 +129,68 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
             writer.append({"n": 0})
         os.kill(stopped, signal.SIGCONT)
         assert len(table) == len(rows)
+
+
+ENDING = """
+import sys, threading
+import di_store
+from di_store.remote import leaving
+
+leaving.settle.__defaults__ = (1000.0,)  # how long the end waits for writers that were dropped
+address, name, how = sys.argv[1:]
+store = di_store.connect(address)
+writer = store.table(name).writer()
+
+def tell():
+    while writer._pipe.window.has_room():
+        threading.Event().wait(0.01)
+    print("full", flush=True)
+
+threading.Thread(target=tell).start()
+try:
+    while True:
+        writer.append({"n": 1})
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+if how == "close":
+    try:
+        writer.close(timeout=1000)
+    except di_store.Timeout:
+        print("closed", flush=True)
+"""
+
+
+def test_the_end_after_an_interrupt_does_not_wait_for_room(served: Node) -> None:
+    """What a full queue has not accepted is given up, and the log says how much that is."""
+    with di_store.attach(served.name) as near, ExitStack() as running:
+        tables, children = [], []
+        for how in ("end", "close"):
+            tables.append(near.create_table(how, capacity=10, limiter=di_store.Queue(2), schema=ROW))
+            children.append(running.enter_context(Program(ENDING, served.address, how, how)))
+        for child in children:
+            assert child.line() == "full"
+            child.signal(signal.SIGINT)
+        for table, child, told in zip(tables, children, (["interrupted"], ["interrupted", "closed"]), strict=True):
+            out, err = child.finish()
+            assert out.split() == told
+            assert "gives up 8 rows that node" in err
+            assert len(table) == 2
+
+
+def test_what_a_stopped_agent_has_not_done_is_told(served: Node) -> None:
+    """The call that waits counts, and the silence begins with it: before, nobody had asked."""
+    with served.connect() as store:
+        store.create_table("t", capacity=10, schema=ROW)
+        writer = store.table("t").writer()
+        assert isinstance(writer, RemoteWriter)
+        writer.append({"n": 1}, timeout=60)
+        writer._pipe._heard -= 1_000.0
+        stopped = served.agent
+        os.kill(stopped, signal.SIGSTOP)
+        with pytest.raises(di_store.Timeout, match="a call is not acknowledged") as told:
+            writer.append({"n": 2}, timeout=1)
+        silent = re.search(r"silent for (\d+) s", str(told.value))
+        assert silent is not None
+        assert int(silent[1]) < 500
+        os.kill(stopped, signal.SIGCONT)
+        writer.close()

@@ -231,10 +231,18 @@ REMOTE = [
         "",
         (INTERRUPTED,),
     ),
+    Mutant(
+        "interrupted-writers-wait-for-room",
+        "remote",
+        "0.0 if self._pipe.interrupted else seconds",
+        "seconds",
+        (f"{INTERRUPTED}::test_the_end_after_an_interrupt_does_not_wait_for_room",),
+    ),
 ]
 
 TRANSFER = "tests/cluster/test_transfer.py"
 CHAIN_TESTS = "tests/cluster/test_chain.py"
+GROUP_TESTS = "tests/cluster/test_groups.py"
 
 CHAIN = [
     Mutant(
@@ -306,6 +314,34 @@ CHAIN = [
         "if self._check == self._note.check:",
         "if True:",
         (f"{CHAIN_TESTS}::test_bytes_of_another_version_are_not_published",),
+    ),
+    Mutant(
+        "a-list-forgets-who-joined-meanwhile",
+        "chain",
+        "self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined",
+        "[]",
+        (f"{CHAIN_TESTS}::test_who_joins_is_told_though_a_list_of_before_lacks_it",),
+    ),
+    Mutant(
+        "a-first-version-is-refused",
+        "chain",
+        "if name in self._claims or left() == 0:",
+        "if True:",
+        (f"{GROUP_TESTS}::test_publishers_that_begin_at_the_same_moment",),
+    ),
+    Mutant(
+        "a-name-is-of-two-groups",
+        "chain",
+        "if word.group != group:",
+        "if False:",
+        (f"{GROUP_TESTS}::test_a_name_stays_in_its_group",),
+    ),
+    Mutant(
+        "members-publish-for-themselves",
+        "chain",
+        "if isinstance(name, str) and self._record.known(name) != Known():",
+        "if False:",
+        (f"{GROUP_TESTS}::test_a_name_stays_in_its_group",),
     ),
 ]
 

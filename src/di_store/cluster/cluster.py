@@ -60,9 +60,9 @@ class Cluster:
         """All but this one that were there at the last look. Asks nobody."""
         return [each for each in self._nodes if each.uuid != self.here.uuid]
 
-    def others(self, timeout: float | None = LOOK_SECONDS) -> list[Node]:
-        """All nodes but this one."""
-        return [each for each in self.nodes(timeout) if each.uuid != self.here.uuid]
+    def others(self, timeout: float | None = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
+        """All nodes but this one. `fresh` as in `nodes`."""
+        return [each for each in self.nodes(timeout, fresh=fresh) if each.uuid != self.here.uuid]
 
     def node(self, text: str, timeout: float | None) -> Node:
         """The node that ``node=`` means. Waits until it answers; one that was never seen, for `STARTING_SECONDS`.

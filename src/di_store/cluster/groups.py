@@ -26,22 +26,25 @@ from di_store.objects.weights import Published, Weights, check_own_name
 from di_store.remote.session import RemoteSession
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
+from di_store.spread.record import Known, Record
 
 MEMBERS_SECONDS = 1.0
 """How old a publisher's list of the members may be; and how long it goes on without a directory that did not answer."""
 JOINED_SECONDS = 10.0
 """How often a member looks whether the directory knows it, and asks for what it may have missed."""
 SOON_SECONDS = 2.0
-"""The same, right after it has joined: the publisher may have known of no such member yet."""
+"""The same, if the directory or the publisher's agent did not answer."""
 _NEWEST_SECONDS = 1.0  # a node that does not answer is passed over
 
 
 class _Claim:
     """That this process publishes under a name. Used under the lock of `GroupWeights`."""
 
-    def __init__(self, word: Owner, members: list[Node], least: int) -> None:
+    def __init__(self, word: Owner, members: list[Node], joins: int, least: int) -> None:
         self.word = word
         self.members = members
+        self.joins = joins  # how many had joined before `members` were listed, as the agent counts
+        self.joins_heard = joins  # the same, as it last said
         self.least = least  # the first version is above what others have published
         self.listed = time.monotonic()  # when `members` were
         self.away = float("-inf")  # when the directory last did not answer
@@ -53,6 +56,7 @@ class _Joining:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._next = float("-inf")  # when the directory is asked again; infinity while a thread does. Under `_lock`
+        self.told = ""  # the publisher whose agent knows that this node follows. Of the thread
         self.done = threading.Event()  # the first time
 
     def is_due(self) -> bool:
@@ -63,10 +67,10 @@ class _Joining:
                 self._next = float("inf")
             return due
 
-    def end(self) -> None:
-        """The thread that asked has ended."""
+    def end(self, well: bool) -> None:
+        """The thread that asked has ended; `well`: all have answered."""
         with self._lock:
-            self._next = time.monotonic() + (JOINED_SECONDS if self.done.is_set() else SOON_SECONDS)
+            self._next = time.monotonic() + (JOINED_SECONDS if well else SOON_SECONDS)
         self.done.set()
 
 
@@ -77,13 +81,14 @@ class GroupWeights:
         self._cluster = cluster
         self._session = session
         self._weights = Weights(session)
+        self._record = Record(session)  # of the agent of this machine
         self.begin()
         _every.add(self)
 
     def begin(self) -> None:
         """Also in a forked child, where another thread of the parent may hold a lock for ever. It publishes anew."""
         self._publishing = threading.Lock()  # one publish at a time: versions are told in their order
-        self._claims: dict[str, _Claim] = {}  # by name; under _publishing
+        self._claims: dict[str, _Claim] = {}  # by name, once a version was published; under _publishing
         self._joined: dict[tuple[str, str], _Joining] = {}
 
     # -- publishing ---------------------------------------------------------------------------------------------
@@ -100,21 +105,42 @@ class GroupWeights:
         left = countdown(check_timeout(timeout))
         self._session.writable()
         with self._publishing:
-            claim = self._claim(group, name, left())
-            version = self._publish(name, tree, keep, claim, left(), durability)
-            arguments = {
-                "name": name,
-                "version": version,
-                "keep": keep,
-                "epoch": claim.word.epoch,
-                "members": [each.address for each in claim.members],
-                "own": self._cluster.here.address,
-            }
-            try:
-                self._agent(left()).call("spread", arguments, timeout=left(), what=f"publish of {name!r}")
-            except OldEpoch:
-                raise _replaced(name) from None
-        return version
+            while True:
+                claim = self._claim(group, name, left())
+                version = self._publish(name, tree, keep, claim, left(), durability)
+                try:
+                    claim.joins_heard = self._spread(name, version, keep, claim, left())
+                except OldEpoch:  # of processes that begin at the same time, the one whose version comes last goes on
+                    # mutant: a-first-version-is-refused
+                    if name in self._claims or left() == 0:
+                        raise _replaced(name) from None
+                    continue
+                self._claims[name] = claim
+                return version
+
+    def _spread(self, name: str, version: int, keep: int, claim: _Claim, timeout: float | None) -> int:
+        """Have the agent send a version; returns how many have joined so far."""
+        arguments = {
+            "name": name,
+            "version": version,
+            "keep": keep,
+            "epoch": claim.word.epoch,
+            "members": [each.address for each in claim.members],
+            "own": self._cluster.here.address,
+            "joins": claim.joins,
+        }
+        left, what = countdown(timeout), f"publish of {name!r}"
+        return int(self._agent(left()).call("spread", arguments, timeout=left(), what=what))
+
+    def check_alone(self, name: Any) -> None:
+        """Weights of this name may be published without a group. If not, two nodes would have two values of a version.
+
+        Raises:
+            ValueError: this node knows that they are those of a group.
+        """
+        # mutant: members-publish-for-themselves
+        if isinstance(name, str) and self._record.known(name) != Known():
+            raise ValueError(f"weights {name!r} are those of a group of nodes: give group=, or others another name")
 
     def _publish(self, name: str, tree: Any, keep: int, claim: _Claim, timeout: float | None, durability: str) -> int:
         if claim.least <= self._session.arena.newest(name) or durability == "disk" or tree is None:
@@ -128,16 +154,14 @@ class GroupWeights:
         left, now = countdown(timeout), time.monotonic()
         claim = self._claims.get(name)
         if claim is None:
-            claim = self._claims[name] = self._first_claim(group, name, left())
-        elif claim.word.group != group:
-            raise ValueError(
-                f"weights {name!r} go to group {claim.word.group!r} already: give those of {group!r} another name"
-            )
-        elif now - claim.away > MEMBERS_SECONDS:
+            return self._first_claim(group, name, left())
+        _check_of_group(name, claim.word, group)
+        if now - claim.away > MEMBERS_SECONDS:
             try:
                 self._check(claim, name, left())
                 if now - claim.listed > MEMBERS_SECONDS:
-                    claim.members, claim.listed = self._members(group, left()), now
+                    joins, listed = claim.joins_heard, self._members(group, left(), fresh=True)
+                    claim.members, claim.joins, claim.listed = listed, joins, now
             except NodeUnavailable as error:  # the members that are known go on getting versions
                 logger.warning("publish of %r: %s", name, error.message)
                 claim.away = time.monotonic()
@@ -157,13 +181,15 @@ class GroupWeights:
         while True:
             word = directory.read(_owner_key(name), left())
             before = None if word is None else unpacked(word, Owner)
+            if before is not None:
+                _check_of_group(name, before, group)
             known = self._agent(left()).call("spreading", {"name": name}, timeout=left(), what=f"publish of {name!r}")
             epoch = max(known["epoch"], 0 if before is None else before.epoch) + 1
             after = Owner(self._session.uuid, epoch, group)
             if directory.swap(_owner_key(name), word, packed(after), left()):
-                members = self._members(group, left())
+                members = self._members(group, left(), fresh=True)
                 others = [] if before is None else self._owner(before, left())
-                return _Claim(after, members, self._newest_of([*others, *members], name))
+                return _Claim(after, members, known["joins"], self._newest_of([*others, *members], name))
 
     def _newest_of(self, nodes: list[Node], name: str) -> int:
         """The newest version that any of these has; those that do not answer in time are passed over."""
@@ -202,30 +228,48 @@ class GroupWeights:
                 return found
 
     def _join(self, joining: _Joining, group: str, name: str) -> None:
-        """Have the directory list this node, and its agent ask for the newest version."""
+        """Have the directory list this node, the publisher's agent tell it of versions, and its own get the newest."""
+        well = False
         try:
-            self._ask_in(group, name)
+            well = self._ask_in(joining, group, name)
         except StoreError as error:  # an actor goes on with what it has
             if not self._session.ended():
                 logger.warning("latest(%r, group=%r): %s", name, group, error.message)
         finally:
-            joining.end()
+            joining.end(well)
 
-    def _ask_in(self, group: str, name: str) -> None:
+    def _ask_in(self, joining: _Joining, group: str, name: str) -> bool:
+        """Whether this node gets later versions: a publisher that is not there yet lists it, one that is was told."""
         join(self._cluster, group, LOOK_SECONDS)
         word = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)
         if word is None or (owner := unpacked(word, Owner)).group != group:
-            return
-        nodes = [*self._owner(owner, LOOK_SECONDS), *self._members(group, LOOK_SECONDS)]
+            return True
+        nodes = self._owner(owner, LOOK_SECONDS)
+        if joining.told != owner.maker and (owner.uuid == self._session.uuid or self._tell(name, owner, nodes)):
+            joining.told = owner.maker
+        nodes += self._members(group, LOOK_SECONDS)
         sources = {each.uuid: each.address for each in nodes}
         if sources:
             arguments = {"name": name, "sources": list(sources.values())}
             self._agent(LOOK_SECONDS).call("follow", arguments, timeout=LOOK_SECONDS, what=f"latest({name!r})")
+        return joining.told == owner.maker
+
+    def _tell(self, name: str, owner: Owner, nodes: list[Node]) -> bool:
+        """Tell the publisher's agent that this node follows: its list of the members may be of before."""
+        arguments = {"name": name, "epoch": owner.epoch, "member": self._cluster.here.address}
+        try:
+            for node in nodes:
+                session = self._cluster.links.of(node, LOOK_SECONDS)
+                session.call("joins", arguments, timeout=LOOK_SECONDS, what=f"latest({name!r})")
+        except StoreError as error:  # others may have the newest version
+            logger.info("latest(%r): %s", name, error.message)
+            return False
+        return bool(nodes)
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
-    def _members(self, group: str, timeout: float | None) -> list[Node]:
-        return members(self._cluster, group, timeout)[0]
+    def _members(self, group: str, timeout: float | None, *, fresh: bool = False) -> list[Node]:
+        return members(self._cluster, group, timeout, fresh=fresh)[0]
 
     def _owner(self, owner: Owner, timeout: float | None) -> list[Node]:
         node = None if owner.uuid == self._session.uuid else self._cluster.by_uuid(owner.uuid, timeout)
@@ -253,6 +297,13 @@ def _owner_key(name: str) -> str:
 def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Arena) -> int:
     """Publish as version `least`, or as the next one if there is one as new."""
     return arena.publish(name, tree, keep, least) or arena.publish(name, tree, keep)
+
+
+def _check_of_group(name: str, word: Owner, group: str) -> None:
+    """ValueError if weights of this name go to another group."""
+    # mutant: a-name-is-of-two-groups
+    if word.group != group:
+        raise ValueError(f"weights {name!r} go to group {word.group!r} already: give those of {group!r} another name")
 
 
 def _replaced(name: str) -> StoreError:

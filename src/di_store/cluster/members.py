@@ -25,13 +25,19 @@ def join(cluster: Cluster, group: str, timeout: float | None) -> None:
     cluster.directory.swap(f"group/{group}/{cluster.here.uuid}", None, b"", timeout)
 
 
-def members(cluster: Cluster, group: str, timeout: float | None) -> tuple[list[Node], bool]:
+def members(cluster: Cluster, group: str, timeout: float | None, *, fresh: bool = False) -> tuple[list[Node], bool]:
     """The other nodes of the group, as far as they answer, the same order everywhere; and whether it has any member.
+
+    Args:
+        cluster: of this node.
+        group: its name.
+        timeout: seconds.
+        fresh: also nodes that have come in the last second.
 
     Raises:
         NodeUnavailable: the directory does not answer.
     """
     prefix = f"group/{group}/"
     uuids = {key[len(prefix) :] for key in cluster.directory.listed(prefix, timeout)}
-    there = [each for each in cluster.others(timeout) if each.uuid in uuids]
+    there = [each for each in cluster.others(timeout, fresh=fresh) if each.uuid in uuids]
     return sorted(there, key=lambda node: node.uuid), bool(uuids)

@@ -207,8 +207,10 @@ class ClusterStore(Store):
 
         Raises:
             StoreError: another process has taken the name over. NodeUnavailable: the directory does not answer.
+            ValueError: the name is of another group, or of one and `group` is not given.
         """
         if group is None:
+            self._groups.check_alone(name)
             return super().publish(name, tree, keep=keep, durability=durability, timeout=timeout)
         return self._groups.publish(name, tree, keep, group, timeout, durability)
 

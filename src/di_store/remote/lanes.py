@@ -44,6 +44,13 @@ class Sent:
     def __post_init__(self) -> None:
         self.bytes = sum(each.nbytes for each in self.arrays)
 
+    @property
+    def rows(self) -> int:
+        """How many steps it adds, of all lanes."""
+        if self.record.method not in ("append", "extend"):
+            return 0
+        return len(self.which) * (self.record.lead[0] if self.record.method == "extend" else 1)
+
     def behind_end(self, place: int) -> Sent | None:
         """The rows of one of its lanes behind the first end of an episode there; None: there are none."""
         if self.row_ends is None or not self.row_ends[:, place].any():

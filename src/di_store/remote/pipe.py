@@ -48,6 +48,7 @@ class WriterPipe:
         schema: the columns of its rows, once they are declared.
         lanes: which lanes are in the middle of an episode.
         told: versions of weights that the agent knows this process to have.
+        interrupted: a signal handler has raised in the last call (Ctrl-C): the program wants to end.
     """
 
     def __init__(self, link: Link, arguments: dict[str, Any], lanes: OpenLanes, window: int) -> None:
@@ -56,6 +57,7 @@ class WriterPipe:
         self.schema: Schema | None = None
         self.lanes = lanes
         self.told: dict[str, int] = {}
+        self.interrupted = False
         self._link = link
         self._arguments = {**arguments, "session": self.session}
         self._what = "writer of " + ", ".join(map(repr, arguments["tables"]))
@@ -108,9 +110,13 @@ class WriterPipe:
             raise
 
     def close(self, why: BaseException) -> None:
-        """End it here. Calls that wait raise `why`."""
+        """End it here. Calls that wait raise `why`; the rows that were not accepted are given up."""
+        with self._line.lock:
+            rows = 0 if self._line.closed else self.window.rows
         self.broken = self.broken or why
         self._line.close()
+        if rows:
+            logger.warning("%s gives up %d rows that node %s has not accepted", self._what, rows, self._link.node)
 
     def leave(self, why: BaseException) -> None:
         """The writer was dropped: end it as soon as what it has sent is acknowledged."""
@@ -147,6 +153,7 @@ class WriterPipe:
             self._raise_failure()
         if not window.has_room():
             self._wait(window.has_room, Deadline(timeout), "append")
+        self.interrupted = False
         try:
             with self._line.lock:
                 if not lanes.any_cut:
@@ -159,18 +166,23 @@ class WriterPipe:
             self._line.torn = True
             self._line.hang_up()
             raise
-        if window.has_frame():
-            if window.is_under_way():  # calls come fast: answers too
-                self._line.waited_for = True
-                self._line.read(0, None)
-            else:
-                self._line.pump()
+        try:
+            if window.has_frame():
+                if window.is_under_way():  # calls come fast: answers too
+                    self._line.waited_for = True
+                    self._line.read(0, None)
+                else:
+                    self._line.pump()
+        except BaseException as error:
+            self.interrupted = not isinstance(error, Exception)
+            raise
         return call
 
     def flush(self, timeout: float | None, what: str = "flush") -> None:
         """Wait until everything is acknowledged."""
         if len(self.window):
             self._wait(lambda: not len(self.window), Deadline(timeout), what)
+        self.interrupted = False
         self._raise_failure()
 
     def catch_up(self, timeout: float | None) -> None:
@@ -278,7 +290,7 @@ class WriterPipe:
                 if self.broken is not None:
                     raise self.broken
                 now = time.monotonic()
-                silent = now - self._heard
+                silent = now - max(self._heard, deadline.began)
                 lost = self._line.connection is None
                 if deadline.over() or (lost and deadline.timeout is None and silent > LOST_SECONDS):
                     raise self._late(what, deadline, silent, lost)
@@ -294,13 +306,17 @@ class WriterPipe:
                 patience = now + LOST_SECONDS if left is None else now + left + GRACE_SECONDS
                 if not line.read(seconds, patience) and not done():
                     bell.wait(seconds)
+        except BaseException as error:
+            self.interrupted = not isinstance(error, Exception)
+            raise
         finally:
             line.leave(bell)
 
     def _late(self, what: str, deadline: Deadline, silent: float, lost: bool) -> StoreError:
         """The error of a wait that is over."""
         node = f"node {self._link.node}"
-        reason = self._reason or f"{len(self.window)} calls are not acknowledged"
+        calls = len(self.window) + len(self._asked)
+        reason = self._reason or ("a call is not acknowledged" if calls == 1 else f"{calls} calls are not acknowledged")
         if lost:
             return NodeUnavailable(f"{what} of {self._what}: {node} does not answer: {reason}")
         culprit = f"{node}, silent for {silent:.0f} s" if silent > 1.5 else node

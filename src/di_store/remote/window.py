@@ -70,6 +70,11 @@ class Window:
         """Number of the first call that is not acknowledged."""
         return self._sent[0].record.seq if self._sent else None
 
+    @property
+    def rows(self) -> int:
+        """How many rows are not acknowledged."""
+        return sum(each.rows for each in self._sent)
+
     def has_room(self) -> bool:
         """Whether one more call may be on its way."""
         return len(self._sent) < self.most_calls and self._bytes < WINDOW_BYTES

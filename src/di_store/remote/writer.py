@@ -240,6 +240,8 @@ class RemoteWriter(Writer):
         call = Sent(
             Record(0, "close", [], {}), [], self._pipe.lanes.every, np.ones(len(self._pipe.lanes.every), np.bool_)
         )
+        # mutant: interrupted-writers-wait-for-room
+        seconds = 0.0 if self._pipe.interrupted else seconds  # what is on its way has a second
         try:
             self._pipe.ask("close", {"timeout": seconds}, seconds, call)
         except EndOfData:

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import OldEpoch
@@ -107,8 +109,8 @@ class Chain:
             # mutant: old-epochs-are-accepted
             if note.epoch < known.epoch:
                 raise OldEpoch(f"weights {note.name!r} of epoch {note.epoch} came, epoch {known.epoch} is known")
-            members = known.members if note.epoch == known.epoch else []
-            return Known(note.epoch, note.keep, note.chain, note.place, members, known.own)
+            after = known if note.epoch == known.epoch else known.replaced()
+            return msgspec.structs.replace(after, epoch=note.epoch, keep=note.keep, chain=note.chain, place=note.place)
 
         # Before the answer: this agent may die, and its successor then asks the chain.
         self.here.record.update(self.name, change)

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 from di_store.base import config
 from di_store.base.errors import ObjectNotFound, OldEpoch, StoreError
 from di_store.objects.weights import check_own_name
@@ -49,8 +51,8 @@ class Chains:
     def _take_up(self) -> None:
         try:
             for name, known in self._here.record.read().items():
-                if known.members:
-                    self._of(name)[1].tell(known.members, known.own, first=True)
+                if known.own and known.told:
+                    self._of(name)[1].tell(known.told, known.own, first=True)
                 if known.chain:
                     self._ask(name)
         except (StoreError, RuntimeError) as error:
@@ -83,8 +85,10 @@ class Chains:
 
     # -- calls of this machine ----------------------------------------------------------------------------------
 
-    def spread(self, name: Any, version: Any, keep: Any, epoch: Any, members: Any, own: Any = None) -> None:
-        """Send a version that was published here to all members; returns at once.
+    def spread(
+        self, name: Any, version: Any, keep: Any, epoch: Any, members: Any, own: Any = None, joins: Any = None
+    ) -> int:
+        """Send a version that was published here to all members; returns at once, how many have joined so far.
 
         Args:
             name: of the weights.
@@ -93,6 +97,8 @@ class Chains:
             epoch: of this publisher. A later publisher of the name has a higher one.
             members: addresses of the other nodes, in the order of the chain. Empty: nothing is sent any more.
             own: address of this node; None: as `di-store serve` printed it.
+            joins: how many had joined, as the last call or `spreading` said, before `members` were listed. Nodes that
+                have joined since are told too. None: those in the list alone.
 
         Raises:
             OldEpoch: a later publisher is known here. ObjectNotFound: there is no such version. StoreFull: what this
@@ -103,6 +109,7 @@ class Chains:
         era = _count("epoch", epoch, 0)
         address = self._here.own if own is None else check_addresses([own])[0]
         others = [each for each in dict.fromkeys(check_addresses(members)) if each != address]
+        listed = _MOST if joins is None else _count("joins", joins, 0)
         newest = self._here.session.arena.newest(name)
         if newest < number:
             raise ObjectNotFound(
@@ -113,12 +120,37 @@ class Chains:
         def change(known: Known) -> Known:
             if era < known.epoch:
                 raise OldEpoch(f"weights {name!r}: epoch {era} publishes, epoch {known.epoch} is known here")
-            return Known(era, kept, [], 0, others, address)
+            return Known(era, kept, [], 0, others, address, known.joined_since(listed), known.joins)
 
-        self._here.record.update(name, change)
+        known = self._here.record.update(name, change)
         chain, telling = self._of(name)
         chain.raise_epoch(era)
-        telling.tell(others, address)
+        telling.tell(known.told, address)
+        return known.joins
+
+    def joins(self, name: Any, epoch: Any, member: Any) -> None:
+        """Of the publisher's agent: a node follows a name from now on. It asks itself for what was published before.
+
+        Args:
+            name: of the weights.
+            epoch: of the publisher that the node knows. It has joined before a later one listed the members.
+            member: address of the node.
+
+        Raises:
+            StoreFull: what this agent's successor must know did not fit. ValueError, TypeError: other arguments.
+        """
+        check_own_name(name)
+        era, address = _count("epoch", epoch, 0), check_addresses([member])[0]
+
+        def change(known: Known) -> Known:
+            if era < known.epoch:
+                return known
+            joined = [*(each for each in known.joined if each != address), address]
+            return msgspec.structs.replace(known, joined=joined, joins=known.joins + 1)
+
+        known = self._here.record.update(name, change)
+        if known.own and known.epoch == era:  # else its members are told once this epoch has a version here
+            self._of(name)[1].add(address)
 
     def follow(self, name: Any, sources: Any) -> None:
         """Get the newest version of a name from nodes that may have it; returns at once. Later notes bring the rest.
@@ -135,7 +167,7 @@ class Chains:
         chain = [each for each in dict.fromkeys(check_addresses(sources)) if each != self._here.own]
 
         def change(known: Known) -> Known:
-            return Known(known.epoch, known.keep, chain, len(chain), known.members, known.own)
+            return msgspec.structs.replace(known, chain=chain, place=len(chain))
 
         self._here.record.update(name, change)
         if chain:
@@ -145,9 +177,10 @@ class Chains:
         """How far a name is: for people, and for whoever decides who publishes.
 
         Returns:
-            `newest` version here, `epoch`, `members`, those `missing` that have not taken the newest, `stale` (a member
-            knows a later publisher), and of the transfer into this node `version`, `have` bytes, `source`, `wanted`
-            version after it; `asks` (the sources have not answered); bytes `sent` and `received` by this agent.
+            `newest` version here, `epoch`, `members`, how many have joined (`joins`), those `missing` that have not
+            taken the newest, `stale` (a member knows a later publisher), and of the transfer into this node `version`,
+            `have` bytes, `source`, `wanted` version after it; `asks` (the sources have not answered); bytes `sent` and
+            `received` by this agent.
         """
         check_own_name(name)
         chain, telling = self._of(name)
@@ -155,7 +188,8 @@ class Chains:
         return {
             "newest": max(0, self._here.session.arena.newest(name)),
             "epoch": known.epoch,
-            "members": known.members,
+            "members": known.told,
+            "joins": known.joins,
             "missing": telling.missing,
             "stale": telling.stale,
             **chain.status(),
@@ -173,7 +207,7 @@ class Chains:
         chain, telling = self._of(found.name)
         known = self._here.record.known(found.name)
         word = chain.accept(found)
-        if known.members and known.epoch < found.epoch:
+        if known.own and known.epoch < found.epoch:
             telling.tell([], known.own)  # this node was the publisher
         chain.begin(pull)
         return word
@@ -197,6 +231,7 @@ def _count(option: str, value: Any, least: int) -> int:
 CALLS: dict[str, Callable[..., Any]] = {
     "spread": Chains.spread,
     "follow": Chains.follow,
+    "joins": Chains.joins,
     "spreading": Chains.spreading,
     "note": Chains.note,
     "newest": Chains.newest,

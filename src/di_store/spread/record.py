@@ -30,6 +30,8 @@ class Known(msgspec.Struct, array_like=True, frozen=True):
         place: of this node in the chain; its length: not in it.
         members: whom to tell of new versions: this node has the publisher; empty: it has not.
         own: address of this node, as the members reach it.
+        joined: nodes that have joined since the publisher listed the members, in this order: they are told too.
+        joins: how many have joined in all: so a list of the members says which of them it may lack.
     """
 
     epoch: int = 0
@@ -38,6 +40,23 @@ class Known(msgspec.Struct, array_like=True, frozen=True):
     place: int = 0
     members: list[str] = []
     own: str = ""
+    joined: list[str] = []
+    joins: int = 0
+
+    @property
+    def told(self) -> list[str]:
+        """All that are to be told of new versions."""
+        return list(dict.fromkeys([*self.members, *self.joined]))
+
+    def replaced(self) -> Known:
+        """The publisher is elsewhere now. Who has joined stays: it may know of a later one that begins here."""
+        return msgspec.structs.replace(self, members=[], own="")
+
+    def joined_since(self, joins: int) -> list[str]:
+        """Those that have joined after so many had, and perhaps some before them."""
+        later = max(0, self.joins - joins)
+        # mutant: a-list-forgets-who-joined-meanwhile
+        return self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined
 
 
 class Groups(msgspec.Struct):

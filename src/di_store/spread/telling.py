@@ -59,6 +59,15 @@ class Telling:
                 threading.Thread(target=self._run, name="di-store tell", daemon=True).start()
                 self._runs = True  # the thread waits for `_changed`, so it sees this
 
+    def add(self, member: str) -> None:
+        """Tell one more node of what `tell` is called for, or was and nobody has been told of yet.
+
+        Afterwards it asks for the newest version (`Chain.newest`): that of the last announcement, or a later one.
+        """
+        with self._changed:
+            if member not in self._members:
+                self._members.append(member)
+
     def wake(self) -> None:
         """The agent ends, for example: look."""
         with self._changed:
@@ -150,7 +159,7 @@ class Telling:
         logger.warning("weights %r are not sent any more: %s", note.name, error)
 
         def change(known: Known) -> Known:
-            return known if known.epoch > note.epoch else Known(known.epoch, known.keep, known.chain, known.place)
+            return known if known.epoch > note.epoch else known.replaced()
 
         try:
             self._here.record.update(note.name, change)
