@@ -58,6 +58,21 @@ def nodes(etcd: Etcd) -> Iterator[list[Node]]:
         ]
 
 
+@contextmanager
+def stopped(etcd: Etcd) -> Iterator[Callable[[], None]]:
+    """All members are stopped. It gives what has them go on."""
+
+    def send(number: int) -> None:
+        for each in etcd.members:
+            each.send_signal(number)
+
+    send(signal.SIGSTOP)
+    try:
+        yield partial(send, signal.SIGCONT)
+    finally:
+        send(signal.SIGCONT)
+
+
 def test_words(directory: EtcdDirectory, etcd: Etcd) -> None:
     assert directory.read("table/a", SECONDS) is None
     assert directory.swap("table/a", None, b"first", SECONDS)
@@ -87,7 +102,7 @@ def test_one_of_many_wins(directory: EtcdDirectory) -> None:
     assert directory.read("count", SECONDS) == b"80"
 
 
-def test_a_cluster(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_cluster(etcd: Etcd, nodes: list[Node], stores: list[ClusterStore]) -> None:
     table = stores[0].create_table("t", **TABLE)
     with pytest.raises(TableExists):
         stores[1].create_table("t", **TABLE)
@@ -103,30 +118,11 @@ def test_a_cluster(nodes: list[Node], stores: list[ClusterStore]) -> None:
     assert found.value == 1
     stores[2].drop_table("t")
     assert {each.address for each in stores[0].nodes()} == {each.address for each in nodes}
-
-
-@contextmanager
-def stopped(etcd: Etcd) -> Iterator[Callable[[], None]]:
-    """All members are stopped. It gives what has them go on."""
-
-    def send(number: int) -> None:
-        for each in etcd.members:
-            each.send_signal(number)
-
-    send(signal.SIGSTOP)
-    try:
-        yield partial(send, signal.SIGCONT)
-    finally:
-        send(signal.SIGCONT)
-
-
-def test_a_get_waits_for_etcd(etcd: Etcd, nodes: list[Node]) -> None:
-    """Where an object lies is asked for as long as the call has time."""
-    with cluster.attach(nodes[0].name) as one, cluster.attach(nodes[1].name) as two, stopped(etcd) as go_on:
-        ref = two.put(1)
+    ref = stores[1].put(1)
+    with cluster.attach(nodes[0].name) as fresh, stopped(etcd) as go_on:  # it does not know yet where the object lies
         back = threading.Timer(2, go_on)
         back.start()
-        assert one.get(ref, timeout=SECONDS) == 1
+        assert fresh.get(ref, timeout=SECONDS) == 1
         back.join()
 
 

@@ -12,16 +12,28 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from pains import until
+from pains import Program, until
 
 from cluster.nodes import Node, cluster_nodes
 from cluster.test_cluster import TABLE, local, tables_of
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
+from di_store.cluster import cluster as seen
 from di_store.cluster.store import ClusterStore
 from di_store.remote.address import Address
 
 SECONDS = 1.0
+CALLS = """
+import sys
+from di_store import cluster
+from di_store.objects.refs import Ref
+store = cluster.attach(sys.argv[1])
+for line in sys.stdin:
+    try:
+        print(eval("store." + line), flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -67,6 +79,12 @@ def failure(call: Callable[[], Any], most: float) -> StoreError:
     raise AssertionError(f"it took longer than {most:g} s")
 
 
+def called(program: Program, text: str) -> str:
+    """What a call of another process's store gives, as text; or the type of the error, and its text."""
+    program.say(text)
+    return program.line()
+
+
 def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """What was made is taken back behind the call. Its error names the call, not what that is made of."""
     stores[0].create_table("first", timeout=20, **TABLE)
@@ -96,20 +114,13 @@ def test_a_loader_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]
     stores[0].drop_table("loaded")
 
 
-def test_objects_of_a_silent_node_are_deleted(stores: list[ClusterStore], nodes: list[Node]) -> None:
-    """Wherever anybody answers; the error names who does not."""
-    ref = stores[2].put(1, copies=3)
-    with stopped(nodes[2]):
-        assert place_of(nodes[2]) in failure(lambda: stores[0].delete(ref), 20).message
-        assert not any(local(each, ref) for each in stores[:2])
-    assert stores[0].delete(ref) == 1
-    assert not local(stores[2], ref)
-
-
 def test_copies_wait_for_a_node_that_is_away(stores: list[ClusterStore], nodes: list[Node]) -> None:
     agent = nodes[2].agent
     with stopped(nodes[2]):
         until(lambda: len(stores[0].nodes()) == 2, "the node to be missed")
+        text = str(failure(lambda: stores[0].create_table("t", node=nodes[2].name, timeout=0, **TABLE), 20))
+        assert f"{place_of(nodes[2])} (store {nodes[2].name}, " in text
+        assert "does not answer" in text
         back = threading.Timer(1, os.kill, (agent, signal.SIGCONT))
         back.start()
         ref = stores[0].put(1, copies=3, timeout=30)
@@ -117,8 +128,11 @@ def test_copies_wait_for_a_node_that_is_away(stores: list[ClusterStore], nodes: 
     assert stores[0].delete(ref) == 1
 
 
-def test_a_node_that_nobody_knows(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_a_node_that_nobody_knows(
+    stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A misspelt name is refused long before the minute that the call has; the error tells the nodes apart."""
+    monkeypatch.setattr(seen, "STARTING_SECONDS", 0.5)
     text = str(failure(lambda: stores[0].create_table("t", node="typo", **TABLE), 30))
     for node in nodes:
         assert node.name in text
@@ -132,18 +146,28 @@ def test_attach_ends_in_time(nodes: list[Node]) -> None:
         failure(lambda: cluster.attach(nodes[1].name, timeout=0.5), 5)
 
 
-def test_objects_of_a_lost_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
-    """The last test: their copies can be deleted, and nobody waits a minute for a node that is not there."""
-    alone, two, copied = stores[2].put(1), stores[2].put(2, copies=2), stores[2].put(3, copies=3)
-    assert all(stores[0].contains(each) and stores[1].contains(each) for each in (alone, two, copied))
-    stores[2].close()
-    nodes[2].lose()
-    assert stores[0].contains(two)
-    assert stores[1].contains(two)
-    failure(lambda: stores[0].contains(alone), 20)
-    failure(lambda: stores[0].delete([two, copied, alone]), 20)
-    assert not any(local(each, ref) for each in stores[:2] for ref in (two, copied))
-    nodes[2].restart()
-    until(lambda: len(stores[0].nodes()) == 3, "the node to be back")
-    assert not stores[0].contains(alone)
-    assert stores[0].delete([alone, copied]) == 0
+def test_a_node_that_is_lost_and_comes_back(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """The last test: the node has the directory's words too. Its new store is used by who has spoken to the old one."""
+    alone, two, copied = stores[0].put(1), stores[0].put(2, copies=2), stores[0].put(3, copies=3)
+    assert all(stores[at].contains(each) for at in (1, 2) for each in (alone, two, copied))
+    with Program(CALLS, nodes[1].name) as other:
+        assert called(other, f"get(Ref.parse('{two.id}'))") == "2"
+        assert called(other, f"contains(Ref.parse('{alone.id}'))") == "True"
+        assert called(other, "create_table('old', capacity=3).name") == "old"
+        stores[0].close()
+        nodes[0].lose()
+        assert all(stores[at].contains(two) for at in (1, 2))
+        failure(lambda: stores[1].contains(alone), 20)
+        assert place_of(nodes[0]) in failure(lambda: stores[1].delete([two, copied, alone]), 20).message
+        assert not any(local(each, ref) for each in stores[1:] for ref in (two, copied))
+        nodes[0].restart()
+        with cluster.attach(nodes[0].name) as store:
+            new = store.put([2, 3])
+            store.create_table("new", timeout=20, **TABLE)
+        assert called(other, f"get(Ref.parse('{new.id}'), timeout=20)") == "[2, 3]"
+        assert "NodeUnavailable" in called(other, f"get(Ref.parse('{alone.id}'))")
+        assert called(other, "table('new', timeout=20).name") == "new"
+        assert called(other, f"create_table('there', capacity=3, node='{nodes[0].name}').name") == "there"
+        assert called(other, "get(store.put(5, copies=3))") == "5"
+    assert not stores[1].contains(alone)
+    assert stores[1].delete([alone, copied]) == 0

@@ -79,8 +79,10 @@ class Cluster:
                 found = self.nodes(left(), fresh=True)
                 return called(found, text)
             except NodeUnavailable:
-                is_known = any(each.is_called(text) for each in list(self._known.values()))
-                if left() == 0 or (found is not None and not is_known and starting() == 0):
+                known = [each for each in list(self._known.values()) if each.is_called(text)]
+                if found is not None and left() == 0 and known:
+                    raise NodeUnavailable(f"node {known[-1].place} does not answer") from None
+                if left() == 0 or (found is not None and not known and starting() == 0):
                     raise
             time.sleep(_PAUSE_SECONDS)
 
