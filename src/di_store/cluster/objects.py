@@ -30,7 +30,6 @@ from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
-from di_store.remote.address import Address
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
@@ -269,7 +268,7 @@ class ClusterObjects:
         for raw in copied:
             self._delete_copies(raw)
         if lost:
-            which = ", ".join(f"{each.name} ({Address.parse(each.address).node})" for each in lost.values())
+            which = ", ".join(each.place for each in lost.values())
             raise NodeUnavailable(
                 f"delete: {which} does not answer, and may still have objects; all other nodes have deleted theirs",
                 remedy="delete them again when it is back; if it is lost, so are they",
