@@ -7,7 +7,7 @@ Run as root, from the repository root, with the environment of the tests::
 Each node is a `di-store serve` in a network namespace of its own, all on one machine; a bridge connects them, and `tbf`
 limits each link in both directions. Rounds with one receiver and with all take turns. For each round with all it prints
 how long the slowest took, as a ratio to one receiver, and the most bytes on a link, as a ratio to those of the version.
-With ``--fault stop`` or ``--fault kill`` the first of the chain is stopped or killed half way, and the others are timed.
+With ``--fault stop`` or ``--fault kill`` the first of the chain is stopped or killed half way, and the others timed.
 """
 
 from __future__ import annotations
@@ -176,7 +176,10 @@ def main() -> None:
             one, _ = measure(nodes[:2], 2 * number, size, "")
             many, most = measure(nodes, 2 * number + 1, size, asked.fault)
             ratios.append(many / one)
-            print(f"one {one:.2f} s, {asked.members} {many:.2f} s: {ratios[-1]:.3f}; most on a link {most:.3f}", flush=True)
+            print(
+                f"one {one:.2f} s, {asked.members} {many:.2f} s: {ratios[-1]:.3f}; most on a link {most:.3f}",
+                flush=True,
+            )
         print(f"median ratio {statistics.median(ratios):.3f}")
 
 
