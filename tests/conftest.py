@@ -70,6 +70,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
+    # Files whose tests mostly wait for other processes come first: at the end they would run alone.
+    items.sort(key=lambda item: (item.path.parent.name != "cluster", item.path.name != "test_ray.py"))
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from cli_run import command, run
 from pains import until
 
 import di_store
+from cluster.nodes import stop
 from cluster.served import TOKEN, ServedStore
 from di_store.agent import holder
 from di_store.agent.holder import Holder, Serving
@@ -84,7 +85,7 @@ def test_a_signal_ends_both(serve: Serve, number: signal.Signals) -> None:
 
 def test_a_stopped_agent_does_not_keep_the_holder(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve()
-    os.kill(served.agent, signal.SIGSTOP)
+    stop(served.agent)
     served.process.send_signal(signal.SIGTERM)
     assert served.process.wait(60) == 0
     assert gone(served.agent)

@@ -24,7 +24,7 @@ from pains import Program, until
 import di_store
 from di_store.remote.writer import RemoteWriter
 
-from .nodes import Node, node
+from .nodes import Node, node, stop
 
 Names = Callable[[], str]
 CHILD = Path(__file__).with_name("interrupted_writer.py")
@@ -94,7 +94,7 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
         append()
         writer.flush()
         stopped = served.agent
-        os.kill(stopped, signal.SIGSTOP)
+        stop(stopped)
 
         def fill() -> None:
             while True:
@@ -123,7 +123,7 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
         assert rows == sorted(set(rows)), "a row came twice"
         assert set(made) <= set(rows) <= set(range(next(numbers)))
         assert len(made[1].keys) == 1
-        os.kill(stopped, signal.SIGSTOP)
+        stop(stopped)
         interrupted(writer.close)
         with pytest.raises(di_store.WriterClosed):
             writer.append({"n": 0})
@@ -186,7 +186,7 @@ def test_what_a_stopped_agent_has_not_done_is_told(served: Node) -> None:
         writer.append({"n": 1}, timeout=60)
         writer._pipe._heard -= 1_000.0
         stopped = served.agent
-        os.kill(stopped, signal.SIGSTOP)
+        stop(stopped)
         with pytest.raises(di_store.Timeout, match="a call is not acknowledged") as told:
             writer.append({"n": 2}, timeout=1)
         silent = re.search(r"silent for (\d+) s", str(told.value))

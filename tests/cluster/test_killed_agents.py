@@ -18,7 +18,7 @@ from pains import until
 
 import di_store
 
-from .nodes import Node, node
+from .nodes import Node, node, stop
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was started anew:RuntimeWarning")
 Names = Callable[[], str]
@@ -184,7 +184,7 @@ def test_a_stopped_agent_holds_no_call_beyond_its_deadline(store_name: Names) ->
         table.insert({"n": 1})
         writer = table.writer()
         stopped = served.agent
-        os.kill(stopped, signal.SIGSTOP)
+        stop(stopped)
         for call in (
             lambda: store.get("00" * 20, timeout=0.2),
             lambda: table.sample(1, timeout=0.2),

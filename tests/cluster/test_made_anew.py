@@ -12,7 +12,7 @@ import pytest
 
 import di_store
 from cluster.far import open_far
-from cluster.nodes import node
+from cluster.nodes import node, stop
 
 Call = Callable[[di_store.Table], Any]
 
@@ -103,7 +103,7 @@ def test_what_was_made_of_the_old_table_under_another_agent(store_name: Callable
         writer.append({"n": 1})
         writer.flush()
         agent = served.agent
-        os.kill(agent, signal.SIGSTOP)  # nobody comes back to a table between the drop and the new one
+        stop(agent)  # nobody comes back to a table between the drop and the new one
         anew = made_anew(near)
         os.kill(agent, signal.SIGKILL)
         with pytest.raises(di_store.TableNotFound):
