@@ -55,7 +55,7 @@ class Place:
         serve = ["-m", "di_store", "serve", self.name, "--memory", memory, "--listen", f"{self.address}:7370"]
         self.holder = self._start(*serve, "--plaintext", "--json")
         told = json.loads(self.read(self.holder))
-        self.served, self.agent = told["address"], told["agent"]
+        self.served = told["address"]
         self.process = self._start(os.path.abspath(__file__), "--role", self.name, "--at", self.served)
         assert self.read(self.process) == "ready"
 
@@ -127,8 +127,8 @@ def measure(places: list[Place], number: int, size: int, fault: str) -> tuple[fl
         while victim.sent()[0] - before[1][0] < size / 2:
             time.sleep(0.005)
         found = subprocess.run(["pgrep", "-P", str(victim.holder.pid)], capture_output=True, text=True).stdout.split()
-        for pid in [victim.agent] if fault == "kill" else [int(each) for each in found]:
-            os.kill(pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+        for pid in found:  # the agent, and the one that waits to take its place: killed, another pair is started
+            os.kill(int(pid), signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
     ended = [json.loads(each.read(each.process))[1] for each in members if each is not victim]
     if fault == "stop" and victim is not None:
         for pid in found:
