@@ -62,6 +62,11 @@ class Node:
             return [int(each) for each in file.read().split()]
 
     @property
+    def pids(self) -> list[int]:
+        """All of its processes."""
+        return [self.process.pid, *self.agents()]
+
+    @property
     def agent(self) -> int:
         """Of the agent that serves: it alone has the store."""
         until = time.monotonic() + SERVED_SECONDS
@@ -105,6 +110,18 @@ def stop(pid: int) -> None:
     """SIGSTOP, and wait until it holds: a process with several threads runs on for a moment."""
     os.kill(pid, signal.SIGSTOP)
     until(lambda: status(pid)["State"].startswith("T"), "the process to stop")
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    """Processes that are stopped until the block ends; of a whole node: `Node.pids`."""
+    try:
+        for pid in pids:
+            stop(pid)
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @contextmanager

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
-import signal
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 from pains import until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes
+from cluster.nodes import Node, cluster_nodes, stopped
 from di_store import Client, client
 
 LARGE = np.arange(1_000_000, dtype=np.float32)  # comes in pieces
@@ -59,19 +57,6 @@ def lies(node: Node, ref: str) -> bool:
         store.close()
 
 
-@contextmanager
-def stopped(node: Node) -> Iterator[None]:
-    """Nothing of it answers."""
-    pids = [node.process.pid, *node.agents()]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-
-
 def run(target: Any, *calls: tuple[Any, ...]) -> None:
     """Make each call in a process of its own, all at once; they have ended when this returns."""
     processes = [mp.get_context("spawn").Process(target=target, args=each) for each in calls]
@@ -104,7 +89,7 @@ def test_a_group_has_objects_before_it_reads_them(nodes: list[Node], clients: li
     for value in (LARGE, {"small": [1, 2]}):
         ref = clients[0].put(value, prefetch_group=[group, f"{group}-2"])
         comes(nodes[1], ref)
-        with stopped(nodes[0]):
+        with stopped(*nodes[0].pids):
             found = clients[1].get(ref)
         assert np.array_equal(found, LARGE) if isinstance(value, np.ndarray) else found == value
     assert not lies(nodes[1], clients[0].put(LARGE)), "what is put for no group stays where it is"

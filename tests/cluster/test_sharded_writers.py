@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 import time
 import uuid
@@ -15,7 +13,7 @@ import pytest
 from pains import until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes
+from cluster.nodes import Node, cluster_nodes, stopped
 from cluster.shards import ROWS, SCHEMA, filled, numbers, step
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreClosed, WriterClosed
@@ -157,18 +155,12 @@ def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterS
     table, _ = filled(stores[0], "t", [20, 20, 20], draw="mass")
     at = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
     table.sample(10, timeout=60)
-    pids = [nodes[1].process.pid, *nodes[1].agents()]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
+    with stopped(*nodes[1].pids):
         until(lambda: at not in shards_of(table.sample(50, timeout=20).keys), "its share to be 0")
         began = time.monotonic()
         for _ in range(20):
             assert at not in shards_of(table.sample(50, timeout=20).keys)
         assert time.monotonic() - began < 10
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
     until(lambda: at in shards_of(table.sample(50, timeout=20).keys), "its shard to be back")
 
 

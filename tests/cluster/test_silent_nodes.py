@@ -8,13 +8,12 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from pains import Program, until
 
-from cluster.nodes import Node, cluster_nodes
+from cluster.nodes import Node, cluster_nodes, stopped
 from cluster.test_cluster import TABLE, local, tables_of
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
@@ -52,17 +51,6 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
         each.close()
 
 
-@contextmanager
-def stopped(node: Node) -> Iterator[None]:
-    """A node whose agent is stopped."""
-    agent = node.agent
-    os.kill(agent, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(agent, signal.SIGCONT)
-
-
 def place_of(node: Node) -> str:
     """Its HOST:PORT."""
     return Address.parse(node.address).node
@@ -89,7 +77,7 @@ def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Nod
     """What was made is taken back behind the call. Its error names the call, not what that is made of."""
     stores[0].create_table("first", timeout=20, **TABLE)
     stores[0].drop_table("first")  # so that the directory has its words
-    with stopped(nodes[1]):
+    with stopped(nodes[1].agent):
         error = failure(lambda: stores[1].create_table("t", timeout=SECONDS, **TABLE), 6 * SECONDS)
         assert "create_table('t')" in error.message
     stores[0].create_table("t", timeout=20, **TABLE)
@@ -100,7 +88,7 @@ def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Nod
 def test_an_object_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """Whether others have it is asked of those alone that are there."""
     ref = stores[1].put(1)
-    with stopped(nodes[1]):
+    with stopped(nodes[1].agent):
         assert "get of object" in failure(lambda: stores[0].get(ref, timeout=SECONDS), 2.7 * SECONDS).message
     assert stores[0].get(ref, timeout=20) == 1
 
@@ -109,14 +97,14 @@ def test_a_loader_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]
     """It is made with the loader's timeout."""
     stores[1].create_table("loaded", **TABLE)
     table = stores[0].table("loaded")
-    with stopped(nodes[1]):
+    with stopped(nodes[1].agent):
         assert "loader of table 'loaded'" in failure(lambda: table.loader(1, timeout=SECONDS), 20).message
     stores[0].drop_table("loaded")
 
 
 def test_copies_wait_for_a_node_that_is_away(stores: list[ClusterStore], nodes: list[Node]) -> None:
     agent = nodes[2].agent
-    with stopped(nodes[2]):
+    with stopped(nodes[2].agent):
         until(lambda: len(stores[0].nodes()) == 2, "the node to be missed")
         text = str(failure(lambda: stores[0].create_table("t", node=nodes[2].name, timeout=0, **TABLE), 20))
         assert f"{place_of(nodes[2])} (store {nodes[2].name}, " in text
@@ -142,7 +130,7 @@ def test_a_node_that_nobody_knows(
 
 
 def test_attach_ends_in_time(nodes: list[Node]) -> None:
-    with stopped(nodes[1]):
+    with stopped(nodes[1].agent):
         failure(lambda: cluster.attach(nodes[1].name, timeout=0.5), 5)
 
 

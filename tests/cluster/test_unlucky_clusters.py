@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import pickle
-import signal
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -18,7 +15,7 @@ import pytest
 from pains import Program, until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, node
+from cluster.nodes import Node, cluster_nodes, node, stopped
 from cluster.test_cluster import LARGE, TABLE, local, same, tables_of
 from di_store import cluster
 from di_store.base.errors import (
@@ -50,19 +47,6 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
     yield made
     for each in made:
         each.close()
-
-
-@contextmanager
-def stopped(running: Node) -> Iterator[None]:
-    """A node whose processes are stopped."""
-    pids = [running.process.pid, *running.agents()]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
@@ -182,14 +166,14 @@ def test_copies_go_with_the_object(stores: list[ClusterStore]) -> None:
 def test_copies_that_could_not_all_be_made(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """None of them stays."""
     before = [each.stats()["objects"] for each in stores]
-    with stopped(nodes[2]), pytest.raises((NodeUnavailable, di_store.Timeout, di_store.CapacityError)):
+    with stopped(*nodes[2].pids), pytest.raises((NodeUnavailable, di_store.Timeout, di_store.CapacityError)):
         stores[0].put(1, copies=3, timeout=1)
     until(lambda: [each.stats()["objects"] for each in stores] <= before, "the copies to go")
 
 
 def test_a_copy_is_read_while_the_home_is_stopped(stores: list[ClusterStore], nodes: list[Node]) -> None:
     ref = stores[1].put(LARGE, copies=2)
-    with stopped(nodes[1]):
+    with stopped(*nodes[1].pids):
         for timeout in (0, 2):
             assert same(stores[0].get(ref, timeout=timeout), LARGE)
 
@@ -212,7 +196,7 @@ def test_copies_leave_room_for_what_is_put(store_name: Callable[[], str]) -> Non
 def test_waits_for_objects_of_a_stopped_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """What is there is found, and the wait ends in time (bound: ten times that)."""
     near, far = stores[0].put(1), stores[1].put(2)
-    with stopped(nodes[1]):
+    with stopped(*nodes[1].pids):
         began = time.monotonic()
         assert stores[0].wait([far, near], 1, timeout=1) == ([near], [far])
         assert stores[0].wait([far, near], 2, timeout=1) == ([near], [far])
