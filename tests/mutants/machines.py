@@ -10,6 +10,7 @@ HOLDER = "tests/cluster/test_holder.py"
 PEERS = "tests/cluster/test_peers.py"
 DRAWN = "tests/cluster/test_interrupted.py"
 DEADLINES = "tests/cluster/test_deadlines.py"
+TALK = "tests/cluster/test_conversation.py"
 ANEW = "tests/cluster/test_made_anew.py"
 
 WIRE = [
@@ -300,6 +301,13 @@ CHAIN = [
         "            self._working = False\n        return self.connection",
         "            self._working = self._working\n        return self.connection",
         (f"{CHAIN_TESTS}::test_nobody_else_speaks_while_a_version_is_sent",),
+    ),
+    Mutant(
+        "two-threads-send-beside-a-copy",
+        "remote",
+        "talk.take_over()  # the client reads",
+        "talk.warned()  # the client reads",
+        (f"{TALK}::test_nobody_else_speaks_while_a_payload_is_sent",),
     ),
     Mutant(
         "another-version-of-that-number-is-served",

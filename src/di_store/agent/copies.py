@@ -32,6 +32,8 @@ def _copy_payload(talk: Talk, arguments: Any) -> Reply:
     payload = block[payload_start(block) :]
     if len(payload) != arguments["bytes"]:
         raise CorruptData("the object is another one than it was", remedy="")
+    # mutant: two-threads-send-beside-a-copy
+    talk.take_over()  # the client reads nothing but pieces until the last one
     connection = talk.go_on()
     for part, size in portions([payload]):
         connection.send_piece(part, size)
