@@ -165,6 +165,8 @@ def test_a_name_stays_in_its_group(stores: list[ClusterStore], name: str) -> Non
     assert member.latest(name, timeout=60, group=name) is not None
     with pytest.raises(ValueError, match=f"group '{name}' already"):
         other.publish(name, 99, group=f"{name[:30]}-2")
+    with pytest.raises(ValueError, match=f"group '{name}' already"):
+        other.latest(name, timeout=60, group=f"{name[:30]}-2")
     for each in (learner, member):
         with pytest.raises(ValueError, match="those of a group of nodes: give group="):
             each.publish(name, 99)

@@ -57,6 +57,7 @@ class _Joining:
         self._lock = threading.Lock()
         self._next = float("-inf")  # when the directory is asked again; infinity while a thread does. Under `_lock`
         self.told = ""  # the publisher whose agent knows that this node follows. Of the thread
+        self.word: Owner | None = None  # who publishes, as the directory last said
         self.done = threading.Event()  # the first time
 
     def is_due(self) -> bool:
@@ -211,6 +212,9 @@ class GroupWeights:
         """`Store.latest`, of a node that is a member of the group from now on.
 
         The first call waits for at most a second until the directory knows that; later ones read memory alone.
+
+        Raises:
+            ValueError: the directory knows that the weights of this name go to another group.
         """
         check_group(group)
         check_own_name(name)
@@ -221,6 +225,8 @@ class GroupWeights:
             if joining.is_due():
                 threading.Thread(target=self._join, args=(joining, group, name), daemon=True).start()
             joining.done.wait(LOOK_SECONDS)
+            if joining.word is not None:
+                _check_of_group(name, joining.word, group)
             seconds = left()
             slice_seconds = SOON_SECONDS if seconds is None else min(SOON_SECONDS, seconds)
             found = self._weights.latest(name, newer_than, version, slice_seconds)
@@ -242,7 +248,8 @@ class GroupWeights:
         """Whether this node gets later versions: a publisher that is not there yet lists it, one that is was told."""
         join(self._cluster, group, LOOK_SECONDS)
         word = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)
-        if word is None or (owner := unpacked(word, Owner)).group != group:
+        joining.word = None if word is None else unpacked(word, Owner)
+        if (owner := joining.word) is None or owner.group != group:
             return True
         nodes = self._owner(owner, LOOK_SECONDS)
         if joining.told != owner.maker and (owner.uuid == self._session.uuid or self._tell(name, owner, nodes)):
@@ -303,7 +310,7 @@ def _check_of_group(name: str, word: Owner, group: str) -> None:
     """ValueError if weights of this name go to another group."""
     # mutant: a-name-is-of-two-groups
     if word.group != group:
-        raise ValueError(f"weights {name!r} go to group {word.group!r} already: give those of {group!r} another name")
+        raise ValueError(f"weights {name!r} go to group {word.group!r} already: those of {group!r} need another name")
 
 
 def _replaced(name: str) -> StoreError:
