@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from di_store.agent.engine import OWN
 from di_store.agent.membership import KINDS, NAME, Membership
 from di_store.agent.orders import Orders, server_context
 from di_store.base.errors import AccessDenied, NodeUnavailable, shown
@@ -46,6 +47,8 @@ class Serving:
         peers: addresses of all nodes of its cluster, this one among them; empty: it has no static directory.
         join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: it has none but `peers`.
         authority: file with the certificate that signed those of other agents; None: the system's authorities.
+        bulk: one of `BULK_KINDS`: how large payloads of objects come from other nodes.
+        bulk_plaintext: an engine may send them past TLS and the token.
     """
 
     listen: str
@@ -57,6 +60,8 @@ class Serving:
     peers: tuple[str, ...] = ()
     join: str | None = None
     authority: str | None = None
+    bulk: str = OWN
+    bulk_plaintext: bool = False
 
 
 def place_of(listen: str) -> tuple[str, int]:
@@ -84,6 +89,7 @@ class Holder:
         host, port = place_of(serving.listen)
         loopback = Address(host, port, "").is_loopback
         _check_trust(serving, loopback)
+        _check_bulk(serving)
         token = _token(serving, loopback)
         self._listener = _listening(host, port)
         node = f"{socket.gethostname()}"
@@ -100,6 +106,7 @@ class Holder:
                 serving.allow_pickle,
                 self.address,
                 serving.authority,
+                serving.bulk,
             )
         )
         _join(store.name, self.address, serving)
@@ -181,7 +188,8 @@ def _join(store: str, address: str, serving: Serving) -> None:
     word = b""
     if peers:
         tls = None if serving.certificate is None else serving.authority or True
-        word = msgspec.msgpack.encode(Membership(kind, peers, address, tls, serving.allow_pickle))
+        engine = serving.bulk != OWN
+        word = msgspec.msgpack.encode(Membership(kind, peers, address, tls, serving.allow_pickle, engine))
     session = Session.attach(store)
     try:
         if word or session.arena.newest(NAME):  # it may have been a node before
@@ -215,6 +223,14 @@ def _check_trust(serving: Serving, loopback: bool) -> None:
         raise ValueError(
             f"--listen {serving.listen} can be reached from other machines, and without TLS whoever sits in between "
             "can read everything: give --tls-cert and --tls-key, or --plaintext if the network is trusted"
+        )
+
+
+def _check_bulk(serving: Serving) -> None:
+    if serving.bulk != OWN and not (serving.plaintext or serving.bulk_plaintext):
+        raise ValueError(
+            f"--bulk {serving.bulk} moves objects past TLS and the token, through ports that listen on all addresses: "
+            "give --bulk-plaintext if everybody who reaches this machine is trusted, or leave --bulk out"
         )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 import click
 
 import di_store
+from di_store.agent.engine import BULK_KINDS, OWN
 from di_store.agent.holder import Holder, Serving
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
@@ -38,6 +39,8 @@ AFTER_SECONDS = 60.0
 @click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
 @click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")
 @click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
+@click.option("--bulk", default=OWN, show_default=True, type=click.Choice(BULK_KINDS), help="How large objects come.")
+@click.option("--bulk-plaintext", is_flag=True, help="With --bulk: nobody but trusted machines reaches this one.")
 @json_option
 def serve(
     name: str | None,
@@ -54,6 +57,8 @@ def serve(
     while_pid: int | None,
     plaintext: bool,
     allow_pickle: bool,
+    bulk: str,
+    bulk_plaintext: bool,
     as_json: bool,
 ) -> None:
     """Open the store NAME, or attach to it, and serve it to clients until Ctrl-C or SIGTERM.
@@ -62,7 +67,19 @@ def serve(
     agent, talks to the clients, and is started anew if it dies.
     """
     nodes = tuple(each.strip() for each in peers.split(",") if each.strip())
-    serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle, nodes, join, tls_ca)
+    serving = Serving(
+        listen,
+        token_file,
+        tls_cert,
+        tls_key,
+        plaintext,
+        allow_pickle,
+        peers=nodes,
+        join=join,
+        authority=tls_ca,
+        bulk=bulk,
+        bulk_plaintext=bulk_plaintext,
+    )
     with Stop().installed() as stop, usage_errors():
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
