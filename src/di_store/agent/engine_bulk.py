@@ -105,7 +105,6 @@ class EngineBulk:
             raise _NotLent(answer)
         if failed:
             raise failed[0]
-        # mutant: bytes-of-an-engine-are-not-checked
         if answer != _core.crc32c(room.payload):
             raise EngineFailed(f"object {raw.hex()} came with a wrong checksum")
 
