@@ -94,7 +94,7 @@ def getting(store: ClusterStore, ref: di_store.Ref, timeout: float) -> tuple[thr
     return thread, found
 
 
-@pytest.mark.parametrize("bytes_", [300_000, 3_000_001, 20_000_000])
+@pytest.mark.parametrize("bytes_", [1_200_000, 3_000_001, 20_000_000])
 def test_the_same_value_comes(pair: Pair, bytes_: int) -> None:
     array = RNG.integers(0, 255, bytes_, dtype=np.uint8)
     for value in (array, {"a": array, "b": [array[:1000].astype(np.float64), "text"]}):

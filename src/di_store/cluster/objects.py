@@ -31,6 +31,7 @@ from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
+from di_store.remote.bulk import ENGINE_BYTES
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
@@ -150,7 +151,8 @@ class ClusterObjects:
         copy: bool | None,
     ) -> Any:
         if len(head) < total:
-            if not (self._cluster.engine and self._copied_by_agent(session, raw, left)):
+            by_agent = self._cluster.engine and total >= ENGINE_BYTES
+            if not (by_agent and self._copied_by_agent(session, raw, left)):
                 make_copy(self._session, session, raw, head, total, left())
             return self._session.arena.get(raw, copy)
         with contextlib.suppress(StoreFull, CapacityError, ObjectExists):

@@ -13,6 +13,9 @@ from di_store.remote.session import RemoteSession
 from di_store.remote.waiting import Deadline
 from di_store.wire.connection import Connection
 
+ENGINE_BYTES = 1 << 20
+"""Smaller objects take our own connections: the agents say more to each other about a transfer than it would save."""
+
 
 class Room(NamedTuple):
     """Where the payload of an object goes.
