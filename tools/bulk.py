@@ -5,7 +5,7 @@ Run from the repository root, with an environment that has the extra ``rdma`` (`
     build/adapters/rdma/bin/python tools/bulk.py --megabytes 10 64 --rounds 15
 
 Two pairs of nodes on this machine, one of each kind, take turns. A read is the `get` of an object that was just put on
-the other node. Printed: the median and the fastest, and the processor time of both agents and the reader for a gigabyte.
+the other node. Printed: median, fastest, and the processor time of both agents and the reader for a gigabyte.
 """
 
 from __future__ import annotations
