@@ -24,12 +24,13 @@ SERVED_SECONDS = 30.0  # ten times what it may take
 class Node:
     """One served store: the holder, its agent, and its address."""
 
-    def __init__(self, name: str, *options: str, env: dict[str, str] | None = None) -> None:
-        self._given = (*options,), env
+    def __init__(self, name: str, *options: str, env: dict[str, str] | None = None, log: Path | None = None) -> None:
+        """Start it. `log`: file for what it and its agents say."""
+        self._given = (*options,), env, log
         self._start(name)
 
     def _start(self, name: str) -> None:
-        options, env = self._given
+        options, env, log = self._given
         command = [
             sys.executable,
             "-m",
@@ -42,9 +43,10 @@ class Node:
             "127.0.0.1:0",
             "--json",
         ]  # options come later, and win
-        self.process = subprocess.Popen(
-            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
-        )
+        with open(log or os.devnull, "a") as said:
+            self.process = subprocess.Popen(
+                [*command, *options], stdout=subprocess.PIPE, stderr=said, text=True, env=env
+            )
         assert self.process.stdout is not None
         told = json.loads(self.process.stdout.readline())
         self.address: str = told["address"]
@@ -125,9 +127,9 @@ def stopped(*pids: int) -> Iterator[None]:
 
 
 @contextmanager
-def node(name: str, *options: str, env: dict[str, str] | None = None) -> Iterator[Node]:
+def node(name: str, *options: str, env: dict[str, str] | None = None, log: Path | None = None) -> Iterator[Node]:
     """A node for one test; nothing of it is left."""
-    made = Node(name, *options, env=env)
+    made = Node(name, *options, env=env, log=log)
     try:
         yield made
     finally:

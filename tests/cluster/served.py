@@ -143,10 +143,12 @@ def fake_agent(talk: Callable[[Connection], None]) -> Iterator[str]:
 
 
 @contextmanager
-def agent_here(store: di_store.Store) -> Iterator[Agent]:
-    """An agent in a thread of this process."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    agent = Agent(Served(store.name, TOKEN.encode(), "here"), listener)
+def agent_here(
+    store: di_store.Store, *, port: int = 0, token: bytes = TOKEN.encode(), **served: Any
+) -> Iterator[Agent]:
+    """An agent in a thread of this process. `served`: as `Served` has it."""
+    listener = socket.create_server(("127.0.0.1", port), backlog=512)
+    agent = Agent(Served(store.name, token, "here", **served), listener)
     thread = threading.Thread(target=agent.serve, daemon=True)
     thread.start()
     try:

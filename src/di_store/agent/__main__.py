@@ -65,7 +65,17 @@ def main() -> int:
     try:
         tls = None if orders.certificate is None else server_context(orders.certificate, orders.key)
         peers = None if tls is None else client_context(orders.authority or True)
-        served = Served(orders.store, orders.token, orders.node, tls, orders.allow_pickle, True, orders.address, peers)
+        served = Served(
+            orders.store,
+            orders.token,
+            orders.node,
+            tls,
+            orders.allow_pickle,
+            own_process=True,
+            address=orders.address,
+            peers=peers,
+            bulk=orders.bulk,
+        )
         agent = Agent(served, socket.socket(fileno=orders.descriptor))
     except (StoreError, ValueError, OSError) as error:
         print(f"di-store: the agent cannot start: {error}", file=sys.stderr)

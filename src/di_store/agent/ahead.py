@@ -15,10 +15,20 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from di_store.base.errors import CapacityError, ObjectExists, ObjectNotFound, StoreClosed, StoreError, StoreFull
+from di_store.base.errors import (
+    CapacityError,
+    NodeUnavailable,
+    ObjectExists,
+    ObjectNotFound,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+)
 from di_store.objects.refs import Ref
+from di_store.remote.bulk import OWN_TCP, Bulk
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import logger
 from di_store.session import Session
 from di_store.spread.dial import Dialler, Lines, Unreachable
@@ -68,9 +78,12 @@ class _Workers:
 class Ahead:
     """Both sides of one agent: it tells others of objects, and copies those that it is told of. Thread-safe."""
 
-    def __init__(self, session: Session, token: bytes, tls: ssl.SSLContext | None, trusted: bool) -> None:
-        """Begin; nothing runs yet. The arguments are as those of `Chains`."""
+    def __init__(
+        self, session: Session, token: bytes, tls: ssl.SSLContext | None, trusted: bool, bulk: Bulk = OWN_TCP
+    ) -> None:
+        """Begin; nothing runs yet. The arguments are as those of `Chains`. `bulk`: how large payloads come."""
         self._session = session
+        self._bulk = bulk
         self._token = token
         self._tls = tls
         self._trusted = trusted
@@ -95,6 +108,24 @@ class Ahead:
         raw = Ref(id).raw
         [address] = check_addresses([source])
         self._queue(self._copiers, partial(self._copy, raw, address))
+
+    def copy_now(self, id: Any, source: Any, timeout: float | None) -> bool:
+        """Copy an object of the store at an address into this one, for a process that waits for it.
+
+        Returns False if that store does not answer here: the process may reach it.
+
+        Raises:
+            As `make_copy`. ObjectNotFound: it is gone.
+        """
+        raw, deadline = Ref(id).raw, Deadline(timeout)
+        [address] = check_addresses([source])
+        try:
+            far = self._source(address, deadline.reach(_SOURCE_SECONDS))
+            head, total = head_of(far, raw, deadline.left)
+            make_copy(self._session, far, raw, head, total, deadline, self._bulk)
+        except (NodeUnavailable, StoreClosed):
+            return False
+        return True
 
     def stop(self) -> None:
         """The agent ends."""
@@ -134,22 +165,22 @@ class Ahead:
         if self._stopped or self._session.arena.contains(raw, _SOURCE_SECONDS):
             return
         try:
-            far = self._source(address)
+            far = self._source(address, _SOURCE_SECONDS)
             head, total = head_of(far, raw, _SOURCE_SECONDS)
-            make_copy(self._session, far, raw, head, total, _SOURCE_SECONDS + total / SLOWEST_BYTES)
+            make_copy(self._session, far, raw, head, total, _SOURCE_SECONDS + total / SLOWEST_BYTES, self._bulk)
         except (ObjectExists, ObjectNotFound, StoreFull, CapacityError):
             pass  # a reader was faster; it was deleted; or there is no room, and readers will say so
         except StoreError as error:
             if not self._stopped:
                 logger.warning("object %s was not copied ahead from %s: %s", raw.hex(), address, error.message)
 
-    def _source(self, address: str) -> RemoteSession:
+    def _source(self, address: str, timeout: float) -> RemoteSession:
         """The session with the store at an address; whichever is there now."""
         with self._lock:
             known = self._sources.get(address)
         if known is not None and not known.ended() and known.link.client.ended is None:
             return known
-        made = RemoteSession.connect(address, self._token, self._tls, self._trusted, _SOURCE_SECONDS)
+        made = RemoteSession.connect(address, self._token, self._tls, self._trusted, timeout)
         with self._lock:
             self._sources[address] = made
         return made

@@ -14,9 +14,11 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
+from di_store.agent.engine import OWN
 from di_store.agent.membership import KINDS, NAME, Membership
 from di_store.agent.orders import Orders, server_context
 from di_store.base.errors import AccessDenied, NodeUnavailable, shown
@@ -33,6 +35,22 @@ _SOON_SECONDS = 0.3  # an agent that dies sooner than that is started again afte
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 16.0  # the next one, if that does not help, after twice as long
 
 
+class TlsFiles(NamedTuple):
+    """PEM files. An agent without a certificate does not speak TLS.
+
+    Attributes:
+        certificate, key: of the agent itself.
+        authority: that signed those of other agents; None: the system's authorities.
+    """
+
+    certificate: str | None = None
+    key: str | None = None
+    authority: str | None = None
+
+
+NO_TLS = TlsFiles()
+
+
 @dataclass(frozen=True)
 class Serving:
     """How a store is served.
@@ -40,23 +58,22 @@ class Serving:
     Attributes:
         listen: ``host:port``; port 0: any that is free.
         token_file: holds the token; None: from the environment, or on loopback the user's own.
-        certificate, key: files for TLS; None: without.
-        plaintext: serve machines elsewhere without TLS.
+        tls: files for TLS.
+        plaintext: serve machines elsewhere without TLS; with an engine, send payloads past TLS and the token.
         allow_pickle: load what clients pickle.
         peers: addresses of all nodes of its cluster, this one among them; empty: it has no static directory.
         join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: it has none but `peers`.
-        authority: file with the certificate that signed those of other agents; None: the system's authorities.
+        bulk: one of `BULK_KINDS`: how large payloads of objects come from other nodes.
     """
 
     listen: str
     token_file: str | None = None
-    certificate: str | None = None
-    key: str | None = None
+    tls: TlsFiles = NO_TLS
     plaintext: bool = False
     allow_pickle: bool = False
     peers: tuple[str, ...] = ()
     join: str | None = None
-    authority: str | None = None
+    bulk: str = OWN
 
 
 def place_of(listen: str) -> tuple[str, int]:
@@ -84,6 +101,7 @@ class Holder:
         host, port = place_of(serving.listen)
         loopback = Address(host, port, "").is_loopback
         _check_trust(serving, loopback)
+        _check_bulk(serving)
         token = _token(serving, loopback)
         self._listener = _listening(host, port)
         node = f"{socket.gethostname()}"
@@ -95,11 +113,12 @@ class Holder:
                 token,
                 node,
                 self._listener.fileno(),
-                serving.certificate,
-                serving.key,
+                serving.tls.certificate,
+                serving.tls.key,
                 serving.allow_pickle,
                 self.address,
-                serving.authority,
+                serving.tls.authority,
+                serving.bulk,
             )
         )
         _join(store.name, self.address, serving)
@@ -180,8 +199,9 @@ def _join(store: str, address: str, serving: Serving) -> None:
         peers = (where,)
     word = b""
     if peers:
-        tls = None if serving.certificate is None else serving.authority or True
-        word = msgspec.msgpack.encode(Membership(kind, peers, address, tls, serving.allow_pickle))
+        tls = None if serving.tls.certificate is None else serving.tls.authority or True
+        engine = serving.bulk != OWN
+        word = msgspec.msgpack.encode(Membership(kind, peers, address, tls, serving.allow_pickle, engine))
     session = Session.attach(store)
     try:
         if word or session.arena.newest(NAME):  # it may have been a node before
@@ -202,19 +222,27 @@ def _close_pipe(agent: subprocess.Popen[bytes]) -> None:
 
 
 def _check_trust(serving: Serving, loopback: bool) -> None:
-    if serving.authority is not None and serving.certificate is None:
+    if serving.tls.authority is not None and serving.tls.certificate is None:
         raise ValueError("--tls-ca is for an agent that speaks TLS: give --tls-cert and --tls-key too, or leave it out")
-    if (serving.certificate is None) != (serving.key is None):
+    if (serving.tls.certificate is None) != (serving.tls.key is None):
         raise ValueError("--tls-cert and --tls-key belong together: give both or none")
-    if serving.certificate is not None and serving.key is not None:
-        if serving.plaintext:
+    if serving.tls.certificate is not None and serving.tls.key is not None:
+        if serving.plaintext and serving.bulk == OWN:
             raise ValueError("--plaintext contradicts --tls-cert: leave one of them out")
-        server_context(serving.certificate, serving.key)
-        _check_authority(serving.authority)
+        server_context(serving.tls.certificate, serving.tls.key)
+        _check_authority(serving.tls.authority)
     elif not loopback and not serving.plaintext:
         raise ValueError(
             f"--listen {serving.listen} can be reached from other machines, and without TLS whoever sits in between "
             "can read everything: give --tls-cert and --tls-key, or --plaintext if the network is trusted"
+        )
+
+
+def _check_bulk(serving: Serving) -> None:
+    if serving.bulk != OWN and not serving.plaintext:
+        raise ValueError(
+            f"--bulk {serving.bulk} moves objects past TLS and the token, and listens on all addresses: "
+            "give --plaintext too if all machines that reach this one are trusted, or leave --bulk out"
         )
 
 

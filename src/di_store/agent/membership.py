@@ -19,6 +19,7 @@ class Membership(msgspec.Struct, frozen=True):
         address: of this node's own agent.
         tls: path of the authority that signed for the agents; None: no TLS, or the system's.
         allow_pickle: whether the nodes load what others pickled.
+        engine: whether the agent was started with an engine: it copies large objects for the processes of its machine.
     """
 
     kind: str
@@ -26,6 +27,7 @@ class Membership(msgspec.Struct, frozen=True):
     address: str
     tls: str | bool | None = None
     allow_pickle: bool = False
+    engine: bool = False
 
     def is_of(self, other: Membership) -> bool:
         """Whether both are in one cluster."""

@@ -19,6 +19,7 @@ class Orders(msgspec.Struct):
         allow_pickle: load what clients pickle.
         address: as other machines reach the agent.
         authority: file with the certificate that signed those of other agents; None: the system's authorities.
+        bulk: as that of `Served`.
     """
 
     store: str
@@ -30,6 +31,7 @@ class Orders(msgspec.Struct):
     allow_pickle: bool
     address: str
     authority: str | None
+    bulk: str
 
 
 def server_context(certificate: str, key: str | None) -> ssl.SSLContext:

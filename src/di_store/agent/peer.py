@@ -11,6 +11,7 @@ import numpy as np
 from di_store.agent.ahead import Ahead
 from di_store.agent.answers import Answers
 from di_store.agent.draws import HeldDraws
+from di_store.agent.engine import Engine
 from di_store.agent.handles import Handles
 from di_store.objects.access import Objects
 from di_store.replay.batch import Blob, mark_foreign
@@ -32,6 +33,7 @@ class Peer:
         leaving: it has said that it will not come back.
         chains: of the agent: weights that travel.
         ahead: of the agent: objects that travel before they are read.
+        engine: of the agent: lends payloads to other agents; None: it was started without.
         handles: what it has here by number or name.
         draws: that it has not received.
         answers: that it may ask for once more.
@@ -47,6 +49,7 @@ class Peer:
     leaving: bool = False
     chains: Chains | None = None
     ahead: Ahead | None = None
+    engine: Engine | None = None
 
     def __post_init__(self) -> None:
         self.store = Store(self.session)

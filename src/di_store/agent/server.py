@@ -21,11 +21,15 @@ from di_store._core import Mode
 from di_store.agent.ahead import Ahead
 from di_store.agent.busy import Busy
 from di_store.agent.conversation import Cancelled, Conversation
+from di_store.agent.engine import OWN, Engine
+from di_store.agent.engine_bulk import EngineBulk
 from di_store.agent.greetings import Greetings
 from di_store.agent.peer import Peer
 from di_store.agent.writing import serve_writer
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError
 from di_store.base.warned import noted, taken
+from di_store.remote.address import Address
+from di_store.remote.bulk import OWN_TCP
 from di_store.runtime import waits
 from di_store.runtime.waits import logger
 from di_store.session import Session
@@ -57,6 +61,7 @@ class Served:
         own_process: whether nothing else runs in this process: then warnings of libraries are those of clients' calls.
         address: as other machines reach it; "": as it listens.
         peers: context to reach other agents of the group; None: without TLS.
+        bulk: one of `BULK_KINDS`: how large payloads of objects come from nodes that were started with the same.
     """
 
     store: str
@@ -67,6 +72,7 @@ class Served:
     own_process: bool = False
     address: str = ""
     peers: ssl.SSLContext | None = None
+    bulk: str = OWN
 
 
 class Agent:
@@ -87,7 +93,9 @@ class Agent:
         self._warnings = _Warnings()
         own = served.address or f"di-store://{self.address}/{served.store}"
         self._chains = Chains(self._session, served.token, served.peers, own, served.allow_pickle)
-        self._ahead = Ahead(self._session, served.token, served.peers, served.allow_pickle)
+        self._engine = None if served.bulk == OWN else Engine(served.bulk, Address.parse(own).host)
+        bulk = OWN_TCP if self._engine is None else EngineBulk(self._engine)
+        self._ahead = Ahead(self._session, served.token, served.peers, served.allow_pickle, bulk)
 
     @property
     def address(self) -> str:
@@ -110,6 +118,8 @@ class Agent:
         self._listener.settimeout(LOOK_SECONDS)
         threading.Thread(target=self._look_after, name="di-store agent", daemon=True).start()
         self._chains.start()
+        if self._engine is not None:  # its module is large: nobody waits for it, and what it lacks is said now
+            threading.Thread(target=self._engine.missing, name="di-store engine", daemon=True).start()
         threading.Thread(target=self._busy.run, args=(self._stopped,), name="di-store busy", daemon=True).start()
         with self._warnings.collected(self._served.own_process):
             while not self._has_to_end():
@@ -292,7 +302,7 @@ class Agent:
                 return _joined(peer)
         # Attaching may wait for another process: not with the lock in hand.
         fresh = Peer(hello.link, one_line(hello.name, 200), self._attach({}), self._served.allow_pickle)
-        fresh.chains, fresh.ahead = self._chains, self._ahead
+        fresh.chains, fresh.ahead, fresh.engine = self._chains, self._ahead, self._engine
         with self._lock:
             if not self._stopped.is_set():
                 peer = _joined(self._peers.setdefault(hello.link, fresh))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
-from importlib import metadata
 
 import click
 
@@ -47,7 +46,7 @@ class Commands(click.Group):
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(metadata.version("di-store"), prog_name="di-store")
+@click.version_option(package_name="di-store", prog_name="di-store")
 def group() -> None:
     """One store for everything a reinforcement-learning job moves.
 

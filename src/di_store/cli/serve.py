@@ -10,7 +10,8 @@ from collections.abc import Callable
 import click
 
 import di_store
-from di_store.agent.holder import Holder, Serving
+from di_store.agent.engine import BULK_KINDS, OWN
+from di_store.agent.holder import Holder, Serving, TlsFiles
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
 from di_store.cluster.listing import listed
@@ -36,8 +37,13 @@ AFTER_SECONDS = 60.0
 @click.option("--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
 @click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
 @click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
-@click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")
+@click.option(
+    "--plaintext", is_flag=True, help="Serve other machines without TLS, or with --bulk: only in a trusted network."
+)
 @click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
+@click.option(
+    "--bulk", default=OWN, show_default=True, type=click.Choice(BULK_KINDS), help="How large objects come; see docs."
+)
 @json_option
 def serve(
     name: str | None,
@@ -54,6 +60,7 @@ def serve(
     while_pid: int | None,
     plaintext: bool,
     allow_pickle: bool,
+    bulk: str,
     as_json: bool,
 ) -> None:
     """Open the store NAME, or attach to it, and serve it to clients until Ctrl-C or SIGTERM.
@@ -62,7 +69,8 @@ def serve(
     agent, talks to the clients, and is started anew if it dies.
     """
     nodes = tuple(each.strip() for each in peers.split(",") if each.strip())
-    serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle, nodes, join, tls_ca)
+    tls = TlsFiles(tls_cert, tls_key, tls_ca)
+    serving = Serving(listen, token_file, tls, plaintext, allow_pickle, nodes, join, bulk)
     with Stop().installed() as stop, usage_errors():
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
@@ -76,17 +84,20 @@ def serve(
             raise
         try:
             with listed(join, store.name, holder.address):
-                if as_json:
-                    print_json(
-                        {"address": holder.address, "name": store.name, "pid": os.getpid(), "agent": holder.agent_pid}
-                    )
-                else:
-                    click.echo(holder.address)
-                    click.echo(f"serving store {store.name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
+                _tell(store.name, holder, as_json)
                 serve_until(stop, store, holder, _Ended(while_pid))
         finally:
             holder.end()
             store.close()
+
+
+def _tell(name: str, holder: Holder, as_json: bool) -> None:
+    """Print what clients need."""
+    if as_json:
+        print_json({"address": holder.address, "name": name, "pid": os.getpid(), "agent": holder.agent_pid})
+    else:
+        click.echo(holder.address)
+        click.echo(f"serving store {name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
 
 
 class _Ended:

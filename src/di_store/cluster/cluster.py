@@ -23,17 +23,19 @@ _PAUSE_SECONDS = 0.1
 class Cluster:
     """Thread-safe. The list of nodes is replaced as a whole."""
 
-    def __init__(self, directory: Directory, links: Links, here: Node) -> None:
+    def __init__(self, directory: Directory, links: Links, here: Node, engine: bool = False) -> None:
         """Begin.
 
         Args:
             directory: of its kind; closed with the cluster.
             links: to all nodes; closed with the cluster.
             here: the node of this machine.
+            engine: whether the agent of this machine copies large objects for its processes.
         """
         self.directory = directory
         self.links = links
         self.here = here
+        self.engine = engine
         self._nodes: list[Node] = []
         self._known: dict[str, Node] = {here.uuid: here}  # all that were ever seen; threads only add to it
         self._looked = float("-inf")

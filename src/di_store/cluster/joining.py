@@ -157,7 +157,7 @@ def joined(
     links.versions = session.versions
     try:
         here = links.at(membership.address, timeout)  # so that a wrong token is refused at once
-        cluster = Cluster(directory or _directory(membership, links), links, here)
+        cluster = Cluster(directory or _directory(membership, links), links, here, membership.engine)
     except BaseException:
         links.close()
         session.close()

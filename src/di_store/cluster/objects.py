@@ -21,6 +21,7 @@ from di_store.base.errors import (
     NodeUnavailable,
     ObjectExists,
     ObjectNotFound,
+    StoreClosed,
     StoreError,
     StoreFull,
     Timeout,
@@ -30,6 +31,7 @@ from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
+from di_store.remote.bulk import ENGINE_BYTES
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
@@ -43,6 +45,8 @@ COPIES_MARK = b"copies"
 """In the ids of what a home knows of the copies of an object: it is no object of users."""
 PATIENCE_SECONDS = 5.0
 """How long a reader waits for another one's copy, beside the time that its bytes may take."""
+AGENT_SECONDS = 1.0
+"""How long the agent of this machine may take to say that it is there; without it a process copies itself."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
 _SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
@@ -147,11 +151,27 @@ class ClusterObjects:
         copy: bool | None,
     ) -> Any:
         if len(head) < total:
-            make_copy(self._session, session, raw, head, total, left())
+            by_agent = self._cluster.engine and total >= ENGINE_BYTES
+            if not (by_agent and self._copied_by_agent(session, raw, left)):
+                make_copy(self._session, session, raw, head, total, left())
             return self._session.arena.get(raw, copy)
         with contextlib.suppress(StoreFull, CapacityError, ObjectExists):
             make_copy(self._session, session, raw, head, total, left())
         return _core.read_block(head, copy, foreign=not session.link.allow_pickle)
+
+    def _copied_by_agent(self, far: RemoteSession, raw: bytes, left: Callable[[], float | None]) -> bool:
+        """Have the agent of this machine, which has an engine, copy the object. False: it does not, or it is away."""
+        seconds = left()
+        look = AGENT_SECONDS if seconds is None else min(seconds, AGENT_SECONDS)
+        try:
+            own = self._cluster.links.greeted(self._cluster.here.address, look)
+        except (NodeUnavailable, StoreClosed, Timeout):
+            return False
+        arguments = {"id": raw, "source": str(far.link.address), "timeout": left()}
+        try:  # not repeated: an agent that dies of it is not to be killed again
+            return bool(own.call("copy_here", arguments, timeout=left(), what=f"get of object {raw.hex()}", once=True))
+        except (NodeUnavailable, StoreClosed):
+            return False
 
     # -- the other calls ----------------------------------------------------------------------------------------
 

@@ -15,9 +15,11 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import StoreFull
 from di_store.objects.access import written
 from di_store.objects.blocks import packed_header, payload_start
+from di_store.remote.bulk import OWN_TCP, Bulk, Room, what
+from di_store.remote.link import Seconds
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import Deadline
 from di_store.session import Session
-from di_store.wire.connection import Connection
 from di_store.wire.frame import view
 from di_store.wire.handshake import decoded
 from di_store.wire.values import Answer, warn
@@ -37,15 +39,17 @@ def head_of(far: RemoteSession, raw: bytes, timeout: float | None) -> tuple[Arra
         ObjectNotFound: it is not there in time. NodeUnavailable, Timeout: the agent does not answer.
     """
     arguments = {"id": raw, "timeout": timeout}
-    message = far.link.ask("copy_head", arguments, timeout=timeout, what=f"get of object {raw.hex()}")
+    message = far.link.ask("copy_head", arguments, timeout=timeout, what=what(raw))
     answer = decoded(Answer, message.meta)
     warn(answer.warnings)
     sealed: Array = np.frombuffer(view(message.body).toreadonly(), np.uint8)  # no view of it can be made writable
     return sealed, answer.header_bytes
 
 
-def make_copy(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int, timeout: float | None) -> None:
-    """Copy an object into this store. `head`, `total`: what `head_of` said of it.
+def make_copy(
+    here: Session, far: RemoteSession, raw: bytes, head: Array, total: int, timeout: Seconds, bulk: Bulk = OWN_TCP
+) -> None:
+    """Copy an object into this store. `head`, `total`: what `head_of` said of it; `bulk`: how its payload comes.
 
     Raises:
         StoreFull, CapacityError: it would leave too little room. ObjectExists: another process copies it, or has.
@@ -53,24 +57,16 @@ def make_copy(here: Session, far: RemoteSession, raw: bytes, head: Array, total:
     """
     if len(head) == total:  # all of it
         start = payload_start(head)
-        draft, payload = _draft(here, far, raw, head[:start], total)
-        payload[:] = head[start:]
-        draft.seal()
-        return
-    draft, payload = _draft(here, far, raw, head, total)
-
-    def feed(connection: Connection) -> None:
-        at = 0
-        while at < len(payload):
-            at += connection.receive_piece(payload[at:])
-
-    arguments = {"id": raw, "timeout": 0, "bytes": len(payload)}
-    far.link.ask("copy_payload", arguments, timeout=timeout, what=f"get of object {raw.hex()}", feed=feed)
-    draft.seal()
+        room = _room(here, far, raw, head[:start], total)
+        room.payload[:] = head[start:]
+    else:
+        room = _room(here, far, raw, head, total)
+        bulk.fill(far, raw, room, Deadline.of(timeout))
+    room.draft.seal()
 
 
-def _draft(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int) -> tuple[_core.Reserved, Array]:
-    """Room for a copy under the same id, and where the bytes go that the other store sends."""
+def _room(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int) -> Room:
+    """Room for a copy under the same id."""
     header, payload_bytes, sent_bytes = packed_header(head, total)
     stats = here.arena.stats()
     if stats["live"] + total > (1 - FREE_SHARE) * stats["budget"]:
@@ -78,7 +74,7 @@ def _draft(here: Session, far: RemoteSession, raw: bytes, head: Array, total: in
     ttl = max(LEASE_SECONDS, total / SLOWEST_BYTES)
     reserve = partial(_reserved, header, payload_bytes, raw, ttl, not far.link.allow_pickle)
     draft = written(here, 0, f"copy of object {raw.hex()}", reserve)
-    return draft, draft.payload()[:sent_bytes]
+    return Room(draft, draft.payload()[:sent_bytes])
 
 
 def _reserved(header: bytes, payload: int, raw: bytes, ttl: float, foreign: bool, arena: _core.Arena) -> _core.Reserved:
