@@ -14,6 +14,7 @@ from di_store.agent.holder import Holder, Serving
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
 from di_store.cluster.listing import listed
+from di_store.cluster.rejoining import fetch, settling
 from di_store.opening import check_held
 
 LOOK_SECONDS = 0.1
@@ -35,6 +36,7 @@ AFTER_SECONDS = 60.0
 @click.option("--tls-ca", default=None, help="Who signed the other agents' certificates. [default: the system's]")
 @click.option("--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
 @click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
+@click.option("--rejoin", default=None, help="Take over the synced tables of a lost node: machine, store, HOST:PORT.")
 @click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
 @click.option("--plaintext", is_flag=True, help="Serve other machines without TLS: only in a trusted network.")
 @click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
@@ -51,6 +53,7 @@ def serve(
     tls_ca: str | None,
     peers: str,
     join: str | None,
+    rejoin: str | None,
     while_pid: int | None,
     plaintext: bool,
     allow_pickle: bool,
@@ -64,6 +67,8 @@ def serve(
     nodes = tuple(each.strip() for each in peers.split(",") if each.strip())
     serving = Serving(listen, token_file, tls_cert, tls_key, plaintext, allow_pickle, nodes, join, tls_ca)
     with Stop().installed() as stop, usage_errors():
+        if rejoin is not None:
+            _take_over(rejoin, disk, serving)
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
             holder = Holder(store, serving)
@@ -75,7 +80,7 @@ def serve(
             store.close()
             raise
         try:
-            with listed(join, store.name, holder.address):
+            with listed(join, store.name, holder.address), settling(store.name, serving):
                 if as_json:
                     print_json(
                         {"address": holder.address, "name": store.name, "pid": os.getpid(), "agent": holder.agent_pid}
@@ -87,6 +92,14 @@ def serve(
         finally:
             holder.end()
             store.close()
+
+
+def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
+    """Bring the tables of a lost node to this one's disk."""
+    if disk is None:
+        raise ValueError("--rejoin brings tables to the disk of this node: give --disk")
+    if fetch(disk, lost, serving):
+        click.echo(f"the tables of node {lost} have come", err=True)
 
 
 class _Ended:
