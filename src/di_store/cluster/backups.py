@@ -75,7 +75,6 @@ class Backups:
             for key, word in words.items()
             if key.startswith(TABLE)
         }
-        # mutant: who-took-over-forgets-whom
         uuids = before.uuids if uuid in before.uuids else (uuid, *before.uuids)
         home = Home(uuids, words, makers)
         write_home(folder, home)

@@ -120,7 +120,6 @@ def _node(backup: Backup) -> Node:
 
 def _newest(found: list[Found], nodes: list[Node], links: Links, wanted: str) -> Found:
     """Of backups of one node, and of those whose tables it took over, the newest."""
-    # mutant: an-old-backup-comes-back
     before = {uuid for backup, _ in found for uuid in backup.uuids[1:]}
     left = [each for each in found if each[0].uuids[0] not in before]
     if len({backup.address for backup, _ in left}) > 1:

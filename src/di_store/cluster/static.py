@@ -85,7 +85,8 @@ class StaticDirectory:
             found = self._ask(lambda objects: objects.newest(NAME, left(), "a read of its words"), left())
             if found is not None and found.value is not None:
                 return found.version, words_in(found)
-            # A new store, or one that was opened again from its disk, which knows the number of a version alone: what the nodes keep is all there is. Each must say it, or a name could be given twice.
+            # A new store, or one that was opened again from its disk and knows the number of a version alone: what the
+            # nodes keep is all there is. Each must say it, or a name could be given twice.
             nodes = self.nodes(left())
             if len(nodes) < len(self._peers):
                 if left() == 0:
