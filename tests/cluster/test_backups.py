@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import shutil
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,7 +59,7 @@ import di_store
 from di_store import cluster
 
 store = cluster.attach(sys.argv[1])
-table, found = store.table("learned", timeout=60), store.latest("policy", group="actors", timeout=5)
+table, found = store.table("learned", timeout=60), store.latest("policy", group="actors")
 state = found.value if found is not None else {"step": 0}
 print("begins", state["step"], flush=True)
 for step in range(int(state["step"]) + 1, 10_000):
@@ -153,7 +155,8 @@ def test_synced_rows_survive_their_nodes(pair: Pair) -> None:
             synced = int(writer.line())
             for _ in range(chance.randrange(4)):
                 synced = int(writer.line())
-            time.sleep(chance.random() * 0.05)  # somewhere in the next rows, or their sync
+            with suppress(subprocess.TimeoutExpired):  # somewhere in the next rows, or their sync
+                writer.process.wait(chance.random() * 0.05)
             writer.process.kill()
             pair.lose(0)
         runs.append((base, synced))
@@ -270,6 +273,40 @@ def test_calls_that_no_node_makes(pair: Pair) -> None:
     session.close()
 
 
+def test_which_files_are_sent_again(pair: Pair) -> None:
+    """Those that have another version, or none; others are taken over from the backup before, as they are."""
+    session = RemoteSession.connect(pair.nodes[1].address, None, None, False, 60)
+    uuid_, name = "1" * 32, "disk-00010001-1"
+
+    def begun(number: int, version: str) -> tuple[bytes, Any]:
+        file = {"bytes": 8, "version": version}
+        backup = {
+            "uuids": [uuid_],
+            "machine": "m",
+            "address": "a",
+            "number": number,
+            "made": 0.0,
+            "files": {name: file},
+        }
+        text = json.dumps(backup).encode()
+        return text, session.call("backup_begin", {"backup": text}, what="test")
+
+    for number, (version, missing) in enumerate(
+        [("one", [name]), ("one", []), ("two", [name]), ("", [name]), ("", [name])]
+    ):
+        text, answer = begun(number, version)
+        assert answer["missing"] == missing
+        if missing:
+            part = {"uuid": uuid_, "token": answer["token"], "name": name, "at": 0}
+            session.call("backup_part", {**part, "data": np.full(8, number, np.uint8)}, what="test")
+        session.call("backup_commit", {"backup": text, "token": answer["token"]}, what="test")
+        asked = {"uuid": uuid_, "number": number, "name": name, "at": 0}
+        assert session.call("backup_read", asked, what="test").tolist() == [number if missing else number - 1] * 8
+    session.call("backup_drop", {"uuids": [uuid_]}, what="test")
+    assert not any(uuid_ in each for each in os.listdir(pair.folders[1] / "backups"))
+    session.close()
+
+
 def test_durable_tables_of_a_client(pair: Pair, tmp_path: Path) -> None:
     """One that is made through an agent is written as any other."""
     with pair.nodes[1].connect() as far:
@@ -278,7 +315,7 @@ def test_durable_tables_of_a_client(pair: Pair, tmp_path: Path) -> None:
         far.sync()
         shutil.copytree(pair.folders[1] / "durable", tmp_path / "copy")
         far.drop_table("far")
-    with di_store.restore(tmp_path / "copy", memory="64MiB") as restored:
+    with di_store.restore(tmp_path / "copy", memory="256MiB") as restored:
         assert rows_of(restored.table("far"))["n"].tolist() == [1]
         with pytest.raises(TableNotFound):
             restored.table("near")

@@ -80,7 +80,7 @@ def serve(
             store.close()
             raise
         try:
-            with listed(join, store.name, holder.address), settling(store.name, serving):
+            with listed(join, store.name, holder.address), settling(store.name, disk, serving):
                 if as_json:
                     print_json(
                         {"address": holder.address, "name": store.name, "pid": os.getpid(), "agent": holder.agent_pid}
@@ -98,8 +98,12 @@ def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
     """Bring the tables of a lost node to this one's disk."""
     if disk is None:
         raise ValueError("--rejoin brings tables to the disk of this node: give --disk")
-    if fetch(disk, lost, serving):
-        click.echo(f"the tables of node {lost} have come", err=True)
+    try:
+        came = fetch(disk, lost, serving)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or disk}: {error.strerror or error}") from None
+    told = f"the tables of node {lost} have come" if came else f"{disk} has tables already: none were brought"
+    click.echo(told, err=True)
 
 
 class _Ended:

@@ -63,20 +63,27 @@ class Backups:
             nodes = self._nodes(copies - 1, left)
             with reading(folder):
                 backup = self._backup(folder, home)
+                # mutant: sync-returns-without-the-other-node
                 for node in nodes:
                     self._send(node, folder, backup, left)
             self._drop_others(nodes, home, left)
 
-    def note_home(self, folder: Folder) -> Home:
-        """Write down beside the tables what makes them this cluster's again, wherever they are restored."""
+    def note_home(self, folder: Folder, *, settled: bool = False) -> Home:
+        """Write down beside the tables what makes them this cluster's again, wherever they are restored.
+
+        `settled`: the directory says of all tables that are here that they are. The folder's `LOCK` is held.
+        """
         before, uuid, words = read_home(folder), self._session.uuid, own_words(self._session)
+        pending = not settled and bool(before.words) and (before.pending or before.uuids[0] != uuid)
+        if pending:
+            words = {**before.words, **words}
         makers = {
             key.removeprefix(TABLE): unpacked(word, TableEntry).maker
             for key, word in words.items()
             if key.startswith(TABLE)
         }
         uuids = before.uuids if uuid in before.uuids else (uuid, *before.uuids)
-        home = Home(uuids, words, makers)
+        home = Home(uuids, words, makers, pending)
         write_home(folder, home)
         return home
 
@@ -101,7 +108,7 @@ class Backups:
 
     def _has_disk(self, node: Node, timeout: float | None) -> bool:
         try:
-            with self._cluster.links.calling(node, timeout) as session:
+            with self._cluster.links.calling(node, _at_most(LOOK_SECONDS, timeout)) as session:
                 return session.link.welcome.tiered
         except (NodeUnavailable, Timeout):
             return False
@@ -134,14 +141,17 @@ class Backups:
             return
         for node in self._cluster.last_seen():
             if node.uuid not in chosen:
-                seconds = left()
-                seconds = LOOK_SECONDS if seconds is None else min(seconds, LOOK_SECONDS)
+                seconds = _at_most(LOOK_SECONDS, left())
                 try:
                     with self._cluster.links.calling(node, seconds) as session:
                         session.call("backup_drop", {"uuids": list(home.uuids)}, timeout=seconds, what="sync")
                 except (StoreError, TypeError):  # TypeError: an older agent has no such call
                     pass  # it is away, and may have an old one: whoever looks for the newest takes the one of `nodes`
         self._last = chosen
+
+
+def _at_most(seconds: float, left: float | None) -> float:
+    return seconds if left is None else min(seconds, left)
 
 
 def _part(descriptor: int, size: int, at: int) -> Array:
@@ -164,7 +174,6 @@ def _file(folder: Folder, name: str) -> BackupFile:
     status = os.stat(folder.at(name))
     if name in (MANIFEST, NAME):
         return BackupFile(status.st_size, "")
-    # mutant: files-that-change-keep-their-version
     if time.time() - status.st_mtime < _JUST_NOW_SECONDS and name.startswith("disk-"):
         return BackupFile(status.st_size, "")
     return BackupFile(status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns:x}")

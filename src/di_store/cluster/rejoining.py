@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from di_store.agent.holder import Serving, addresses_of, credentials_of
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, shown
 from di_store.checkpoint.folder import MANIFEST, Folder
-from di_store.cluster.backups import TABLE
+from di_store.cluster.backups import LOCK, TABLE
 from di_store.cluster.directory import Directory, TableEntry, unpacked
 from di_store.cluster.joining import attach
 from di_store.cluster.links import LOOK_SECONDS, Credentials, Links
@@ -27,7 +27,7 @@ from di_store.cluster.store import ClusterStore
 from di_store.remote.backup import Backup
 from di_store.runtime.waits import countdown, logger
 from di_store.snapshot import durable
-from di_store.snapshot.files import full_is_told
+from di_store.snapshot.files import full_is_told, one_at_a_time
 from di_store.snapshot.home import Home, read_home, write_home
 
 FIND_SECONDS = 60.0
@@ -55,7 +55,7 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
         backup. StoreError: the node is not lost. StoreFull: no room. CorruptData: the backup is not whole.
     """
     folder = durable.folder_of(os.path.abspath(disk))
-    # mutant: a-backup-replaces-newer-tables
+    # mutant: newer-tables-are-replaced-by-a-backup
     if os.path.exists(folder.at(MANIFEST)):
         return False
     links = Links(Credentials(*credentials_of(serving)))
@@ -99,7 +99,7 @@ def _found(directory: Directory, links: Links, wanted: str, listed: int, left: C
             with suppress(NodeUnavailable, TimeoutError):
                 found += [(each, node) for each in _backups(links, node) if _node(each).is_called(wanted)]
                 answered += 1
-        if found and (answered + 1 == listed or others() == 0 or left() == 0):
+        if found and (answered + 1 >= listed > 0 or others() == 0 or left() == 0):
             return _newest(found, nodes, links, wanted)
         if left() == 0:
             raise NodeUnavailable(
@@ -149,6 +149,7 @@ def _copy(links: Links, backup: Backup, node: Node, to: Folder) -> None:
         for name, file in backup.files.items():
             _copy_file(links, backup, node, name, file.bytes, partial)
         partial.sync()
+        shutil.rmtree(to.path, ignore_errors=True)  # a folder without tables
         os.rename(partial.path, to.path)
         Folder(os.path.dirname(to.path)).sync()
 
@@ -175,13 +176,14 @@ def _copy_file(links: Links, backup: Backup, node: Node, name: str, size: int, t
 
 
 @contextmanager
-def settling(name: str, serving: Serving) -> Iterator[None]:
+def settling(name: str, disk: str | None, serving: Serving) -> Iterator[None]:
     """While the block runs, a thread has the directory say that the tables are here which this node had before.
 
-    Of a store that was opened with any. It tries until the directory and this node's agent answer.
+    Of a store whose folder has any. It tries until the directory and this node's agent answer.
     """
     stopped = threading.Event()
-    if serving.peers or (serving.join or "").startswith("etcd://"):
+    of_cluster = serving.peers or (serving.join or "").startswith("etcd://")
+    if of_cluster and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).words:
         threading.Thread(target=_settle, args=(name, serving, stopped), name="di-store rejoin", daemon=True).start()
     try:
         yield
@@ -216,13 +218,21 @@ def _settled(store: ClusterStore) -> list[str]:
     Raises:
         StoreError: the directory, or the agent of this machine, does not answer.
     """
-    disk, uuid = store._session.arena.disk, store._session.uuid
-    home = read_home(durable.folder_of(disk)) if disk else Home()
-    if not home.words or home.uuids[0] == uuid:
-        return []
+    disk = store._session.arena.disk
     folder = durable.folder_of(disk)
+    if not disk or not read_home(folder).words:
+        return []
+    with one_at_a_time(folder, LOCK, SETTLE_SECONDS, "sends backups", "it is tried again"):
+        return _settled_alone(store, folder)
+
+
+def _settled_alone(store: ClusterStore, folder: Folder) -> list[str]:
+    home, uuid = read_home(folder), store._session.uuid
+    if home.uuids[0] == uuid and not home.pending:
+        return []
     # First: if this process dies behind the change in the directory, the next store finds that these were its own.
-    write_home(folder, Home((uuid, *home.uuids), home.words, home.makers))
+    uuids = home.uuids if uuid in home.uuids else (uuid, *home.uuids)
+    write_home(folder, Home(uuids, home.words, home.makers, pending=True))
     directory, took = store._cluster.directory, []
     words_lost = isinstance(directory, StaticDirectory) and directory.lies_with(store._cluster.here)
     for key, word in home.words.items():
@@ -231,5 +241,5 @@ def _settled(store: ClusterStore) -> list[str]:
             was = unpacked(word, TableEntry)
             if store._everywhere.take_over(name, was, home.uuids, words_lost, SETTLE_SECONDS):
                 took.append(name)
-    store._backups.note_home(folder)
+    store._backups.note_home(folder, settled=True)
     return sorted(took)

@@ -199,7 +199,6 @@ class ClusterTables:
             if word is None and not words_lost:
                 return False  # it was dropped
             known = was if word is None else unpacked(word, TableEntry)
-            # mutant: a-table-that-is-another-one-is-taken-over
             if known.maker != was.maker or known.dropped:
                 return False
             shards = tuple(here.uuid if each in uuids else each for each in known.shards)

@@ -17,11 +17,13 @@ class Home(msgspec.Struct, frozen=True):
         uuids: of its store, and of those before whose tables it took over, newest first.
         words: of its tables in the directory, by key.
         makers: by table, what tells it from others of its name, wherever it is restored.
+        pending: the directory does not say yet that these tables are in this store.
     """
 
     uuids: tuple[str, ...] = ()
     words: dict[str, bytes] = msgspec.field(default_factory=dict)
     makers: dict[str, str] = msgspec.field(default_factory=dict)
+    pending: bool = False
 
 
 def read_home(folder: Folder) -> Home:
