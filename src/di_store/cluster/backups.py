@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from di_store.remote.backup import PART_BYTES, Backup, BackupFile
 from di_store.runtime.waits import countdown
 from di_store.session import Session
 from di_store.snapshot import durable
-from di_store.snapshot.files import one_at_a_time, reading
+from di_store.snapshot.files import THREADS, one_at_a_time, reading, with_helpers
 from di_store.snapshot.filling import read_manifest
 from di_store.snapshot.home import NAME, Home, read_home, write_home
 
@@ -125,13 +125,15 @@ class Backups:
         with self._cluster.links.calling(node, left()) as session:
             begun = session.call("backup_begin", {"backup": packed}, timeout=left(), what=what)
             token = begun["token"]
-            for name in begun["missing"]:
-                with open(folder.at(name), "rb") as file:
-                    for at in range(0, backup.files[name].bytes, PART_BYTES):
-                        data = _part(file.fileno(), min(PART_BYTES, backup.files[name].bytes - at), at)
-                        if data.any():  # files have all their blocks from the start
-                            part = {"uuid": uuid, "token": token, "name": name, "at": at, "data": data}
-                            session.call("backup_part", part, timeout=left(), what=what)
+
+            def send(some: Iterator[tuple[str, int]]) -> None:
+                for name, at in some:
+                    data = _part(folder, name, at, backup.files[name].bytes)
+                    if data.any():  # files have all their blocks from the start
+                        part = {"uuid": uuid, "token": token, "name": name, "at": at, "data": data}
+                        session.call("backup_part", part, timeout=left(), what=what)
+
+            with_helpers(backup.parts(begun["missing"]), send, THREADS)
             session.call("backup_commit", {"backup": packed, "token": token}, timeout=left(), what=what, once=True)
 
     def _drop_others(self, nodes: list[Node], home: Home, left: Left) -> None:
@@ -154,14 +156,12 @@ def _at_most(seconds: float, left: float | None) -> float:
     return seconds if left is None else min(seconds, left)
 
 
-def _part(descriptor: int, size: int, at: int) -> Array:
-    data = np.empty(size, np.uint8)
-    have = 0
-    while have < size:
-        found = os.preadv(descriptor, [data.data[have:]], at + have)
-        if not found:
-            raise StoreError("a file of the durable tables became shorter while it was sent", remedy="sync() again")
-        have += found
+def _part(folder: Folder, name: str, at: int, size: int) -> Array:
+    wanted = min(PART_BYTES, size - at)
+    with open(folder.at(name), "rb", buffering=0) as file:
+        data = np.fromfile(file, np.uint8, wanted, offset=at)
+    if len(data) < wanted:
+        raise StoreError("a file of the durable tables became shorter while it was sent", remedy="sync() again")
     return data
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from di_store.agent.holder import Serving, addresses_of, credentials_of
-from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, shown
+from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.cluster.backups import LOCK, TABLE
 from di_store.cluster.directory import Directory, TableEntry, unpacked
@@ -24,10 +24,10 @@ from di_store.cluster.links import LOOK_SECONDS, Credentials, Links
 from di_store.cluster.node import Node
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.remote.backup import Backup
+from di_store.remote.backup import PART_BYTES, Backup
 from di_store.runtime.waits import countdown, logger
 from di_store.snapshot import durable
-from di_store.snapshot.files import full_is_told, one_at_a_time
+from di_store.snapshot.files import THREADS, full_is_told, one_at_a_time, with_helpers
 from di_store.snapshot.home import Home, read_home, write_home
 
 FIND_SECONDS = 60.0
@@ -146,30 +146,36 @@ def _copy(links: Links, backup: Backup, node: Node, to: Folder) -> None:
     with full_is_told(partial.path):
         shutil.rmtree(partial.path, ignore_errors=True)
         partial.make()
-        for name, file in backup.files.items():
-            _copy_file(links, backup, node, name, file.bytes, partial)
+        for name, each in backup.files.items():
+            partial.create(name)
+            os.truncate(partial.at(name), each.bytes)
+
+        def copy(some: Iterator[tuple[str, int]]) -> None:
+            for name, at in some:
+                _copy_part(links, backup, node, name, at, partial)
+
+        with_helpers(backup.parts(backup.files), copy, THREADS)
+        for name in backup.files:
+            with open(partial.at(name), "rb") as file:
+                os.fsync(file.fileno())
         partial.sync()
         shutil.rmtree(to.path, ignore_errors=True)  # a folder without tables
         os.rename(partial.path, to.path)
         Folder(os.path.dirname(to.path)).sync()
 
 
-def _copy_file(links: Links, backup: Backup, node: Node, name: str, size: int, to: Folder) -> None:
-    what, at = f"rejoin from {node.place}", 0
-    with open(to.at(name), "wb") as file, links.calling(node, CALL_SECONDS) as session:
-        while at < size:
-            asked = {"uuid": backup.uuids[0], "number": backup.number, "name": name, "at": at}
-            data = session.call("backup_read", asked, timeout=CALL_SECONDS, what=what)
-            if not len(data):
-                raise NodeUnavailable(f"{what}: the file {name} is shorter there than it was")
-            at += len(data)
-            if data.any():
-                file.write(data)
-            else:
-                file.seek(at)
-        file.truncate(size)
-        file.flush()
-        os.fsync(file.fileno())
+def _copy_part(links: Links, backup: Backup, node: Node, name: str, at: int, to: Folder) -> None:
+    what = f"rejoin from {node.place}"
+    wanted = min(PART_BYTES, backup.files[name].bytes - at)
+    asked = {"uuid": backup.uuids[0], "number": backup.number, "name": name, "at": at}
+    with links.calling(node, CALL_SECONDS) as session:
+        data = session.call("backup_read", asked, timeout=CALL_SECONDS, what=what)
+    if len(data) != wanted:
+        raise CorruptData(f"{what}: the file {name} is shorter there than it was", remedy="take another backup")
+    if data.any():
+        with open(to.at(name), "r+b") as file:
+            file.seek(at)
+            file.write(data)
 
 
 # -- when it is served ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 import msgspec
 
@@ -53,6 +54,10 @@ class Backup(msgspec.Struct, frozen=True):
     def pack(self) -> bytes:
         """As it travels, and lies on disk."""
         return msgspec.json.encode(self)
+
+    def parts(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        """By name and place, the parts in which these files travel."""
+        return [(name, at) for name in names for at in range(0, self.files[name].bytes, PART_BYTES)]
 
     @classmethod
     def unpack(cls, text: bytes) -> Backup:
