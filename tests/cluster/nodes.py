@@ -95,12 +95,16 @@ class Node:
         self.process.wait(SERVED_SECONDS)
         until(lambda: not any(each.name == self.name for each in di_store.list_stores()), "the node to be gone")
 
-    def restart(self) -> None:
-        """Lose it, and start it with the same options: at the same address if `--listen` says so."""
+    def restart(self, *more: str) -> None:
+        """Lose it, and start it with the same options and these: at the same address if `--listen` says so."""
         self.lose()
         assert self.process.stdout is not None
         self.process.stdout.close()
-        self._start(self.name)
+        (options, env), self._given = self._given, ((*self._given[0], *more), self._given[1])
+        try:
+            self._start(self.name)
+        finally:
+            self._given = options, env
 
     def end(self) -> None:
         """End it as Ctrl-C would."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mutants import durable, files, machines, meaning, pains, room, safety, shards
+from mutants import backups, durable, files, machines, meaning, pains, room, safety, shards
 from mutants.mutant import Mutant
 
 MUTANTS: list[Mutant] = [
@@ -14,4 +14,5 @@ MUTANTS: list[Mutant] = [
     *room.TIERS,
     *machines.MUTANTS,
     *shards.MUTANTS,
+    *backups.MUTANTS,
 ]

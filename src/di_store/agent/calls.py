@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from di_store.agent.backups import BACKUP_CALLS
 from di_store.agent.peer import Peer
 from di_store.base.errors import TableNotFound, shown
 from di_store.lowering.shape import UNLIMITED
@@ -17,8 +18,9 @@ from di_store.policy.limiters import limiter_from_plain
 from di_store.policy.options import checked_again
 from di_store.policy.samplers import sampler_to_plain
 from di_store.policy.settings import again
-from di_store.replay.serving import handle_of, settle
+from di_store.replay.serving import handle_of
 from di_store.replay.table import Table
+from di_store.snapshot.durable import made
 from di_store.wire.values import Call
 
 Arguments = dict[str, Any]
@@ -58,7 +60,7 @@ def described(table: Table) -> dict[str, Any]:
 
 def _create(peer: Peer, name: Any, settings: str, exist_ok: bool, timeout: float | None) -> dict[str, Any]:
     wanted = checked_again(again(settings))
-    return described(peer.handles.keep(settle(peer.session, name, wanted, exist_ok, timeout)))
+    return described(peer.handles.keep(made(peer.session, name, wanted, exist_ok, timeout)))
 
 
 def _table(peer: Peer, name: Any, timeout: float | None) -> dict[str, Any]:
@@ -101,6 +103,7 @@ STORE_CALLS: dict[str, Callable[..., Any]] = {
     "mix": lambda peer, **given: peer.handles.mix(**given),
     "update_mixed": lambda peer, mixture, **given: peer.handles.mixture(mixture).update_priorities(**given),
     "note_version": _newest,
+    **BACKUP_CALLS,
 }
 
 

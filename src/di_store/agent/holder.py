@@ -13,6 +13,7 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -187,7 +188,7 @@ class Holder:
 
 def _join(store: str, address: str, serving: Serving) -> None:
     """Leave word in the store where the other nodes are, for processes on this machine."""
-    kind, peers = "static", tuple(sorted(_address(each) for each in serving.peers))
+    kind, peers = "static", addresses_of(serving.peers)
     if len(set(peers)) < len(peers):
         raise ValueError(f"--peers names a node twice: {','.join(serving.peers)}")
     if serving.join is not None:
@@ -199,15 +200,35 @@ def _join(store: str, address: str, serving: Serving) -> None:
         peers = (where,)
     word = b""
     if peers:
-        tls = None if serving.tls.certificate is None else serving.tls.authority or True
         engine = serving.bulk != OWN
-        word = msgspec.msgpack.encode(Membership(kind, peers, address, tls, serving.allow_pickle, engine))
+        word = msgspec.msgpack.encode(
+            Membership(kind, peers, address, _tls_of_peers(serving), serving.allow_pickle, engine)
+        )
     session = Session.attach(store)
     try:
         if word or session.arena.newest(NAME):  # it may have been a node before
             written(session, JOIN_SECONDS, "serve", lambda arena: arena.publish(NAME, word, 1))
     finally:
         session.close()
+
+
+def credentials_of(serving: Serving) -> tuple[bytes, str | bool | None, bool]:
+    """Token, TLS and `allow_pickle` for calls to the other nodes of its cluster.
+
+    Raises:
+        ValueError: `listen` is no place. AccessDenied: no token. OSError: the file with the token cannot be read.
+    """
+    host, port = place_of(serving.listen)
+    return _token(serving, Address(host, port, "").is_loopback), _tls_of_peers(serving), serving.allow_pickle
+
+
+def _tls_of_peers(serving: Serving) -> str | bool | None:
+    return None if serving.tls.certificate is None else serving.tls.authority or True
+
+
+def addresses_of(peers: Iterable[str]) -> tuple[str, ...]:
+    """The addresses of the nodes of a list, the same on each of them."""
+    return tuple(sorted(_address(each) for each in peers))
 
 
 def _address(peer: str) -> str:

@@ -15,6 +15,7 @@ from di_store.agent.holder import Holder, Serving, TlsFiles
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
 from di_store.cluster.listing import listed
+from di_store.cluster.rejoining import fetch, settling
 from di_store.opening import check_held
 
 LOOK_SECONDS = 0.1
@@ -36,6 +37,7 @@ AFTER_SECONDS = 60.0
 @click.option("--tls-ca", default=None, help="Who signed the other agents' certificates. [default: the system's]")
 @click.option("--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
 @click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
+@click.option("--rejoin", default=None, help="Take over the synced tables of a lost node: machine, store, HOST:PORT.")
 @click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
 @click.option(
     "--plaintext", is_flag=True, help="Serve other machines without TLS, or with --bulk: only in a trusted network."
@@ -57,6 +59,7 @@ def serve(
     tls_ca: str | None,
     peers: str,
     join: str | None,
+    rejoin: str | None,
     while_pid: int | None,
     plaintext: bool,
     allow_pickle: bool,
@@ -72,6 +75,8 @@ def serve(
     tls = TlsFiles(tls_cert, tls_key, tls_ca)
     serving = Serving(listen, token_file, tls, plaintext, allow_pickle, nodes, join, bulk)
     with Stop().installed() as stop, usage_errors():
+        if rejoin is not None:
+            _take_over(rejoin, disk, serving)
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
             holder = Holder(store, serving)
@@ -83,7 +88,7 @@ def serve(
             store.close()
             raise
         try:
-            with listed(join, store.name, holder.address):
+            with listed(join, store.name, holder.address), settling(store.name, disk, serving):
                 _tell(store.name, holder, as_json)
                 serve_until(stop, store, holder, _Ended(while_pid))
         finally:
@@ -98,6 +103,18 @@ def _tell(name: str, holder: Holder, as_json: bool) -> None:
     else:
         click.echo(holder.address)
         click.echo(f"serving store {name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
+
+
+def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
+    """Bring the tables of a lost node to this one's disk."""
+    if disk is None:
+        raise ValueError("--rejoin brings tables to the disk of this node: give --disk")
+    try:
+        came = fetch(disk, lost, serving)
+    except OSError as error:
+        raise click.ClickException(f"{error.filename or disk}: {error.strerror or error}") from None
+    told = f"the tables of node {lost} have come" if came else f"{disk} has tables already: none were brought"
+    click.echo(told, err=True)
 
 
 class _Ended:

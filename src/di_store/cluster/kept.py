@@ -10,7 +10,7 @@ import msgspec
 from di_store.base.errors import StoreError
 from di_store.cluster.links import Links
 from di_store.cluster.node import Node
-from di_store.objects.weights import Weights
+from di_store.objects.weights import Published, Weights
 from di_store.remote.objects import RemoteObjects
 from di_store.session import Session
 
@@ -38,7 +38,7 @@ def keep_word(
         objects = RemoteObjects(session)
         for _ in range(_ATTEMPTS):
             found = objects.newest(NAME, timeout, what)
-            words = {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
+            words = words_in(found)
             if words.get(key) == word or (word is None and only not in (None, words.get(key))):
                 return
             if word is None:
@@ -58,11 +58,14 @@ def kept_words(links: Links, node: Node, timeout: float | None) -> Words:
         NodeUnavailable, Timeout: it does not answer.
     """
     with links.calling(node, timeout) as session:
-        found = RemoteObjects(session).newest(NAME, timeout, "which tables it keeps")
-    return {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
+        return words_in(RemoteObjects(session).newest(NAME, timeout, "which tables it keeps"))
 
 
 def own_words(session: Session) -> Words:
     """What the store of this machine keeps."""
-    found = Weights(session).latest(NAME, None, None, 0)
-    return {} if found is None else msgspec.msgpack.decode(found.value, type=Words)
+    return words_in(Weights(session).latest(NAME, None, None, 0))
+
+
+def words_in(found: Published | None) -> Words:
+    """What a version of words holds. Of a store that was opened again from its disk only the number may be left."""
+    return {} if found is None or found.value is None else msgspec.msgpack.decode(found.value, type=Words)

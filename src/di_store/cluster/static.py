@@ -15,7 +15,7 @@ import msgspec
 
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.cluster.directory import unavailable
-from di_store.cluster.kept import Words, kept_words
+from di_store.cluster.kept import Words, kept_words, words_in
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
@@ -41,6 +41,10 @@ class StaticDirectory:
         """
         self._peers = peers
         self._links = links
+
+    def lies_with(self, node: Node) -> bool:
+        """Whether the words lie in the store of this node."""
+        return _place(node.address) == self._peers[0]
 
     def nodes(self, timeout: float | None) -> list[Node]:
         """Those that answer now."""
@@ -79,9 +83,10 @@ class StaticDirectory:
         left = countdown(timeout)
         while True:
             found = self._ask(lambda objects: objects.newest(NAME, left(), "a read of its words"), left())
-            if found is not None:
-                return found.version, msgspec.msgpack.decode(found.value, type=Words)
-            # A new store: what the nodes keep is all there is. Each must say it, or a name could be given twice.
+            if found is not None and found.value is not None:
+                return found.version, words_in(found)
+            # A new store, or one that was opened again from its disk and knows the number of a version alone: what the
+            # nodes keep is all there is. Each must say it, or a name could be given twice.
             nodes = self.nodes(left())
             if len(nodes) < len(self._peers):
                 if left() == 0:
@@ -95,8 +100,9 @@ class StaticDirectory:
             words: Words = {}
             for node in nodes:
                 words.update(kept_words(self._links, node, left()))
-            if self._publish(words, 1, left()):
-                return 1, words
+            version = 1 if found is None else found.version + 1
+            if self._publish(words, version, left()):
+                return version, words
 
     def _publish(self, words: Words, version: int, timeout: float | None) -> bool:
         packed = msgspec.msgpack.encode(words)

@@ -8,6 +8,7 @@ from typing import Any
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreClosed
 from di_store.cluster.ahead import SendingAhead
+from di_store.cluster.backups import Backups
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.groups import GroupWeights
 from di_store.cluster.node import HERE, Node
@@ -48,11 +49,29 @@ class ClusterStore(Store):
         self._everywhere = ClusterTables(cluster, session)
         self._groups = GroupWeights(cluster, session)
         self._ahead = SendingAhead(cluster)
+        self._backups = Backups(cluster, session)
 
     def nodes(self) -> list[Node]:
         """The nodes of the cluster that answer."""
         self._session.arena.enter()
         return list(self._cluster.nodes(fresh=True))
+
+    def sync(self, *, timeout: float | None = 600, copies: int = 2) -> None:
+        """As `Store.sync`, of the store of this machine; its durable tables are then on other nodes' disks too.
+
+        If this machine is lost, `di-store serve --rejoin` brings them back from there (docs/cluster.md). A later call
+        sends what has changed. If one is interrupted, the other nodes have what they had before.
+
+        Args:
+            timeout: seconds; None: no limit.
+            copies: on how many nodes' disks the tables are, this one's among them. 1: nothing is sent.
+
+        Raises:
+            As `Store.sync`. CapacityError: fewer nodes that answer have a disk. NodeUnavailable, Timeout: one of them
+            does not answer any more. StoreFull: its filesystem has no room.
+        """
+        wanted = config.count("copies", copies, minimum=1)
+        self._backups.sync(wanted, check_timeout(timeout))
 
     def close(self) -> None:
         """As `Store.close`; the connections to other nodes end too."""

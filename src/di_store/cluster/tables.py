@@ -26,10 +26,11 @@ from di_store.cluster.shards.table import ShardedTable
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
 from di_store.remote.table import RemoteTable, create_remote, open_remote
-from di_store.replay.serving import handle_of, settle
+from di_store.replay.serving import handle_of
 from di_store.replay.table import Table, open_table
 from di_store.runtime.waits import check_timeout, countdown, lock_seconds, logger
 from di_store.session import Session
+from di_store.snapshot import durable
 
 UNDO_SECONDS = 10.0
 """For taking back what could not be made as a whole."""
@@ -177,6 +178,50 @@ class ClusterTables:
             raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
         self._session.writable().drop_table(name, lock_seconds(left()))
 
+    def take_over(
+        self, name: str, was: TableEntry, uuids: Sequence[str], words_lost: bool, timeout: float | None
+    ) -> bool:
+        """Have the directory say that this node has the shard that a lost one had; False: the table is another one now.
+
+        Args:
+            name: of the table, which this store has.
+            was: its word, as the lost node kept it.
+            uuids: of the stores that had the shard.
+            words_lost: whether the directory's words were lost with the node: then a missing word means nothing.
+            timeout: seconds; None: no limit.
+
+        Raises:
+            NodeUnavailable: the directory, or this node's agent, does not answer.
+        """
+        left, here = countdown(timeout), self._cluster.here
+        while True:
+            word = self._cluster.directory.read(_key(name), left())
+            if word is None and not words_lost:
+                return False  # it was dropped
+            known = was if word is None else unpacked(word, TableEntry)
+            if known.maker != was.maker or known.dropped:
+                return False
+            shards = tuple(here.uuid if each in uuids else each for each in known.shards)
+            if here.uuid not in shards:
+                return False
+            entry = msgspec.structs.replace(known, shards=shards)
+            for uuid in sorted(shards, key=lambda each: each != here.uuid):
+                self._keep_elsewhere(uuid, name, entry, left())
+            if word == packed(entry) or self._cluster.directory.swap(_key(name), word, packed(entry), left()):
+                return True
+
+    def _keep_elsewhere(self, uuid: str, name: str, entry: TableEntry, timeout: float | None) -> None:
+        """Have a node of a table keep its word, which has changed. One that is away keeps the old one."""
+        node = self._cluster.by_uuid(uuid, timeout)
+        if node is None:
+            return
+        what = f"the word of table {name!r} that its nodes keep"
+        try:
+            keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), timeout, what=what)
+        except NodeUnavailable:
+            if node == self._cluster.here:
+                raise
+
     # -- the directory ------------------------------------------------------------------------------------------
 
     def _entry(self, name: str, timeout: float | None) -> TableEntry | None:
@@ -276,7 +321,7 @@ class ClusterTables:
         settings = _settings_of(whole, len(entry.shards), entry.shards.index(node.uuid), entry.draw)
         settings = replace(settings, made=entry.maker)
         if self._session is not None and self._is_here(node):
-            made = settle(self._session, name, settings, True, left())
+            made = durable.made(self._session, name, settings, True, left())
         else:
             with self._cluster.links.calling(node, left()) as session:
                 made = create_remote(session, name, settings, True, left())

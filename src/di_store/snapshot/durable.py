@@ -19,6 +19,8 @@ from di_store import _core
 from di_store.base.errors import StoreClosed, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.policy.settings import Settings
+from di_store.replay.serving import settle
+from di_store.replay.table import Table
 from di_store.runtime import chores
 from di_store.runtime.background import Background
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
@@ -26,6 +28,7 @@ from di_store.session import Session
 from di_store.snapshot import taking
 from di_store.snapshot.files import full_is_told, locked
 from di_store.snapshot.filling import Filling, read_manifest
+from di_store.snapshot.home import read_home
 
 _LOG = re.compile(r"objects-[0-9a-f]{8}")
 LEAVING_SECONDS = 60.0
@@ -52,6 +55,15 @@ def begin(arena: _core.Arena) -> None:
     if every:
         arena.sync_every_ms = round(min(every) * 1000)
         _live.add(arena)
+
+
+def made(session: Session, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> Table:
+    """`Store.create_table` with checked settings."""
+    table = settle(session, name, settings, exist_ok, timeout)
+    # mutant: tables-that-agents-make-are-not-written
+    if settings.durability == "disk":
+        begin(session.arena)
+    return table
 
 
 def _durable(arena: _core.Arena) -> dict[str, Settings]:
@@ -95,7 +107,7 @@ def reopen(session: Session) -> None:
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
         return
     folder, manifest = read_manifest(folder_of(arena.disk).path)
-    Filling(folder, manifest, {}).fill(session, None)
+    Filling(folder, manifest, {}, read_home(folder).makers).fill(session, None)
     begin(arena)
 
 

@@ -56,13 +56,20 @@ def unread(folder: Folder) -> Iterator[bool]:
 @contextmanager
 def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
     """Hold the folder's lock: one checkpoint at a time is made there."""
-    with lock_file(folder.at(LOCK), os.O_RDWR | os.O_CREAT) as file:
+    with one_at_a_time(folder, LOCK, timeout, "makes a checkpoint", "raise timeout=, or choose another folder"):
+        yield
+
+
+@contextmanager
+def one_at_a_time(folder: Folder, name: str, timeout: float | None, does: str, remedy: str) -> Iterator[None]:
+    """Hold a file of the folder locked. `does`: what whoever holds it is at, for people."""
+    with lock_file(folder.at(name), os.O_RDWR | os.O_CREAT) as file:
         wait = Wait(None, timeout, "checkpoint")
         while not try_lock(file, fcntl.LOCK_EX):
             if wait.left <= 0:
-                why = f"it holds the file {LOCK}; raise timeout=, or choose another folder"
-                raise Timeout(f"another process, or thread, makes a checkpoint in {folder.path!r}", why)
-            wait.sleep(0.05, "another process, or thread, makes a checkpoint there")
+                why = f"it holds the file {name}; {remedy}"
+                raise Timeout(f"another process, or thread, {does} in {folder.path!r}", why)
+            wait.sleep(0.05, f"another process, or thread, {does} there")
         yield
 
 

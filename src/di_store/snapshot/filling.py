@@ -79,14 +79,14 @@ def _changed(own: Settings, chosen: Mapping[str, Any]) -> Settings:
 class _Table:
     """A table of a checkpoint: what it is restored as, and its items."""
 
-    def __init__(self, folder: Folder, state: TableState, chosen: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Folder, state: TableState, chosen: Mapping[str, Any], maker: str) -> None:
         self.state, self.chosen = state, chosen
         try:
             own = _settings(state)
         except (CorruptData, ValueError, TypeError) as error:
             raise damaged(folder.at(MANIFEST), f"says nothing sound of table {state.name!r}: {error}") from None
         # A sound table passes as it was, also if its settings could no longer be chosen together.
-        self.settings = own if not chosen else _changed(own, chosen)
+        self.settings = replace(own if not chosen else _changed(own, chosen), made=maker)
         image = read_items(folder, state.states)
         self.items: Array = image.pop("items").reshape(-1, ITEM_WORDS).copy()
         self.image: dict[str, Any] = image
@@ -213,7 +213,21 @@ class _Table:
 class Filling:
     """A checkpoint that is read into a new store."""
 
-    def __init__(self, folder: Folder, manifest: Manifest, tables: Mapping[str, Mapping[str, Any]]) -> None:
+    def __init__(
+        self,
+        folder: Folder,
+        manifest: Manifest,
+        tables: Mapping[str, Mapping[str, Any]],
+        makers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Read what the checkpoint has of tables.
+
+        Args:
+            folder: of the checkpoint.
+            manifest: its own.
+            tables: as `restore` takes it.
+            makers: by table, what tells it from others of its name: of those that are the same ones as before.
+        """
         self._folder, self._manifest = folder, manifest
         names = [state.name for state in manifest.tables]
         if not isinstance(tables, Mapping) or not all(isinstance(chosen, Mapping) for chosen in tables.values()):
@@ -225,7 +239,10 @@ class Filling:
                 raise ValueError(
                     f"tables={{{name!r}: {{{wrong[0]!r}: …}}}}: a restored table may get {', '.join(CHOICES)}"
                 )
-        self._tables = [_Table(folder, state, tables.get(state.name, {})) for state in manifest.tables]
+        known = makers or {}
+        self._tables = [
+            _Table(folder, state, tables.get(state.name, {}), known.get(state.name, "")) for state in manifest.tables
+        ]
         self._chunks = read_chunks(folder, manifest)
         self._files: dict[int, _core.SavedFile] = {}
         self._lock = threading.Lock()  # of what the reading threads share

@@ -1,0 +1,179 @@
+"""Backups: the durable tables of this machine's store, on the disks of other nodes. `ClusterStore.sync` makes them.
+
+They are the files of the checkpoint that the store keeps in its own folder. What a peer has already is not sent again.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from di_store.base.dtypes import Array
+from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, Timeout
+from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.directory import TableEntry, unpacked
+from di_store.cluster.kept import own_words
+from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.node import Node
+from di_store.cluster.objects import ranked
+from di_store.remote.backup import PART_BYTES, Backup, BackupFile
+from di_store.runtime.waits import countdown
+from di_store.session import Session
+from di_store.snapshot import durable
+from di_store.snapshot.files import THREADS, one_at_a_time, reading, with_helpers
+from di_store.snapshot.filling import read_manifest
+from di_store.snapshot.home import NAME, Home, read_home, write_home
+
+LOCK = "backup.lock"
+"""Locked by who sends the files of the folder."""
+TABLE = "table/"
+"""What the words of tables begin with, in the directory."""
+_JUST_NOW_SECONDS = 1.0
+"""A file that has changed so lately may change again without a later time of change."""
+_RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
+_PAUSE_SECONDS = 0.05
+
+Left = Callable[[], float | None]
+
+
+class Backups:
+    """Makes those of one store. Thread-safe."""
+
+    def __init__(self, cluster: Cluster, session: Session) -> None:
+        self._cluster = cluster
+        self._session = session
+        self._last: set[str] = set()  # uuids of the nodes that this process made the last ones on
+
+    def sync(self, copies: int, timeout: float | None) -> None:
+        """`ClusterStore.sync`."""
+        arena, left = self._session.writable(), countdown(timeout)
+        durable.sync(arena, left())
+        if not arena.sync_every_ms:
+            return
+        folder = durable.folder_of(arena.disk)
+        with one_at_a_time(folder, LOCK, left(), "sends backups", "raise timeout="):
+            home = self.note_home(folder)
+            if copies == 1:
+                return
+            nodes = self._nodes(copies - 1, left)
+            with reading(folder):
+                backup = self._backup(folder, home)
+                # mutant: sync-returns-without-the-other-node
+                for node in nodes:
+                    self._send(node, folder, backup, left)
+            self._drop_others(nodes, home, left)
+
+    def note_home(self, folder: Folder, *, settled: bool = False) -> Home:
+        """Write down beside the tables what makes them this cluster's again, wherever they are restored.
+
+        `settled`: the directory says of all tables that are here that they are. The folder's `LOCK` is held.
+        """
+        before, uuid, words = read_home(folder), self._session.uuid, own_words(self._session)
+        pending = not settled and bool(before.words) and (before.pending or before.uuids[0] != uuid)
+        if pending:
+            words = {**before.words, **words}
+        makers = {
+            key.removeprefix(TABLE): unpacked(word, TableEntry).maker
+            for key, word in words.items()
+            if key.startswith(TABLE)
+        }
+        uuids = before.uuids if uuid in before.uuids else (uuid, *before.uuids)
+        home = Home(uuids, words, makers, pending)
+        write_home(folder, home)
+        return home
+
+    def _nodes(self, wanted: int, left: Left) -> list[Node]:
+        """So many other nodes with a disk that answer; mostly the same ones each time.
+
+        Raises:
+            CapacityError: there are fewer.
+        """
+        returning = countdown(_RETURN_SECONDS)
+        while True:
+            others = self._cluster.others(left(), fresh=True)
+            found = [each for each in others if self._has_disk(each, left())]
+            if len(found) >= wanted:
+                return ranked(found, self._cluster.here.address.encode())[:wanted]
+            if wanted >= self._cluster.count_seen() or left() == 0 or returning() == 0:
+                raise CapacityError(
+                    f"copies={wanted + 1}: beside this node {len(found)} nodes that answer have a disk",
+                    remedy="`di-store serve --disk` on more nodes; sync(copies=1) is content with this node's own disk",
+                )
+            time.sleep(_PAUSE_SECONDS)
+
+    def _has_disk(self, node: Node, timeout: float | None) -> bool:
+        try:
+            with self._cluster.links.calling(node, _at_most(LOOK_SECONDS, timeout)) as session:
+                return session.link.welcome.tiered
+        except (NodeUnavailable, Timeout):
+            return False
+
+    def _backup(self, folder: Folder, home: Home) -> Backup:
+        _, manifest = read_manifest(folder.path)
+        files = {name: _file(folder, name) for name in sorted({*manifest.files(), MANIFEST, NAME})}
+        address, machine = self._cluster.here.address, socket.gethostname()
+        return Backup(home.uuids, machine, address, manifest.number, manifest.made, files)
+
+    def _send(self, node: Node, folder: Folder, backup: Backup, left: Left) -> None:
+        """Have a node keep a backup. It has the one before until it has all of this one."""
+        what, packed, uuid = "sync", backup.pack(), backup.uuids[0]
+        with self._cluster.links.calling(node, left()) as session:
+            begun = session.call("backup_begin", {"backup": packed}, timeout=left(), what=what)
+            token = begun["token"]
+
+            def send(some: Iterator[tuple[str, int]]) -> None:
+                for name, at in some:
+                    data = _part(folder, name, at, backup.files[name].bytes)
+                    if data.any():  # files have all their blocks from the start
+                        part = {"uuid": uuid, "token": token, "name": name, "at": at, "data": data}
+                        session.call("backup_part", part, timeout=left(), what=what)
+
+            with_helpers(backup.parts(begun["missing"]), send, THREADS)
+            session.call("backup_commit", {"backup": packed, "token": token}, timeout=left(), what=what, once=True)
+
+    def _drop_others(self, nodes: list[Node], home: Home, left: Left) -> None:
+        """Nodes that had the backup, and are not chosen any more, forget it: it will be old."""
+        chosen = {node.uuid for node in nodes}
+        if chosen == self._last:
+            return
+        for node in self._cluster.last_seen():
+            if node.uuid not in chosen:
+                seconds = _at_most(LOOK_SECONDS, left())
+                try:
+                    with self._cluster.links.calling(node, seconds) as session:
+                        session.call("backup_drop", {"uuids": list(home.uuids)}, timeout=seconds, what="sync")
+                except (StoreError, TypeError):  # TypeError: an older agent has no such call
+                    pass  # it is away, and may have an old one: whoever looks for the newest takes the one of `nodes`
+        self._last = chosen
+
+
+def _at_most(seconds: float, left: float | None) -> float:
+    return seconds if left is None else min(seconds, left)
+
+
+def _part(folder: Folder, name: str, at: int, size: int) -> Array:
+    wanted = min(PART_BYTES, size - at)
+    with open(folder.at(name), "rb", buffering=0) as file:
+        data = np.fromfile(file, np.uint8, wanted, offset=at)
+    if len(data) < wanted:
+        raise StoreError("a file of the durable tables became shorter while it was sent", remedy="sync() again")
+    return data
+
+
+def _file(folder: Folder, name: str) -> BackupFile:
+    """A file and its version. The bytes that are sent later have at least what it has now.
+
+    Those that the store's disk tier has too are still written to, behind what the checkpoint needs of them; all others
+    are never changed.
+    """
+    status = os.stat(folder.at(name))
+    if name in (MANIFEST, NAME):
+        return BackupFile(status.st_size, "")
+    if time.time() - status.st_mtime < _JUST_NOW_SECONDS and name.startswith("disk-"):
+        return BackupFile(status.st_size, "")
+    return BackupFile(status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns:x}")

@@ -1,0 +1,251 @@
+"""How the tables of a lost node come back, on a store that takes its place (docs/cluster.md).
+
+`fetch` copies a backup from the node that has it into the folder of a store that is not there yet, as if that folder
+had always been its own; so `di_store.open` makes the tables again. `settling` has the directory say that they are here.
+If either is killed, whoever starts the node again goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from di_store.agent.holder import Serving, addresses_of, credentials_of
+from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
+from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.cluster.backups import LOCK, TABLE
+from di_store.cluster.directory import Directory, TableEntry, unpacked
+from di_store.cluster.joining import attach
+from di_store.cluster.links import LOOK_SECONDS, Credentials, Links
+from di_store.cluster.node import Node
+from di_store.cluster.static import StaticDirectory
+from di_store.cluster.store import ClusterStore
+from di_store.remote.backup import PART_BYTES, Backup
+from di_store.runtime.waits import countdown, logger
+from di_store.snapshot import durable
+from di_store.snapshot.files import THREADS, full_is_told, one_at_a_time, with_helpers
+from di_store.snapshot.home import Home, read_home, write_home
+
+FIND_SECONDS = 60.0
+"""How long a node that has a backup may take to answer."""
+OTHERS_SECONDS = 5.0
+"""How long others that may have a newer one are waited for when one is found."""
+CALL_SECONDS = 60.0
+SETTLE_SECONDS = 10.0
+_PAUSE_SECONDS = 0.5
+
+Found = tuple[Backup, Node]
+
+
+def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECONDS) -> bool:
+    """Bring the tables of a lost node into the folder of a store that will be opened; whether any were brought.
+
+    Args:
+        disk: the folder. If it has tables already, these are the newest there are, and nothing is done.
+        wanted: the node, as ``node=`` takes it: its machine, its store, its ``host:port`` or its uuid.
+        serving: how the new node will be served.
+        timeout: seconds until a node with a backup must have answered.
+
+    Raises:
+        ValueError: several nodes are called that; or no cluster is named. NodeUnavailable: no node that answers has a
+        backup. StoreError: the node is not lost. StoreFull: no room. CorruptData: the backup is not whole.
+    """
+    folder = durable.folder_of(os.path.abspath(disk))
+    # mutant: newer-tables-are-replaced-by-a-backup
+    if os.path.exists(folder.at(MANIFEST)):
+        return False
+    links = Links(Credentials(*credentials_of(serving)))
+    directory = _directory(serving, links)
+    left = countdown(timeout)
+    try:
+        while True:
+            backup, node = _found(directory, links, wanted, len(serving.peers), left)
+            try:
+                _copy(links, backup, node, folder)
+            except NodeUnavailable as error:
+                if left() == 0:
+                    raise
+                logger.warning("the backup of node %s did not come: %s", wanted, error.message)
+            else:
+                return True
+    finally:
+        directory.close()
+        links.close()
+
+
+def _directory(serving: Serving, links: Links) -> Directory:
+    if serving.peers:
+        return StaticDirectory(addresses_of(serving.peers), links)
+    kind, _, where = (serving.join or "").partition("://")
+    if kind != "etcd":
+        raise ValueError("--rejoin is for a node of a cluster: give --peers, or --join etcd://...")
+    from di_store.cluster.etcd import EtcdDirectory  # a package that only this kind needs
+
+    return EtcdDirectory(where)
+
+
+def _found(directory: Directory, links: Links, wanted: str, listed: int, left: Callable[[], float | None]) -> Found:
+    """The newest backup of a node, and who has it. `listed`: how many nodes there are with this one; 0: unknown."""
+    others = countdown(OTHERS_SECONDS)
+    while True:
+        found: list[Found] = []
+        nodes = directory.nodes(left())
+        answered = 0
+        for node in nodes:
+            with suppress(NodeUnavailable, TimeoutError):
+                found += [(each, node) for each in _backups(links, node) if _node(each).is_called(wanted)]
+                answered += 1
+        if found and (answered + 1 >= listed > 0 or others() == 0 or left() == 0):
+            return _newest(found, nodes, links, wanted)
+        if left() == 0:
+            raise NodeUnavailable(
+                f"no node that answers has a backup of a node {shown(wanted)}",
+                remedy="start those that were there; `store.sync()` makes backups; without --rejoin the node is empty",
+            )
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _backups(links: Links, node: Node) -> list[Backup]:
+    with links.calling(node, LOOK_SECONDS) as session:
+        return [Backup.unpack(each) for each in session.call("backups", timeout=LOOK_SECONDS, what="rejoin")]
+
+
+def _node(backup: Backup) -> Node:
+    return Node(backup.uuids[0], backup.machine, backup.address)
+
+
+def _newest(found: list[Found], nodes: list[Node], links: Links, wanted: str) -> Found:
+    """Of backups of one node, and of those whose tables it took over, the newest."""
+    before = {uuid for backup, _ in found for uuid in backup.uuids[1:]}
+    left = [each for each in found if each[0].uuids[0] not in before]
+    if len({backup.address for backup, _ in left}) > 1:
+        which = ", ".join(sorted({_node(backup).place for backup, _ in left}))
+        raise ValueError(f"--rejoin {wanted} is the name of several nodes: give one of {which}")
+    chosen = max(left, key=lambda each: (each[0].made, each[0].number))
+    lost = _node(chosen[0])
+    if lost.uuid in {node.uuid for node in nodes} and _answers(links, lost):
+        raise StoreError(f"node {lost.place} answers: it is not lost", remedy="end it before another one takes over")
+    return chosen
+
+
+def _answers(links: Links, node: Node) -> bool:
+    try:
+        links.of(node, LOOK_SECONDS)
+    except StoreError:
+        return False
+    return True
+
+
+def _copy(links: Links, backup: Backup, node: Node, to: Folder) -> None:
+    """Copy a backup into a folder, which is there once it is whole."""
+    partial = Folder(to.path + ".partial")
+    with full_is_told(partial.path):
+        shutil.rmtree(partial.path, ignore_errors=True)
+        partial.make()
+        for name, each in backup.files.items():
+            partial.create(name)
+            os.truncate(partial.at(name), each.bytes)
+
+        def copy(some: Iterator[tuple[str, int]]) -> None:
+            for name, at in some:
+                _copy_part(links, backup, node, name, at, partial)
+
+        with_helpers(backup.parts(backup.files), copy, THREADS)
+        for name in backup.files:
+            with open(partial.at(name), "rb") as file:
+                os.fsync(file.fileno())
+        partial.sync()
+        shutil.rmtree(to.path, ignore_errors=True)  # a folder without tables
+        os.rename(partial.path, to.path)
+        Folder(os.path.dirname(to.path)).sync()
+
+
+def _copy_part(links: Links, backup: Backup, node: Node, name: str, at: int, to: Folder) -> None:
+    what = f"rejoin from {node.place}"
+    wanted = min(PART_BYTES, backup.files[name].bytes - at)
+    asked = {"uuid": backup.uuids[0], "number": backup.number, "name": name, "at": at}
+    with links.calling(node, CALL_SECONDS) as session:
+        data = session.call("backup_read", asked, timeout=CALL_SECONDS, what=what)
+    if len(data) != wanted:
+        raise CorruptData(f"{what}: the file {name} is shorter there than it was", remedy="take another backup")
+    if data.any():
+        with open(to.at(name), "r+b") as file:
+            file.seek(at)
+            file.write(data)
+
+
+# -- when it is served ------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def settling(name: str, disk: str | None, serving: Serving) -> Iterator[None]:
+    """While the block runs, a thread has the directory say that the tables are here which this node had before.
+
+    Of a store whose folder has any. It tries until the directory and this node's agent answer.
+    """
+    stopped = threading.Event()
+    of_cluster = serving.peers or (serving.join or "").startswith("etcd://")
+    if of_cluster and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).words:
+        threading.Thread(target=_settle, args=(name, serving, stopped), name="di-store rejoin", daemon=True).start()
+    try:
+        yield
+    finally:
+        stopped.set()
+
+
+def _settle(name: str, serving: Serving, stopped: threading.Event) -> None:
+    told = False
+    while not stopped.is_set():
+        try:
+            store = attach(name, token=credentials_of(serving)[0], timeout=SETTLE_SECONDS)
+            try:
+                took = _settled(store)
+            finally:
+                store.close()
+            if took:
+                logger.warning("tables that a lost node had are this one's now: %s", ", ".join(took))
+            return
+        except StoreClosed:
+            return
+        except (StoreError, OSError) as error:
+            if not told:
+                logger.warning("the tables that this node had before are not the cluster's yet: %s", error)
+            told = True
+        stopped.wait(_PAUSE_SECONDS)
+
+
+def _settled(store: ClusterStore) -> list[str]:
+    """The names of the tables that were taken over.
+
+    Raises:
+        StoreError: the directory, or the agent of this machine, does not answer.
+    """
+    disk = store._session.arena.disk
+    folder = durable.folder_of(disk)
+    if not disk or not read_home(folder).words:
+        return []
+    with one_at_a_time(folder, LOCK, SETTLE_SECONDS, "sends backups", "it is tried again"):
+        return _settled_alone(store, folder)
+
+
+def _settled_alone(store: ClusterStore, folder: Folder) -> list[str]:
+    home, uuid = read_home(folder), store._session.uuid
+    if home.uuids[0] == uuid and not home.pending:
+        return []
+    # First: if this process dies behind the change in the directory, the next store finds that these were its own.
+    uuids = home.uuids if uuid in home.uuids else (uuid, *home.uuids)
+    write_home(folder, Home(uuids, home.words, home.makers, pending=True))
+    directory, took = store._cluster.directory, []
+    words_lost = isinstance(directory, StaticDirectory) and directory.lies_with(store._cluster.here)
+    for key, word in home.words.items():
+        name = key.removeprefix(TABLE)
+        if key.startswith(TABLE) and store._session.arena.table(name) is not None:
+            was = unpacked(word, TableEntry)
+            if store._everywhere.take_over(name, was, home.uuids, words_lost, SETTLE_SECONDS):
+                took.append(name)
+    store._backups.note_home(folder, settled=True)
+    return sorted(took)

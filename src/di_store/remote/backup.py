@@ -1,0 +1,85 @@
+"""Backups: the durable tables of a node, as files on another node's disk. What the two nodes tell each other."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+
+from di_store.base.errors import CorruptData
+from di_store.checkpoint.folder import MANIFEST
+from di_store.snapshot.form import FILE
+from di_store.snapshot.home import NAME
+
+PART_BYTES = 4 << 20
+"""Of a file that travel in one call."""
+_UUID = re.compile(r"[0-9a-f]{32}")
+
+
+class BackupFile(msgspec.Struct, frozen=True):
+    """A file as it was sent.
+
+    Attributes:
+        bytes: its length.
+        version: of two with one name and version the bytes are the same; "": nobody can tell, and it is sent again.
+    """
+
+    bytes: int
+    version: str
+
+
+Files = dict[str, BackupFile]
+
+
+class Backup(msgspec.Struct, frozen=True):
+    """The durable tables of a node at one time.
+
+    Attributes:
+        uuids: as in `Home`.
+        machine: name of the node's machine, for people.
+        address: of its agent.
+        number: of the checkpoint: it rises while the node lives.
+        made: seconds since 1970.
+        files: by name.
+    """
+
+    uuids: tuple[str, ...]
+    machine: str
+    address: str
+    number: int
+    made: float
+    files: Files
+
+    def pack(self) -> bytes:
+        """As it travels, and lies on disk."""
+        return msgspec.json.encode(self)
+
+    def parts(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        """By name and place, the parts in which these files travel."""
+        return [(name, at) for name in names for at in range(0, self.files[name].bytes, PART_BYTES)]
+
+    @classmethod
+    def unpack(cls, text: bytes) -> Backup:
+        """What `pack` made.
+
+        Raises:
+            CorruptData: it is none.
+        """
+        try:
+            made = msgspec.json.decode(text, type=cls)
+        except msgspec.MsgspecError:
+            raise CorruptData(
+                "what should say of which node a backup is cannot be read", remedy="sync() again"
+            ) from None
+        if not made.uuids or not all(_UUID.fullmatch(each) for each in made.uuids):
+            raise CorruptData("a backup of no node came", remedy="")
+        if not all(is_file(name) and each.bytes >= 0 for name, each in made.files.items()):
+            raise CorruptData("a backup with files that are none of a checkpoint came", remedy="")
+        return made
+
+
+def is_file(name: str) -> bool:
+    """Whether a backup may have a file of this name: never one with a path."""
+    # mutant: backups-write-anywhere
+    return name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None

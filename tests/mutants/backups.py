@@ -1,0 +1,45 @@
+"""Mutants of what lies on the disks of other nodes."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+TESTS = "tests/cluster/test_backups.py"
+
+MUTANTS = [
+    Mutant(
+        "sync-returns-without-the-other-node",
+        "backups",
+        "for node in nodes:",
+        "for node in nodes[:0]:",
+        (f"{TESTS}::test_synced_rows_survive_their_nodes",),
+    ),
+    Mutant(
+        "backups-keep-files-that-have-changed",
+        "backups",
+        " or last[1].files.get(name) != coming.files[name]",
+        " or name not in last[1].files",
+        (f"{TESTS}::test_which_files_are_sent_again",),
+    ),
+    Mutant(
+        "backups-write-anywhere",
+        "backups",
+        "name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None",
+        "bool(name)",
+        (f"{TESTS}::test_calls_that_no_node_makes",),
+    ),
+    Mutant(
+        "newer-tables-are-replaced-by-a-backup",
+        "backups",
+        "os.path.exists(folder.at(MANIFEST))",
+        "False",
+        (f"{TESTS}::test_who_may_take_over",),
+    ),
+    Mutant(
+        "tables-that-agents-make-are-not-written",
+        "backups",
+        'settings.durability == "disk"',
+        "False",
+        (f"{TESTS}::test_durable_tables_of_a_client",),
+    ),
+]
