@@ -300,6 +300,7 @@ void bind_writer(nb::module_& module) {
       .def_prop_ro("holder", [](const Blocked& b) { return number_or_none(b.holder); })
       .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
+  bind_rows(module);
   nb::class_<PyWriter>(module, "Writer")
       .def(nb::init<ArenaPointer, nb::dict, Deadline>(),
            nb::sig("def __init__(self, arena: Arena, plan: dict[str, typing.Any], timeout: float, /) -> None"))
@@ -316,6 +317,10 @@ void bind_writer(nb::module_& module) {
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("count"),
            nb::sig("def extend(self, steps: typing.Any, next: typing.Any, final: typing.Any, lane: typing.Any, "
                    "priority: typing.Any, count: int) -> list[Made] | Blocked"))
+      .def("append_rows", &PyWriter::append_rows, nb::arg("form"), nb::arg("body"), nb::arg("at"), nb::arg("count"),
+           nb::arg("seq"), nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("order"),
+           nb::sig("def append_rows(self, form: RowForm, body: numpy.typing.NDArray[numpy.uint8], at: int, count: int, "
+                   "seq: int, lane: typing.Any, priority: typing.Any, order: list[int]) -> RowsMade"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"),
            nb::sig("def end_episode(self, final: typing.Any, lane: typing.Any, discard: bool) -> list[Made] | Blocked"))
       .def("insert", &PyWriter::insert, nb::arg("rows").none(), nb::arg("items"), nb::arg("total"),

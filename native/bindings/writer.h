@@ -2,11 +2,13 @@
 // ones.
 #pragma once
 
+#include <memory>
 #include <tuple>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/cells.h"
+#include "bindings/writer_rows.h"
 
 namespace di::py {
 
@@ -47,6 +49,8 @@ class PyWriter {
   PyWriter& operator=(const PyWriter&) = delete;
   nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                     i64 steps);
+  std::unique_ptr<RowsMade> append_rows(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq,
+                                        nb::handle lane, nb::handle priority, std::vector<u32> order);
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
   nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                     nb::handle priority, bool bare);
@@ -92,8 +96,16 @@ class PyWriter {
   void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
   nb::object result(Blocked blocked);
   [[noreturn]] void refuse(const Error& error) const;
+  void append_row(u64 seq, RowsMade* made);
   template <class Run>
-  Blocked attempt(Run&& call);
+  Blocked attempt_locked(Run&& call);
+  template <class Run>
+  Blocked attempt(Run&& call) {
+    return attempt_locked([&] {
+      MaybeRelease release(cells_.bytes() > kKeepGil);
+      return call();
+    });
+  }
   template <class Run>
   nb::object run(Run&& call) {
     return result(attempt(call));
@@ -121,10 +133,9 @@ nb::object keys_of(const std::vector<MadeItem>& made);  // uint64[n]
 // One attempt. A lock that is not available becomes a Blocked: nothing was written, and Python waits and repeats the
 // call as after any other Blocked.
 template <class Run>
-Blocked PyWriter::attempt(Run&& call) {
+Blocked PyWriter::attempt_locked(Run&& call) {
   Blocked blocked;
   try {
-    MaybeRelease release(cells_.bytes() > kKeepGil);
     blocked = call();
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) refuse(error);
