@@ -66,7 +66,8 @@ std::optional<bool> RowPacker::write(nb::handle step, nb::handle block, u64 at) 
   if (!PyDict_CheckExact(step.ptr()) || static_cast<std::size_t>(PyDict_Size(step.ptr())) != places_.size())
     return std::nullopt;
   auto* const memory = reinterpret_cast<PyArrayObject*>(block.ptr());
-  if (!PyArray_Check(block.ptr()) || !PyArray_ISCARRAY(memory)) throw Error(Code::kType, "a block is an array of bytes");
+  if (!PyArray_Check(block.ptr()) || !PyArray_ISCARRAY(memory))
+    throw Error(Code::kType, "a block is an array of bytes");
   const u64 size = static_cast<u64>(PyArray_NBYTES(memory));
   if (at > size || stride_ > size - at) throw Error(Code::kInvalid, "a call lies behind its block");
   u8* const to = static_cast<u8*>(PyArray_DATA(memory)) + at;
@@ -88,7 +89,8 @@ void bind_row_packer(nb::module_& module) {
            nb::sig("def __init__(self, leaves: list[tuple[str, numpy.dtype[typing.Any], tuple[int, ...], int, bool]], "
                    "stride: int) -> None"))
       .def("write", &RowPacker::write, nb::arg("step"), nb::arg("block"), nb::arg("at"),
-           nb::sig("def write(self, step: typing.Any, block: numpy.typing.NDArray[numpy.uint8], at: int) -> bool | None"),
+           nb::sig(
+               "def write(self, step: typing.Any, block: numpy.typing.NDArray[numpy.uint8], at: int) -> bool | None"),
            "Whether the step ends its episode. None: its values have to be looked at.");
 }
 

@@ -56,6 +56,17 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   return made;
 }
 
+// Which lanes end with this step, by their flags; empty for a call of several steps.
+std::vector<u8> ended(const WriterPlan& plan, const WriterCall& call, const CallShape& shape) {
+  std::vector<u8> found(shape.time ? 0 : shape.lanes);
+  for (const u32 column : {plan.terminated, plan.truncated}) {
+    if (column == kNone || call.columns[column].base == nullptr) continue;
+    for (u64 i = 0; i < found.size(); ++i)
+      if (call.columns[column].base[i * call.columns[column].lane_stride] != 0) found[i] = 1;
+  }
+  return found;
+}
+
 }  // namespace
 
 PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
@@ -140,17 +151,6 @@ bool PyWriter::take_lanes(nb::handle lane) {
 CallShape PyWriter::shape_of(nb::handle lane, u32 steps, bool time) {
   const bool by_lane = take_lanes(lane);
   return {steps, call_.lanes.size(), time, by_lane};
-}
-
-// Which lanes end with this step, by their flags; empty for a call of several steps.
-std::vector<u8> PyWriter::ended(const CallShape& shape) const {
-  std::vector<u8> found(shape.time ? 0 : shape.lanes);
-  for (const u32 column : {writer_->plan().terminated, writer_->plan().truncated}) {
-    if (column == kNone || call_.columns[column].base == nullptr) continue;
-    for (u64 i = 0; i < found.size(); ++i)
-      if (call_.columns[column].base[i * call_.columns[column].lane_stride] != 0) found[i] = 1;
-  }
-  return found;
 }
 
 // Accepts one number for all rows, one for each row, or one for each step and all its lanes. Ignores axes of length 1.
@@ -274,7 +274,8 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
   const CallShape shape = shape_of(lane, call_.steps, time);
   cells_.parse(step, shape, &call_.columns);
   if (!next.is_none()) cells_.parse(next, shape, &call_.next);
-  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, ended(shape), &call_);
+  if (!final.is_none())
+    cells_.parse_final(final, shape, writer_->plan().lanes, ended(writer_->plan(), call_, shape), &call_);
   refuse_late(call_.next, "next=");
   refuse_late(call_.final, "final=");
   parse_priorities(priority, shape);

@@ -91,21 +91,12 @@ class PyWriter {
   void take_lane(i64 lane);
   void begin_call(u32 steps);
   void refuse_late(const std::vector<ColumnInput>& given, const char* option) const;
-  std::vector<u8> ended(const CallShape& shape) const;
   void parse_priorities(nb::handle priority, const CallShape& shape);
   void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
   nb::object result(Blocked blocked);
   [[noreturn]] void refuse(const Error& error) const;
-  void append_row(u64 seq, RowsMade* made);
   template <class Run>
-  Blocked attempt_locked(Run&& call);
-  template <class Run>
-  Blocked attempt(Run&& call) {
-    return attempt_locked([&] {
-      MaybeRelease release(cells_.bytes() > kKeepGil);
-      return call();
-    });
-  }
+  Blocked attempt(Run&& call);
   template <class Run>
   nb::object run(Run&& call) {
     return result(attempt(call));
@@ -133,9 +124,10 @@ nb::object keys_of(const std::vector<MadeItem>& made);  // uint64[n]
 // One attempt. A lock that is not available becomes a Blocked: nothing was written, and Python waits and repeats the
 // call as after any other Blocked.
 template <class Run>
-Blocked PyWriter::attempt_locked(Run&& call) {
+Blocked PyWriter::attempt(Run&& call) {
   Blocked blocked;
   try {
+    MaybeRelease release(cells_.bytes() > kKeepGil);
     blocked = call();
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) refuse(error);

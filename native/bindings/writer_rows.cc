@@ -47,17 +47,6 @@ void RowsMade::add(const Writer& writer) {
   ++calls;
 }
 
-// One call of those that append_rows() makes. Runs without the GIL, so what it throws is kept.
-void PyWriter::append_row(u64 seq, RowsMade* made) {
-  try {
-    writer_->number_call(seq);
-    made->blocked = attempt_locked([&] { return writer_->append(call_, Deadline::slice()); });
-    if (!made->ended()) made->add(*writer_);
-  } catch (...) {
-    made->failure = std::current_exception();
-  }
-}
-
 // Appends `count` calls whose values begin at `at` of `body`, the first with number `seq`, until one is blocked or
 // refused. `order`: by table of the client, its position among the writer's.
 std::unique_ptr<RowsMade> PyWriter::append_rows(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq,
@@ -75,8 +64,8 @@ std::unique_ptr<RowsMade> PyWriter::append_rows(const RowForm& form, nb::handle 
   call_.extends = false;
   const CallShape shape = shape_of(lane, 1, false);
   if (form.lanes() != (shape.by_lane ? shape.lanes : 0))
-    throw Error(Code::kCorruptData, "a row of " + std::to_string(form.lanes()) + " lanes came, and its call names " +
-                                        std::to_string(shape.by_lane ? shape.lanes : 0));
+    throw Error(Code::kInvalid, "a row of " + std::to_string(form.lanes()) + " lanes came, and its call names " +
+                                    std::to_string(shape.by_lane ? shape.lanes : 0));
   const std::vector<u64> row_bytes = cells_.row_bytes();
   form.require(row_bytes, at, count, view.size());
   form.place(view.data() + at, row_bytes, &call_);
@@ -84,8 +73,14 @@ std::unique_ptr<RowsMade> PyWriter::append_rows(const RowForm& form, nb::handle 
   parse_priorities(priority, shape);
   const MaybeRelease release(form.stride() * count > kKeepGil);
   for (u32 i = 0; i < count && !made->ended(); ++i) {
-    form.place(view.data() + at + i * form.stride(), row_bytes, &call_);
-    append_row(seq + i, made.get());
+    try {
+      form.place(view.data() + at + i * form.stride(), row_bytes, &call_);
+      writer_->number_call(seq + i);
+      made->blocked = attempt([&] { return writer_->append(call_, Deadline::slice()); });
+      if (!made->ended()) made->add(*writer_);
+    } catch (...) {  // kept, with what the calls before it have made
+      made->failure = std::current_exception();
+    }
   }
   return made;
 }

@@ -243,7 +243,7 @@ class WriterSession:
                 for record in records.records:
                     run = rows.find(record, message.body, at)
                     at = run.end
-                    self._last = record.seq + run.count - 1
+                    self._last = record.seq + run.total - 1
                     if self._last > self._done and records.epoch >= self._epoch:
                         self._make(writer, record, run, made)
         except (Disconnected, Cancelled, CorruptData):
@@ -271,9 +271,9 @@ class WriterSession:
     def _make_rows(self, writer: Writer, record: Record, run: Run, form: RowForm, first: int, made: list[Any]) -> None:
         """The same in the core, which makes all rows but those that have to wait."""
         lane = record.lane_array()
-        while first < run.count:
+        while first < run.total:
             self._last = record.seq + first
-            count = min(_AT_ONCE, run.count - first)
+            count = min(_AT_ONCE, run.total - first)
             rows = append_rows(
                 writer, form, run.body, run.place(first), count, self._last, lane, record.priority, self._order
             )

@@ -33,7 +33,7 @@ from di_store.runtime.waits import LOG_SECONDS, logger
 from di_store.wire.connection import Connection, Disconnected, Message
 from di_store.wire.frame import Kind, view
 from di_store.wire.handshake import decoded
-from di_store.wire.rows import Acknowledgement
+from di_store.wire.rows import Acknowledgement, Made
 from di_store.wire.values import Waiting, call_of, error_of, failed, value_of, warn
 
 _SLICE_SECONDS = 0.5
@@ -201,7 +201,7 @@ class WriterPipe:
             raise call.error
         made = call.made
         assert made is not None
-        return made if type(made) is list else made.of(call.place)
+        return made.of(call.place) if isinstance(made, Made) else made
 
     def ask(self, method: str, arguments: dict[str, Any], timeout: float | None, call: Sent | None) -> Any:
         """Make a call and wait for its answer, after all that was sent before.

@@ -19,6 +19,7 @@ from di_store.columns.column import FLAGS
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
 from di_store.remote.arguments import blobs, lane_of, numbers, travelling
+from di_store.remote.items import RemoteItems
 from di_store.remote.lanes import OpenLanes, Row, Sent
 from di_store.remote.pipe import WriterPipe
 from di_store.remote.row_columns import RowColumns
@@ -74,45 +75,6 @@ class FarTable(Protocol):
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         """As `Table.peek`."""
-
-
-class RemoteItems(Items):
-    """Items that are known once the agent has acknowledged the call: the attributes wait for that."""
-
-    __slots__ = ("_call", "_pipe", "_place")
-
-    def __init__(self, pipe: WriterPipe, call: Sent, place: int, episodes: Any) -> None:
-        self._pipe = pipe
-        self._call = call
-        self._place = place
-        self._episodes = episodes
-
-    def _part(self, number: int) -> Array:
-        made = self._pipe.result(self._call, None)
-        if self._place < len(made):
-            return made[self._place][number]
-        return np.empty(0, (np.uint64, np.int32, np.int64)[number])
-
-    @property
-    def keys(self) -> Array:  # type: ignore[override]
-        return self._part(0)
-
-    @property
-    def lanes(self) -> Array:  # type: ignore[override]
-        return self._part(1)
-
-    @property
-    def starts(self) -> Array:  # type: ignore[override]
-        return self._part(2)
-
-    def __reduce__(self) -> Any:
-        return _items, (self.keys, self.lanes, self.starts, self.episodes)
-
-
-def _items(keys: Array, lanes: Array, starts: Array, episodes: Array) -> Items:
-    made = Items(keys, lanes, starts)
-    made._episodes = episodes
-    return made
 
 
 class RemoteWriter(Writer):
@@ -172,9 +134,9 @@ class RemoteWriter(Writer):
         try:  # as `_alone` does; here it would take a fifth of a small row's time
             self._inside = True
             if lane is None and priority is None and final is None and timeout is None and not self._tracked:
-                call = self._plain_row(step, next)
-                if call is not None:
-                    return self._sent(call)
+                row = self._plain_row(step, next)
+                if row is not None:
+                    return self._sent(row)
             seconds = None if timeout is None else check_timeout(timeout)
             lane = lane if lane is None else lane_of(lane)
             priority = priority if priority is None else numbers(priority)

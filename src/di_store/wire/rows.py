@@ -25,6 +25,7 @@ from di_store.wire.values import texts
 
 ALIGNMENT = 16
 _MOST_ROWS = 2**31
+_MOST_STRIDE = 2**40  # no message is so long
 _ZEROS = bytes(ALIGNMENT)
 _MADE = (np.dtype(np.uint64), np.dtype(np.int32), np.dtype(np.int64))  # keys, lanes, starts
 _MOST_PLANS = 64
@@ -221,7 +222,7 @@ class _Plan:
             if leaf.column.extension or not leaf.column.element_bytes:
                 return None
             places[leaf.argument].append((leaf.number, leaf.at))
-        if len(lead) > 1 or not self.stride or places.keys() not in _APPENDED:
+        if len(lead) > 1 or not 0 < self.stride < _MOST_STRIDE or places.keys() not in _APPENDED:
             return None
         return RowForm(places["step"], places.get("next", []), self.stride, lead[0] if lead else 0)
 
@@ -268,18 +269,18 @@ class Run(NamedTuple):
         plan: how they lie.
         body: that they are in.
         at: where the first begins.
-        count: how many there are.
+        total: how many there are.
     """
 
     plan: _Plan
     body: Array
     at: int
-    count: int
+    total: int
 
     @property
     def end(self) -> int:
         """Where they end."""
-        return self.place(self.count)
+        return self.place(self.total)
 
     def place(self, number: int) -> int:
         """Where a call begins."""
@@ -287,7 +288,7 @@ class Run(NamedTuple):
 
     def calls(self, first: int = 0) -> Iterator[dict[str, Any]]:
         """The arguments of the calls from one on."""
-        return self.plan.read(self.body, self.place(first), self.count - first)
+        return self.plan.read(self.body, self.place(first), self.total - first)
 
 
 class RowReader:
