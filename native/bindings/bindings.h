@@ -131,6 +131,7 @@ void bind_late(nb::module_& module);
 void bind_chunks(nb::module_& module);
 void bind_attendance(nb::module_& module);
 void bind_writer(nb::module_& module);
+void bind_row_packer(nb::module_& module);
 void bind_turn(nb::module_& module);
 void bind_pieces(nb::module_& module);
 void bind_snapshot(nb::module_& module);

@@ -44,6 +44,12 @@ Cells::Column Cells::read_column(nb::handle entry) {
   return column;
 }
 
+std::vector<u64> Cells::row_bytes() const {
+  std::vector<u64> found;
+  for (const Column& column : columns_) found.push_back(column.ragged ? 0 : column.bytes);
+  return found;
+}
+
 Cells::Node* Cells::grow(nb::handle path) {
   Node* at = &root_;
   for (nb::handle part : path) {

@@ -40,6 +40,7 @@ class Cells {
 
   const std::string& name(std::size_t column) const { return columns_[column].name; }
   std::size_t count() const { return columns_.size(); }
+  std::vector<u64> row_bytes() const;   // by column, of one row's value; 0: its values are of any size
   u64 bytes() const { return bytes_; }  // about how many bytes this call writes
 
  private:

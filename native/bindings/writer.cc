@@ -56,6 +56,17 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   return made;
 }
 
+// Which lanes end with this step, by their flags; empty for a call of several steps.
+std::vector<u8> ended(const WriterPlan& plan, const WriterCall& call, const CallShape& shape) {
+  std::vector<u8> found(shape.time ? 0 : shape.lanes);
+  for (const u32 column : {plan.terminated, plan.truncated}) {
+    if (column == kNone || call.columns[column].base == nullptr) continue;
+    for (u64 i = 0; i < found.size(); ++i)
+      if (call.columns[column].base[i * call.columns[column].lane_stride] != 0) found[i] = 1;
+  }
+  return found;
+}
+
 }  // namespace
 
 PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
@@ -140,17 +151,6 @@ bool PyWriter::take_lanes(nb::handle lane) {
 CallShape PyWriter::shape_of(nb::handle lane, u32 steps, bool time) {
   const bool by_lane = take_lanes(lane);
   return {steps, call_.lanes.size(), time, by_lane};
-}
-
-// Which lanes end with this step, by their flags; empty for a call of several steps.
-std::vector<u8> PyWriter::ended(const CallShape& shape) const {
-  std::vector<u8> found(shape.time ? 0 : shape.lanes);
-  for (const u32 column : {writer_->plan().terminated, writer_->plan().truncated}) {
-    if (column == kNone || call_.columns[column].base == nullptr) continue;
-    for (u64 i = 0; i < found.size(); ++i)
-      if (call_.columns[column].base[i * call_.columns[column].lane_stride] != 0) found[i] = 1;
-  }
-  return found;
 }
 
 // Accepts one number for all rows, one for each row, or one for each step and all its lanes. Ignores axes of length 1.
@@ -274,7 +274,8 @@ nb::object PyWriter::append(nb::handle step, nb::handle next, nb::handle final, 
   const CallShape shape = shape_of(lane, call_.steps, time);
   cells_.parse(step, shape, &call_.columns);
   if (!next.is_none()) cells_.parse(next, shape, &call_.next);
-  if (!final.is_none()) cells_.parse_final(final, shape, writer_->plan().lanes, ended(shape), &call_);
+  if (!final.is_none())
+    cells_.parse_final(final, shape, writer_->plan().lanes, ended(writer_->plan(), call_, shape), &call_);
   refuse_late(call_.next, "next=");
   refuse_late(call_.final, "final=");
   parse_priorities(priority, shape);
@@ -300,6 +301,7 @@ void bind_writer(nb::module_& module) {
       .def_prop_ro("holder", [](const Blocked& b) { return number_or_none(b.holder); })
       .def_ro("passed", &Blocked::passed)
       .def_ro("text", &Blocked::text);
+  bind_rows(module);
   nb::class_<PyWriter>(module, "Writer")
       .def(nb::init<ArenaPointer, nb::dict, Deadline>(),
            nb::sig("def __init__(self, arena: Arena, plan: dict[str, typing.Any], timeout: float, /) -> None"))
@@ -316,6 +318,10 @@ void bind_writer(nb::module_& module) {
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("count"),
            nb::sig("def extend(self, steps: typing.Any, next: typing.Any, final: typing.Any, lane: typing.Any, "
                    "priority: typing.Any, count: int) -> list[Made] | Blocked"))
+      .def("append_rows", &PyWriter::append_rows, nb::arg("form"), nb::arg("body"), nb::arg("at"), nb::arg("count"),
+           nb::arg("seq"), nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("order"),
+           nb::sig("def append_rows(self, form: RowForm, body: numpy.typing.NDArray[numpy.uint8], at: int, count: int, "
+                   "seq: int, lane: typing.Any, priority: typing.Any, order: list[int]) -> RowsMade"))
       .def("end_episode", &PyWriter::end_episode, nb::arg("final").none(), nb::arg("lane").none(), nb::arg("discard"),
            nb::sig("def end_episode(self, final: typing.Any, lane: typing.Any, discard: bool) -> list[Made] | Blocked"))
       .def("insert", &PyWriter::insert, nb::arg("rows").none(), nb::arg("items"), nb::arg("total"),

@@ -2,11 +2,13 @@
 // ones.
 #pragma once
 
+#include <memory>
 #include <tuple>
 #include <vector>
 
 #include "bindings/bindings.h"
 #include "bindings/cells.h"
+#include "bindings/writer_rows.h"
 
 namespace di::py {
 
@@ -47,6 +49,8 @@ class PyWriter {
   PyWriter& operator=(const PyWriter&) = delete;
   nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                     i64 steps);
+  std::unique_ptr<RowsMade> append_rows(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq,
+                                        nb::handle lane, nb::handle priority, std::vector<u32> order);
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
   nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                     nb::handle priority, bool bare);
@@ -87,7 +91,6 @@ class PyWriter {
   void take_lane(i64 lane);
   void begin_call(u32 steps);
   void refuse_late(const std::vector<ColumnInput>& given, const char* option) const;
-  std::vector<u8> ended(const CallShape& shape) const;
   void parse_priorities(nb::handle priority, const CallShape& shape);
   void parse_priority(nb::handle value, const CallShape& shape, std::size_t table);
   nb::object result(Blocked blocked);

@@ -647,12 +647,48 @@ class Blocked:
     @property
     def text(self) -> str: ...
 
+class RowForm:
+    """Where the values of calls of one form lie; stride: bytes of each call."""
+
+    def __init__(
+        self, step: Sequence[tuple[int, int]], next: Sequence[tuple[int, int]], stride: int, lanes: int
+    ) -> None: ...
+
+class RowsMade:
+    """What rows that followed each other have made."""
+
+    @property
+    def calls(self) -> int: ...
+    @property
+    def counts(self) -> list[list[int]]: ...
+    @property
+    def keys(self) -> numpy.typing.NDArray[numpy.uint64]: ...
+    @property
+    def lanes(self) -> numpy.typing.NDArray[numpy.int32]: ...
+    @property
+    def starts(self) -> numpy.typing.NDArray[numpy.int64]: ...
+    @property
+    def blocked(self) -> Blocked | None: ...
+    def check(self) -> None:
+        """Raises what the call behind them has raised."""
+
 class Writer:
     def __init__(self, arena: Arena, plan: dict[str, Any], timeout: float, /) -> None: ...
     def append(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> list[Made] | Blocked: ...
     def extend(
         self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, count: int
     ) -> list[Made] | Blocked: ...
+    def append_rows(
+        self,
+        form: RowForm,
+        body: numpy.typing.NDArray[numpy.uint8],
+        at: int,
+        count: int,
+        seq: int,
+        lane: Any,
+        priority: Any,
+        order: list[int],
+    ) -> RowsMade: ...
     def end_episode(self, final: Any, lane: Any, discard: bool) -> list[Made] | Blocked: ...
     def insert(
         self, rows: Any, items: list[tuple[int, int, int]], total: int, priority: Any, bare: bool = False
@@ -677,6 +713,15 @@ class Writer:
     def busy(self) -> bool: ...
     @busy.setter
     def busy(self, arg: bool, /) -> None: ...
+
+class RowPacker:
+    """Copies the values of steps of one form; stride: bytes of a call."""
+
+    def __init__(self, leaves: list[tuple[str, numpy.dtype[Any], tuple[int, ...], int, bool]], stride: int) -> None: ...
+    def write(self, step: Any, block: numpy.typing.NDArray[numpy.uint8], at: int) -> bool | None:
+        """
+        Whether the step ends its episode. None: its values have to be looked at.
+        """
 
 class Turn:
     def take(self, newcomer: bool, /) -> Hold | None: ...

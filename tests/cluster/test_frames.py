@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_codec import same
 
+import di_store
 from cluster.messages import (
     BODY_BYTES,
     MESSAGES,
@@ -433,6 +434,35 @@ def test_calls_that_share_a_record(lead: tuple[int, ...], count: int) -> None:
         assert [np.asarray(each).tobytes() for each in step] == [leaf.tobytes() for leaf in leaves]
         assert [np.asarray(each).dtype for each in step] == [leaf.dtype for leaf in leaves]
         assert arguments["next"]["obs"]["image"].tobytes() == leaves[0].tobytes()
+
+
+def test_rows_outside_their_message(count: Callable[[int, int], int]) -> None:
+    """The core takes no value that does not lie in the message, whatever is said of places and numbers."""
+    choice, body = random.Random(4), np.zeros(64, np.uint8)
+    numbers = [0, 1, 7, 8, 16, 56, 64, 65, 2**31, 2**61, 2**63, 2**64 - 8, 2**64 - 1]
+    refused = 0
+    with di_store.open(memory="32MiB") as store:
+        table = store.create_table("t", capacity=4, schema={"a": Spec((), np.int64), "b": Spec((2,), np.int64)})
+        with table.writer() as writer:
+            native = writer._stream.native  # type: ignore[union-attr]
+            assert native is not None
+            for _ in range(count(2_000, 200_000)):
+                column, at, stride, begin = (choice.choice(numbers) for _ in range(4))
+                column, total = min(column, 2), min(choice.choice(numbers), 2**31)
+                size = (8, 16, 65)[column]
+                fits = at + size <= stride and begin + total * stride <= len(body) and total > 0
+                form = _core.RowForm([(column, at)], [], stride, 0)
+                try:  # a call of no session is refused before its values are read
+                    made = native.append_rows(form, body, begin, total, 1, None, None, [0])
+                except CorruptData:
+                    refused += 1
+                    assert not fits
+                    continue
+                assert fits
+                assert made.calls == 0
+                with pytest.raises(ValueError, match="no session"):
+                    made.check()
+    assert refused
 
 
 @pytest.mark.parametrize("counts", [[[-1]], [[2, -1]], [[2**62]], [[9]], [[2**63, 2**63]]])

@@ -76,7 +76,8 @@ def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, Window, 
         elif what < 0.8 and window.may_send() and agent.connected:
             frame = window.next_frame()
             assert frame is not None
-            agent.make(*frame, most=choice.choice([0, 1, 2, 99, 99, 99]))
+            meta, runs = frame
+            agent.make(meta, [each for run in runs for each in run], most=choice.choice([0, 1, 2, 99, 99, 99]))
         elif what < 0.95 and agent.answers:
             meta, body = agent.answers.pop(0)
             window.note(msgspec.msgpack.decode(meta, type=Acknowledgement), body, None)
@@ -166,7 +167,7 @@ def test_rows_behind_an_end_inside_an_extend_are_kept() -> None:
     assert window.begin_anew({"t": (1, 3, True)}, [], "here") == 2 + 4
     frame = window.next_frame()
     assert frame is not None
-    whole, behind = frame[1]
+    whole, behind = (each for run in frame[1] for each in run)
     assert (whole.record.lead, whole.record.lane, whole.arrays[0].tolist()) == ([4, 1], [1], [[1], [4], [7], [10]])
     assert whole.record.priority == {"t": [[1], [4], [7], [10]], "u": [0, 1, 2, 3]}
     assert (behind.record.lead, behind.record.lane, behind.arrays[0].tolist()) == ([2], 0, [6, 9])

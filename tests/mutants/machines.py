@@ -56,6 +56,13 @@ WIRE = [
         "True",
         (f"{FRAMES}::test_a_batch_that_does_not_add_up",),
     ),
+    Mutant(
+        "rows-of-the-wire-lie-anywhere",
+        "wire",
+        "if (!product_fits(row_bytes[leaf.column], rows, stride_ - leaf.at)) refuse();",
+        "",
+        (f"{FRAMES}::test_rows_outside_their_message",),
+    ),
 ]
 
 DOORS = [

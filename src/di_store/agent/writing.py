@@ -7,31 +7,39 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from di_store._core import RowForm
 from di_store.agent.conversation import Cancelled, Conversation
 from di_store.agent.peer import Peer
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError
 from di_store.policy.views import Opaque
 from di_store.replay.batch import Items
-from di_store.replay.serving import Made, abandon, append, begin_call, columns_of, names_of, open_writer
+from di_store.replay.serving import (
+    abandon,
+    append_later,
+    append_rows,
+    begin_call,
+    columns_of,
+    names_of,
+    open_writer,
+)
 from di_store.replay.writer import Writer
 from di_store.runtime import waits
 from di_store.wire.connection import Disconnected, Message
 from di_store.wire.frame import Buffer, Kind, view
 from di_store.wire.handshake import decoded
-from di_store.wire.rows import Acknowledgement, Record, Records, RowReader
+from di_store.wire.rows import Acknowledgement, Record, Records, RowReader, Run
 from di_store.wire.values import Call, answer_of, failure_of
 
 KEPT_SECONDS = 30.0
 """How long a writer waits for its client to come back."""
 MAX_KEPT = 4096
 """Acknowledgements kept for a client that has not got them; its window is far smaller."""
-_APPENDED = ({"step"}, {"step", "next"})
+_AT_ONCE = 256  # rows that the core makes without looking for another thread
 
 
 class WriterSession:
@@ -47,10 +55,11 @@ class WriterSession:
         self._writer: Writer | None = None
         self._names: list[str] = []
         self._single = True
-        self._order: list[int] | None = None  # of the client's tables among the writer's; None: the same
+        self._order: list[int] = []  # of the client's tables among the writer's
         self._opaque = False
         self._rows: RowReader | None = None
         self._done = 0  # the last call that was looked at
+        self._last = 0  # the one that is being made
         self._epoch = 0
         self._acknowledged: deque[tuple[int, bytes, list[Buffer]]] = deque(maxlen=MAX_KEPT)
         self._connections: queue.SimpleQueue[tuple[Conversation, Message] | None] = queue.SimpleQueue()
@@ -138,8 +147,7 @@ class WriterSession:
                 self._writer = open_writer(
                     self._peer.session, tables, given["lanes"], given["autoreset"], self.session, single=self._single
                 )
-                order = [names_of(self._writer).index(name) for name in self._names]
-                self._order = order if order != sorted(order) else None
+                self._order = [names_of(self._writer).index(name) for name in self._names]
                 # Behind the claim of the new writer: an agent that was only stopped cannot go on after it.
                 marks = {} if given["begins"] else self._marks()
             found = {"fresh": fresh, "done": self._done, "epoch": self._epoch, "marks": marks, "schema": self._schema()}
@@ -227,46 +235,63 @@ class WriterSession:
         rows, writer = self._rows, self._writer
         if rows is None or writer is None:
             raise CorruptData("rows of a writer without columns came", remedy="")
-        at, last, made, failure = 0, 0, [], b""
+        at, self._last, failure = 0, 0, b""
+        made: list[Any] = []
         talk._told = time.monotonic()
         try:
             with waits.watched(talk.still_waits):
                 for record in records.records:
-                    calls, at = rows.read(record, message.body, at)
-                    make = self._maker(writer, record)
-                    for last, given in enumerate(calls, record.seq):
-                        if last <= self._done or records.epoch < self._epoch:
-                            continue
-                        made.append(make(last, given))
-                        self._done = last
+                    run = rows.find(record, message.body, at)
+                    at = run.end
+                    self._last = record.seq + run.total - 1
+                    if self._last > self._done and records.epoch >= self._epoch:
+                        self._make(writer, record, run, made)
         except (Disconnected, Cancelled, CorruptData):
             if made:
                 self._keep(self._done, made)
             raise
         except Exception as error:
             failure = failure_of(error, talk.warned())
-            self._done = last
+            self._done = self._last
             self._epoch += 1
-        meta, buffers = self._keep(last, made, failure, talk.warned())
+        meta, buffers = self._keep(self._last, made, failure, talk.warned())
         talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
 
-    def _maker(self, writer: Writer, record: Record) -> Callable[[int, dict[str, Any]], list[Made]]:
-        """What makes each call of a record, given its number and its arguments."""
-        order = self._order
-        if record.method != "append" or record.groups.keys() not in _APPENDED:
+    def _make(self, writer: Writer, record: Record, run: Run, made: list[Any]) -> None:
+        """Make the calls of a record, of which some may be done, and add what they have made."""
+        first = max(0, self._done + 1 - record.seq)
+        if record.method == "append" and run.plan.form is not None:
+            self._make_rows(writer, record, run, run.plan.form, first, made)
+            return
+        for self._last, given in enumerate(run.calls(first), record.seq + first):
+            begin_call(writer, self._last)
+            made.append(self._by_table(_made(writer, record, given)))
+            self._done = self._last
 
-            def call(seq: int, given: dict[str, Any]) -> list[Made]:
-                begin_call(writer, seq)
-                return self._by_table(_made(writer, record, given))
-
-            return call
-        lane, priority = record.lane_array(), record.priority
-
-        def append_row(seq: int, given: dict[str, Any]) -> list[Made]:
-            every = append(writer, seq, given["step"], given.get("next"), lane, priority)
-            return every if order is None else [every[place] for place in order]
-
-        return append_row
+    def _make_rows(self, writer: Writer, record: Record, run: Run, form: RowForm, first: int, made: list[Any]) -> None:
+        """The same in the core, which makes all rows but those that have to wait."""
+        lane = record.lane_array()
+        while first < run.total:
+            self._last = record.seq + first
+            count = min(_AT_ONCE, run.total - first)
+            rows = append_rows(
+                writer, form, run.body, run.place(first), count, self._last, lane, record.priority, self._order
+            )
+            if rows.calls:
+                made.append(rows)
+                first += rows.calls
+                self._last = self._done = record.seq + first - 1
+            if rows.calls == count:
+                continue
+            self._last = self._done + 1
+            if (blocked := rows.blocked) is None:
+                rows.check()  # raises what this call has raised
+                continue
+            given = next(run.calls(first))
+            every = append_later(writer, blocked, given["step"], given.get("next"), lane, record.priority)
+            made.append([every[place] for place in self._order])
+            self._done = self._last
+            first += 1
 
     def _keep(
         self, last: int, made: list[Any], failure: bytes = b"", told: list[str] | None = None

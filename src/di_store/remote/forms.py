@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from di_store._core import RowPacker
 from di_store.base import tree
 from di_store.base.dtypes import Array, DType
 from di_store.columns.column import FLAGS, Column
@@ -127,7 +128,38 @@ class Form:
                 self.stride += stride_of([math.prod(shape) * dtype.itemsize])
         self._trees = [_tree_of([column.name for _, column in columns]) for columns in groups]
         self._sizes = [len(columns) for columns in groups]
+        self._packers = [self._packer(group) for group in range(len(groups))] if not any(self._trees) else []
         self._block: Block | None = None
+
+    def _packer(self, group: int) -> RowPacker:
+        leaves = [
+            (leaf.name, leaf.dtype, leaf.shape, leaf.at, not group and leaf.name in self.flags)
+            for leaf in self._leaves
+            if leaf.group == group
+        ]
+        return RowPacker(leaves, self.stride)
+
+    def pack(self, step: Any, next: Any) -> tuple[Block, int, bool] | None:
+        """As `write`, in the core; and whether the episode ends.
+
+        None: the call is of another form, or a value has to be converted.
+        """
+        packers, block = self._packers, self._block
+        if block is None or block.used == block.calls:
+            block = self._new_block()
+        if len(packers) != (1 if next is None else 2):
+            return None
+        at = block.used
+        ends = packers[0].write(step, block.raw, at * self.stride)
+        if ends is None or (next is not None and packers[1].write(next, block.raw, at * self.stride) is None):
+            return None
+        block.used = at + 1
+        return block, at, ends
+
+    def _new_block(self) -> Block:
+        most = _FIRST_CALLS if self._block is None else 2 * self._block.calls
+        self._block = Block(self._leaves, self.stride, most)
+        return self._block
 
     def write(self, step: Any, next: Any) -> tuple[Block, int] | None:
         """Copy the values of a call. Returns where they are; None: the call is of another form.
@@ -137,8 +169,7 @@ class Form:
         """
         block = self._block
         if block is None or block.used == block.calls:
-            most = _FIRST_CALLS if block is None else 2 * block.calls
-            block = self._block = Block(self._leaves, self.stride, most)
+            block = self._new_block()
         if (next is None) is (len(self._sizes) == 2) or not self._write(block, 0, step):
             return None
         if next is not None and not self._write(block, 1, next):

@@ -14,7 +14,7 @@ import numpy as np
 from di_store.base.dtypes import Array
 from di_store.base.warned import warn
 from di_store.remote.forms import Block, Form
-from di_store.wire.rows import Record
+from di_store.wire.rows import Made, Record
 
 
 @dataclass(eq=False)
@@ -27,7 +27,8 @@ class Sent:
         which: the lanes that it concerns, int64[k].
         ends: bool[k]: whether the lane's episode has ended after it.
         bytes: of the arrays.
-        made: by table, keys, lanes and starts; None: not acknowledged yet.
+        made: by table, keys, lanes and starts; or what several calls have made, of which this is number `place`. None:
+            not acknowledged yet.
         error: what it has raised.
         row_ends: bool[T, k] of an `extend`: whether the lane's episode has ended after each row.
     """
@@ -37,7 +38,8 @@ class Sent:
     which: Array
     ends: Array
     bytes: int = 0
-    made: list[tuple[Array, Array, Array]] | None = None
+    made: list[tuple[Array, Array, Array]] | Made | None = None
+    place: int = 0
     error: BaseException | None = field(default=None, repr=False)
     row_ends: Array | None = None
 
@@ -101,15 +103,10 @@ class Row(Sent):
 
     def follows(self, other: Row) -> bool:
         """Whether it can share a record with the call before it."""
+        if self.block is not other.block or self.at != other.at + 1:  # a block is of one form
+            return False
         mine, its = self.record, other.record
-        return (
-            self.form is other.form
-            and self.block is other.block
-            and self.at == other.at + 1
-            and mine.seq == its.seq + 1
-            and mine.lane == its.lane
-            and mine.priority == its.priority
-        )
+        return mine.seq == its.seq + 1 and mine.lane == its.lane and mine.priority == its.priority
 
 
 class OpenLanes:

@@ -22,7 +22,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, Timeout
 from di_store.columns.schema import Schema
 from di_store.remote.client import CONNECT_SECONDS
-from di_store.remote.frames import body_of, runs_of
+from di_store.remote.frames import body_of
 from di_store.remote.lanes import OpenLanes, Sent
 from di_store.remote.leaving import leaving
 from di_store.remote.line import NAP_SECONDS, Line, Outgoing
@@ -33,7 +33,7 @@ from di_store.runtime.waits import LOG_SECONDS, logger
 from di_store.wire.connection import Connection, Disconnected, Message
 from di_store.wire.frame import Kind, view
 from di_store.wire.handshake import decoded
-from di_store.wire.rows import Acknowledgement
+from di_store.wire.rows import Acknowledgement, Made
 from di_store.wire.values import Waiting, call_of, error_of, failed, value_of, warn
 
 _SLICE_SECONDS = 0.5
@@ -199,8 +199,9 @@ class WriterPipe:
             if by_writer:
                 self._told_of(call.error)
             raise call.error
-        assert call.made is not None
-        return call.made
+        made = call.made
+        assert made is not None
+        return made.of(call.place) if isinstance(made, Made) else made
 
     def ask(self, method: str, arguments: dict[str, Any], timeout: float | None, call: Sent | None) -> Any:
         """Make a call and wait for its answer, after all that was sent before.
@@ -340,8 +341,8 @@ class WriterPipe:
         frame = self.window.next_frame()
         if frame is None:
             return None
-        meta, calls = frame
-        return Outgoing(Kind.APPEND, 0, meta, body_of(runs_of(calls)))
+        meta, runs = frame
+        return Outgoing(Kind.APPEND, 0, meta, body_of(runs))
 
     def read(self) -> bool:
         """Of the pipe's own thread: read what comes, or connect anew. False: the writer has ended."""

@@ -24,6 +24,8 @@ class RowColumns:
         self._fixed = not any(column.ragged or len(column.shape) > _MOST_AXES for column in schema)
         self._forms: dict[Any, Form] = {}
         self._last: Form | None = None
+        self.plain: Form | None = None
+        """That of the last call, if it was an `append` without leading axes."""
 
     def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[Form, Block, int] | None:
         """Copy the values of a call. Returns its form, and where they are; None: the call has to be asked.
@@ -45,6 +47,7 @@ class RowColumns:
         if found is None:
             return None
         self._last = form
+        self.plain = form if argument == "step" and not lead else None
         return form, *found
 
     def _form(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> Form | None:

@@ -106,8 +106,8 @@ class Window:
         """Whether a frame was sent and is not acknowledged."""
         return self._frames > 0
 
-    def next_frame(self) -> tuple[bytes, list[Sent]] | None:
-        """Meta of the next frame, and its calls; None: there is nothing to send."""
+    def next_frame(self) -> tuple[bytes, list[list[Sent]]] | None:
+        """Meta of the next frame, and its calls, those together that share a record; None: there is nothing to send."""
         found: list[Sent] = []
         size = 0
         while self._unsent and (not found or size + self._unsent[0].bytes <= FRAME_BYTES):
@@ -117,11 +117,12 @@ class Window:
             return None
         self._unsent_bytes -= size
         self._frames += 1
-        return meta_of(self.epoch, self.acknowledged, runs_of(found)), found
+        runs = runs_of(found)
+        return meta_of(self.epoch, self.acknowledged, runs), runs
 
     def note(self, done: Acknowledgement, body: Array, failure: BaseException | None) -> None:
         """Calls are done; `failure`: what the last of them has raised."""
-        made = done.split(body)
+        made = done.made(body)
         calls: list[Sent] = []
         for call in self._sent:
             if call.record.seq > done.last:
@@ -132,8 +133,9 @@ class Window:
             calls.pop().error = failure
         self._acknowledge(calls)
         # What was made is of the last calls: this side may know of those before them already.
-        for place, call in enumerate(calls, len(made) - len(calls)):
-            call.made = made[place] if place >= 0 else []
+        for place, call in enumerate(calls, len(done.counts) - len(calls)):
+            call.made = made if place >= 0 else []
+            call.place = place
             if type(call) is Row:
                 call.form = call.block = None  # whoever keeps the items does not keep the rows
         while self._sent and self._sent[0].record.seq <= done.last:
@@ -145,11 +147,12 @@ class Window:
 
     def _acknowledge(self, calls: list[Sent]) -> None:
         """Note which lanes are open after these calls."""
-        every, first = self.lanes.every, 0
-        for place, call in enumerate(calls):
+        every, some = self.lanes.every, []
+        for call in reversed(calls):
+            some.append(call)
             if call.which is every:  # whatever came before is of no interest
-                first = place
-        for call in calls[first:]:
+                break
+        for call in reversed(some):
             self.lanes.acknowledge(call)
 
     def _drop_behind(self, failure: BaseException) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, TypeAlias
 
+from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import WriterClosed
 from di_store.columns.schema import Schema
@@ -95,6 +96,50 @@ def append(writer: Writer, seq: int, step: Any, next: Any, lane: Any, priority: 
     if not writer._calls % LOOK_EVERY:
         writer._open().look()
     found: list[Made] = made
+    return found
+
+
+def append_rows(
+    writer: Writer,
+    form: _core.RowForm,
+    body: Array,
+    at: int,
+    count: int,
+    seq: int,
+    lane: Any,
+    priority: Any,
+    order: Any,
+) -> _core.RowsMade:
+    """`Writer.append` of calls whose values lie in `body` from `at` on, until one has to wait, or is refused.
+
+    Args:
+        writer: of the session.
+        form: of the calls.
+        body: uint8.
+        at: where the first call's values begin.
+        count: of the calls.
+        seq: number of the first one.
+        lane: of all.
+        priority: of each.
+        order: by table of the client, its place among the writer's.
+    """
+    stream = writer._open()
+    stream.take_versions()
+    if type(priority) is dict:
+        priority = writer._by_table(priority)
+    found = stream.opened().append_rows(form, body, at, count, seq, lane, priority, order)
+    before, writer._calls = writer._calls, writer._calls + found.calls
+    if writer._calls // LOOK_EVERY > before // LOOK_EVERY:
+        stream.look()
+    return found
+
+
+def append_later(writer: Writer, blocked: _core.Blocked, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:
+    """Wait until the call at which `append_rows` has stopped can be made, and make it."""
+    stream = writer._open()
+    if type(priority) is dict:
+        priority = writer._by_table(priority)
+    found: list[Made] = stream.finish_waiting("append", blocked, None, stream.again, step, next, None, lane, priority)
     return found
 
 

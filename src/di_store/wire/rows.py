@@ -6,6 +6,7 @@ at a multiple of 16 bytes. Calls of one form share a record: it says how many fo
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from di_store._core import RowForm, RowsMade
 from di_store.base import tree
 from di_store.base.dtypes import Array, DType
 from di_store.base.errors import CorruptData
@@ -23,10 +25,13 @@ from di_store.wire.values import texts
 
 ALIGNMENT = 16
 _MOST_ROWS = 2**31
+_MOST_STRIDE = 2**40  # no message is so long
 _ZEROS = bytes(ALIGNMENT)
+_MADE = (np.dtype(np.uint64), np.dtype(np.int32), np.dtype(np.int64))  # keys, lanes, starts
 _MOST_PLANS = 64
 _AT_ONCE = 256  # calls whose arrays are made together
 _ARGUMENTS = ("step", "steps", "next", "final")
+_APPENDED = ({"step"}, {"step", "next"})
 
 
 Groups: TypeAlias = "dict[str, list[int]]"
@@ -96,41 +101,74 @@ class Acknowledgement(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, last: int, epoch: int, made: list[Any], failure: bytes, told: list[str]) -> tuple[bytes, list[Buffer]]:
-        """Meta and body. `made`: by call and table, keys, lanes and starts."""
-        found = cls(last, epoch, [[len(keys) for keys, _, _ in call] for call in made], failure, texts(told))
-        parts = [part for call in made for part in call]
+        """Meta and body. `made`: of each call, by table, keys, lanes and starts; or the `RowsMade` of several."""
+        counts: list[list[int]] = []
+        parts: list[tuple[Array, Array, Array]] = []
+        for each in made:
+            if type(each) is RowsMade:
+                counts += each.counts
+                parts.append((each.keys, each.lanes, each.starts))
+            else:
+                counts.append([len(keys) for keys, _, _ in each])
+                parts += each
+        found = cls(last, epoch, counts, failure, texts(told))
         if not parts:
             return msgspec.msgpack.encode(found), []
         raw: list[bytes] = []
-        for each in zip(*parts, strict=True):
-            raw.append((each[0] if len(each) == 1 else np.concatenate(each)).tobytes())
+        for column in zip(*parts, strict=True):
+            raw.append((column[0] if len(column) == 1 else np.concatenate(column)).tobytes())
             raw.append(_ZEROS[: -len(raw[-1]) % ALIGNMENT])
         return msgspec.msgpack.encode(found), [b"".join(raw)]
 
-    def split(self, body: Array) -> list[list[tuple[Array, Array, Array]]]:
-        """By call and table, keys, lanes and starts.
+    def made(self, body: Array) -> Made:
+        """What the calls have made.
 
         Raises:
             CorruptData: the body is too short.
         """
-        total = sum(sum(call) for call in self.counts)
+        total = 0
+        for call in self.counts:
+            for count in call:
+                if count < 0:
+                    raise _no_keys()
+                total += count
         at, columns = 0, []
-        for dtype in (np.uint64, np.int32, np.int64):
-            size = total * np.dtype(dtype).itemsize
-            if min((count for call in self.counts for count in call), default=0) < 0 or at + size > len(body):
-                raise CorruptData("an acknowledgement without its keys came", remedy="")
+        for dtype in _MADE:
+            size = total * dtype.itemsize
+            if at + size > len(body):
+                raise _no_keys()
             columns.append(np.ndarray(total, dtype, body, at) if total else np.empty(0, dtype))
             at += -(-size // ALIGNMENT) * ALIGNMENT
-        keys, lanes, starts = columns
-        found, first = [], 0
-        for call in self.counts:
-            tables = []
-            for count in call:
-                cut = slice(first, first + count)
-                tables.append((keys[cut], lanes[cut], starts[cut]))
-                first += count
-            found.append(tables)
+        return Made(self.counts, columns)
+
+    def split(self, body: Array) -> list[list[tuple[Array, Array, Array]]]:
+        """By call and table, keys, lanes and starts; raises as `made`."""
+        made = self.made(body)
+        return [made.of(place) for place in range(len(self.counts))]
+
+
+class Made:
+    """What the calls of an acknowledgement have made; cut into calls when somebody asks, as few do."""
+
+    def __init__(self, counts: list[list[int]], columns: list[Array]) -> None:
+        self._counts = counts
+        self._columns = columns
+        self._firsts: list[int] = []
+
+    def of(self, place: int) -> list[tuple[Array, Array, Array]]:
+        """By table, keys, lanes and starts of one call."""
+        if len(self._firsts) != len(self._counts):  # two threads would find the same
+            self._firsts = list(itertools.accumulate(map(sum, self._counts[:-1]), initial=0))
+        first, (keys, lanes, starts), found = self._firsts[place], self._columns, []
+        for count in self._counts[place]:
+            cut = slice(first, first + count)
+            found.append((keys[cut], lanes[cut], starts[cut]))
+            first += count
         return found
+
+
+def _no_keys() -> CorruptData:
+    return CorruptData("an acknowledgement without its keys came", remedy="")
 
 
 def stride_of(sizes: Iterable[int]) -> int:
@@ -139,9 +177,10 @@ def stride_of(sizes: Iterable[int]) -> int:
 
 
 class _Leaf(NamedTuple):
-    """Where a value of each call lies: its argument, its path there, and its place behind the call's beginning."""
+    """Where a value of each call lies: its argument, its column and path there, its place in the call."""
 
     argument: str
+    number: int
     path: list[str]
     column: Column
     shape: tuple[int, ...]
@@ -169,11 +208,23 @@ class _Plan:
                 if column.ragged:
                     raise _cut_short()
                 shape, dtype = lead + column.shape, column.value_dtype
-                self._leaves.append(_Leaf(argument, path, column, shape, dtype, self.stride))
+                self._leaves.append(_Leaf(argument, number, path, column, shape, dtype, self.stride))
                 self.stride += stride_of([math.prod(shape) * dtype.itemsize])
+        self.form = self._form(lead)
         flat = all(len(leaf.path) == 1 for leaf in self._leaves)
         self._flat = [leaf.path[0] for leaf in self._leaves] if flat else []
         self._only = next(iter(groups)) if len(groups) == 1 else ""
+
+    def _form(self, lead: tuple[int, ...]) -> RowForm | None:
+        """The same as the core reads it, of an `append`; None: some values have to be looked at here."""
+        places: dict[str, list[tuple[int, int]]] = {argument: [] for argument in self._empty}
+        for leaf in self._leaves:
+            if leaf.column.extension or not leaf.column.element_bytes:
+                return None
+            places[leaf.argument].append((leaf.number, leaf.at))
+        if len(lead) > 1 or not 0 < self.stride < _MOST_STRIDE or places.keys() not in _APPENDED:
+            return None
+        return RowForm(places["step"], places.get("next", []), self.stride, lead[0] if lead else 0)
 
     def read(self, body: Array, at: int, count: int) -> Iterator[dict[str, Any]]:
         """The arguments of `count` calls whose arrays begin at `at`; the body is long enough."""
@@ -211,6 +262,35 @@ def _cut_short() -> CorruptData:
     return CorruptData("a row without all its bytes came", remedy="")
 
 
+class Run(NamedTuple):
+    """The calls of a record, whose arrays lie in a body.
+
+    Attributes:
+        plan: how they lie.
+        body: that they are in.
+        at: where the first begins.
+        total: how many there are.
+    """
+
+    plan: _Plan
+    body: Array
+    at: int
+    total: int
+
+    @property
+    def end(self) -> int:
+        """Where they end."""
+        return self.place(self.total)
+
+    def place(self, number: int) -> int:
+        """Where a call begins."""
+        return self.at + number * self.plan.stride
+
+    def calls(self, first: int = 0) -> Iterator[dict[str, Any]]:
+        """The arguments of the calls from one on."""
+        return self.plan.read(self.body, self.place(first), self.total - first)
+
+
 class RowReader:
     """Reads the arrays of records."""
 
@@ -218,8 +298,8 @@ class RowReader:
         self._columns = [(column.name.split(tree.SEPARATOR), column) for column in schema]
         self._plans: dict[Any, _Plan] = {}
 
-    def read(self, record: Record, body: Array, at: int) -> tuple[Iterator[dict[str, Any]], int]:
-        """The arguments of the calls of a record whose arrays begin at `at`, and where they end.
+    def find(self, record: Record, body: Array, at: int) -> Run:
+        """The calls of a record whose arrays begin at `at`.
 
         Raises:
             CorruptData: the record does not fit the columns or the body.
@@ -232,7 +312,12 @@ class RowReader:
             plan = self._plans[key] = _Plan(self._columns, tuple(record.lead), record.groups)
         if record.count < 1 or (record.count > 1 and not plan.stride):
             raise CorruptData(f"a row that stands for {record.count} came", remedy="")
-        end = at + plan.stride * record.count
-        if end > len(body):
+        run = Run(plan, body, at, record.count)
+        if run.end > len(body):
             raise _cut_short()
-        return plan.read(body, at, record.count), end
+        return run
+
+    def read(self, record: Record, body: Array, at: int) -> tuple[Iterator[dict[str, Any]], int]:
+        """As `find`: the arguments of the calls, and where their arrays end."""
+        run = self.find(record, body, at)
+        return run.calls(), run.end

@@ -1,0 +1,38 @@
+// Calls of one form as they come from another machine: the values of each lie behind those of the one before, at the
+// same places. Who sends them may say anything, so every place is checked against the bytes that are there.
+#pragma once
+
+#include <vector>
+
+#include "replay/writer_call.h"
+
+namespace di {
+
+class RowForm {
+ public:
+  struct Leaf {  // the value of one column in each call, for all its lanes
+    u32 column;
+    u64 at;  // bytes behind the beginning of the call
+  };
+
+  // stride: bytes from one call to the next. lanes: the leading axis of every value; 0: there is none.
+  RowForm(std::vector<Leaf> step, std::vector<Leaf> next, u64 stride, u64 lanes)
+      : step_(std::move(step)), next_(std::move(next)), stride_(stride), lanes_(lanes) {}
+
+  // Throws kCorruptData unless every value of `count` calls that begin at `at` lies in `bytes` bytes, and has a column.
+  // row_bytes: by column of the layout, bytes of one row's value; 0: of any size, and no call of a form gives it.
+  void require(const std::vector<u64>& row_bytes, u64 at, u64 count, u64 bytes) const;
+  // Fills the inputs with the values of the call that begins at `call`. Checked by require().
+  void place(const u8* call, const std::vector<u64>& row_bytes, WriterCall* made) const;
+
+  u64 stride() const { return stride_; }
+  u64 lanes() const { return lanes_; }
+
+ private:
+  void require_leaves(const std::vector<Leaf>& leaves, const std::vector<u64>& row_bytes) const;
+
+  std::vector<Leaf> step_, next_;
+  u64 stride_, lanes_;
+};
+
+}  // namespace di
