@@ -93,12 +93,16 @@ class Node:
         self.process.wait(SERVED_SECONDS)
         until(lambda: not any(each.name == self.name for each in di_store.list_stores()), "the node to be gone")
 
-    def restart(self) -> None:
-        """Lose it, and start it with the same options: at the same address if `--listen` says so."""
-        self.lose()
+    def serve_again(self) -> None:
+        """Start it again after its holder was killed: the store is there as long as some process has it."""
         assert self.process.stdout is not None
         self.process.stdout.close()
         self._start(self.name)
+
+    def restart(self) -> None:
+        """Lose it, and start it with the same options: at the same address if `--listen` says so."""
+        self.lose()
+        self.serve_again()
 
     def end(self) -> None:
         """End it as Ctrl-C would."""
@@ -167,13 +171,25 @@ class Etcd:
         every = ",".join(f"m{at}=http://127.0.0.1:{port}" for at, port in enumerate(peers))
         self.where = ",".join(f"127.0.0.1:{port}" for port in clients)
         self.members: list[subprocess.Popen[bytes]] = []
+        self._words: list[list[str]] = []
         for at, (client, peer) in enumerate(zip(clients, peers, strict=True)):
             urls = [f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"]
             words = ["etcd", "--name", f"m{at}", "--data-dir", str(folder / f"m{at}"), "--log-level", "error"]
             words += ["--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
             words += ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1]]
             words += ["--initial-cluster", every, "--initial-cluster-state", "new"]
-            self.members.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            self._words.append(words)
+            self.members.append(self._started(words))
+
+    @staticmethod
+    def _started(words: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def revive(self) -> None:
+        """Start those again that were killed, with what they have on disk."""
+        for at, member in enumerate(self.members):
+            if member.poll() is not None:
+                self.members[at] = self._started(self._words[at])
 
     def kill(self, at: int) -> None:
         """SIGKILL to one member."""
