@@ -198,6 +198,20 @@ REMOTE = [
         (f"{DEADLINES}::test_a_batch_that_is_copied_for_long_is_waited_for",),
     ),
     Mutant(
+        "a-call-that-is-sent-again-has-all-its-time",
+        "remote",
+        'min(arguments["timeout"], left)',
+        'arguments["timeout"]',
+        (f"{DEADLINES}::test_a_call_that_is_sent_again_has_the_time_that_is_left",),
+    ),
+    Mutant(
+        "an-agent-that-was-stopped-gives-a-call-its-time-again",
+        "remote",
+        "if self.deadline.late():",
+        "if False:",
+        (f"{DEADLINES}::test_an_agent_that_began_late_holds_no_call_beyond_its_deadline",),
+    ),
+    Mutant(
         "a-call-is-done-if-one-table-has-it",
         "remote",
         "all(seq == last and complete for seq, _, complete in marks.values())",

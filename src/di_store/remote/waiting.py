@@ -72,6 +72,10 @@ class Deadline:
         since = max(end, self.heard)
         return time.monotonic() >= since + GRACE_SECONDS
 
+    def late(self) -> bool:
+        """Whether the call's time and the grace have passed, whatever was heard."""
+        return self.timeout is not None and self.passed >= self.timeout + GRACE_SECONDS
+
     def reach(self, most: float) -> float:
         """Seconds that an attempt to reach the agent may take now, at most `most`."""
         if self.timeout is None:
@@ -120,6 +124,17 @@ class CallWait:
         """A message came from the agent."""
         self.deadline.heard = time.monotonic()
         self._lost_since = None
+
+    def waits_for(self, reason: str) -> None:
+        """The agent says that the call waits there. It began later than here if the agent was stopped before.
+
+        Raises:
+            Timeout: the deadline is over: what is waited for is not under way.
+        """
+        self.reason = reason
+        # mutant: an-agent-that-was-stopped-gives-a-call-its-time-again
+        if self.deadline.late():
+            self._fail()
 
     def tick(self) -> None:
         """Called twice a second while nothing comes.
