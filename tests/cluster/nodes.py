@@ -24,8 +24,10 @@ SERVED_SECONDS = 30.0  # ten times what it may take
 class Node:
     """One served store: the holder, its agent, and its address."""
 
-    def __init__(self, name: str, *options: str, env: dict[str, str] | None = None) -> None:
-        self._given = (*options,), env
+    def __init__(
+        self, name: str, *options: str, env: dict[str, str] | None = None, log: str | Path = os.devnull
+    ) -> None:
+        self._given, self._log = ((*options,), env), log
         self._start(name)
 
     def _start(self, name: str) -> None:
@@ -42,9 +44,10 @@ class Node:
             "127.0.0.1:0",
             "--json",
         ]  # options come later, and win
-        self.process = subprocess.Popen(
-            [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env
-        )
+        with open(self._log, "a") as log:
+            self.process = subprocess.Popen(
+                [*command, *options], stdout=subprocess.PIPE, stderr=log, text=True, env=env
+            )
         assert self.process.stdout is not None
         told = json.loads(self.process.stdout.readline())
         self.address: str = told["address"]

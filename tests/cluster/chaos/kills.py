@@ -63,7 +63,10 @@ class Killer:
         place, stops = self._choice.randrange(PLACES), self._choice.random() < STOPPED
         role = self._choice.choice([role for role, at in CAST if at == place])
         seconds, away = self._choice.uniform(*STOP_SECONDS), self._choice.uniform(*AWAY_SECONDS)
-        if kind == "raylet" and stops:
+        if kind in self._world.others:
+            self._world.others[kind]()
+            self.hits[kind] += 1
+        elif kind == "raylet" and stops:
             self._stop(kind, self._world.find(kind, place, role), seconds)
         elif kind in NODES:
             if place != FIXED and not self._world.down and self._world.is_whole(place):

@@ -87,7 +87,7 @@ class Ledger:
 
     def note(self, **words: Any) -> None:
         """Write a line."""
-        os.write(self._file, json.dumps({"who": self._who, **words}).encode() + b"\n")
+        os.write(self._file, json.dumps({"who": self._who, "at": round(time.monotonic(), 2), **words}).encode() + b"\n")
 
     def call(self, what: str, timeout: float, function: Callable[[], T]) -> T:
         """Make a call that must end within `timeout` and a second, and note how it went."""

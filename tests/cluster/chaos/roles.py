@@ -295,7 +295,8 @@ class Consumer(threading.Thread):
         table = None
         while True:
             try:
-                table = table or self._table()
+                if table is None:
+                    table = self._table()
                 batch = self._ledger.call("take", CALL_SECONDS, lambda: table.sample(8, min_n=1, timeout=CALL_SECONDS))  # noqa: B023
                 taken = np.stack([batch.data["w"], batch.data["n"]], 1).tolist()
                 self._ledger.note(taken=taken, torn=torn(batch.data))

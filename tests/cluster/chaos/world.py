@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class World(ABC):
     def __init__(self, board: Board) -> None:
         self.board = board
         self.down: set[int] = set()
+        self.others: dict[str, Callable[[], None]] = {}  # kinds that a test adds to `kinds`, and what they do
 
     @abstractmethod
     def store(self) -> ClusterStore:
@@ -149,7 +150,11 @@ class EtcdWorld(World):
         running.callback(self._end)
         join = f"etcd://{self._etcd.where}/{name}"
         self._nodes = [
-            Node(f"{name}-{place}", "--memory", memory, "--listen", f"127.0.0.1:{port}", "--join", join)
+            Node(
+                f"{name}-{place}",
+                *("--memory", memory, "--listen", f"127.0.0.1:{port}", "--join", join),
+                log=board.folder / f"node-{place}.log",
+            )
             for place, port in enumerate(free_ports(PLACES))
         ]
         self._workers: dict[tuple[str, int], subprocess.Popen[bytes]] = {}
