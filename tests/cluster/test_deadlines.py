@@ -23,6 +23,8 @@ from cluster.served import TOKEN, agent_here, port_of
 from di_store.agent import batches, conversation
 from di_store.base.errors import DrawsLost
 from di_store.remote.link import Link
+from di_store.remote.pipe import is_hopeless
+from di_store.remote.waiting import Deadline
 from di_store.wire.connection import Disconnected
 
 LONG_SECONDS = 10.0
@@ -138,6 +140,17 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
                 far.table("t").sample(8, timeout=0.3)
             assert time.monotonic() - began < LONG_SECONDS
             assert "50" in str(told.value), "what the agent waits for"
+
+
+def test_a_writer_without_a_connection_has_no_grace() -> None:
+    """The second behind the deadline is for an answer that is on its way."""
+    deadline = Deadline(3.0)
+    assert not is_hopeless(deadline, 0.0)
+    deadline.count(3.1)
+    assert is_hopeless(deadline, 0.0)
+    assert not deadline.over()
+    short = Deadline(0.0)
+    assert not is_hopeless(short, 0.0), "the agent is being started anew"
 
 
 @pytest.mark.parametrize("method", ["draw", "gather", "deliver"])

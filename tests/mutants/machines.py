@@ -212,6 +212,13 @@ REMOTE = [
         (f"{DEADLINES}::test_an_agent_that_began_late_holds_no_call_beyond_its_deadline",),
     ),
     Mutant(
+        "writers-wait-for-answers-that-nobody-sends",
+        "remote",
+        "max(deadline.timeout, GRACE_SECONDS)",
+        "deadline.timeout + GRACE_SECONDS",
+        (f"{DEADLINES}::test_a_writer_without_a_connection_has_no_grace",),
+    ),
+    Mutant(
         "a-call-is-done-if-one-table-has-it",
         "remote",
         "all(seq == last and complete for seq, _, complete in marks.values())",

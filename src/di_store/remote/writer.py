@@ -119,7 +119,14 @@ class RemoteWriter(Writer):
     """Appends steps to one stream per lane of tables that an agent serves. For one thread only."""
 
     def __init__(
-        self, session: RemoteSession, tables: Sequence[FarTable], lanes: int | None, autoreset: Any, *, single: bool
+        self,
+        session: RemoteSession,
+        tables: Sequence[FarTable],
+        lanes: int | None,
+        autoreset: Any,
+        *,
+        single: bool,
+        timeout: float | None = None,
     ) -> None:
         session.link.check_open()
         autoreset_mode(autoreset)
@@ -143,7 +150,7 @@ class RemoteWriter(Writer):
         spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
         lanes_open = OpenLanes(self._lanes_far or 1, spans=spans)
         self._pipe = WriterPipe(session.link, arguments, lanes_open, window)
-        self._pipe.start(None)
+        self._pipe.start(timeout)
         self._plain: RowColumns | None = None
         self._owner = 0
         self._inside = False  # a call of the owner is under way

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from di_store import _core
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
+from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.chances import Chances, by_node
 from di_store.cluster.shards.division import MASS
 from di_store.cluster.shards.routing import chosen
@@ -64,8 +65,13 @@ class Parts:
         """Raise `StoreClosed` if the store's own handle was closed."""
         self.session.arena.enter()
 
-    def is_lost(self, shard: Shard, error: StoreError) -> bool:
+    def is_lost(self, shard: Shard, error: StoreError, within: float = LOOK_SECONDS) -> bool:
         """Whether a call has failed because the shard is gone, or does not answer. It is noted if so.
+
+        Args:
+            shard: of the call.
+            error: that it has raised.
+            within: seconds to find out; if they do not suffice, it is not lost, and a later call may know.
 
         Raises:
             StoreClosed: the store's own handle was closed.
@@ -74,7 +80,8 @@ class Parts:
         if not isinstance(error, LOSSES) or shard.is_near:
             return False
         self.answers.forget()
-        if self.answers.newest(0.0)[shard.number] is not None:
+        # mutant: a-late-call-asks-for-another-second
+        if self.answers.newest(0.0, within)[shard.number] is not None or not self.answers.is_silent(shard):
             return False
         self.answers.note_silent(shard, error)
         return True

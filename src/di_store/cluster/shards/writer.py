@@ -12,17 +12,21 @@ import numpy as np
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError, WriterClosed
+from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.joined import ShardItems
 from di_store.cluster.shards.lanes import Lanes
 from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.taking import LaneValues, priority_behind, rows_behind
 from di_store.remote.client import CONNECT_SECONDS
+from di_store.remote.table import writer_within
+from di_store.remote.waiting import GRACE_SECONDS
 from di_store.replay.batch import Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.writer import CLOSE_SECONDS, Writer
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.waits import check_timeout, countdown
 
+_LEAST_LOOK_SECONDS = 0.1  # of a call that is late already: what a node in the same rack needs
 F = TypeVar("F", bound=Callable[..., Any])
 Part = tuple[int, Array]
 """Number of a shard, and the positions of its lanes among those of a call."""
@@ -79,7 +83,7 @@ class ShardWriter(Writer):
         found = self._writers.get(number)
         if found is None:
             table = self._parts.shards[number].table(seconds)
-            found = self._writers[number] = table.writer(lanes=self._count, autoreset=self._autoreset)
+            found = self._writers[number] = writer_within(table, seconds, self._count, self._autoreset)
         return found
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -139,14 +143,15 @@ class ShardWriter(Writer):
 
     @_alone
     def flush(self, *, timeout: float | None = 60) -> None:
-        left = countdown(check_timeout(timeout))
+        seconds = check_timeout(timeout)
+        left, grace = countdown(seconds), _with_grace(seconds)
         failed: StoreError | None = None
         for number in list(self._writers):
             try:
                 self._writers[number].flush(timeout=left())
             except StoreError as error:
                 failed = failed or error
-                self._lose_if_gone(number, error)
+                self._lose_if_gone(number, error, grace())
         if failed is not None:
             raise failed
 
@@ -252,7 +257,7 @@ class ShardWriter(Writer):
         call: Callable[[Writer, Array, float | None], Any],
     ) -> tuple[ShardItems, Exception | None]:
         """What a call of each shard's writer has made, and the error of shards that are gone."""
-        left = countdown(seconds)
+        left, grace = countdown(seconds), _with_grace(seconds)
         found: list[tuple[int, Items]] = []
         written: list[Array] = []
         lost: StoreError | None = None
@@ -261,7 +266,7 @@ class ShardWriter(Writer):
                 found.append((number, call(self._opened(number, left()), positions, left())))
                 written.append(which[positions])
             except (StoreError, ValueError, TypeError) as error:
-                if isinstance(error, StoreError) and self._lose_if_gone(number, error):
+                if isinstance(error, StoreError) and self._lose_if_gone(number, error, grace()):
                     lost = lost or error
                     continue
                 raise _partly(method, error, written) from None
@@ -274,13 +279,25 @@ class ShardWriter(Writer):
         answers, shards = self._parts.answers, self._parts.shards
         return sorted(groups, key=lambda group: answers.is_silent(shards[group[0]]))
 
-    def _lose_if_gone(self, number: int, error: StoreError) -> bool:
+    def _lose_if_gone(self, number: int, error: StoreError, within: float = LOOK_SECONDS) -> bool:
         """Whether a call has failed because the shard is gone; its lanes go elsewhere then."""
-        if getattr(error, "may_be_done", False) or not self._parts.is_lost(self._parts.shards[number], error):
+        shard = self._parts.shards[number]
+        if getattr(error, "may_be_done", False) or not self._parts.is_lost(shard, error, within):
             return False
         self._writers.pop(number, None)
         self._lanes.lose(number)
         return True
+
+
+def _with_grace(seconds: float | None) -> Callable[[], float]:
+    """How long a call may ask whether a shard is gone: it ends a second behind its deadline, whatever comes of that."""
+    left = countdown(None if seconds is None else seconds + GRACE_SECONDS)
+
+    def within() -> float:
+        rest = left()
+        return LOOK_SECONDS if rest is None else min(max(rest, _LEAST_LOOK_SECONDS), LOOK_SECONDS)
+
+    return within
 
 
 def _partly(method: str, error: Exception, written: list[Array]) -> Exception:
