@@ -23,8 +23,9 @@ pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_500)]
 SEED = int(os.environ.get("DI_STORE_CHAOS_SEED", "1"))
 QUIET_SECONDS = 2.0
 MEMORY = "1GiB"
-LATE_SECONDS = 1.0
-"""Beyond its deadline, without the time in which its process got no processor."""
+LATE_SECONDS = 1.5
+"""By how much a call may outlast its deadline, without the time in which its process got no processor: a second, and
+what the other processes of a busy machine take from it."""
 SLOW_SECONDS = 15.0
 """The same, with all: a machine may have much else to do."""
 
@@ -48,7 +49,7 @@ def check(report: Report, killer: Killer) -> None:
     assert not report.faults, report.faults[:3]
     assert not report.damage
     assert report.evicted == 0, "rows left for others: the tables of this test are too small"
-    assert not report.lost, f"{len(report.lost)} acknowledged rows or objects of living nodes are lost: {report.lost[:5]}"
+    assert not report.lost, f"{len(report.lost)} acknowledged rows or objects are lost: {report.lost[:5]}"
     assert not report.twice, f"{len(report.twice)} came twice: {report.twice[:5]}"
     assert report.torn == 0, "torn rows, windows or objects"
     assert report.back == 0, "an older version of weights after a newer one"

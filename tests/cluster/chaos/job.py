@@ -7,6 +7,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from pains import until
+
 import di_store
 from cluster.chaos.ledger import Board, Ledger, short
 from cluster.chaos.roles import CALL_SECONDS, Consumer
@@ -15,7 +17,6 @@ from cluster.chaos.world import CAST, FIXED, PLACES, World
 from di_store.base.errors import CorruptData, StoreError
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
-from pains import until
 
 QUEUE = "queue"
 MAKE_SECONDS = 10.0
@@ -91,7 +92,9 @@ class Administrator(threading.Thread):
     def _look(self) -> None:
         store = self._world.store()
         for node in self._ledger.call("nodes", CALL_SECONDS, store.nodes):
-            place = next((at for at in range(PLACES) if self._world.name(at) == Address.parse(node.address).store), None)
+            place = next(
+                (at for at in range(PLACES) if self._world.name(at) == Address.parse(node.address).store), None
+            )
             if place is not None and place not in self._world.down and node.uuid not in self.lost:
                 self.at[place] = node
         for node in list(self.at.values()):
@@ -105,7 +108,9 @@ class Administrator(threading.Thread):
         for name, made in self.made.items():
             if made.kind == "rows" and made.uuids[0] in self.lost and name not in self._dropped:
                 self._ledger.call(
-                    "drop_table", CALL_SECONDS, lambda: self._world.store().drop_table(name, timeout=CALL_SECONDS)  # noqa: B023
+                    "drop_table",
+                    CALL_SECONDS,
+                    lambda: self._world.store().drop_table(name, timeout=CALL_SECONDS),  # noqa: B023
                 )
                 self._dropped.add(name)
         self._tell()

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 
+from pains import until
+
 from cluster.chaos.ledger import Ledger
 from cluster.chaos.world import CAST, FIXED, PLACES, World, kill
-from pains import until
 
 NODES = ("node", "raylet")
 WORKERS = ("worker",)

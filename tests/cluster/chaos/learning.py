@@ -1,4 +1,4 @@
-"""A job of RLlib beside the kills: DQN on CartPole, whose runners are killed with their nodes, and whose steps are checked."""
+"""RLlib beside the kills: DQN on CartPole, whose runners are killed with their nodes. Its steps are checked."""
 
 from __future__ import annotations
 
@@ -96,7 +96,9 @@ class Learning(threading.Thread):
         ids = Counter(each.id_ for each in episodes)
         found += [f"episode {name} is there {times} times" for name, times in ids.items() if times > 1]
         environment = gymnasium.make("CartPole-v1").unwrapped
-        found += [f"episode {each.id_} is not one that CartPole gives" for each in episodes if not _real(environment, each)]
+        found += [
+            f"episode {each.id_} is not one that CartPole gives" for each in episodes if not _real(environment, each)
+        ]
         return found
 
 

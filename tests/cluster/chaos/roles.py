@@ -160,7 +160,7 @@ class Actor:
 
     def step(self, store: ClusterStore) -> None:
         told = self._board.read()
-        wanted = {name: Stream for name in told["rows"]} | {told["parts"]: Windows}
+        wanted = dict.fromkeys(told["rows"], Stream) | {told["parts"]: Windows}
         for name in self._streams.keys() - wanted.keys() - {told["queue"]}:
             self._streams.pop(name).close()
         name = random.choice([*wanted, told["queue"]])

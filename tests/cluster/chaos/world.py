@@ -1,4 +1,4 @@
-"""Three nodes with the processes of a job, and what can be killed of them: in Ray, and with `di-store serve` and etcd."""
+"""Three nodes with the processes of a job, and what can be killed of them: in Ray, and by `di-store serve` with etcd."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ import di_store
 from cluster.chaos.ledger import Board
 from cluster.chaos.roles import play
 from cluster.nodes import SERVED_SECONDS, Etcd, Node, free_ports
-from di_store.cluster.store import ClusterStore
 from di_store import cluster
+from di_store.cluster.store import ClusterStore
 
 PLACES = 3
 FIXED = 0
@@ -332,4 +332,3 @@ class Player:
 
 def _resources(place: int) -> dict[str, Any]:
     return {"num_cpus": 2, "object_store_memory": 80_000_000, "resources": {f"place{place}": 100}}
-

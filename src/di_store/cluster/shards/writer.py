@@ -15,18 +15,16 @@ from di_store.base.errors import StoreError, WriterClosed
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.joined import ShardItems
 from di_store.cluster.shards.lanes import Lanes
-from di_store.cluster.shards.parts import Parts
+from di_store.cluster.shards.parts import Parts, with_grace
 from di_store.cluster.shards.taking import LaneValues, priority_behind, rows_behind
 from di_store.remote.client import CONNECT_SECONDS
 from di_store.remote.table import writer_within
-from di_store.remote.waiting import GRACE_SECONDS
 from di_store.replay.batch import Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.writer import CLOSE_SECONDS, Writer
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.waits import check_timeout, countdown
 
-_LEAST_LOOK_SECONDS = 0.1  # of a call that is late already: what a node in the same rack needs
 F = TypeVar("F", bound=Callable[..., Any])
 Part = tuple[int, Array]
 """Number of a shard, and the positions of its lanes among those of a call."""
@@ -144,7 +142,7 @@ class ShardWriter(Writer):
     @_alone
     def flush(self, *, timeout: float | None = 60) -> None:
         seconds = check_timeout(timeout)
-        left, grace = countdown(seconds), _with_grace(seconds)
+        left, grace = countdown(seconds), with_grace(seconds)
         failed: StoreError | None = None
         for number in list(self._writers):
             try:
@@ -257,7 +255,7 @@ class ShardWriter(Writer):
         call: Callable[[Writer, Array, float | None], Any],
     ) -> tuple[ShardItems, Exception | None]:
         """What a call of each shard's writer has made, and the error of shards that are gone."""
-        left, grace = countdown(seconds), _with_grace(seconds)
+        left, grace = countdown(seconds), with_grace(seconds)
         found: list[tuple[int, Items]] = []
         written: list[Array] = []
         lost: StoreError | None = None
@@ -287,17 +285,6 @@ class ShardWriter(Writer):
         self._writers.pop(number, None)
         self._lanes.lose(number)
         return True
-
-
-def _with_grace(seconds: float | None) -> Callable[[], float]:
-    """How long a call may ask whether a shard is gone: it ends a second behind its deadline, whatever comes of that."""
-    left = countdown(None if seconds is None else seconds + GRACE_SECONDS)
-
-    def within() -> float:
-        rest = left()
-        return LOOK_SECONDS if rest is None else min(max(rest, _LEAST_LOOK_SECONDS), LOOK_SECONDS)
-
-    return within
 
 
 def _partly(method: str, error: Exception, written: list[Array]) -> Exception:
