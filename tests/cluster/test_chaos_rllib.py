@@ -32,6 +32,9 @@ def test_rllib_goes_on_learning(tmp_path: Path, count: Callable[[int, int], int]
         world.others["runner"] = learning.hit
         report, killer = run(world, board, seconds_of(count))
         wrong = learning.end()
-        print(f"rounds: {learning.rounds}, steps: {learning.steps[-1:]}, slowest: {learning.slowest:.1f} s")
+        print(
+            f"rounds: {learning.rounds}, steps: {learning.steps[-1:]}, "
+            f"slowest: {learning.slowest:.1f} s, {learning.hits}"
+        )
         assert not wrong, wrong
         check(report, killer)

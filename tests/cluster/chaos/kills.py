@@ -66,7 +66,6 @@ class Killer:
         seconds, away = self._choice.uniform(*STOP_SECONDS), self._choice.uniform(*AWAY_SECONDS)
         if kind in self._world.others:
             self._world.others[kind]()
-            self.hits[kind] += 1
         elif kind == "raylet" and stops:
             self._stop(kind, self._world.find(kind, place, role), seconds)
         elif kind in NODES:

@@ -18,8 +18,9 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from cluster.chaos.world import commands
 from di_store.adapters.rllib import PrioritizedEpisodeReplayBuffer
 
-ROUND_SECONDS = 120.0
-"""No round of training may take longer, whatever was killed: Ray takes half a minute to start a runner elsewhere."""
+ROUND_SECONDS = 180.0
+"""No round of training may take longer, whatever was killed: on a busy machine Ray takes a minute to start a runner."""
+ROUNDS_BETWEEN = 3
 TOLERANCE = 1e-4
 
 
@@ -45,6 +46,7 @@ class Learning(threading.Thread):
         config.reporting(min_sample_timesteps_per_iteration=80, min_time_s_per_iteration=0)
         self._algorithm = config.debugging(seed=seed, log_level="ERROR").build_algo()
         self._choice, self._done = random.Random(seed), False
+        self._enough = ROUNDS_BETWEEN
         self.slowest, self.rounds, self.steps = 0.0, 0, list[int]()
         self.hits: Counter[str] = Counter()
         self.fault: BaseException | None = None
@@ -66,9 +68,10 @@ class Learning(threading.Thread):
         return self._algorithm.local_replay_buffer
 
     def hit(self) -> None:
-        """Kill one of its runners."""
+        """Kill one of its runners, if it has learned since the last time: Ray may take long to start another one."""
         runners = [pid for pid, words in commands() if "SingleAgentEnvRunner" in words[0]]
-        if runners:
+        if runners and self.rounds >= self._enough:
+            self._enough = self.rounds + ROUNDS_BETWEEN
             os.kill(self._choice.choice(runners), signal.SIGKILL)
             self.hits["runner"] += 1
 

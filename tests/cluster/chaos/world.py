@@ -1,4 +1,4 @@
-"""Three nodes with the processes of a job, and what can be killed of them: in Ray, and by `di-store serve` with etcd."""
+"""Three nodes with the processes of a job, and what can be killed of them: in Ray, or served with etcd."""
 
 from __future__ import annotations
 
