@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,7 +15,7 @@ from cluster.chaos.ledger import Board, Ledger, short
 from cluster.chaos.roles import CALL_SECONDS, Consumer
 from cluster.chaos.stamps import ROWS, STACK, WINDOWS
 from cluster.chaos.world import CAST, FIXED, PLACES, World
-from di_store.base.errors import CorruptData, StoreError
+from di_store.base.errors import CorruptData, StoreError, TableNotFound
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
 
@@ -107,12 +108,7 @@ class Administrator(threading.Thread):
             self._make("parts", here)
         for name, made in self.made.items():
             if made.kind == "rows" and made.uuids[0] in self.lost and name not in self._dropped:
-                self._ledger.call(
-                    "drop_table",
-                    CALL_SECONDS,
-                    lambda: self._world.store().drop_table(name, timeout=CALL_SECONDS),  # noqa: B023
-                )
-                self._dropped.add(name)
+                self._drop(name)
         self._tell()
 
     def _make(self, kind: str, uuids: list[str]) -> None:
@@ -126,6 +122,13 @@ class Administrator(threading.Thread):
             lambda: store.create_table(name, node=node, exist_ok=True, timeout=MAKE_SECONDS, **KINDS[kind]),
         )
         self.made[name] = Made(kind, uuids)
+
+    def _drop(self, name: str) -> None:
+        """A table whose node is lost. A directory that was made anew since then does not know it."""
+        store = self._world.store()
+        with suppress(TableNotFound):
+            self._ledger.call("drop_table", CALL_SECONDS, lambda: store.drop_table(name, timeout=CALL_SECONDS))
+        self._dropped.add(name)
 
     def _tell(self) -> None:
         rows = [name for name, made in self.made.items() if made.kind == "rows" and made.uuids[0] not in self.lost]

@@ -18,8 +18,8 @@ from ray.rllib.core.rl_module.default_model_config import DefaultModelConfig
 from cluster.chaos.world import commands
 from di_store.adapters.rllib import PrioritizedEpisodeReplayBuffer
 
-ROUND_SECONDS = 180.0
-"""No round of training may take longer, whatever was killed: on a busy machine Ray takes a minute to start a runner."""
+ROUND_SECONDS = 300.0
+"""No round of training may take longer, whatever was killed: on a busy machine Ray takes minutes to start runners."""
 ROUNDS_BETWEEN = 3
 TOLERANCE = 1e-4
 

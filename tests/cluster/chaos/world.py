@@ -273,11 +273,8 @@ class RayWorld(World):
         return self._cluster.store()
 
     def far(self) -> di_store.Store:
-        from di_store.cluster.ray_actors import ACTOR, NAMESPACE
-
-        plan = self._ray.get(self._ray.get_actor(ACTOR, namespace=NAMESPACE).plan.remote(), timeout=SERVED_SECONDS)
-        home = next(each for each in self.store().nodes() if each.uuid == self.store()._session.uuid)
-        return di_store.connect(home.address, token=plan.token, timeout=SERVED_SECONDS)
+        cluster = self.store()._cluster
+        return di_store.connect(cluster.here.address, token=cluster.links.credentials.token, timeout=SERVED_SECONDS)
 
     def name(self, place: int) -> str:
         return f"ray-{self._nodes[place].node_id[:16]}"
