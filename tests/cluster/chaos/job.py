@@ -156,11 +156,21 @@ class Job:
         until(self.administrator.is_done, "tables on all nodes", END_SECONDS)
         quiet = time.monotonic() + pause
         until(lambda: self._world.tend() or time.monotonic() > quiet, "the job to run on")
+        until(lambda: self._world.tend() or self._has_done_all(), "all kinds of work to be done")
         self._board.tell(ends=True)
         until(lambda: all(self._has_ended(*each) for each in CAST), "the job's processes to end", END_SECONDS)
         for consumer in self._consumers:
             consumer.end()
         self.administrator.end()
+
+    def _has_done_all(self) -> bool:
+        """Whether each kind of work was done once, also after a short run."""
+        missing = {"acknowledged", "keys", "put", "sampled", "published", "taken"}
+        for line in self._board.lines():
+            missing -= line.keys()
+            if not missing:
+                return True
+        return False
 
     def _has_ended(self, role: str, place: int) -> bool:
         pid, ended = (self._board.folder / f"{role}-{place}.{what}" for what in ("pid", "ended"))
