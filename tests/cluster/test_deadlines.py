@@ -25,7 +25,7 @@ from di_store.base.errors import DrawsLost
 from di_store.remote.link import Link
 from di_store.remote.pipe import is_hopeless
 from di_store.remote.waiting import Deadline
-from di_store.wire.connection import Disconnected
+from di_store.wire.connection import Connection, Disconnected
 
 LONG_SECONDS = 10.0
 """Of a call with a timeout of 0.3 s: the deadline and one second, with room for a busy machine."""
@@ -140,6 +140,21 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
                 far.table("t").sample(8, timeout=0.3)
             assert time.monotonic() - began < LONG_SECONDS
             assert "50" in str(told.value), "what the agent waits for"
+
+
+def test_a_wait_ends_between_two_looks() -> None:
+    """Calls look twice a second whether they are over; the last look is at the end."""
+    here, there = socket.socketpair()
+    connection = Connection(here)
+    try:
+        assert not connection.is_silent_until(time.monotonic() + 60), "there will be another look"
+        assert connection.is_silent_until(time.monotonic() + 0.1)
+        there.send(b"x")
+        assert not connection.is_silent_until(time.monotonic() + 0.1)
+        assert connection.is_silent_until(time.monotonic() - 1)
+    finally:
+        connection.close()
+        there.close()
 
 
 def test_a_writer_without_a_connection_has_no_grace() -> None:

@@ -212,6 +212,13 @@ REMOTE = [
         (f"{DEADLINES}::test_an_agent_that_began_late_holds_no_call_beyond_its_deadline",),
     ),
     Mutant(
+        "waits-end-a-tick-later",
+        "remote",
+        "(rest < TICK_SECONDS and not self.is_ready(rest))",
+        "False",
+        (f"{DEADLINES}::test_a_wait_ends_between_two_looks",),
+    ),
+    Mutant(
         "writers-wait-for-answers-that-nobody-sends",
         "remote",
         "max(deadline.timeout, GRACE_SECONDS)",

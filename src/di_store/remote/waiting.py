@@ -65,12 +65,16 @@ class Deadline:
 
     def over(self) -> bool:
         """Whether the call must end now, with or without an answer."""
+        return time.monotonic() >= self.end
+
+    @property
+    def end(self) -> float:
+        """When that is, if nothing is heard until then; infinity: never."""
         if self.timeout is None:
-            return False
+            return float("inf")
         end = self.began + self.timeout
         # mutant: bytes-that-flow-are-silence
-        since = max(end, self.heard)
-        return time.monotonic() >= since + GRACE_SECONDS
+        return max(end, self.heard) + GRACE_SECONDS
 
     def late(self) -> bool:
         """Whether the call's time and the grace have passed, whatever was heard."""
@@ -148,7 +152,9 @@ class CallWait:
         now = time.monotonic()
         if self._connection is not None:
             self.deadline.heard = max(self.deadline.heard, self._connection.moved)
-        if self.deadline.over():
+            if self._connection.is_silent_until(self.deadline.end):
+                self._fail()
+        elif self.deadline.over():
             self._fail()
         if now >= self._log_at:
             self._log_at += LOG_SECONDS
