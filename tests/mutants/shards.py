@@ -85,4 +85,11 @@ MUTANTS = [
         "newest(0.0)",
         (f"{LOST}::test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost",),
     ),
+    Mutant(
+        "parts-stay-where-an-agent-was-killed",
+        "shards",
+        "once=False",
+        "once=True",
+        ("tests/cluster/test_lost_nodes.py::test_an_agent_is_killed_while_a_table_is_dropped",),
+    ),
 ]
