@@ -28,6 +28,7 @@ def test_rllib_goes_on_learning(tmp_path: Path, count: Callable[[int, int], int]
         board = Board(tmp_path)
         world = RayWorld(board, running, MEMORY)
         learning = Learning(SEED)
+        running.callback(learning.stop)
         world.kinds = {**world.kinds, "runner": 2}
         world.others["runner"] = learning.hit
         report, killer = run(world, board, seconds_of(count))

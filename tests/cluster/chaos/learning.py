@@ -75,10 +75,14 @@ class Learning(threading.Thread):
             os.kill(self._choice.choice(runners), signal.SIGKILL)
             self.hits["runner"] += 1
 
-    def end(self) -> list[str]:
-        """Stop, and say what is wrong with what it has learned from."""
+    def stop(self) -> None:
+        """Let the round of training that is under way end. A thread that uses Ray must not outlive its cluster."""
         self._done = True
         self.join(ROUND_SECONDS)
+
+    def end(self) -> list[str]:
+        """Stop, and say what is wrong with what it has learned from."""
+        self.stop()
         if self.is_alive():
             return [f"a round of training takes longer than {ROUND_SECONDS} s"]
         try:
