@@ -160,6 +160,8 @@ class Job:
         self._board.tell(ends=True)
         until(lambda: all(self._has_ended(*each) for each in CAST), "the job's processes to end", END_SECONDS)
         for consumer in self._consumers:
+            consumer.finish()
+        for consumer in self._consumers:
             consumer.end()
         self.administrator.end()
 

@@ -309,9 +309,12 @@ class Consumer(threading.Thread):
                     break
         self._ledger.end()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Take what is left, and stop."""
         self._done.set()
+
+    def end(self) -> None:
+        """Wait until that is done."""
         self.join(20 * CALL_SECONDS)
         assert not self.is_alive(), "the queue's consumer does not end"
 
