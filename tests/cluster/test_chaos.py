@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -19,7 +18,8 @@ from cluster.chaos.kills import Killer
 from cluster.chaos.ledger import Board, Ledger
 from cluster.chaos.world import EtcdWorld, RayWorld, World
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(1_500)]
+pytestmark = [pytest.mark.chaos, pytest.mark.long, pytest.mark.timeout(1_500)]
+SECONDS = float(os.environ.get("DI_STORE_CHAOS_SECONDS", "300"))
 SEED = int(os.environ.get("DI_STORE_CHAOS_SEED", "1"))
 QUIET_SECONDS = 1.0
 MEMORY = "1GiB"
@@ -30,17 +30,13 @@ SLOW_SECONDS = 15.0
 """The same, with all: a machine may have much else to do."""
 
 
-def seconds_of(count: Callable[[int, int], int]) -> float:
-    return float(os.environ.get("DI_STORE_CHAOS_SECONDS", count(3, 300)))
-
-
-def run(world: World, board: Board, seconds: float) -> tuple[Report, Killer]:
+def run(world: World, board: Board) -> tuple[Report, Killer]:
     job = Job(world, board)
     killer = Killer(world, Ledger(board, "killer", 0), SEED, job.administrator.lose)
-    killer.run(seconds)
+    killer.run(SECONDS)
     job.end(QUIET_SECONDS)
     report = judge(world, board, job.administrator)
-    print(f"\nseed {SEED}, {seconds:.0f} s, hits: {dict(sorted(killer.hits.items()))}\n{report}")
+    print(f"\nseed {SEED}, {SECONDS:.0f} s, hits: {dict(sorted(killer.hits.items()))}\n{report}")
     return report, killer
 
 
@@ -59,16 +55,15 @@ def check(report: Report, killer: Killer) -> None:
     assert all(late <= SLOW_SECONDS for _, late, _ in report.late), report.late[:5]
 
 
-def test_nodes_that_etcd_knows(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_nodes_that_etcd_knows(tmp_path: Path) -> None:
     with ExitStack() as running:
         board = Board(tmp_path)
         world = EtcdWorld(board, tmp_path, f"c-{uuid.uuid4().hex[:10]}", running, MEMORY)
-        check(*run(world, board, seconds_of(count)))
+        check(*run(world, board))
 
 
-@pytest.mark.long
-def test_nodes_of_ray(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_nodes_of_ray(tmp_path: Path) -> None:
     with ExitStack() as running:
         board = Board(tmp_path)
         world = RayWorld(board, running, MEMORY)
-        check(*run(world, board, seconds_of(count)))
+        check(*run(world, board))

@@ -6,7 +6,6 @@ cluster's stores. What a run found is printed (-s).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,13 +16,13 @@ pytest.importorskip("ray.rllib", reason="needs RLlib", exc_type=ImportError)
 from cluster.chaos.learning import Learning
 from cluster.chaos.ledger import Board
 from cluster.chaos.world import RayWorld
-from cluster.test_chaos import MEMORY, SEED, check, run, seconds_of
+from cluster.test_chaos import MEMORY, SEED, check, run
 
 
 @pytest.mark.chaos
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
-def test_rllib_goes_on_learning(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_rllib_goes_on_learning(tmp_path: Path) -> None:
     with ExitStack() as running:
         board = Board(tmp_path)
         world = RayWorld(board, running, MEMORY)
@@ -31,7 +30,7 @@ def test_rllib_goes_on_learning(tmp_path: Path, count: Callable[[int, int], int]
         running.callback(learning.stop)
         world.kinds = {**world.kinds, "runner": 2}
         world.others["runner"] = learning.hit
-        report, killer = run(world, board, seconds_of(count))
+        report, killer = run(world, board)
         wrong = learning.end()
         print(
             f"rounds: {learning.rounds}, steps: {learning.steps[-1:]}, "
