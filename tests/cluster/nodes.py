@@ -26,11 +26,11 @@ class Node:
 
     def __init__(self, name: str, *options: str, env: dict[str, str] | None = None, log: Path | None = None) -> None:
         """Start it. `log`: file for what it and its agents say."""
-        self._given = (*options,), env, log
+        self._given, self._log = ((*options,), env), log or os.devnull
         self._start(name)
 
     def _start(self, name: str) -> None:
-        options, env, log = self._given
+        options, env = self._given
         command = [
             sys.executable,
             "-m",
@@ -43,9 +43,9 @@ class Node:
             "127.0.0.1:0",
             "--json",
         ]  # options come later, and win
-        with open(log or os.devnull, "a") as said:
+        with open(self._log, "a") as log:
             self.process = subprocess.Popen(
-                [*command, *options], stdout=subprocess.PIPE, stderr=said, text=True, env=env
+                [*command, *options], stdout=subprocess.PIPE, stderr=log, text=True, env=env
             )
         assert self.process.stdout is not None
         told = json.loads(self.process.stdout.readline())
@@ -95,16 +95,20 @@ class Node:
         self.process.wait(SERVED_SECONDS)
         until(lambda: not any(each.name == self.name for each in di_store.list_stores()), "the node to be gone")
 
-    def restart(self, *more: str) -> None:
-        """Lose it, and start it with the same options and these: at the same address if `--listen` says so."""
-        self.lose()
+    def serve_again(self, *more: str) -> None:
+        """Start it again, with these options too, after its holder was killed: others may still have the store."""
         assert self.process.stdout is not None
         self.process.stdout.close()
-        (options, env), self._given = self._given, ((*self._given[0], *more), self._given[1])
+        given, self._given = self._given, ((*self._given[0], *more), self._given[1])
         try:
             self._start(self.name)
         finally:
-            self._given = options, env
+            self._given = given
+
+    def restart(self, *more: str) -> None:
+        """Lose it, and start it with the same options and these: at the same address if `--listen` says so."""
+        self.lose()
+        self.serve_again(*more)
 
     def end(self) -> None:
         """End it as Ctrl-C would."""
@@ -173,13 +177,25 @@ class Etcd:
         every = ",".join(f"m{at}=http://127.0.0.1:{port}" for at, port in enumerate(peers))
         self.where = ",".join(f"127.0.0.1:{port}" for port in clients)
         self.members: list[subprocess.Popen[bytes]] = []
+        self._words: list[list[str]] = []
         for at, (client, peer) in enumerate(zip(clients, peers, strict=True)):
             urls = [f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"]
             words = ["etcd", "--name", f"m{at}", "--data-dir", str(folder / f"m{at}"), "--log-level", "error"]
             words += ["--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
             words += ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1]]
             words += ["--initial-cluster", every, "--initial-cluster-state", "new"]
-            self.members.append(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            self._words.append(words)
+            self.members.append(self._started(words))
+
+    @staticmethod
+    def _started(words: list[str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+    def revive(self) -> None:
+        """Start those again that were killed, with what they have on disk."""
+        for at, member in enumerate(self.members):
+            if member.poll() is not None:
+                self.members[at] = self._started(self._words[at])
 
     def kill(self, at: int) -> None:
         """SIGKILL to one member."""

@@ -20,9 +20,12 @@ from pains import until
 import di_store
 from cluster.nodes import Node, node
 from cluster.served import TOKEN, agent_here, port_of
-from di_store.agent import batches
+from di_store.agent import batches, conversation
 from di_store.base.errors import DrawsLost
 from di_store.remote.link import Link
+from di_store.remote.pipe import is_hopeless
+from di_store.remote.waiting import Deadline
+from di_store.wire.connection import Connection, Disconnected
 
 LONG_SECONDS = 10.0
 """Of a call with a timeout of 0.3 s: the deadline and one second, with room for a busy machine."""
@@ -98,6 +101,71 @@ def test_a_batch_that_is_copied_for_long_is_waited_for(monkeypatch: pytest.Monke
         store.create_table("t", capacity=100, sampler=di_store.Once(1)).extend({"x": np.arange(100)})
         with di_store.connect(f"di-store://{agent.address}", token=TOKEN) as far:
             assert len(far.table("t").sample(8, timeout=0)) == 8
+
+
+def test_a_call_that_is_sent_again_has_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection breaks while the agent waits for items: its successor must not wait as long again."""
+    given, never = list[float](), threading.Event()
+    sample = conversation.BATCH_CALLS["sample"]
+
+    def breaks(talk: Any, target: Any, arguments: Any) -> Any:
+        given.append(arguments["timeout"])
+        if len(given) == 1:
+            never.wait(0.5)
+            raise Disconnected("the agent is killed")
+        return sample(talk, target, arguments)
+
+    monkeypatch.setitem(conversation.BATCH_CALLS, "sample", breaks)
+    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+        store.create_table("t", capacity=100).extend({"x": np.arange(100)})
+        with di_store.connect(f"di-store://{agent.address}", token=TOKEN) as far:
+            assert len(far.table("t").sample(8, timeout=20)) == 8
+    first, second = given
+    assert second <= first - 0.5
+
+
+def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that was stopped before: by its clock there is time left, and it says that the call waits."""
+    sample = conversation.BATCH_CALLS["sample"]
+
+    def late(talk: Any, target: Any, arguments: Any) -> Any:
+        return sample(talk, target, {**arguments, "timeout": arguments["timeout"] + 60})
+
+    monkeypatch.setitem(conversation.BATCH_CALLS, "sample", late)
+    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+        store.create_table("t", capacity=100, limiter=di_store.MinSize(50)).extend({"x": np.arange(10)})
+        with di_store.connect(f"di-store://{agent.address}", token=TOKEN) as far:
+            began = time.monotonic()
+            with pytest.raises(di_store.Timeout, match="did not come through") as told:
+                far.table("t").sample(8, timeout=0.3)
+            assert time.monotonic() - began < LONG_SECONDS
+            assert "50" in str(told.value), "what the agent waits for"
+
+
+def test_a_wait_ends_between_two_looks() -> None:
+    """Calls look twice a second whether they are over; the last look is at the end."""
+    here, there = socket.socketpair()
+    connection = Connection(here)
+    try:
+        assert not connection.is_silent_until(time.monotonic() + 60), "there will be another look"
+        assert connection.is_silent_until(time.monotonic() + 0.1)
+        there.send(b"x")
+        assert not connection.is_silent_until(time.monotonic() + 0.1)
+        assert connection.is_silent_until(time.monotonic() - 1)
+    finally:
+        connection.close()
+        there.close()
+
+
+def test_a_writer_without_a_connection_has_no_grace() -> None:
+    """The second behind the deadline is for an answer that is on its way."""
+    deadline = Deadline(3.0)
+    assert not is_hopeless(deadline, 0.0)
+    deadline.count(3.1)
+    assert is_hopeless(deadline, 0.0)
+    assert not deadline.over()
+    short = Deadline(0.0)
+    assert not is_hopeless(short, 0.0), "the agent is being started anew"
 
 
 @pytest.mark.parametrize("method", ["draw", "gather", "deliver"])

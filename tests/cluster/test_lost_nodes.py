@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
+from pains import until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes
+from cluster.nodes import Node, cluster_nodes, stop
 from cluster.test_cluster import LARGE, TABLE, local, same
 from di_store import cluster
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreClosed, StoreNotFound, TableExists
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
+from di_store.replay.keys import shards_of
 
 
 @pytest.fixture
@@ -88,6 +94,34 @@ def test_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) ->
     assert len(stores[2].table("t", timeout=20)) == 3
     with pytest.raises(TableExists):
         stores[2].create_table("t", timeout=20, **TABLE)
+
+
+def test_a_table_in_parts_while_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Whoever opens it on a node that has a part gets the whole table, not that part."""
+    made = stores[1].create_table("t", shards="learners", **TABLE)
+    stores[0].close()
+    nodes[0].lose()
+    found = stores[1].table("t", timeout=0.5)
+    assert type(found) is type(made)
+    keys = []
+    for _ in range(12):
+        with suppress(NodeUnavailable):  # once, from the part that is lost
+            keys.append(found.insert({"x": np.zeros(4, np.float32)}, timeout=1))
+    assert len(set(shards_of(np.concatenate(keys)).tolist())) == 2, "those of the nodes that live"
+
+
+def test_an_agent_is_killed_while_a_table_is_dropped(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    """Its part is dropped by the next one: else the name could not be given again."""
+    stores[0].create_table("t", shards="learners", **TABLE)
+    agent, away = nodes[1].agent, stores[1]._cluster.here
+    links = stores[0]._cluster.links
+    stop(agent)
+    dropping = threading.Thread(target=stores[0].drop_table, args=("t",), kwargs={"timeout": 60})
+    dropping.start()
+    until(lambda: links._sessions[away.address].link._busy, "the call to be on its way")
+    os.kill(agent, signal.SIGKILL)
+    dropping.join()
+    assert len(stores[0].create_table("t", shards="learners", **TABLE)) == 0
 
 
 def test_which_store_is_meant(nodes: list[Node], store_name: Callable[[], str], monkeypatch: Any) -> None:

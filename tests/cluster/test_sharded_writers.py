@@ -213,6 +213,19 @@ def test_several_threads_hear_of_all_shards(stores: list[ClusterStore]) -> None:
     assert found == [6] * 120
 
 
+def test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost(
+    nodes: list[Node], stores: list[ClusterStore]
+) -> None:
+    """It ends by its deadline and a second. What it has asked is known to the next one."""
+    table = stores[0].create_table("t", shards="learners", **ROWS)
+    parts, why = table._parts, NodeUnavailable("it does not answer")
+    shard = next(each for each in parts.shards if each.uuid == stores[1]._cluster.here.uuid)
+    assert len(table) == 0
+    with stopped(*nodes[1].pids):
+        assert not parts.is_lost(shard, why, 0.05)
+        until(lambda: parts.is_lost(shard, why, 0.05), "the shard to be known as silent")
+
+
 def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its lanes are told, and go elsewhere with their next episodes; draws go on; names can be given again."""
     assert all(len(each.nodes()) == 3 for each in stores)

@@ -71,4 +71,25 @@ MUTANTS = [
         "if True:",
         (f"{SHARDS}::test_whoever_opens_it_makes_what_is_missing",),
     ),
+    Mutant(
+        "a-part-is-taken-for-the-whole-table",
+        "shards",
+        "entry is None or ",
+        "True or ",
+        ("tests/cluster/test_lost_nodes.py::test_a_table_in_parts_while_the_directory_is_away",),
+    ),
+    Mutant(
+        "a-late-call-asks-for-another-second",
+        "shards",
+        "newest(0.0, within)",
+        "newest(0.0)",
+        (f"{LOST}::test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost",),
+    ),
+    Mutant(
+        "parts-stay-where-an-agent-was-killed",
+        "shards",
+        "once=False",
+        "once=True",
+        ("tests/cluster/test_lost_nodes.py::test_an_agent_is_killed_while_a_table_is_dropped",),
+    ),
 ]

@@ -24,6 +24,9 @@ from di_store.wire.values import Call, Waiting, answer_of, failure_of
 
 TELL_SECONDS = 1.0
 """How often a client hears that its call still waits."""
+WAITS_SECONDS = 0.3
+"""Longer than a slice of a wait: who has looked so lately still waits, and is not at work."""
+_NEVER = float("-inf"), ""
 
 
 class Cancelled(Exception):
@@ -54,6 +57,7 @@ class Conversation:
         self._request = 0
         self._working = False  # whether a call is being made, which is not answered yet
         self._said = 0.0  # when something was sent last
+        self._waits = _NEVER  # when the call was last seen to wait, and for what; replaced as a whole
         self._sending = threading.Lock()
         self._poll = select.poll()
         self._poll.register(connection.fileno(), getattr(select, "POLLRDHUP", 0))
@@ -88,7 +92,7 @@ class Conversation:
         call, request = decoded(Call, message.meta), message.request
         self.peer.let_go(call.dropped)
         self._request, self._told = request, time.monotonic()
-        self._said, self._working = self._told, True
+        self._said, self._waits, self._working = self._told, _NEVER, True
         try:
             kind, meta, body = self._made_once(call, message) if call.once else self._made(call, message.body)
         finally:
@@ -143,10 +147,10 @@ class Conversation:
         """
         self.check_client()
         now = time.monotonic()
+        self._waits = now, reason
         if now - self._told >= TELL_SECONDS:
             self._told = now
-            meta = msgspec.msgpack.encode(Waiting(reason[:2000]))
-            self._say(meta, 0)
+            self._say(_word(reason), 0)
 
     def tell_working(self) -> None:
         """As `Working.tell_working`; called by another thread."""
@@ -157,7 +161,9 @@ class Conversation:
             return
         try:
             if self._working and self._room.poll(0):
-                self.connection.send(Kind.WAITING, request=self._request)
+                waited, reason = self._waits
+                waits = time.monotonic() - waited < WAITS_SECONDS  # it is not at work: the client need not wait for it
+                self.connection.send(Kind.WAITING, request=self._request, meta=_word(reason) if waits else b"")
         except (Disconnected, OSError, ValueError):
             pass  # the thread of the connection sees that it is gone
         finally:
@@ -180,3 +186,8 @@ class Conversation:
             # mutant: two-threads-send-on-one-connection
             self._working = False
         return self.connection
+
+
+def _word(reason: str) -> bytes:
+    """What a client hears of a call that waits."""
+    return msgspec.msgpack.encode(Waiting(reason[:2000]))

@@ -35,6 +35,7 @@ from di_store.remote.bulk import ENGINE_BYTES
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import GRACE_SECONDS
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
@@ -49,6 +50,7 @@ AGENT_SECONDS = 1.0
 """How long the agent of this machine may take to say that it is there; without it a process copies itself."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
 _SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
+_LEAST_SEARCH_SECONDS = 0.2  # the same, of a call whose second behind the deadline is over: the home was silent for it
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
@@ -70,7 +72,7 @@ class ClusterObjects:
         Raises:
             ObjectNotFound: it was nowhere in time. NodeUnavailable: the node where it lies does not answer.
         """
-        left = countdown(timeout)
+        left, grace = countdown(timeout), countdown(None if timeout is None else timeout + GRACE_SECONDS)
         home = self._cluster.home_of(raw, timeout)
         if home is None:
             return self._searched(raw, left(), copy)
@@ -80,7 +82,9 @@ class ClusterObjects:
             return self._from(home, raw, left, copy)
         except (NodeUnavailable, Timeout):
             others = self._cluster.last_seen() if left() == 0 else self._cluster.others()
-            if (other := self._holder(raw, [each for each in others if each != home], _SEARCH_SECONDS)) is None:
+            rest = grace()
+            seconds = _SEARCH_SECONDS if rest is None else min(max(rest, _LEAST_SEARCH_SECONDS), _SEARCH_SECONDS)
+            if (other := self._holder(raw, [each for each in others if each != home], seconds)) is None:
                 raise
             return self._from(other, raw, left, copy)
 

@@ -180,6 +180,7 @@ _lock = threading.Lock()
 _own: dict[tuple[int, str, str], ClusterStore] = {}
 """By process, Ray cluster and node: a forked child makes its own. Under `_lock`."""
 _GRACE_SECONDS = 1.0
+"""What a call has at least. It gets no more behind its deadline: others of the same call may follow."""
 
 
 def _call(method: Any, timeout: float | None, *arguments: Any, lost: list[str] | None = None) -> Any:
@@ -188,7 +189,7 @@ def _call(method: Any, timeout: float | None, *arguments: Any, lost: list[str] |
     while True:
         seconds = left()
         try:
-            return ray.get(method.remote(*arguments), timeout=None if seconds is None else seconds + _GRACE_SECONDS)
+            return ray.get(method.remote(*arguments), timeout=None if seconds is None else max(seconds, _GRACE_SECONDS))
         except ActorUnavailableError as error:  # also what it has done may be lost with it
             if seconds == 0:
                 raise unavailable(str(error).splitlines()[0]) from None

@@ -17,7 +17,7 @@ import msgspec
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TableEntry, call_name, packed, unpacked
-from di_store.cluster.kept import keep_word
+from di_store.cluster.kept import keep_word, own_words
 from di_store.cluster.node import Node
 from di_store.cluster.shards.division import LOCAL, shard_settings
 from di_store.cluster.shards.parts import Parts
@@ -151,7 +151,7 @@ class ClusterTables:
             except NodeUnavailable:  # what lies here needs no directory
                 if self._session is None or self._session.arena.table(name) is None:
                     raise
-                return open_table(self._session, name, 0)
+                return self._open_here(self._session, name)
             if entry is not None:
                 return self._open(name, entry, left())
             if self._session is not None and self._session.arena.table(name) is not None:
@@ -268,6 +268,16 @@ class ClusterTables:
             raise failed
         return self._joined(name, entry, found)
 
+    def _open_here(self, session: Session, name: str) -> Table:
+        """A table that this store has, or has a part of, without the directory: its node keeps the word."""
+        here = open_table(session, name, 0)
+        word = own_words(session).get(_key(name))
+        entry = None if word is None else unpacked(word, TableEntry)
+        # mutant: a-part-is-taken-for-the-whole-table
+        if entry is None or len(entry.shards) == 1 or entry.maker != identity_of(here):
+            return here
+        return self._joined(name, entry, [here if uuid == session.uuid else None for uuid in entry.shards])
+
     def _open_shard(self, name: str, entry: TableEntry, uuid: str, timeout: float | None) -> Table:
         """The shard of one node."""
         left = countdown(timeout)
@@ -339,7 +349,10 @@ class ClusterTables:
             else:
                 arguments = {"name": name, "timeout": timeout, "identity": identity}
                 with self._cluster.links.calling(node, timeout) as session:
-                    session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=True)
+                    # It may be done twice: there is one table of that identity. So an agent that is killed meanwhile
+                    # leaves no part behind, which its node would keep as its own, and the name with it.
+                    # mutant: parts-stay-where-an-agent-was-killed
+                    session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=False)
         except TableNotFound:
             pass
 

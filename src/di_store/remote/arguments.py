@@ -14,7 +14,7 @@ from di_store.columns.column import MAX_BYTES, as_array, is_number
 from di_store.columns.ragged import Ragged
 from di_store.columns.schema import Schema
 from di_store.replay.batch import encode_blob
-from di_store.replay.stream import kind_of, leading_rows, rows_limit
+from di_store.replay.stream import check_priority, kind_of, leading_rows, rows_limit
 from di_store.wire.connection import MAX_CALL_BYTES
 
 _MOST_NESTED = 64  # as many axes as numpy's arrays may have
@@ -237,3 +237,16 @@ def blob(value: Any) -> Array:
 def blobs(values: Any, depth: int) -> Any:
     """Values nested as lists `depth` deep, encoded."""
     return blob(values) if depth == 0 else [blobs(each, depth - 1) for each in values]
+
+
+def check_priority_of(priority: Any) -> None:
+    """Check priorities by table, or of the only one."""
+    for value in priority.values() if type(priority) is dict else (priority,):
+        check_priority(value)
+
+
+def plain_lane(lane: Any, which: Array) -> int | list[int] | None:
+    """``lane=`` as it travels: `which` are the lanes that it names."""
+    if lane is None:
+        return None
+    return int(which[0]) if np.ndim(lane) == 0 else which.tolist()

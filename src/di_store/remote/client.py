@@ -199,11 +199,11 @@ class Client:
         try:
             if self._tls is not None:
                 sock = self._tls.wrap_socket(sock, server_hostname=self.address.host)
-            connection = Connection(sock)
+            connection = made = Connection(sock)
 
             def patience() -> None:
                 check_open()
-                if time.monotonic() > until:
+                if made.is_silent_until(until):
                     raise Silent("it accepts connections and does not answer")
 
             connection.ticking = patience

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
@@ -206,17 +207,17 @@ class Link:
             if once is True:
                 repeated = client.begin_once()
             dropped = client.take_dropped()
-            meta, body = call_of(
+            encoded = partial(
+                call_of,
                 method,
                 target[0],
-                arguments,
                 once=repeated is not None,
                 table=target[1],
                 may_repeat=client.may_repeat() if repeated is not None else (),
                 dropped=dropped,
             )
             request = client.next_request() if repeated is None else repeated.request
-            answer = self._sent(request, meta, body, repeated, waiting, feed)
+            answer = self._sent(request, encoded, arguments, repeated, waiting, feed)
             dropped = []
         finally:
             for number in dropped:  # nobody has heard of them
@@ -232,14 +233,15 @@ class Link:
     def _sent(
         self,
         request: int,
-        meta: bytes,
-        body: list[Buffer],
+        encoded: Callable[[dict[str, Any] | None], tuple[bytes, list[Buffer]]],
+        arguments: dict[str, Any] | None,
         once: Once | None,
         waiting: CallWait,
         feed: Callable[[Connection], None] | None,
     ) -> Message:
         """The answer to a call, which is sent again while connections break."""
         client = self.client
+        meta, body = encoded(arguments)
         while True:
             self.check_open()
             if once is not None and once.agent not in (b"", client.agent):
@@ -258,6 +260,9 @@ class Link:
             except Disconnected as error:
                 self.drop_idle()
                 waiting.lost(error)
+                if arguments and arguments.get("timeout") and (left := waiting.deadline.left) is not None:
+                    # mutant: a-call-that-is-sent-again-has-all-its-time
+                    meta, body = encoded({**arguments, "timeout": min(arguments["timeout"], left)})
 
     def _unknown(self, what: str, once: Once) -> NodeUnavailable:
         self.client.end_once(once)
@@ -280,7 +285,7 @@ class Link:
                 if message.flags and feed is not None:
                     feed(connection)
                 elif message.meta:
-                    waiting.reason = decoded(Waiting, message.meta).reason
+                    waiting.waits_for(decoded(Waiting, message.meta).reason)
             elif message.kind in (Kind.ANSWER, Kind.ERROR):
                 return message
             else:

@@ -27,7 +27,7 @@ from di_store.remote.lanes import OpenLanes, Sent
 from di_store.remote.leaving import leaving
 from di_store.remote.line import NAP_SECONDS, Line, Outgoing
 from di_store.remote.link import Link
-from di_store.remote.waiting import GRACE_SECONDS, LOST_SECONDS, Deadline
+from di_store.remote.waiting import GRACE_SECONDS, LOST_SECONDS, Deadline, Silent
 from di_store.remote.window import Window
 from di_store.runtime.waits import LOG_SECONDS, logger
 from di_store.wire.connection import Connection, Disconnected, Message
@@ -80,7 +80,7 @@ class WriterPipe:
         deadline = Deadline(CONNECT_SECONDS if timeout is None else timeout)
         while True:
             try:
-                self._line.install(self._open(begins=True, deadline=deadline)[0])
+                self._line.install(self._open(begins=True, deadline=deadline, ends=timeout is not None)[0])
                 break
             except Disconnected as error:
                 if deadline.passed > max(GRACE_SECONDS, deadline.timeout or 0.0):
@@ -89,18 +89,27 @@ class WriterPipe:
         reference = weakref.ref(self)
         threading.Thread(target=_read_on, args=(reference,), name="di-store writer", daemon=True).start()
 
-    def _open(self, *, begins: bool, deadline: Deadline) -> tuple[Connection, dict[str, Any]]:
+    def _open(self, *, begins: bool, deadline: Deadline, ends: bool = False) -> tuple[Connection, dict[str, Any]]:
+        """A connection, and what the agent says of the writer. `ends`: not behind the deadline, if it says nothing."""
         connection = self._link.connect("writer", deadline)
+
+        def tick() -> None:
+            self._line.tick()
+            deadline.heard = max(deadline.heard, connection.moved)
+            if ends and deadline.over():
+                raise Silent("it accepts connections and does not answer")
+
         try:
             self._link.adopt(connection)
             arguments = {**self._arguments, "begins": begins, "acknowledged": self.window.acknowledged}
             meta, body = call_of("open_writer", "", arguments, once=False)
-            connection.ticking = self._line.tick
+            connection.ticking = tick
             connection.send(Kind.CALL, request=0, meta=meta, body=body)
             while (message := connection.receive()).kind == Kind.WAITING:
                 pass
             if message.kind == Kind.ERROR:
                 raise error_of(message.meta, self._link.node)
+            connection.ticking = self._line.tick
             found = value_of(message)
             if found["schema"] is not None:
                 self.schema = Schema.from_plain(found["schema"])
@@ -293,7 +302,7 @@ class WriterPipe:
                 now = time.monotonic()
                 silent = now - max(self._heard, deadline.began)
                 lost = self._line.connection is None
-                if deadline.over() or (lost and deadline.timeout is None and silent > LOST_SECONDS):
+                if deadline.over() or (lost and is_hopeless(deadline, silent)):
                     raise self._late(what, deadline, silent, lost)
                 if now >= log_at:
                     log_at += LOG_SECONDS
@@ -431,6 +440,14 @@ class _Asked(NamedTuple):
     meta: bytes
     body: list[bytes]
     call: Sent | None
+
+
+def is_hopeless(deadline: Deadline, silent: float) -> bool:
+    """Whether a call that has no connection ends: no answer is on its way that the grace is for."""
+    if deadline.timeout is None:
+        return silent > LOST_SECONDS
+    # mutant: writers-wait-for-answers-that-nobody-sends
+    return deadline.passed >= max(deadline.timeout, GRACE_SECONDS)
 
 
 def _is_judged(call: Sent | None) -> bool:

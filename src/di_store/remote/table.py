@@ -30,6 +30,7 @@ from di_store.replay.inserter import INSIDE, LATER
 from di_store.replay.loader import Loader
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
+from di_store.replay.writer import Writer
 from di_store.runtime.waits import check_timeout
 from di_store.wire.batches import unpack_batch
 
@@ -309,6 +310,13 @@ def stats_within(table: Table, seconds: float) -> TableStats:
     what = f"stats of table {table.name!r}"
     found: TableStats = table._far.link.call("stats", {}, target=table.target, timeout=seconds, what=what)
     return found
+
+
+def writer_within(table: Table, seconds: float | None, lanes: int | None, autoreset: Any) -> Writer:
+    """`Table.writer`; of a table elsewhere, opened in so many seconds. None: as long as `writer` takes."""
+    if not isinstance(table, RemoteTable):
+        return table.writer(lanes=lanes, autoreset=autoreset)
+    return RemoteWriter(table._far, [table], lanes, autoreset, single=True, timeout=seconds)
 
 
 def remote_source(table: RemoteTable, columns: Any) -> RemoteSource:

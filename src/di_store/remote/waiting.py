@@ -65,12 +65,20 @@ class Deadline:
 
     def over(self) -> bool:
         """Whether the call must end now, with or without an answer."""
+        return time.monotonic() >= self.end
+
+    @property
+    def end(self) -> float:
+        """When that is, if nothing is heard until then; infinity: never."""
         if self.timeout is None:
-            return False
+            return float("inf")
         end = self.began + self.timeout
         # mutant: bytes-that-flow-are-silence
-        since = max(end, self.heard)
-        return time.monotonic() >= since + GRACE_SECONDS
+        return max(end, self.heard) + GRACE_SECONDS
+
+    def late(self) -> bool:
+        """Whether the call's time and the grace have passed, whatever was heard."""
+        return self.timeout is not None and self.passed >= self.timeout + GRACE_SECONDS
 
     def reach(self, most: float) -> float:
         """Seconds that an attempt to reach the agent may take now, at most `most`."""
@@ -121,6 +129,17 @@ class CallWait:
         self.deadline.heard = time.monotonic()
         self._lost_since = None
 
+    def waits_for(self, reason: str) -> None:
+        """The agent says that the call waits there. It began later than here if the agent was stopped before.
+
+        Raises:
+            Timeout: the deadline is over: what is waited for is not under way.
+        """
+        self.reason = reason
+        # mutant: an-agent-that-was-stopped-gives-a-call-its-time-again
+        if self.deadline.late():
+            self._fail()
+
     def tick(self) -> None:
         """Called twice a second while nothing comes.
 
@@ -133,7 +152,9 @@ class CallWait:
         now = time.monotonic()
         if self._connection is not None:
             self.deadline.heard = max(self.deadline.heard, self._connection.moved)
-        if self.deadline.over():
+            if self._connection.is_silent_until(self.deadline.end):
+                self._fail()
+        elif self.deadline.over():
             self._fail()
         if now >= self._log_at:
             self._log_at += LOG_SECONDS

@@ -18,14 +18,14 @@ from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, Sto
 from di_store.columns.column import FLAGS
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
-from di_store.remote.arguments import blobs, lane_of, numbers, travelling
+from di_store.remote.arguments import blobs, check_priority_of, lane_of, numbers, plain_lane, travelling
 from di_store.remote.items import RemoteItems
 from di_store.remote.lanes import OpenLanes, Row, Sent
 from di_store.remote.pipe import WriterPipe
 from di_store.remote.row_columns import RowColumns
 from di_store.remote.session import RemoteSession
 from di_store.replay.batch import Batch, Items
-from di_store.replay.stream import autoreset_mode, check_lane, check_priority, rows_of
+from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.writer import CLOSE_SECONDS, Writer
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.waits import check_timeout
@@ -81,7 +81,14 @@ class RemoteWriter(Writer):
     """Appends steps to one stream per lane of tables that an agent serves. For one thread only."""
 
     def __init__(
-        self, session: RemoteSession, tables: Sequence[FarTable], lanes: int | None, autoreset: Any, *, single: bool
+        self,
+        session: RemoteSession,
+        tables: Sequence[FarTable],
+        lanes: int | None,
+        autoreset: Any,
+        *,
+        single: bool,
+        timeout: float | None = None,
     ) -> None:
         session.link.check_open()
         autoreset_mode(autoreset)
@@ -105,7 +112,7 @@ class RemoteWriter(Writer):
         spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
         lanes_open = OpenLanes(self._lanes_far or 1, spans=spans)
         self._pipe = WriterPipe(session.link, arguments, lanes_open, window)
-        self._pipe.start(None)
+        self._pipe.start(timeout)
         self._plain: RowColumns | None = None
         self._owner = 0
         self._inside = False  # a call of the owner is under way
@@ -184,7 +191,7 @@ class RemoteWriter(Writer):
         which = self._which(lane)
         self._pipe.lanes.ends = True
         if seconds is None and final is None and self._pipe.schema is not None and which is not None:
-            record = Record(0, "end_episode", [], {}, _plain_lane(lane, which), None, discard)
+            record = Record(0, "end_episode", [], {}, plain_lane(lane, which), None, discard)
             return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
         which = self._pipe.lanes.every if which is None else which
         call = Sent(Record(0, "end_episode", [1], {}), [], which, np.ones(len(which), np.bool_))
@@ -294,8 +301,7 @@ class RemoteWriter(Writer):
         """Make a call of any form, and wait for it."""
         if self._pipe.schema is None and not self._opaque_far:
             check_lane(lane, self._lanes_far or 1)
-            for value in priority.values() if type(priority) is dict else (priority,):
-                check_priority(value)
+            check_priority_of(priority)
         if self._pipe.lanes.any_cut and final is None:  # some lanes may have to be left out
             typed = self._typed(method, step, given["next"], lane, priority, total)
             if typed is not None:
@@ -408,7 +414,7 @@ class RemoteWriter(Writer):
         if found is None:
             return None
         form, block, at = found
-        record = Record(0, method, form.axes, form.groups, _plain_lane(lane, which), priority)
+        record = Record(0, method, form.axes, form.groups, plain_lane(lane, which), priority)
         if lead:
             row = Row(record, form, block, at, which, self._ends(step, len(which), total))
             if total is not None:
@@ -422,12 +428,6 @@ class RemoteWriter(Writer):
                 if value is not False and value is not _FALSE and (value is True or bool(np.asarray(value).any())):
                     ends = _ENDED
         return Row(record, form, block, at, which, ends)
-
-
-def check_priority_of(priority: Any) -> None:
-    """Check priorities by table, or of the only one."""
-    for value in priority.values() if type(priority) is dict else (priority,):
-        check_priority(value)
 
 
 def _travels(priority: Any, lead: tuple[int, ...]) -> bool:
@@ -446,12 +446,6 @@ def _fits(priority: Any, lead: tuple[int, ...]) -> bool:
         return all(_fits(each, lead) for each in priority.values())
     by_step = (lead[:1], (*lead[:1], 1)) if len(lead) == 2 else ()
     return np.shape(priority) in ((), lead, *by_step)
-
-
-def _plain_lane(lane: Any, which: Array) -> int | list[int] | None:
-    if lane is None:
-        return None
-    return int(which[0]) if np.ndim(lane) == 0 else which.tolist()
 
 
 def _runs_free(table: FarTable) -> bool:

@@ -296,6 +296,15 @@ class Connection:
             return True  # it is closed: `receive` says so
         return bool(poll.poll(seconds * 1000))
 
+    def is_silent_until(self, end: float) -> bool:
+        """Of a wait that is looked at once a tick: whether it is over, as nothing comes until `end`.
+
+        If that is nearer than the next look, this waits for it.
+        """
+        rest = end - time.monotonic()
+        # mutant: waits-end-a-tick-later
+        return rest <= 0 or (rest < TICK_SECONDS and not self.is_ready(rest))
+
     def _head(self, most: int = _BUFFER_BYTES) -> tuple[Header, bytes]:
         """Header and meta of the next frame. `most`: bytes to read for the header and, in one go, of what follows."""
         if self._end - self._start < HEADER_BYTES:

@@ -8,12 +8,14 @@ from typing import TypeVar
 
 from di_store import _core
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
+from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.chances import Chances, by_node
 from di_store.cluster.shards.division import MASS
 from di_store.cluster.shards.routing import chosen
 from di_store.cluster.shards.shard import Answers, Shard
 from di_store.policy.settings import Settings
 from di_store.remote.table import RemoteTable, remote_source
+from di_store.remote.waiting import GRACE_SECONDS
 from di_store.replay.ahead import Source
 from di_store.replay.serving import source_of
 from di_store.replay.table import Table
@@ -22,6 +24,8 @@ from di_store.session import Session
 
 T = TypeVar("T")
 
+_LEAST_LOOK_SECONDS = 0.1
+"""How long a call that is late already asks whether a shard is gone: what a node in the same rack needs."""
 LOSSES = (NodeUnavailable, StoreClosed, Timeout)
 """What calls of a shard on another node raise if that node is gone, was started anew, or is stopped."""
 
@@ -64,8 +68,13 @@ class Parts:
         """Raise `StoreClosed` if the store's own handle was closed."""
         self.session.arena.enter()
 
-    def is_lost(self, shard: Shard, error: StoreError) -> bool:
+    def is_lost(self, shard: Shard, error: StoreError, within: float = LOOK_SECONDS) -> bool:
         """Whether a call has failed because the shard is gone, or does not answer. It is noted if so.
+
+        Args:
+            shard: of the call.
+            error: that it has raised.
+            within: seconds to find out; if they do not suffice, it is not lost, and a later call may know.
 
         Raises:
             StoreClosed: the store's own handle was closed.
@@ -74,7 +83,8 @@ class Parts:
         if not isinstance(error, LOSSES) or shard.is_near:
             return False
         self.answers.forget()
-        if self.answers.newest(0.0)[shard.number] is not None:
+        # mutant: a-late-call-asks-for-another-second
+        if self.answers.newest(0.0, within)[shard.number] is not None or not self.answers.is_silent(shard):
             return False
         self.answers.note_silent(shard, error)
         return True
@@ -123,19 +133,30 @@ class Parts:
             raise failed
         return found
 
-    def skip_lost(self, shard: Shard, error: StoreError, what: str) -> None:
-        """Go on without a shard whose items are gone with its node.
+    def skip_lost(self, shard: Shard, error: StoreError, what: str, within: float = LOOK_SECONDS) -> None:
+        """Go on without a shard whose items are gone with its node. `within`: as `is_lost`.
 
         Raises:
             `error`: that is not why it failed.
         """
         silent = self.answers.is_silent(shard)
-        if not self.is_lost(shard, error):
+        if not self.is_lost(shard, error, within):
             raise error
         if not silent:
             logger.warning(
                 "%s of table %r leaves out the shard on node %s: %s", what, self.name, shard.uuid[:12], error
             )
+
+
+def with_grace(seconds: float | None) -> Callable[[], float]:
+    """How long a call may ask whether a shard is gone: it ends a second behind its deadline, whatever comes of that."""
+    left = countdown(None if seconds is None else seconds + GRACE_SECONDS)
+
+    def within() -> float:
+        rest = left()
+        return LOOK_SECONDS if rest is None else min(max(rest, _LEAST_LOOK_SECONDS), LOOK_SECONDS)
+
+    return within
 
 
 def shard_source(table: Table, columns: object) -> Source:

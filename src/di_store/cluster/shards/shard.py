@@ -90,28 +90,33 @@ class Answers:
             self._ask(shard, now)
         return all(shard.is_near for shard in stale)
 
-    def newest(self, age: float = FRESH_SECONDS) -> list[TableStats | None]:
-        """By shard, what it said at most `age` seconds ago; None: it does not answer."""
+    def newest(self, age: float = FRESH_SECONDS, within: float = LOOK_SECONDS) -> list[TableStats | None]:
+        """By shard, what it said at most `age` seconds ago; None: it does not answer.
+
+        With `within` below `LOOK_SECONDS` also None if it has not answered yet: `is_silent` tells.
+        """
         now = time.monotonic()
         stale = [shard for shard in self._shards if not self._is_fresh(shard, now - age)]
         for shard in stale:  # all at once
             self._ask(shard, now)
-        left = countdown(LOOK_SECONDS)
+        left, whole = countdown(within), within >= LOOK_SECONDS
         for shard in stale:
-            self._wait_for(shard, now - age, left)
+            self._wait_for(shard, now - age, left, whole)
         if age > 0:
             for shard in self._shards:  # asked before they are due, nobody waits for these
                 if not self._is_fresh(shard, now - age / 2):
                     self._ask(shard, now)
         return [self._known[each.number].stats if self._is_fresh(each, now - age) else None for each in self._shards]
 
-    def _wait_for(self, shard: Shard, since: float, left: Callable[[], float | None]) -> None:
-        """Wait for what a shard says since then, unless it did not answer the last time."""
+    def _wait_for(self, shard: Shard, since: float, left: Callable[[], float | None], whole: bool) -> None:
+        """Wait for what a shard says since then, unless it did not answer the last time. `whole`: for long enough."""
         while not self._is_fresh(shard, since) and not self.is_silent(shard):
             look = self._ask(shard, time.monotonic())
             if look is None:
                 return
             if not look.wait(left()):
+                if not whole:
+                    return
                 text = f"the shard on node {shard.uuid[:12]} did not answer for {LOOK_SECONDS:g} s"
                 self.note_silent(shard, NodeUnavailable(text))
 

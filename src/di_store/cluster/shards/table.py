@@ -21,7 +21,7 @@ from di_store.cluster.shards.division import divided, part_of
 from di_store.cluster.shards.joined import join, reordered
 from di_store.cluster.shards.local import LocalSource, of_whole
 from di_store.cluster.shards.mass import MassSource, sample_by_mass
-from di_store.cluster.shards.parts import Parts
+from di_store.cluster.shards.parts import Parts, with_grace
 from di_store.cluster.shards.routing import lane_key
 from di_store.cluster.shards.shard import Shard
 from di_store.cluster.shards.summed import summed
@@ -115,12 +115,13 @@ class ShardedTable(Table):
         return self._insert(lambda table, left: table.extend(batch, priority=priority, timeout=left), timeout)
 
     def _insert(self, call: Callable[[Table, float | None], Array], timeout: float | None) -> Array:
-        left = countdown(check_timeout(timeout))
+        seconds = check_timeout(timeout)
+        left, grace = countdown(seconds), with_grace(seconds)
         shard = self._parts.route(lane_key(self._parts.key, next(self._inserts)))
         try:
             return with_shard(call(shard.table(left()), left()), shard.number)
         except StoreError as error:
-            self._parts.is_lost(shard, error)  # the next call goes elsewhere then
+            self._parts.is_lost(shard, error, grace())  # the next call goes elsewhere then
             raise
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -146,12 +147,13 @@ class ShardedTable(Table):
             if out is not None:
                 check_out(out, terms.n)
             return sample_by_mass(source, terms, source.beta() if beta is None else beta, out)
-        shard, left = self._parts.own(), countdown(check_timeout(timeout))
+        seconds = check_timeout(timeout)
+        shard, left, grace = self._parts.own(), countdown(seconds), with_grace(seconds)
         options: dict[str, Any] = {"columns": columns, "out": out, "replace": replace}
         try:
             batch = shard.table(left()).sample(n, timeout=left(), min_n=min_n, linger=linger, **options)
         except StoreError as error:
-            self._parts.is_lost(shard, error)  # a node without a shard of its own draws from another one then
+            self._parts.is_lost(shard, error, grace())  # a node without a shard of its own draws from another one then
             raise
         return of_whole(self._parts, shard, batch, self._parts.chances_here().beta if beta is None else beta)
 
@@ -247,7 +249,8 @@ class ShardedTable(Table):
         skips: bool,
     ) -> int:
         """The sum of what a call returns for the keys of each shard; `skips`: it leaves out shards that are lost."""
-        left, places, done = countdown(check_timeout(timeout)), shards_of(keys), 0
+        seconds = check_timeout(timeout)
+        left, grace, places, done = countdown(seconds), with_grace(seconds), shards_of(keys), 0
         failed: StoreError | None = None
         self._check_places(keys, places)
         if skips:
@@ -260,7 +263,7 @@ class ShardedTable(Table):
                 done += call(shard.table(left()), at, plain(keys[at]), left())
             except StoreError as error:
                 if skips:
-                    self._parts.skip_lost(shard, error, what)
+                    self._parts.skip_lost(shard, error, what, grace())
                 failed = error if failed is None and not skips else failed
         if failed is not None:
             raise failed

@@ -12,11 +12,13 @@ import numpy as np
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError, WriterClosed
+from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.joined import ShardItems
 from di_store.cluster.shards.lanes import Lanes
-from di_store.cluster.shards.parts import Parts
+from di_store.cluster.shards.parts import Parts, with_grace
 from di_store.cluster.shards.taking import LaneValues, priority_behind, rows_behind
 from di_store.remote.client import CONNECT_SECONDS
+from di_store.remote.table import writer_within
 from di_store.replay.batch import Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.writer import CLOSE_SECONDS, Writer
@@ -79,7 +81,7 @@ class ShardWriter(Writer):
         found = self._writers.get(number)
         if found is None:
             table = self._parts.shards[number].table(seconds)
-            found = self._writers[number] = table.writer(lanes=self._count, autoreset=self._autoreset)
+            found = self._writers[number] = writer_within(table, seconds, self._count, self._autoreset)
         return found
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -139,14 +141,15 @@ class ShardWriter(Writer):
 
     @_alone
     def flush(self, *, timeout: float | None = 60) -> None:
-        left = countdown(check_timeout(timeout))
+        seconds = check_timeout(timeout)
+        left, grace = countdown(seconds), with_grace(seconds)
         failed: StoreError | None = None
         for number in list(self._writers):
             try:
                 self._writers[number].flush(timeout=left())
             except StoreError as error:
                 failed = failed or error
-                self._lose_if_gone(number, error)
+                self._lose_if_gone(number, error, grace())
         if failed is not None:
             raise failed
 
@@ -252,7 +255,7 @@ class ShardWriter(Writer):
         call: Callable[[Writer, Array, float | None], Any],
     ) -> tuple[ShardItems, Exception | None]:
         """What a call of each shard's writer has made, and the error of shards that are gone."""
-        left = countdown(seconds)
+        left, grace = countdown(seconds), with_grace(seconds)
         found: list[tuple[int, Items]] = []
         written: list[Array] = []
         lost: StoreError | None = None
@@ -261,7 +264,7 @@ class ShardWriter(Writer):
                 found.append((number, call(self._opened(number, left()), positions, left())))
                 written.append(which[positions])
             except (StoreError, ValueError, TypeError) as error:
-                if isinstance(error, StoreError) and self._lose_if_gone(number, error):
+                if isinstance(error, StoreError) and self._lose_if_gone(number, error, grace()):
                     lost = lost or error
                     continue
                 raise _partly(method, error, written) from None
@@ -274,9 +277,10 @@ class ShardWriter(Writer):
         answers, shards = self._parts.answers, self._parts.shards
         return sorted(groups, key=lambda group: answers.is_silent(shards[group[0]]))
 
-    def _lose_if_gone(self, number: int, error: StoreError) -> bool:
+    def _lose_if_gone(self, number: int, error: StoreError, within: float = LOOK_SECONDS) -> bool:
         """Whether a call has failed because the shard is gone; its lanes go elsewhere then."""
-        if getattr(error, "may_be_done", False) or not self._parts.is_lost(self._parts.shards[number], error):
+        shard = self._parts.shards[number]
+        if getattr(error, "may_be_done", False) or not self._parts.is_lost(shard, error, within):
             return False
         self._writers.pop(number, None)
         self._lanes.lose(number)
