@@ -69,7 +69,7 @@ demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors and a learner train on CartPole
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store demo $(ARGS)
 
 test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
-	DI_STORE_TEST_SCALE=small $(PYTEST) -n $$(( $(JOBS) + 1 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+	DI_STORE_TEST_SCALE=small $(PYTEST) -n $$(( $(JOBS) + 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 adapters: build  ## tests of each adapter with the versions of requirements/<name>.txt (ADAPTER=sb3: one)
 	tools/adapters.sh $(BIN)/python $(ADAPTER)
