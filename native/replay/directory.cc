@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "arena/learners.h"
+#include "heap/fixed_pages.h"
 #include "replay/texts.h"
 
 namespace di {
@@ -83,7 +84,8 @@ u32 TableDirectory::free_index(Deadline deadline) const {
   const u64 offset = arena.header().tables.value + u64{index} * kTableHeaderBytes;
   if (arena.heap().available(kTableHeaderBytes, deadline) < kTableHeaderBytes)
     throw Error(Code::kCapacity, "no room for another table; delete objects, or store.resize(memory=…)");
-  if (!arena.commit(offset, kTableHeaderBytes, &why)) throw Error(Code::kCapacity, "no memory for the table: " + why);
+  if (!commit_fixed(arena.heap(), offset, kTableHeaderBytes, deadline, &why))
+    throw Error(Code::kCapacity, "no memory for the table: " + why);
   Heap::Guard guard(arena.heap(), deadline);
   heap.fixed_bytes.fetch_add(kTableHeaderBytes);
   heap.table_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in Memory::table_count()

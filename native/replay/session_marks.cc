@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "heap/fixed_pages.h"
+
 namespace di {
 
 // ------------------------------------------------------------------------------------------------------------ looking
@@ -114,7 +116,8 @@ bool SessionMarks::add_page(Deadline deadline) {
   if (arena_->heap().available(kBytes, deadline) < kBytes)
     throw Error(Code::kCapacity, "no room for another writer session; delete objects, or store.resize(memory=…)")
         .told();
-  if (!arena_->commit(arena_->header().marks.value + u64{count} * sizeof(SessionMark), kBytes, &why))
+  const u64 offset = arena_->header().marks.value + u64{count} * sizeof(SessionMark);
+  if (!commit_fixed(arena_->heap(), offset, kBytes, deadline, &why))
     throw Error(Code::kCapacity, "no memory for another writer session: " + why).told();
   Heap::Guard guard(arena_->heap(), deadline);
   arena_->heap_header().fixed_bytes.fetch_add(kBytes);

@@ -325,6 +325,13 @@ LIMITS = [
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
     ),
     Mutant(
+        "unused-pages-are-kept-from-headers",
+        "cgroup",
+        "moves == kMostMoves || heap.move_pages(kSliceBytes, false, deadline) == 0",
+        "moves == kMostMoves || moves == 0",
+        ("tests/cluster/test_pods.py::test_a_pod_with_little_memory",),
+    ),
+    Mutant(
         "batch-buffers-do-not-ask-for-memory",
         "cgroup",
         "  if (os::memory_for_buffers() >= bytes) return true;\n",
