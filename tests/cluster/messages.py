@@ -208,10 +208,17 @@ _STRUCTS: dict[str, type[Any]] = {
 def _read_rows(meta: bytes, body: Array) -> Any:
     reader, at, found = rows.RowReader(SCHEMA), 0, []
     for record in handshake.decoded(rows.Records, meta).records:
-        calls, at = reader.read(record, body, at)
-        for seq, arguments in enumerate(calls, record.seq):
+        run = reader.find(record, body, at)
+        at = run.end
+        for seq, arguments in enumerate(run.calls(), record.seq):
             found.append((seq, record.method, arguments, record.lane_array(), record.priority))
     return found
+
+
+def _read_acknowledgement(meta: bytes, body: Array) -> Any:
+    done = handshake.decoded(rows.Acknowledgement, meta)
+    made = done.made(body)
+    return [made.of(place) for place in range(len(done.counts))]
 
 
 def _read_call(meta: bytes, body: Array) -> Any:
@@ -229,7 +236,7 @@ def reader_of(name: str) -> Callable[[bytes, Array], Any]:
         "append": _read_rows,
         "answer": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "error": lambda meta, body: values.error_of(meta, "node"),
-        "acknowledge": lambda meta, body: handshake.decoded(rows.Acknowledgement, meta).split(body),
+        "acknowledge": _read_acknowledgement,
     }
     return readers.get(name, lambda meta, body: batches.unpack_batch(meta, body, trusted=False))
 

@@ -408,7 +408,7 @@ def test_a_row_that_does_not_fit(record: dict[str, Any], why: str) -> None:
     given = {"seq": 1, "method": "append", "lead": [], "groups": {"step": [0]}, **record}
     schema = Schema.from_tree({**SCHEMA.specs(), "tokens": Spec((None,), np.int32)})
     with pytest.raises(CorruptData, match=why):
-        rows.RowReader(schema).read(rows.Record(**given), array(bytes(16)), 0)
+        rows.RowReader(schema).find(rows.Record(**given), array(bytes(16)), 0)
 
 
 @pytest.mark.parametrize(("lead", "count"), [((), 1), ((), 5), ((), 600), ((3,), 4), ((2, 3), 4)])
@@ -425,9 +425,9 @@ def test_calls_that_share_a_record(lead: tuple[int, ...], count: int) -> None:
         expected.append(leaves)
     body = array(joined([each for part in parts for each in values.padded(part, rows.ALIGNMENT)]))
     record = rows.Record(7, "append", list(lead), {"step": numbers, "next": numbers[:1]}, count=count)
-    calls, end = rows.RowReader(SCHEMA).read(record, body, 0)
-    assert end == len(body)
-    found = list(calls)
+    run = rows.RowReader(SCHEMA).find(record, body, 0)
+    assert run.end == len(body)
+    found = list(run.calls())
     assert len(found) == count
     for arguments, leaves in zip(found, expected, strict=True):
         step = [arguments["step"]["obs"]["image"], arguments["step"]["obs"]["text"], arguments["step"]["reward"]]
@@ -468,7 +468,7 @@ def test_rows_outside_their_message(count: Callable[[int, int], int]) -> None:
 @pytest.mark.parametrize("counts", [[[-1]], [[2, -1]], [[2**62]], [[9]], [[2**63, 2**63]]])
 def test_an_acknowledgement_without_its_keys(counts: list[list[int]]) -> None:
     with pytest.raises(CorruptData, match="without its keys"):
-        rows.Acknowledgement(1, 0, counts, b"", []).split(array(bytes(64)))
+        rows.Acknowledgement(1, 0, counts, b"", []).made(array(bytes(64)))
 
 
 # --- pickles ----------------------------------------------------------------------------------------------------------

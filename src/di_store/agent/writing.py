@@ -219,7 +219,10 @@ class WriterSession:
         for last, meta, buffers in self._acknowledged:
             if last == seq:
                 raw = b"".join(bytes(view(each)) for each in buffers)
-                return {"items": decoded(Acknowledgement, meta).split(np.frombuffer(raw, np.uint8))[0], "schema": None}
+                return {
+                    "items": decoded(Acknowledgement, meta).made(np.frombuffer(raw, np.uint8)).of(0),
+                    "schema": None,
+                }
         return {"items": [], "schema": None}
 
     def _by_table(self, made: Any) -> list[tuple[Array, Array, Array]]:

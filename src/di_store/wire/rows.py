@@ -141,11 +141,6 @@ class Acknowledgement(msgspec.Struct, array_like=True):
             at += -(-size // ALIGNMENT) * ALIGNMENT
         return Made(self.counts, columns)
 
-    def split(self, body: Array) -> list[list[tuple[Array, Array, Array]]]:
-        """By call and table, keys, lanes and starts; raises as `made`."""
-        made = self.made(body)
-        return [made.of(place) for place in range(len(self.counts))]
-
 
 class Made:
     """What the calls of an acknowledgement have made; cut into calls when somebody asks, as few do."""
@@ -316,8 +311,3 @@ class RowReader:
         if run.end > len(body):
             raise _cut_short()
         return run
-
-    def read(self, record: Record, body: Array, at: int) -> tuple[Iterator[dict[str, Any]], int]:
-        """As `find`: the arguments of the calls, and where their arrays end."""
-        run = self.find(record, body, at)
-        return run.calls(), run.end
