@@ -66,8 +66,10 @@ def learn(store: di_store.Store, replay: di_store.Table, returns: di_store.Table
     """Train until it is good enough; the mean return by time."""
     net = network()
     target_net = copy.deepcopy(net)
-    optimizer, began, curve = torch.optim.Adam(net.parameters(), lr=1e-3), time.monotonic(), list[tuple[float, float]]()
+    optimizer, curve = torch.optim.Adam(net.parameters(), lr=1e-3), list[tuple[float, float]]()
     store.publish("policy", net.state_dict(), group="actors")
+    replay.sample(BATCH, timeout=600)  # the actors have started: on a busy machine that takes a minute
+    began = time.monotonic()
     for update, batch in enumerate(replay.loader(BATCH, timeout=60), 1):
         data = {name: torch.from_numpy(values) for name, values in batch.data.items()}
         with torch.no_grad():

@@ -24,7 +24,7 @@ class Pending(Protocol):
         """Wait until everything is acknowledged."""
 
     def close(self, why: BaseException) -> None:
-        """End it here, and say what was not accepted."""
+        """End it here, and say what was not acknowledged."""
 
 
 leaving: dict[Pending, object] = {}

@@ -119,13 +119,13 @@ class WriterPipe:
             raise
 
     def close(self, why: BaseException) -> None:
-        """End it here. Calls that wait raise `why`; the rows that were not accepted are given up."""
+        """End it here. Calls that wait raise `why`; the rows that were not acknowledged are given up."""
         with self._line.lock:
             rows = 0 if self._line.closed else self.window.rows
         self.broken = self.broken or why
         self._line.close()
         if rows:
-            logger.warning("%s gives up %d rows that node %s has not accepted", self._what, rows, self._link.node)
+            logger.warning("%s gives up %d rows that node %s has not acknowledged", self._what, rows, self._link.node)
 
     def leave(self, why: BaseException) -> None:
         """The writer was dropped: end it as soon as what it has sent is acknowledged."""
