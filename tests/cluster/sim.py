@@ -65,7 +65,7 @@ def main() -> None:
     if asked.seeds:
         histories(asked.seeds)
         print(f"{asked.seeds} histories of each kind hold ({time.monotonic() - began:.0f} s)", flush=True)
-    members = [each for each in (1, 2, 4, 8, 64, asked.nodes) if each <= asked.nodes]
+    members = [each for each in (1, 2, 4, 8, 64, asked.nodes) if 0 < each <= asked.nodes]
     for each in dict.fromkeys(members):
         seconds, most = broadcast(each, int(asked.megabytes * 1e6), asked.mbit * 1e6 / 8)
         print(f"{each} members: {seconds:.2f} s; the most that one node sends: {most:.3f} of the version", flush=True)
