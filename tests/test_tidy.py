@@ -48,7 +48,7 @@ NATIVE_LAYERS = [
     ["heap"],
     ["tier"],
     ["attach"],
-    ["objects", "rows"],
+    ["objects", "rows", "wire"],
     ["replay"],
     ["maintenance", "snapshot"],
     ["bindings"],

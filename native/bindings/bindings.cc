@@ -295,6 +295,7 @@ NB_MODULE(_core, module) {
   di::py::bind_attendance(module);
   di::py::bind_writer(module);
   di::py::bind_row_packer(module);
+  di::py::bind_row_service(module);
   di::py::bind_turn(module);
   di::py::bind_pieces(module);
   di::py::bind_snapshot(module);

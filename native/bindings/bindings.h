@@ -132,6 +132,7 @@ void bind_chunks(nb::module_& module);
 void bind_attendance(nb::module_& module);
 void bind_writer(nb::module_& module);
 void bind_row_packer(nb::module_& module);
+void bind_row_service(nb::module_& module);
 void bind_turn(nb::module_& module);
 void bind_pieces(nb::module_& module);
 void bind_snapshot(nb::module_& module);

@@ -72,6 +72,7 @@ std::vector<u8> ended(const WriterPlan& plan, const WriterCall& call, const Call
 PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
     : arena_(std::move(arena)),
       cells_(plan["columns"], plan["coerce"], take_or<std::vector<u32>>(plan, "final_columns", {})),
+      row_bytes_(cells_.row_bytes()),
       vector_(take<bool>(plan, "vector")) {
   arena_->enter();
   fork_generation_ = arena_->fork_generation();
@@ -318,7 +319,7 @@ void bind_writer(nb::module_& module) {
            nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("count"),
            nb::sig("def extend(self, steps: typing.Any, next: typing.Any, final: typing.Any, lane: typing.Any, "
                    "priority: typing.Any, count: int) -> list[Made] | Blocked"))
-      .def("append_rows", &PyWriter::append_rows, nb::arg("form"), nb::arg("body"), nb::arg("at"), nb::arg("count"),
+      .def("append_rows", &append_rows, nb::arg("form"), nb::arg("body"), nb::arg("at"), nb::arg("count"),
            nb::arg("seq"), nb::arg("lane").none(), nb::arg("priority").none(), nb::arg("order"),
            nb::sig("def append_rows(self, form: RowForm, body: numpy.typing.NDArray[numpy.uint8], at: int, count: int, "
                    "seq: int, lane: typing.Any, priority: typing.Any, order: list[int]) -> RowsMade"))
@@ -346,7 +347,8 @@ void bind_writer(nb::module_& module) {
       .def("resume", &PyWriter::resume, nb::sig("def resume(self) -> list[Made] | Blocked"))
       .def("close", &PyWriter::close)
       .def("set_version", &PyWriter::set_version, nb::sig("def set_version(self, table: int, version: int, /) -> None"))
-      .def_prop_rw("busy", [](PyWriter& w) { return w.busy(); }, [](PyWriter& w, bool busy) { w.busy() = busy; });
+      .def_prop_rw(
+          "busy", [](PyWriter& w) { return w.busy().load(); }, [](PyWriter& w, bool busy) { w.busy() = busy; });
 }
 
 }  // namespace di::py

@@ -2,6 +2,7 @@
 // ones.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <tuple>
 #include <vector>
@@ -17,14 +18,13 @@ namespace di::py {
 // another call. At its end what the call's inputs point into is released, while no other call can begin.
 class Busy {
  public:
-  Busy(bool& busy, Cells& cells) : busy_(busy), cells_(cells) {
-    if (busy)
+  Busy(std::atomic<bool>& busy, Cells& cells) : busy_(busy), cells_(cells) {
+    if (busy.exchange(true))
       throw Error(Code::kStoreError,
                   "this writer is in the middle of another call, and was called again from a signal handler, from "
                   "__array__ of a value being written, or by another thread: nothing was written; call it when that "
                   "call is over (a signal handler can set a flag)")
           .told();
-    busy_ = true;
   }
   ~Busy() {
     cells_.end();
@@ -34,7 +34,7 @@ class Busy {
   Busy& operator=(const Busy&) = delete;
 
  private:
-  bool& busy_;
+  std::atomic<bool>& busy_;
   Cells& cells_;
 };
 
@@ -49,8 +49,6 @@ class PyWriter {
   PyWriter& operator=(const PyWriter&) = delete;
   nb::object append(nb::handle step, nb::handle next, nb::handle final, nb::handle lane, nb::handle priority,
                     i64 steps);
-  std::unique_ptr<RowsMade> append_rows(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq,
-                                        nb::handle lane, nb::handle priority, std::vector<u32> order);
   nb::object end_episode(nb::handle final, nb::handle lane, bool discard);
   nb::object insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                     nb::handle priority, bool bare);
@@ -78,13 +76,15 @@ class PyWriter {
     enter();
     writer_->number_call(seq);
   }
-  bool& busy() { return busy_; }
+  std::atomic<bool>& busy() { return busy_; }
   void set_version(u32 table, i64 version) {
     const Busy call(busy_, cells_);  // not in the middle of a call: its rows keep their version
     writer_->set_version(table, version);
   }
 
  private:
+  friend class WriterRows;
+
   void enter();
   CallShape shape_of(nb::handle lane, u32 steps, bool time);  // fills call_.lanes
   bool take_lanes(nb::handle lane);
@@ -105,9 +105,10 @@ class PyWriter {
   ArenaPointer arena_;
   std::unique_ptr<Writer> writer_;
   Cells cells_;
+  std::vector<u64> row_bytes_;  // Cells::row_bytes
   bool vector_ = false;
   u64 fork_generation_ = 0;
-  bool busy_ = false;  // changed with the GIL held
+  std::atomic<bool> busy_ = false;
   nb::object turn_;    // of the threads that insert through this writer; none: it belongs to one thread
   u32 steps_ = kNone;  // a single item is a finished transition: its column of the number of steps, not a row: kNone
   i64 n_step_ = 0;     // what that column holds if a transition lacks it

@@ -47,42 +47,86 @@ void RowsMade::add(const Writer& writer) {
   ++calls;
 }
 
-// Appends `count` calls whose values begin at `at` of `body`, the first with number `seq`, until one is blocked or
-// refused. `order`: by table of the client, its position among the writer's.
-std::unique_ptr<RowsMade> PyWriter::append_rows(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq,
-                                                nb::handle lane, nb::handle priority, std::vector<u32> order) {
-  const Busy call(busy_, cells_);
-  enter();
+// The values of each lie behind those of the call before, from `body` on. Stops at the first that is blocked or refused.
+void WriterRows::append_each(const RowForm& form, const u8* body, u32 count, u64 seq, RowsMade* made) {
+  Writer& writer = *writer_.writer_;
+  for (u32 i = 0; i < count && !made->ended(); ++i) {
+    try {
+      form.place(body + i * form.stride(), writer_.row_bytes_, &writer_.call_);
+      writer.number_call(seq + i);
+      made->blocked = writer_.attempt([&] { return writer.append(writer_.call_, Deadline::slice()); });
+      if (!made->ended()) made->add(writer);
+    } catch (...) {  // kept, with what the calls before it have made
+      made->failure = std::current_exception();
+    }
+  }
+}
+
+CallShape WriterRows::begin(const RowForm& form, nb::handle lane) {
+  writer_.begin_call(1);
+  writer_.call_.limited = true;
+  writer_.call_.extends = false;
+  const CallShape shape = writer_.shape_of(lane, 1, false);
+  if (form.lanes() != (shape.by_lane ? shape.lanes : 0))
+    throw Error(Code::kInvalid, "a row of " + std::to_string(form.lanes()) + " lanes came, and its call names " +
+                                    std::to_string(shape.by_lane ? shape.lanes : 0));
+  return shape;
+}
+
+std::unique_ptr<RowsMade> WriterRows::append(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq,
+                                             nb::handle lane, nb::handle priority, std::vector<u32> order) {
+  const Busy call(writer_.busy_, writer_.cells_);
+  writer_.enter();
   const Kept bytes = as_array(body, NPY_UINT8);
   const auto view = view_of<u8>(bytes);
   auto made = std::make_unique<RowsMade>();
   made->order = std::move(order);
   for (const u32 table : made->order)
-    if (table >= writer_->plan().tables.size()) throw Error(Code::kInvalid, "order= names a table that is none");
-  begin_call(1);
-  call_.limited = true;
-  call_.extends = false;
-  const CallShape shape = shape_of(lane, 1, false);
-  if (form.lanes() != (shape.by_lane ? shape.lanes : 0))
-    throw Error(Code::kInvalid, "a row of " + std::to_string(form.lanes()) + " lanes came, and its call names " +
-                                    std::to_string(shape.by_lane ? shape.lanes : 0));
-  const std::vector<u64> row_bytes = cells_.row_bytes();
-  form.require(row_bytes, at, count, view.size());
-  form.place(view.data() + at, row_bytes, &call_);
-  refuse_late(call_.next, "next=");
-  parse_priorities(priority, shape);
+    if (table >= writer_.writer_->plan().tables.size())
+      throw Error(Code::kInvalid, "order= names a table that is none");
+  const CallShape shape = begin(form, lane);
+  form.require(writer_.row_bytes_, at, count, view.size());
+  form.place(view.data() + at, writer_.row_bytes_, &writer_.call_);
+  writer_.refuse_late(writer_.call_.next, "next=");
+  writer_.parse_priorities(priority, shape);
   const MaybeRelease release(form.stride() * count > kKeepGil);
-  for (u32 i = 0; i < count && !made->ended(); ++i) {
-    try {
-      form.place(view.data() + at + i * form.stride(), row_bytes, &call_);
-      writer_->number_call(seq + i);
-      made->blocked = attempt([&] { return writer_->append(call_, Deadline::slice()); });
-      if (!made->ended()) made->add(*writer_);
-    } catch (...) {  // kept, with what the calls before it have made
-      made->failure = std::current_exception();
-    }
-  }
+  append_each(form, view.data() + at, count, seq, made.get());
   return made;
+}
+
+std::vector<u32> WriterRows::require(const RowForm& form, nb::handle lane) {
+  const Busy call(writer_.busy_, writer_.cells_);
+  begin(form, lane);
+  form.require(writer_.row_bytes_, 0, 1, form.stride());
+  const std::vector<u8> row(form.stride());
+  form.place(row.data(), writer_.row_bytes_, &writer_.call_);
+  writer_.refuse_late(writer_.call_.next, "next=");
+  return writer_.call_.lanes;
+}
+
+bool WriterRows::append_known(const RowForm& form, const std::vector<u32>& lanes, const u8* body, u32 count, u64 seq,
+                              RowsMade* made) {
+  if (writer_.busy_.exchange(true)) return false;
+  try {
+    writer_.arena_->enter();
+    writer_.begin_call(1);
+    WriterCall& call = writer_.call_;
+    call.limited = true;
+    call.extends = false;
+    call.lanes = lanes;
+    call.priority.clear();
+    call.alpha.clear();
+    append_each(form, body, count, seq, made);
+  } catch (...) {
+    made->failure = std::current_exception();
+  }
+  writer_.busy_ = false;
+  return true;
+}
+
+std::unique_ptr<RowsMade> append_rows(PyWriter& writer, const RowForm& form, nb::handle body, u64 at, u32 count,
+                                      u64 seq, nb::handle lane, nb::handle priority, std::vector<u32> order) {
+  return WriterRows(writer).append(form, body, at, count, seq, lane, priority, std::move(order));
 }
 
 void bind_rows(nb::module_& module) {

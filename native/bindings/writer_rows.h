@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "bindings/bindings.h"
+#include "bindings/cells.h"
 #include "replay/row_form.h"
 
 namespace di::py {
@@ -23,6 +24,34 @@ struct RowsMade {
   void add(const Writer& writer);
   bool ended() const { return failure != nullptr || blocked.why != Blocked::Why::kNothing; }
 };
+
+class PyWriter;
+
+// Calls of a writer whose values lie as a message has brought them.
+class WriterRows {
+ public:
+  explicit WriterRows(PyWriter& writer) : writer_(writer) {}
+
+  // Appends `count` calls whose values begin at `at` of `body`, the first with number `seq`, until one is blocked or
+  // refused. `order`: by table of the client, its position among the writer's.
+  std::unique_ptr<RowsMade> append(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq, nb::handle lane,
+                                   nb::handle priority, std::vector<u32> order);
+  // The same without the GIL, of a form that require() has passed, and without priorities. False: another thread is in the
+  // middle of a call.
+  bool append_known(const RowForm& form, const std::vector<u32>& lanes, const u8* body, u32 count, u64 seq,
+                    RowsMade* made);
+  // The lanes of the calls of a form whose `lane` this is. Throws as such a call would.
+  std::vector<u32> require(const RowForm& form, nb::handle lane);
+
+ private:
+  CallShape begin(const RowForm& form, nb::handle lane);
+  void append_each(const RowForm& form, const u8* body, u32 count, u64 seq, RowsMade* made);
+
+  PyWriter& writer_;
+};
+
+std::unique_ptr<RowsMade> append_rows(PyWriter& writer, const RowForm& form, nb::handle body, u64 at, u32 count,
+                                      u64 seq, nb::handle lane, nb::handle priority, std::vector<u32> order);
 
 void bind_rows(nb::module_& module);
 

@@ -723,6 +723,54 @@ class RowPacker:
         Whether the step ends its episode. None: its values have to be looked at.
         """
 
+class Stopped(enum.Enum):
+    """Why a RowService has stopped."""
+
+    FRAME = 0
+
+    LOOK = 1
+
+    ROWS = 2
+
+    TORN = 3
+
+class Served:
+    """What a RowService has done."""
+
+    @property
+    def why(self) -> Stopped: ...
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def done(self) -> int: ...
+    @property
+    def calls(self) -> int: ...
+    @property
+    def acknowledged(self) -> int: ...
+    @property
+    def kept(self) -> list[tuple[int, bytes, list[bytes]]]: ...
+    @property
+    def unsent(self) -> bytes: ...
+    @property
+    def meta(self) -> bytes: ...
+    @property
+    def body(self) -> numpy.typing.NDArray[numpy.uint8]: ...
+    def take_made(self) -> RowsMade | None: ...
+
+class RowService:
+    """Makes the rows of a remote writer as they come from its socket."""
+
+    def __init__(self, writer: Writer, order: Sequence[int]) -> None: ...
+    def learn(self, writer: Writer, text: bytes, form: RowForm, lane: Any) -> None:
+        """
+        Make calls of this form from now on; text: of meta, from `method` to `discard`.
+        """
+
+    def serve(self, socket: int, buffer: memoryview, start: int, end: int, done: int, epoch: int) -> Served:
+        """Read and make rows, until something else comes."""
+
 class Turn:
     def take(self, newcomer: bool, /) -> Hold | None: ...
     def pass_on(self) -> None: ...

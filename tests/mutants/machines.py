@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 FRAMES = "tests/cluster/test_frames.py"
+CORE = "tests/cluster/test_rows_in_core.py"
 DOOR = "tests/cluster/test_door.py"
 HOLDER = "tests/cluster/test_holder.py"
 PEERS = "tests/cluster/test_peers.py"
@@ -62,6 +63,27 @@ WIRE = [
         "if (!product_fits(row_bytes[leaf.column], rows, stride_ - leaf.at)) refuse();",
         "",
         (f"{FRAMES}::test_rows_outside_their_message",),
+    ),
+    Mutant(
+        "bodies-of-rows-are-not-verified",
+        "wire",
+        "if (body == nullptr || crc32c(body, frame->body_bytes) != frame->body_check) {",
+        "if (body == nullptr) {",
+        (f"{CORE}::test_no_changed_byte_makes_a_row",),
+    ),
+    Mutant(
+        "rows-of-the-core-lie-behind-their-body",
+        "wire",
+        "if (frame.body_bytes / run->count < known_[run->form].form.stride()) return std::nullopt;",
+        "",
+        (f"{CORE}::test_more_calls_than_the_body_has",),
+    ),
+    Mutant(
+        "rows-of-any-size-are-read-by-the-core",
+        "wire",
+        "found.payload == 0 || found.payload > kMostBody",
+        "found.payload == 0",
+        (f"{CORE}::test_frames_that_the_core_leaves_alone",),
     ),
 ]
 

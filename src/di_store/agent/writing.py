@@ -7,11 +7,13 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from di_store._core import RowForm
+from di_store._core import RowsMade, Stopped
 from di_store.agent.conversation import Cancelled, Conversation
 from di_store.agent.peer import Peer
 from di_store.base.dtypes import Array
@@ -19,6 +21,7 @@ from di_store.base.errors import CorruptData, StoreError
 from di_store.policy.views import Opaque
 from di_store.replay.batch import Items
 from di_store.replay.serving import (
+    RowService,
     abandon,
     append_later,
     append_rows,
@@ -29,7 +32,7 @@ from di_store.replay.serving import (
 )
 from di_store.replay.writer import Writer
 from di_store.runtime import waits
-from di_store.wire.connection import Disconnected, Message
+from di_store.wire.connection import PIECE_BYTES, Disconnected, Message
 from di_store.wire.frame import Buffer, Kind, view
 from di_store.wire.handshake import decoded
 from di_store.wire.rows import Acknowledgement, Record, Records, RowReader, Run
@@ -39,6 +42,7 @@ KEPT_SECONDS = 30.0
 """How long a writer waits for its client to come back."""
 MAX_KEPT = 4096
 """Acknowledgements kept for a client that has not got them; its window is far smaller."""
+_MOST_FORMS = 8  # of rows that the core makes, as they come
 _AT_ONCE = 256  # rows that the core makes without looking for another thread
 
 
@@ -58,10 +62,12 @@ class WriterSession:
         self._order: list[int] = []  # of the client's tables among the writer's
         self._opaque = False
         self._rows: RowReader | None = None
+        self._service: RowService | None = None
+        self._known: deque[bytes] = deque(maxlen=_MOST_FORMS)  # what it makes
         self._done = 0  # the last call that was looked at
         self._last = 0  # the one that is being made
         self._epoch = 0
-        self._acknowledged: deque[tuple[int, bytes, list[Buffer]]] = deque(maxlen=MAX_KEPT)
+        self._acknowledged: deque[tuple[int, bytes, Sequence[Buffer]]] = deque(maxlen=MAX_KEPT)
         self._connections: queue.SimpleQueue[tuple[Conversation, Message] | None] = queue.SimpleQueue()
         self._talk: Conversation | None = None
 
@@ -122,6 +128,7 @@ class WriterSession:
         """Serve one connection. True: the writer is closed."""
         self._begin(talk, message)
         while True:
+            self._serve_rows(talk)
             message = talk.connection.receive()
             self._peer.heard = time.monotonic()
             if message.kind == Kind.APPEND:
@@ -157,8 +164,7 @@ class WriterSession:
             talk.connection.send(Kind.ERROR, request=message.request, meta=meta)
             raise Disconnected("the writer cannot be opened") from None
         talk.connection.send(Kind.ANSWER, request=message.request, meta=meta, body=body)
-        while self._acknowledged and self._acknowledged[0][0] <= given["acknowledged"]:
-            self._acknowledged.popleft()
+        self._let_go(given["acknowledged"])
         for _, meta, buffers in list(self._acknowledged):
             talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
 
@@ -232,14 +238,47 @@ class WriterSession:
         every = [made] if isinstance(made, Items) else [made[name] for name in self._names]
         return [(items.keys, items.lanes, items.starts) for items in every]
 
-    def _append(self, talk: Conversation, message: Message) -> None:
-        """Calls that the client does not wait for: made one by one, as they would have been there."""
+    def _serve_rows(self, talk: Conversation) -> None:
+        """Make rows in the core, until something else comes."""
+        while (service := self._service) is not None and talk.connection.is_plain:
+            served = talk.connection.read_with(partial(service.serve, done=self._done, epoch=self._epoch))
+            self._peer.heard = time.monotonic()
+            self._done = served.done
+            self._acknowledged += served.kept
+            self._let_go(served.acknowledged)
+            if served.why == Stopped.ROWS:
+                self._append(talk, Message(Kind.APPEND, 0, 0, served.meta, served.body), served.take_made())
+            elif served.why == Stopped.TORN:
+                raise Disconnected("rows came that do not match their checksum, or not as a whole")
+            elif served.unsent:
+                talk.connection.send_rest(served.unsent)
+            elif served.why == Stopped.FRAME:
+                return
+
+    def _learn(self, record: Record, run: Run) -> None:
+        """Have calls of this form made in the core from now on."""
+        if record.method != "append" or record.priority is not None or run.plan.form is None:
+            return
+        text = record.text()
+        if text in self._known or run.plan.stride > PIECE_BYTES:
+            return
+        assert self._writer is not None
+        self._known.append(text)
+        self._service = self._service or RowService(self._writer, self._order)
+        self._service.learn(text, run.plan.form, record.lane_array())
+
+    def _append(self, talk: Conversation, message: Message, begun: RowsMade | None = None) -> None:
+        """Calls that the client does not wait for: made one by one, as they would have been there.
+
+        `begun`: what the first of them have made, and why the next one has not.
+        """
         records = decoded(Records, message.meta)
         rows, writer = self._rows, self._writer
         if rows is None or writer is None:
             raise CorruptData("rows of a writer without columns came", remedy="")
         at, self._last, failure = 0, 0, b""
-        made: list[Any] = []
+        made: list[Any] = [begun] if begun is not None and begun.calls else []
+        self._let_go(records.acknowledged)
         talk._told = time.monotonic()
         try:
             with waits.watched(talk.still_waits):
@@ -248,7 +287,10 @@ class WriterSession:
                     at = run.end
                     self._last = record.seq + run.total - 1
                     if self._last > self._done and records.epoch >= self._epoch:
-                        self._make(writer, record, run, made)
+                        self._make(writer, record, run, made, begun)
+                        begun = None
+                        if talk.connection.is_plain:
+                            self._learn(record, run)
         except (Disconnected, Cancelled, CorruptData):
             if made:
                 self._keep(self._done, made)
@@ -260,33 +302,36 @@ class WriterSession:
         meta, buffers = self._keep(self._last, made, failure, talk.warned())
         talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
 
-    def _make(self, writer: Writer, record: Record, run: Run, made: list[Any]) -> None:
+    def _make(self, writer: Writer, record: Record, run: Run, made: list[Any], begun: RowsMade | None) -> None:
         """Make the calls of a record, of which some may be done, and add what they have made."""
         first = max(0, self._done + 1 - record.seq)
         if record.method == "append" and run.plan.form is not None:
-            self._make_rows(writer, record, run, run.plan.form, first, made)
+            self._make_rows(writer, record, run, first, made, begun)
             return
         for self._last, given in enumerate(run.calls(first), record.seq + first):
             begin_call(writer, self._last)
             made.append(self._by_table(_made(writer, record, given)))
             self._done = self._last
 
-    def _make_rows(self, writer: Writer, record: Record, run: Run, form: RowForm, first: int, made: list[Any]) -> None:
+    def _make_rows(
+        self, writer: Writer, record: Record, run: Run, first: int, made: list[Any], begun: RowsMade | None
+    ) -> None:
         """The same in the core, which makes all rows but those that have to wait."""
-        lane = record.lane_array()
+        lane, form = record.lane_array(), run.plan.form
+        assert form is not None
         while first < run.total:
             self._last = record.seq + first
-            count = min(_AT_ONCE, run.total - first)
-            rows = append_rows(
-                writer, form, run.body, run.place(first), count, self._last, lane, record.priority, self._order
-            )
-            if rows.calls:
-                made.append(rows)
-                first += rows.calls
-                self._last = self._done = record.seq + first - 1
-            if rows.calls == count:
-                continue
-            self._last = self._done + 1
+            if begun is None:
+                count = min(_AT_ONCE, run.total - first)
+                begun = append_rows(
+                    writer, form, run.body, run.place(first), count, self._last, lane, record.priority, self._order
+                )
+                if begun.calls:
+                    made.append(begun)
+                    first += begun.calls
+                    self._done = record.seq + first - 1
+                    self._last = record.seq + min(first, run.total - 1)
+            rows, begun = begun, None
             if (blocked := rows.blocked) is None:
                 rows.check()  # raises what this call has raised
                 continue
@@ -295,6 +340,11 @@ class WriterSession:
             made.append([every[place] for place in self._order])
             self._done = self._last
             first += 1
+
+    def _let_go(self, acknowledged: int) -> None:
+        """The client has these acknowledgements."""
+        while self._acknowledged and self._acknowledged[0][0] <= acknowledged:
+            self._acknowledged.popleft()
 
     def _keep(
         self, last: int, made: list[Any], failure: bytes = b"", told: list[str] | None = None

@@ -128,10 +128,45 @@ def append_rows(
     if type(priority) is dict:
         priority = writer._by_table(priority)
     found = stream.opened().append_rows(form, body, at, count, seq, lane, priority, order)
-    before, writer._calls = writer._calls, writer._calls + found.calls
-    if writer._calls // LOOK_EVERY > before // LOOK_EVERY:
-        stream.look()
+    _count(writer, found.calls)
     return found
+
+
+class RowService:
+    """Makes the rows of a remote writer as they come from its socket, without the interpreter."""
+
+    def __init__(self, writer: Writer, order: list[int]) -> None:
+        """Begin; `order` as in `append_rows`."""
+        self._writer = writer
+        self._native = _core.RowService(writer._open().opened(), order)
+
+    def learn(self, text: bytes, form: _core.RowForm, lane: Any) -> None:
+        """Make calls of this form from now on: `text` is what a frame says of it."""
+        self._native.learn(self._writer._open().opened(), text, form, lane)
+
+    def serve(self, socket: int, buffer: memoryview, start: int, end: int, done: int, epoch: int) -> _core.Served:
+        """Make rows until something else comes.
+
+        Args:
+            socket: its descriptor.
+            buffer: of the connection.
+            start: where in it that begins which has come already.
+            end: where it ends.
+            done: the last call that was made.
+            epoch: of the session.
+        """
+        stream = self._writer._open()
+        stream.take_versions()
+        found = self._native.serve(socket, buffer, start, end, done, epoch)
+        _count(self._writer, found.calls)
+        return found
+
+
+def _count(writer: Writer, calls: int) -> None:
+    """These were made without `Writer`, which looks after itself now and then."""
+    before, writer._calls = writer._calls, writer._calls + calls
+    if writer._calls // LOOK_EVERY > before // LOOK_EVERY:
+        writer._open().look()
 
 
 def append_later(writer: Writer, blocked: _core.Blocked, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:

@@ -13,7 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -77,6 +77,21 @@ class Message(NamedTuple):
 
 
 _NOTHING: Array = np.empty(0, np.uint8)
+
+
+class Rest(Protocol):
+    """What a reader leaves in the buffer of a connection."""
+
+    @property
+    def start(self) -> int:
+        """Where it begins."""
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+
+
+R = TypeVar("R", bound=Rest)
 
 
 class Connection:
@@ -275,6 +290,26 @@ class Connection:
             check = _core.crc32c(part[:found], check)
             have += found
         check_payload(header, check)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether messages come from the socket as they are, without TLS."""
+        return not self._tls
+
+    def read_with(self, read: Callable[[int, memoryview, int, int], R]) -> R:
+        """Have another reader take messages from the socket; `receive` goes on with what it leaves.
+
+        Args:
+            read: gets the descriptor, the buffer, and where in it that lies which has come already. What it returns has
+                `start` and `end`: where the rest lies.
+        """
+        found = read(self._sock.fileno(), self._buffer, self._start, self._end)
+        self._start, self._end = found.start, found.end
+        return found
+
+    def send_rest(self, rest: bytes) -> None:
+        """Send what is left of a message."""
+        self._write([rest])
 
     def has_something(self) -> bool:
         """Whether bytes lie in this process already, so that `receive` may not have to wait."""

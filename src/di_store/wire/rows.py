@@ -61,6 +61,11 @@ class Record(msgspec.Struct, array_like=True):
     discard: bool = False
     count: int = 1
 
+    def text(self) -> bytes:
+        """What a message says of it between `seq` and `count`: the same for all calls of its form."""
+        form = [self.method, self.lead, self.groups, self.lane, self.priority, self.discard]
+        return msgspec.msgpack.encode(form)[1:]
+
     def lane_array(self) -> Any:
         """`lane` as the writer takes it; CorruptData if it is no number of a lane."""
         try:
