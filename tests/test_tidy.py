@@ -47,7 +47,7 @@ NATIVE_LAYERS = [
     ["arena"],
     ["heap"],
     ["tier"],
-    ["attach"],
+    ["attach", "net"],
     ["objects", "rows"],
     ["replay"],
     ["maintenance", "snapshot"],

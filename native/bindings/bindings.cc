@@ -297,5 +297,6 @@ NB_MODULE(_core, module) {
   di::py::bind_row_packer(module);
   di::py::bind_turn(module);
   di::py::bind_pieces(module);
+  di::py::bind_messages(module);
   di::py::bind_snapshot(module);
 }
