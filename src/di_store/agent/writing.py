@@ -196,7 +196,7 @@ class WriterSession:
             for argument in ("step", "steps"):
                 if self._opaque and argument in given:
                     given[argument] = self._peer.blobs(given[argument])
-            with waits.watched(talk.still_waits):
+            with waits.Watched(talk.still_waits):
                 begin_call(self._writer, seq)
                 made = getattr(self._writer, _method(call.method))(**given)
         except (Disconnected, Cancelled):
@@ -242,7 +242,7 @@ class WriterSession:
         made: list[Any] = []
         talk._told = time.monotonic()
         try:
-            with waits.watched(talk.still_waits):
+            with waits.Watched(talk.still_waits):
                 for record in records.records:
                     run = rows.find(record, message.body, at)
                     at = run.end
