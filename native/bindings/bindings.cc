@@ -298,5 +298,6 @@ NB_MODULE(_core, module) {
   di::py::bind_row_service(module);
   di::py::bind_turn(module);
   di::py::bind_pieces(module);
+  di::py::bind_messages(module);
   di::py::bind_snapshot(module);
 }

@@ -121,6 +121,12 @@ Block find_block(const ArenaPointer& arena, const Id& id) {
   return {arena->readonly_at(found.offset, found.bytes), found.bytes, std::move(pin)};
 }
 
+// What keeps the memory of an array. If that is no array itself, nobody can make views of the memory writable.
+nb::object owner_of(nb::handle block) {
+  PyObject* const base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(block.ptr()));
+  return nb::borrow(base != nullptr && PyCapsule_CheckExact(base) ? base : block.ptr());
+}
+
 }  // namespace
 
 nb::object read_object(const ArenaPointer& arena, const Id& id, nb::handle copy) {
@@ -142,7 +148,7 @@ nb::object read_block(nb::handle block, nb::handle copy, nb::handle foreign) {
   const u8* at = static_cast<const u8*>(PyArray_DATA(array));
   const u64 bytes = static_cast<u64>(PyArray_NBYTES(array));
   if (bytes == 0 || reinterpret_cast<std::uintptr_t>(at) % alignof(std::max_align_t) == 0)
-    return read_bytes(at, bytes, nb::borrow(block), copy, foreign);
+    return read_bytes(at, bytes, owner_of(block), copy, foreign);
   AsideBuffer aligned;  // elements at odd addresses are slow for numpy, and not allowed for others
   u8* const to = aligned.take(bytes);
   {

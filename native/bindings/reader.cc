@@ -1,6 +1,8 @@
 // Draws items of one table, makes arrays of them and delivers them; settles draws that were not delivered.
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "bindings/gathering.h"
 
@@ -180,9 +182,25 @@ struct BatchBuffers {
   std::shared_ptr<BufferPool> pool = std::make_shared<BufferPool>();
   nb::object take(u64 bytes) const {
     u8* data = nullptr;
-    nb::object owner = take_buffer(*pool, bytes, &data);
+    nb::object owner = bytes <= kSmallBytes ? take_small(bytes, &data) : take_buffer(*pool, bytes, &data);
     const npy_intp size = static_cast<npy_intp>(bytes);
     return wrap_array(NPY_UINT8, 1, &size, data, std::move(owner), true);
+  }
+
+ private:
+  static constexpr u64 kSmallBytes = 64u << 10;  // those of the pool are whole pages
+  static nb::object take_small(u64 bytes, u8** data) {
+    constexpr u64 kAlignment = 64;
+    void* const made =
+        std::aligned_alloc(kAlignment, std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment));
+    if (made == nullptr) throw std::bad_alloc();
+    *data = static_cast<u8*>(made);
+    try {
+      return nb::capsule(made, [](void* at) noexcept { std::free(at); });
+    } catch (...) {
+      std::free(made);
+      throw;
+    }
   }
 };
 

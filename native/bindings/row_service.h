@@ -9,48 +9,37 @@
 
 #include "bindings/bindings.h"
 #include "bindings/writer_rows.h"
-#include "wire/row_frame.h"
+#include "net/incoming.h"
+#include "net/rows.h"
 
 namespace di::py {
 
 // Why `RowService::serve` has returned.
 enum class Stopped : u32 {
-  kFrame,  // what lies in the buffer, or comes next, is for the package
+  kFrame,  // what comes next is for the package
   kLook,   // nothing: it is time to look after the writer
-  kRows,   // a call has to wait, or was refused: `Served` has its frame
-  kTorn,   // a body does not match its checksum: the connection is of no use
+  kRows,   // a call has to wait, or was refused: `Served` has its message
+  kTorn,   // what came is no message, or ended in the middle: the connection is of no use
 };
 
 struct Served {
   Stopped why = Stopped::kFrame;
-  u64 start = 0, end = 0;                                // where the rest lies in the buffer
-  u64 done = 0;                                          // the last call that was made
-  u64 calls = 0;                                         // that were made, except those in `made`
-  u64 acknowledged = 0;                                  // the last one that the client knows of
-  std::vector<std::pair<u64, RowAcknowledgement>> kept;  // by last call; those that the client may not know of
-  std::vector<u8> unsent;                                // of the last one
-  std::vector<u8> meta, body;                            // kRows: of the frame
-  int socket = -1;
-  std::unique_ptr<RowsMade> made;  // and what its calls have made
+  u64 done = 0;                                               // the last call that was made
+  u64 calls = 0;                                              // that were made, except those in `made`
+  u64 acknowledged = 0;                                       // the last one that the client knows of
+  std::vector<std::pair<u64, net::RowAcknowledgement>> kept;  // by last call; those that the client may not know of
+  std::vector<u8> meta, body;                                 // kRows: of the message
+  std::unique_ptr<RowsMade> made;                             // and what its calls have made
 };
 
-// The socket, and the buffer that it was read into; the package goes on with what is left there.
-struct Inlet {
-  int socket;
-  u8* buffer;
-  u64 bytes, start, end;
-
-  std::span<const u8> have() const { return {buffer + start, end - start}; }
-};
-
-// Memory for a body that does not fit the package's buffer. Used again: fresh pages would cost more than the copies.
+// Memory for a body. Used again: fresh pages would cost more than the copies.
 class BodyBuffer {
  public:
-  BodyBuffer() = default;
+  BodyBuffer();
   ~BodyBuffer();
   BodyBuffer(const BodyBuffer&) = delete;
   BodyBuffer& operator=(const BodyBuffer&) = delete;
-  u8* bytes();
+  u8* bytes() { return memory_.get(); }
 
  private:
   std::unique_ptr<u8[]> memory_;
@@ -62,7 +51,7 @@ class RowService {
 
   // Rows of this form are made here from now on. text: RowRuns::of. lanes: those of each call, by number.
   void learn(std::string text, const RowForm& form, std::vector<u32> lanes);
-  std::unique_ptr<Served> serve(Inlet inlet, u64 done, u64 epoch);
+  std::unique_ptr<Served> serve(net::Incoming& incoming, int socket, u64 most_bytes, u64 done, u64 epoch);
 
  private:
   struct Known {
@@ -70,10 +59,10 @@ class RowService {
     std::vector<u32> lanes;
   };
 
-  // Each is a step of one frame. False: there is no further one, and `served` says why.
-  bool take_frame(Inlet* inlet, u64 epoch, Served* served);
-  bool make(const RowRuns& calls, const u8* body, u64 epoch, Served* served);
-  std::optional<RowRuns> find(const Inlet& inlet, const RowFrame& frame, u64 epoch, u64 done) const;
+  // Each is a step of one message. False: there is no further one, and `served` says why.
+  bool take_message(net::Incoming& incoming, int socket, u64 epoch, Served* served);
+  bool make(const net::RowRuns& calls, const u8* body, u64 epoch, Served* served);
+  std::optional<net::RowRuns> find(const net::Incoming& incoming, u64 epoch, u64 done) const;
 
   WriterRows writer_;
   std::vector<u32> order_;

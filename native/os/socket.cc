@@ -1,30 +1,27 @@
 #include "os/socket.h"
 
 #include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
 #include <cerrno>
 
 namespace di::os {
-namespace {
 
-template <class Call>
-Transfer moved(Call&& call) {
-  while (true) {
-    const ssize_t found = call();
-    if (found > 0) return {Moved::kBytes, static_cast<u64>(found)};
-    if (found == 0) return {Moved::kEnded, 0};
-    if (errno == EAGAIN) return {Moved::kNothing, 0};
-    if (errno != EINTR) return {Moved::kEnded, 0};
-  }
+i64 send_some(int fd, std::span<const Bytes> parts) {
+  iovec vectors[kMostParts];
+  const u64 count = std::min<u64>(parts.size(), kMostParts);
+  for (u64 i = 0; i < count; ++i) vectors[i] = {const_cast<u8*>(parts[i].data()), parts[i].size()};
+  msghdr message{};
+  message.msg_iov = vectors;
+  message.msg_iovlen = count;
+  const i64 sent = ::sendmsg(fd, &message, MSG_NOSIGNAL);
+  return sent < 0 ? -i64{errno} : sent;
 }
 
-}  // namespace
-
-Transfer receive(int socket, void* to, u64 bytes) {
-  return moved([&] { return ::recv(socket, to, bytes, 0); });
-}
-
-Transfer send(int socket, const void* from, u64 bytes) {
-  return moved([&] { return ::send(socket, from, bytes, MSG_NOSIGNAL); });
+i64 receive_some(int fd, std::span<u8> into) {
+  const i64 got = ::recv(fd, into.data(), into.size(), 0);
+  return got < 0 ? -i64{errno} : got;
 }
 
 }  // namespace di::os

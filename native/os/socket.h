@@ -1,23 +1,18 @@
-// Connected sockets whose reads and writes wait in the kernel, for as long as their own timeouts say.
+// Bytes through connected sockets. The kernel waits for as long as SO_RCVTIMEO and SO_SNDTIMEO say.
 #pragma once
+
+#include <span>
 
 #include "base/types.h"
 
 namespace di::os {
 
-enum class Moved {
-  kBytes,
-  kNothing,
-  kEnded
-};  // kNothing: the timeout is over. kEnded: the other side has gone, or an error
+using Bytes = std::span<const u8>;
+constexpr u64 kMostParts = 512;  // of one send_some(); the kernel takes 1,024
 
-struct Transfer {
-  Moved what;
-  u64 bytes;
-};
-
-// At most `bytes`, at least one.
-Transfer receive(int socket, void* to, u64 bytes);
-Transfer send(int socket, const void* from, u64 bytes);
+// Sends the start of these parts. Returns how many bytes, or -errno: -EAGAIN after the time of the socket.
+i64 send_some(int fd, std::span<const Bytes> parts);
+// Reads what is there, at least one byte. Returns how many bytes, 0 at the end of the stream, or -errno as above.
+i64 receive_some(int fd, std::span<u8> into);
 
 }  // namespace di::os

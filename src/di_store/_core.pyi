@@ -823,6 +823,55 @@ class PieceReader:
     def wait(self, seconds: float) -> bool: ...
     def stop(self) -> None: ...
 
+FRAME_HEADER_BYTES: int = 40
+
+FRAME_MAX_META_BYTES: int = 1048576
+
+FRAME_MAX_PAYLOAD_BYTES: int = 16777216
+
+FRAME_MAX_GREETING_BYTES: int = 16384
+
+FRAME_PIECE_BYTES: int = 1048576
+
+class Outgoing:
+    """A message that is sent; body: buffers that follow each other."""
+
+    def __init__(self, kind: int, request: int, flags: int, meta: bytes, body: Sequence[Any]) -> None: ...
+    def send(self, fd: int) -> bool:
+        """Whether all is sent; False: the socket has waited in vain."""
+
+    def front(self) -> memoryview:
+        """What goes next, until `took`."""
+
+    def took(self, bytes: int) -> None: ...
+    @property
+    def done(self) -> bool: ...
+    @property
+    def sent(self) -> int:
+        """Bytes."""
+
+class Incoming:
+    """The messages of a connection; kinds: bit k for frames of kind k."""
+
+    def __init__(self, kinds: int, memory: Callable[[int], numpy.typing.NDArray[numpy.uint8]]) -> None: ...
+    def message(
+        self, fd: int | None, most_bytes: int, until: float | None
+    ) -> tuple[int, int, int, bytes, numpy.typing.NDArray[numpy.uint8]] | None:
+        """
+        Kind, request, flags, meta, body. None: the socket has waited in vain, or `room` has to be filled.
+        """
+
+    def piece(self, fd: int | None, into: numpy.typing.NDArray[numpy.uint8], until: float | None) -> int | None:
+        """Bytes of the next frame, a piece. None: as `message`."""
+
+    def room(self) -> memoryview: ...
+    def filled(self, bytes: int) -> None: ...
+    @property
+    def has_bytes(self) -> bool: ...
+    @property
+    def moved(self) -> float:
+        """When bytes came last, by `time.monotonic()`."""
+
 class Snapshot:
     """A store at one instant: held until close()."""
 

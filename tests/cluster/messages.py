@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import socket
+import struct
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
+from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import Timeout
 from di_store.columns.ragged import Ragged
@@ -16,7 +18,7 @@ from di_store.columns.schema import Schema, Spec
 from di_store.replay.batch import Batch, encode_blob
 from di_store.wire import batches, handshake, rows, values
 from di_store.wire.connection import Connection, Message
-from di_store.wire.frame import Kind, view
+from di_store.wire.frame import HEADER_BYTES, MAGIC, Kind, view
 
 BODY_BYTES = 1 << 20
 """Of a message that `received` accepts."""
@@ -35,32 +37,44 @@ class Sent(NamedTuple):
     flags: int = 0
 
 
-class Recorder:
-    """Stands for a socket: keeps what is sent."""
-
-    family = socket.AF_UNIX
-
-    def __init__(self) -> None:
-        self.bytes = bytearray()
-
-    def settimeout(self, seconds: float) -> None:
-        pass
-
-    def send(self, data: memoryview) -> int:
-        self.bytes += data
-        return len(data)
-
-    def sendmsg(self, parts: list[memoryview]) -> int:
-        return sum(self.send(part) for part in parts)
-
-
 def framed(*messages: Sent) -> bytes:
     """The bytes that go over the wire."""
-    recorder = Recorder()
-    connection = Connection(recorder)  # type: ignore[arg-type]
+    found = bytearray()
     for each in messages:
-        connection.send(each.kind, request=each.request, flags=each.flags, meta=each.meta, body=[each.body])
-    return bytes(recorder.bytes)
+        message = _core.Outgoing(each.kind, each.request, each.flags, each.meta, [each.body])
+        while not message.done:
+            found += (front := message.front())
+            message.took(len(front))
+    return bytes(found)
+
+
+_HEAD = struct.Struct("<4sBBHQQIII")  # 36 bytes, then the checksum of these and meta
+
+
+def frame(
+    kind: int,
+    meta: bytes = b"",
+    payload: bytes = b"",
+    *,
+    request: int = 0,
+    seq: int = 0,
+    flags: int = 0,
+    lengths: tuple[int, int] | None = None,
+) -> bytes:
+    """One frame, as docs/wire_format.md draws it; `lengths`: that it claims for meta and payload."""
+    sizes = lengths or (len(meta), len(payload))
+    head = _HEAD.pack(MAGIC, kind, flags, 0, request, seq, *sizes, _core.crc32c(payload))
+    return head + struct.pack("<I", _core.crc32c(meta, _core.crc32c(head))) + meta + payload
+
+
+def heads(data: bytes) -> list[tuple[int, int, int]]:
+    """Kind, bytes of the whole body and of the payload, of each frame in `data`."""
+    found, at = [], 0
+    while at < len(data):
+        _, kind, _, _, _, seq, meta, payload, _ = _HEAD.unpack_from(data, at)
+        found.append((kind, seq, payload))
+        at += HEADER_BYTES + meta + payload
+    return found
 
 
 def joined(buffers: Any) -> bytes:

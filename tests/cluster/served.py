@@ -16,9 +16,11 @@ import pytest
 from pains import until
 
 import di_store
+from cluster.messages import Sent, framed
 from di_store.agent.server import Agent, Served
 from di_store.remote.address import Address
 from di_store.wire.connection import Connection
+from di_store.wire.frame import Kind
 from di_store.wire.handshake import Hello, Welcome, greet
 
 TOKEN = "a token of the tests, long enough"
@@ -110,17 +112,16 @@ def greeted(port: int, token: str = TOKEN, **changes: Any) -> tuple[Connection, 
         raise
 
 
-class Tap(socket.socket):
+class Tap(Connection):
     """Keeps what is sent through it."""
 
     def __init__(self, sock: socket.socket) -> None:
-        super().__init__(fileno=sock.detach())
+        super().__init__(sock)
         self.sent = b""
 
-    def send(self, data: Any, flags: int = 0) -> int:
-        done = super().send(data, flags)
-        self.sent += bytes(data[:done])
-        return done
+    def send(self, kind: Kind, *, meta: bytes = b"", **given: Any) -> None:
+        self.sent += framed(Sent(kind, meta))
+        super().send(kind, meta=meta, **given)
 
 
 @contextmanager

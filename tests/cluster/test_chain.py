@@ -410,7 +410,7 @@ def test_bytes_of_another_version_are_not_published(four: list[Member]) -> None:
         for at in range(0, size, MIB):
             count = min(MIB, size - at)
             connection.send(Kind.WAITING, meta=msgspec.msgpack.encode(Part(size, 0, count)))
-            connection.send_piece([bytes(count)], count)
+            connection.send_pieces([bytes(count)])
         served.append(hello.name)
         connection.drain()
 

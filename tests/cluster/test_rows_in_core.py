@@ -21,12 +21,13 @@ from di_store.agent.writing import WriterSession, serve_writer
 from di_store.base.dtypes import Array
 from di_store.replay.serving import RowService
 from di_store.wire.connection import Connection, Disconnected, Message
-from di_store.wire.frame import Kind, pack
+from di_store.wire.frame import Kind
 from di_store.wire.handshake import decoded
 from di_store.wire.rows import Acknowledgement, Record, Records
 from di_store.wire.values import call_of
 
-from .messages import Recorder, joined
+from . import messages
+from .messages import Sent, framed, joined
 
 SCHEMA = {
     "obs": di_store.Spec((5_000,), np.uint8),
@@ -35,6 +36,7 @@ SCHEMA = {
     "truncated": di_store.Spec((), np.bool_),
 }
 NAMES = list(SCHEMA)
+IN_CORE = Connection.in_core
 
 
 class Writing(NamedTuple):
@@ -88,11 +90,8 @@ def joined_array(buffers: Any) -> Array:
 
 
 def frame(epoch: int, acknowledged: int, records: list[Record], body: bytes) -> bytes:
-    """A frame of calls as it is sent."""
-    recorder = Recorder()
-    meta = msgspec.msgpack.encode(Records(epoch, acknowledged, records))
-    Connection(recorder).send(Kind.APPEND, meta=meta, body=[body])  # type: ignore[arg-type]
-    return bytes(recorder.bytes)
+    """Calls as they are sent."""
+    return framed(Sent(Kind.APPEND, msgspec.msgpack.encode(Records(epoch, acknowledged, records)), body))
 
 
 def padded(value: Array) -> bytes:
@@ -195,7 +194,7 @@ def test_the_core_and_the_interpreter_make_the_same_of_rows(
     for seed in range(count(4, 100)):
         made = []
         for plain in (True, False):
-            monkeypatch.setattr(Connection, "is_plain", plain)
+            monkeypatch.setattr(Connection, "in_core", IN_CORE if plain else None)
             with writing(lanes) as running:
                 data = stream(random.Random(seed), lanes, running.columns, 60)
                 found = answers(running, b"".join(data), len(data), random.Random(seed + 1))
@@ -210,7 +209,7 @@ def test_what_is_sent_behind_a_refused_call_is_not_made(monkeypatch: pytest.Monk
     """The epoch rises; calls of the one before are looked at, and not made."""
     made = []
     for plain in (True, False):
-        monkeypatch.setattr(Connection, "is_plain", plain)
+        monkeypatch.setattr(Connection, "in_core", IN_CORE if plain else None)
         with writing(4) as running:
             record, body = call(random.Random(1), None, 1, running.columns)
             one = msgspec.structs.replace(record, lane=1)
@@ -299,9 +298,9 @@ def test_frames_that_the_core_leaves_alone() -> None:
         big = msgspec.structs.replace(record, seq=3, count=250)
         running.sock.sendall(frame(0, 0, [big], body * 250))
         meta = msgspec.msgpack.encode(Records(0, 0, [msgspec.structs.replace(big, seq=253)]))
-        running.sock.sendall(joined(pack(Kind.APPEND, seq=len(body) * 250, meta=meta, payload=[body * 250])))
+        running.sock.sendall(messages.frame(Kind.APPEND, meta, body * 250, seq=len(body) * 250))
         meta, buffers = call_of("close", "", {"seq": 503, "timeout": 5.0}, once=False)
-        running.sock.sendall(joined(pack(Kind.CALL, request=7, seq=0, meta=meta, payload=buffers)))
+        running.sock.sendall(framed(Sent(Kind.CALL, meta, joined(buffers), request=7)))
         lasts = [decoded(Acknowledgement, running.client.receive().meta).last for _ in range(4)]
         assert lasts == [1, 2, 252, 502]
         assert running.client.receive().kind == Kind.ANSWER

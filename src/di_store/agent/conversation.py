@@ -118,7 +118,7 @@ class Conversation:
             self.check_client()
         try:
             arguments = call.arguments(body)
-            with waits.watched(self.still_waits):
+            with waits.Watched(self.still_waits):
                 if call.method in streams.STREAM_CALLS:
                     return streams.STREAM_CALLS[call.method](self, arguments)
                 if call.method in BATCH_CALLS:

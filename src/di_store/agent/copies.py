@@ -20,7 +20,6 @@ from di_store.base.errors import CorruptData, StoreError
 from di_store.objects.blocks import payload_start
 from di_store.remote.copying import SLOWEST_BYTES
 from di_store.runtime.waits import check_timeout
-from di_store.wire.connection import portions
 from di_store.wire.frame import Kind
 from di_store.wire.values import answer_meta, answer_of
 
@@ -43,8 +42,7 @@ def _copy_payload(talk: Talk, arguments: Any) -> Reply:
     # mutant: two-threads-send-beside-a-copy
     talk.take_over()  # the client reads nothing but pieces until the last one
     connection = talk.go_on()
-    for part, size in portions([payload]):
-        connection.send_piece(part, size)
+    connection.send_pieces([payload])
     return _said(talk, None)
 
 
@@ -76,7 +74,7 @@ def _lend_payload(talk: Talk, arguments: Any) -> Reply:
             connection = talk.go_on()
             connection.until = time.monotonic() + LENT_SECONDS + len(payload) / SLOWEST_BYTES
             packed = msgspec.msgpack.encode(offer)
-            connection.send_piece([packed], len(packed))
+            connection.send_pieces([packed])
             check = _core.crc32c(payload)  # while the engines are at work
             connection.receive_piece(np.empty(len(RETURNED), np.uint8))
             connection.until = None

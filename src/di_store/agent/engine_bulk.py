@@ -94,7 +94,7 @@ class EngineBulk:
                 self._engine.read(offer, room, go_on)
             except EngineFailed as error:
                 failed.append(error)
-            connection.send_piece([RETURNED], len(RETURNED))
+            connection.send_pieces([RETURNED])
 
         arguments = {"id": raw, "timeout": 0, "bytes": len(room.payload), "kind": self._engine.kind}
         try:

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -202,7 +201,7 @@ class WriterSession:
             for argument in ("step", "steps"):
                 if self._opaque and argument in given:
                     given[argument] = self._peer.blobs(given[argument])
-            with waits.watched(talk.still_waits):
+            with waits.Watched(talk.still_waits):
                 begin_call(self._writer, seq)
                 made = getattr(self._writer, _method(call.method))(**given)
         except (Disconnected, Cancelled):
@@ -240,8 +239,8 @@ class WriterSession:
 
     def _serve_rows(self, talk: Conversation) -> None:
         """Make rows in the core, until something else comes."""
-        while (service := self._service) is not None and talk.connection.is_plain:
-            served = talk.connection.read_with(partial(service.serve, done=self._done, epoch=self._epoch))
+        while (service := self._service) is not None and (source := talk.connection.in_core) is not None:
+            served = service.serve(*source, self._done, self._epoch)
             self._peer.heard = time.monotonic()
             self._done = served.done
             self._acknowledged += served.kept
@@ -249,9 +248,7 @@ class WriterSession:
             if served.why == Stopped.ROWS:
                 self._append(talk, Message(Kind.APPEND, 0, 0, served.meta, served.body), served.take_made())
             elif served.why == Stopped.TORN:
-                raise Disconnected("rows came that do not match their checksum, or not as a whole")
-            elif served.unsent:
-                talk.connection.send_rest(served.unsent)
+                raise Disconnected("what came is no message, or ended in the middle")
             elif served.why == Stopped.FRAME:
                 return
 
@@ -281,7 +278,7 @@ class WriterSession:
         self._let_go(records.acknowledged)
         talk._told = time.monotonic()
         try:
-            with waits.watched(talk.still_waits):
+            with waits.Watched(talk.still_waits):
                 for record in records.records:
                     run = rows.find(record, message.body, at)
                     at = run.end
@@ -289,7 +286,7 @@ class WriterSession:
                     if self._last > self._done and records.epoch >= self._epoch:
                         self._make(writer, record, run, made, begun)
                         begun = None
-                        if talk.connection.is_plain:
+                        if talk.connection.in_core is not None:
                             self._learn(record, run)
         except (Disconnected, Cancelled, CorruptData):
             if made:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -115,21 +115,18 @@ class Link:
         """As `Client.connect`."""
         return self.client.connect(role, deadline, self.check_open)
 
-    @contextlib.contextmanager
-    def connection(self, deadline: Deadline) -> Iterator[Connection]:
-        """A connection for one call. It is kept for a later one if the call ends well."""
-        self.check_open()
+    def _take(self, deadline: Deadline) -> Connection:
+        """A connection for one call."""
         found = self.client.take_idle() or self.connect("call", deadline)
         self.adopt(found)
-        ended = False
-        try:
-            yield found
-            ended = True
-        finally:
-            with self._lock:
-                self._busy.discard(found)
-            if not (ended and self.closed is None and self.client.keep_idle(found)):
-                found.close()
+        return found
+
+    def _give_back(self, connection: Connection, well: bool) -> None:
+        """The call has ended. If it has ended well, the connection is kept for a later one."""
+        with self._lock:
+            self._busy.discard(connection)
+        if not (well and self.closed is None and self.client.keep_idle(connection)):
+            connection.close()
 
     def adopt(self, connection: Connection) -> None:
         """A connection that a call, or something else, uses: it ends with the link."""
@@ -247,14 +244,19 @@ class Link:
             if once is not None and once.agent not in (b"", client.agent):
                 raise self._unknown(waiting.what, once)
             try:
-                with self.connection(waiting.deadline) as connection:
-                    if once is not None and once.agent not in (b"", client.agent):
-                        continue
-                    waiting.on(connection)
+                connection, well = self._take(waiting.deadline), False
+                try:
                     if once is not None:
+                        if once.agent not in (b"", client.agent):
+                            well = True
+                            continue
                         once.agent = client.agent
+                    waiting.on(connection)
                     connection.send(Kind.CALL, request=request, meta=meta, body=body)
                     answer = self._answer(connection, request, waiting, feed)
+                    well = True
+                finally:
+                    self._give_back(connection, well)
                 client.quiet = False
                 return answer
             except Disconnected as error:

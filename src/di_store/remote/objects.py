@@ -6,8 +6,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
@@ -18,7 +16,7 @@ from di_store.objects.weights import Published, check_own_name
 from di_store.remote.session import RemoteSession
 from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import check_timeout, logger
-from di_store.wire.connection import Connection, Message, portions
+from di_store.wire.connection import Connection, Message
 from di_store.wire.frame import Buffer, view
 from di_store.wire.handshake import decoded
 from di_store.wire.values import Answer, payload_of, value_of, warn
@@ -109,8 +107,7 @@ class RemoteObjects:
         return self._value(message.body, copy)
 
     def _value(self, block: Array, copy: bool | None) -> Any:
-        sealed: Array = np.frombuffer(view(block).toreadonly(), np.uint8)  # no view of it can be made writable
-        return _core.read_block(sealed, copy, foreign=not self._session.link.allow_pickle)
+        return _core.read_block(block, copy, foreign=not self._session.link.allow_pickle)
 
     def publish(self, name: str, tree: Any, keep: Any, timeout: Any, durability: str) -> int:
         """`Store.publish`."""
@@ -199,7 +196,6 @@ def _feeding(sent: list[_Sent]) -> Callable[[Connection], None]:
 
     def feed(connection: Connection) -> None:
         for each in sent:
-            for part, size in portions(each.parts()):
-                connection.send_piece(part, size)
+            connection.send_pieces(each.parts())
 
     return feed

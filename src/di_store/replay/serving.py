@@ -144,20 +144,19 @@ class RowService:
         """Make calls of this form from now on: `text` is what a frame says of it."""
         self._native.learn(self._writer._open().opened(), text, form, lane)
 
-    def serve(self, socket: int, buffer: memoryview, start: int, end: int, done: int, epoch: int) -> _core.Served:
+    def serve(self, incoming: _core.Incoming, socket: int, most_bytes: int, done: int, epoch: int) -> _core.Served:
         """Make rows until something else comes.
 
         Args:
+            incoming: of the connection.
             socket: its descriptor.
-            buffer: of the connection.
-            start: where in it that begins which has come already.
-            end: where it ends.
+            most_bytes: of a body that is accepted.
             done: the last call that was made.
             epoch: of the session.
         """
         stream = self._writer._open()
         stream.take_versions()
-        found = self._native.serve(socket, buffer, start, end, done, epoch)
+        found = self._native.serve(incoming, socket, most_bytes, done, epoch)
         _count(self._writer, found.calls)
         return found
 

@@ -8,8 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -317,18 +316,23 @@ def _flush() -> None:
 _watched: dict[int, Callable[[str], None]] = {}
 
 
-@contextmanager
-def watched(watch: Callable[[str], None]) -> Iterator[None]:
+class Watched:  # not made by contextlib: an agent enters one for each call
     """Call `watch` with the reason after each slice of a wait of this thread. It may raise to end the wait."""
-    me = threading.get_ident()
-    before, _watched[me] = _watched.get(me), watch
-    try:
-        yield
-    finally:
-        if before is None:
-            del _watched[me]
+
+    __slots__ = ("_before", "_watch")
+
+    def __init__(self, watch: Callable[[str], None]) -> None:
+        self._watch = watch
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        self._before, _watched[me] = _watched.get(me), self._watch
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is None:
+            del _watched[threading.get_ident()]
         else:
-            _watched[me] = before
+            _watched[threading.get_ident()] = self._before
 
 
 _inside: set[int] = set()

@@ -68,7 +68,7 @@ def _send(
         if part.size and payload is not None:
             with chain.changed:
                 chain.children.sends(turn[0], now())
-            connection.send_piece([payload[at : at + part.size]], part.size)
+            connection.send_pieces([payload[at : at + part.size]])
             at += part.size
             with chain.changed:
                 chain.children.took(turn[0])

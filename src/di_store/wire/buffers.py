@@ -7,7 +7,6 @@ import numpy as np
 from di_store import _core
 from di_store.base.dtypes import Array
 
-_SMALL_BYTES = 64 << 10
 _ALIGNMENT = 64
 _BLOCK_BYTES = 1 << 20
 _buffers = _core.BatchBuffers()
@@ -16,11 +15,7 @@ _NOTHING: Array = np.empty(0, np.uint8)
 
 def take_buffer(size: int) -> Array:
     """uint8[size] at a multiple of 64 bytes; memory of large ones is used again when the last array over it is gone."""
-    if size > _SMALL_BYTES:
-        return _buffers.take(size)
-    raw: Array = np.empty(size + _ALIGNMENT, np.uint8)
-    at = -raw.__array_interface__["data"][0] % _ALIGNMENT
-    return raw[at : at + size]
+    return _buffers.take(size)
 
 
 class Scratch:

@@ -13,46 +13,27 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
-
-import numpy as np
+from typing import NamedTuple
 
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.wire.buffers import take_buffer
-from di_store.wire.frame import (
-    HEADER_BYTES,
-    MAGIC,
-    MAX_META_BYTES,
-    Buffer,
-    Header,
-    Kind,
-    check_magic,
-    check_meta,
-    check_payload,
-    pack,
-    parse,
-    view,
-)
+from di_store.wire.frame import Buffer, Kind
 
 TICK_SECONDS = 0.5
 """How long a read waits before it looks whether the call should go on."""
-PIECE_BYTES = 1 << 20
-"""Longer bodies are sent in such pieces: one is checked, still in the cache, while the next one is on its way."""
+PIECE_BYTES = _core.FRAME_PIECE_BYTES
+"""Longer bodies are sent in such pieces."""
 STALLED_SECONDS = 30.0
 """A peer that takes nothing for so long counts as gone."""
 MAX_CALL_BYTES = 1 << 30
 """Of the body of a call; larger objects travel in another way."""
-MAX_GREETING_BYTES = 16 << 10
+MAX_GREETING_BYTES = _core.FRAME_MAX_GREETING_BYTES
 """Of the meta of a message before the handshake is over."""
-_DRAIN_SECONDS, _MOST_DRAINED = 1.0, 1 << 20
-_BUFFER_BYTES = 64 << 10
-_AT_ONCE = 512 << 10
-"""Bytes of one system call: the kernel does not let another thread run before it has copied them, so that short calls
-wait for that long. And what was read is summed up while it is in the cache, and more comes meanwhile."""
+_DRAIN_SECONDS, _MOST_DRAINED, _DRAINED_AT_ONCE = 1.0, 1 << 20, 64 << 10
 _TICK = struct.pack("ll", 0, int(TICK_SECONDS * 1e6))  # a struct timeval
-_MOST_BUFFERS = 512  # of one sendmsg; the kernel takes 1,024
+_KINDS = sum(1 << kind for kind in Kind)
 
 
 class Disconnected(ConnectionError):
@@ -76,36 +57,17 @@ class Message(NamedTuple):
     body: Array
 
 
-_NOTHING: Array = np.empty(0, np.uint8)
-
-
-class Rest(Protocol):
-    """What a reader leaves in the buffer of a connection."""
-
-    @property
-    def start(self) -> int:
-        """Where it begins."""
-
-    @property
-    def end(self) -> int:
-        """Where it ends."""
-
-
-R = TypeVar("R", bound=Rest)
-
-
 class Connection:
     """A socket of frames. `ticking` is called about twice a second while a read or write waits, and may raise."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._tls = isinstance(sock, ssl.SSLSocket)
-        sock.settimeout(0 if self._tls else TICK_SECONDS)
+        sock.settimeout(0 if self._tls else None)
+        if not self._tls:  # the kernel waits, for a tick at most
+            for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+                sock.setsockopt(socket.SOL_SOCKET, direction, _TICK)
         if sock.family in (socket.AF_INET, socket.AF_INET6):
-            if not self._tls:  # the kernel waits, for a tick at most: Python's own timeout would poll before each call
-                sock.settimeout(None)
-                for direction in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
-                    sock.setsockopt(socket.SOL_SOCKET, direction, _TICK)
             # Room for a piece from the start: a short answer would wait for the kernel's own tuning. SO_RCVBUF would
             # end that tuning; a higher low-water mark makes room too, which stays when the mark is put back.
             for mark in (PIECE_BYTES, 1):
@@ -116,15 +78,18 @@ class Connection:
                 if hasattr(socket, option):
                     sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         self._using = threading.Lock()  # a TLS object is for one thread at a time; never held while it waits
-        self._buffer = memoryview(bytearray(_BUFFER_BYTES))
-        self._start = self._end = 0
+        self._incoming = _core.Incoming(_KINDS, take_buffer)
+        self._sent_at = 0.0
         self.ticking: Callable[[], None] = _go_on
         self.most_bytes = 0
         """Of a body that is accepted; 0 until the handshake is over."""
         self.until: float | None = None
         """When reading ends with `Disconnected`, by `time.monotonic()`, however the bytes come. None: never."""
-        self.moved = time.monotonic()
+
+    @property
+    def moved(self) -> float:
         """When bytes came or went last."""
+        return max(self._incoming.moved, self._sent_at)
 
     def fileno(self) -> int:
         """Of the socket; -1 once it is closed."""
@@ -151,7 +116,7 @@ class Connection:
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
             self._sock.settimeout(_DRAIN_SECONDS)
-            while left > 0 and time.monotonic() < until and (found := socket.socket.recv(self._sock, _BUFFER_BYTES)):
+            while left > 0 and time.monotonic() < until and (found := socket.socket.recv(self._sock, _DRAINED_AT_ONCE)):
                 left -= len(found)
         except (OSError, ValueError):
             pass
@@ -179,63 +144,51 @@ class Connection:
         Raises:
             Disconnected: the other side has gone.
         """
-        views = [view(each) for each in body]
-        total = sum(map(len, views))
-        if total <= PIECE_BYTES:
-            self._write(
-                pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=views, payload_bytes=total)
-            )
-            return
-        first = True
-        for part, size in portions(views):
-            if first:
-                self._write(
-                    pack(kind, request=request, seq=total, flags=flags, meta=meta, payload=part, payload_bytes=size)
-                )
-                first = False
-            else:
-                self._write(pack(Kind.PIECE, request=request, payload=part, payload_bytes=size))
+        self._write(_core.Outgoing(kind, request, flags, meta, body))
 
-    def send_piece(self, payload: Sequence[Buffer], size: int) -> None:
-        """Send a part of a value that a call has announced; `size`: its bytes."""
-        self._write(pack(Kind.PIECE, payload=payload, payload_bytes=size))
+    def send_pieces(self, body: Sequence[Buffer]) -> None:
+        """Send a value, or a part of one, that a call has announced."""
+        self._write(_core.Outgoing(Kind.PIECE, 0, 0, b"", body))
 
-    def _write(self, buffers: list[Buffer]) -> None:
-        views = [found for each in buffers if len(found := view(each))]
-        if self._tls:
-            views = [memoryview(b"".join(views))] if sum(map(len, views)) <= _BUFFER_BYTES else views
-        stalled = 0.0
-        while views:
+    def _write(self, message: _core.Outgoing) -> None:
+        before, stalled = 0, time.monotonic()
+        while not (self._sent_secured(message) if self._tls else self._sent(message)):
+            now = time.monotonic()
+            if message.sent != before:
+                before, stalled = message.sent, now
+                self._sent_at = now
+            self.ticking()
+            if time.monotonic() - stalled > STALLED_SECONDS:
+                raise Disconnected(f"the other side has taken nothing for {STALLED_SECONDS:.0f} s")
+        self._sent_at = time.monotonic()
+
+    def _sent(self, message: _core.Outgoing) -> bool:
+        """Whether all is sent; False: the other side takes nothing."""
+        try:
+            return message.send(self._sock.fileno())
+        except OSError as error:
+            raise Disconnected(str(error)) from None
+
+    def _sent_secured(self, message: _core.Outgoing) -> bool:
+        """As `_sent`, with TLS."""
+        front: memoryview | None = None
+        while not message.done:
+            front = message.front() if front is None else front
             try:
-                sent = self._sent(views)
-            except (TimeoutError, BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError) as error:
-                stalled = stalled or time.monotonic()
+                with self._using:
+                    sent = self._sock.send(front)
+            except (ssl.SSLWantWriteError, ssl.SSLWantReadError) as error:
                 if not self._waited(error):
-                    self.ticking()
-                if time.monotonic() - stalled > STALLED_SECONDS:
-                    raise Disconnected(f"the other side has taken nothing for {STALLED_SECONDS:.0f} s") from None
+                    return False
                 continue
             except (OSError, ValueError) as error:
                 raise Disconnected(str(error)) from None
-            stalled = 0.0
-            self.moved = time.monotonic()
-            while views and sent >= len(views[0]):
-                sent -= len(views.pop(0))
-            if sent:
-                views[0] = views[0][sent:]
+            message.took(sent)
+            front = None
+        return True
 
-    def _sent(self, views: list[memoryview]) -> int:
-        if self._tls:
-            with self._using:
-                return self._sock.send(views[0])
-        if len(views) == 1:
-            return self._sock.send(views[0][:_AT_ONCE])
-        return self._sock.sendmsg(_front(views))
-
-    def _waited(self, error: OSError) -> bool:
-        """Wait, for a tick at most, until a TLS connection may go on. False: it may not, or the wait is over."""
-        if not isinstance(error, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
-            return False
+    def _waited(self, error: ssl.SSLWantReadError | ssl.SSLWantWriteError) -> bool:
+        """Wait, for a tick at most, until a TLS connection may go on. False: the wait is over."""
         poll = select.poll()
         try:
             poll.register(self._sock, select.POLLIN if isinstance(error, ssl.SSLWantReadError) else select.POLLOUT)
@@ -251,69 +204,43 @@ class Connection:
         Raises:
             Disconnected: the other side has gone. CorruptData: it sends no messages; the connection is of no use then.
         """
-        header, meta = self._head()
-        if header.kind == Kind.PIECE:
-            raise CorruptData("a piece of a message came without the message", remedy="")
-        total = header.seq
-        # mutant: messages-of-any-size
-        if total > self.most_bytes or total < header.payload_bytes:
-            raise CorruptData(
-                f"a message of {total} bytes came, at most {self.most_bytes} are allowed here; send it in parts",
-                remedy="",
-            )
-        if not total:
-            return Message(header.kind, header.request, header.flags, meta, _NOTHING)
-        try:
-            body = take_buffer(total)
-        except MemoryError:
-            raise CorruptData(f"this process has no memory for a message of {total} bytes", remedy="") from None
-        self.read_into(header, body[: header.payload_bytes])
-        at = header.payload_bytes
-        while at < total:
-            at += self.receive_piece(body[at:])
-        return Message(header.kind, header.request, header.flags, meta, body)
+        while True:
+            try:
+                found = self._incoming.message(self._descriptor(), self.most_bytes, self.until)
+            except OSError as error:
+                raise Disconnected(str(error)) from None
+            except MemoryError:
+                raise CorruptData("this process has no memory for a message that came", remedy="") from None
+            if found is not None:
+                return Message(*found)
+            self._filled() if self._tls else self.ticking()
 
     def receive_piece(self, into: Array) -> int:
         """Read the next frame, a `PIECE`, into the front of `into`. Returns its bytes."""
-        header, _ = self._head(HEADER_BYTES)  # what follows goes where it stays
-        if header.kind != Kind.PIECE or not 0 < header.payload_bytes <= len(into):
-            raise CorruptData("a message ended before all its pieces had come", remedy="")
-        self.read_into(header, into[: header.payload_bytes])
-        return header.payload_bytes
+        while True:
+            try:
+                found = self._incoming.piece(self._descriptor(), into, self.until)
+            except OSError as error:
+                raise Disconnected(str(error)) from None
+            if found is not None:
+                return found
+            self._filled() if self._tls else self.ticking()
 
-    def read_into(self, header: Header, into: Array) -> None:
-        """Read a frame's payload, and check it."""
-        whole, have, check = view(into), 0, 0
-        while have < len(whole):
-            part = whole[have : have + _AT_ONCE]
-            found = self._some(part)
-            check = _core.crc32c(part[:found], check)
-            have += found
-        check_payload(header, check)
+    def _descriptor(self) -> int | None:
+        """That the core reads from; None: with TLS it does not."""
+        return None if self._tls else self._sock.fileno()
 
     @property
-    def is_plain(self) -> bool:
-        """Whether messages come from the socket as they are, without TLS."""
-        return not self._tls
+    def in_core(self) -> tuple[_core.Incoming, int, int] | None:
+        """What the core needs to read messages in place of `receive`, which goes on behind them. None: there is TLS.
 
-    def read_with(self, read: Callable[[int, memoryview, int, int], R]) -> R:
-        """Have another reader take messages from the socket; `receive` goes on with what it leaves.
-
-        Args:
-            read: gets the descriptor, the buffer, and where in it that lies which has come already. What it returns has
-                `start` and `end`: where the rest lies.
+        What comes, the descriptor, and `most_bytes`.
         """
-        found = read(self._sock.fileno(), self._buffer, self._start, self._end)
-        self._start, self._end = found.start, found.end
-        return found
-
-    def send_rest(self, rest: bytes) -> None:
-        """Send what is left of a message."""
-        self._write([rest])
+        return None if self._tls else (self._incoming, self._sock.fileno(), self.most_bytes)
 
     def has_something(self) -> bool:
         """Whether bytes lie in this process already, so that `receive` may not have to wait."""
-        if self._end > self._start:
+        if self._incoming.has_bytes:
             return True
         if not self._tls:
             return False
@@ -340,109 +267,21 @@ class Connection:
         # mutant: waits-end-a-tick-later
         return rest <= 0 or (rest < TICK_SECONDS and not self.is_ready(rest))
 
-    def _head(self, most: int = _BUFFER_BYTES) -> tuple[Header, bytes]:
-        """Header and meta of the next frame. `most`: bytes to read for the header and, in one go, of what follows."""
-        if self._end - self._start < HEADER_BYTES:
-            self._need(len(MAGIC), most)  # the short request of another protocol would wait for more, and so would we
-            check_magic(self._buffer[self._start : self._start + len(MAGIC)])
-            self._need(HEADER_BYTES, most)
-        head = bytes(self._buffer[self._start : self._start + HEADER_BYTES])
-        header = parse(head)
-        self._start += HEADER_BYTES
-        meta = b""
-        most = MAX_META_BYTES if self.most_bytes else MAX_GREETING_BYTES
-        # mutant: greetings-of-any-size
-        if header.meta_bytes > most:
-            raise CorruptData(
-                f"a message with {header.meta_bytes} bytes of meta came, at most {most} are allowed here", remedy=""
-            )
-        if header.meta_bytes:
-            if header.meta_bytes <= _BUFFER_BYTES:
-                self._need(header.meta_bytes)
-                meta = bytes(self._buffer[self._start : self._start + header.meta_bytes])
-                self._start += header.meta_bytes
-            else:
-                long, have = memoryview(bytearray(header.meta_bytes)), 0
-                while have < len(long):
-                    have += self._some(long[have:])
-                meta = bytes(long)
-        check_meta(head, header, meta)
-        return header, meta
-
-    def _some(self, into: memoryview) -> int:
-        """Read at least a byte, what has been read before first. Returns how many."""
-        have = min(self._end - self._start, len(into))
-        if not have:
-            return self._read(into)
-        into[:have] = self._buffer[self._start : self._start + have]
-        self._start += have
-        return have
-
-    def _need(self, size: int, most: int = _BUFFER_BYTES) -> None:
-        """Have so many bytes in the buffer, and not more than `most`, unless they are there already."""
-        if self._end - self._start >= size:
+    def _filled(self) -> None:
+        """With TLS: read bytes that the core waits for, or wait for some."""
+        try:
+            with self._using:
+                found = self._sock.recv_into(self._incoming.room())
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            if not self._waited(error):
+                self.ticking()
             return
-        if self._start == self._end:
-            self._start = self._end = 0
-        elif self._start + size > _BUFFER_BYTES:
-            left = bytes(self._buffer[self._start : self._end])
-            self._buffer[: len(left)] = left
-            self._start, self._end = 0, len(left)
-        while self._end - self._start < size:
-            self._end += self._read(self._buffer[self._end : self._start + most])
-
-    def _read(self, into: memoryview) -> int:
-        while True:
-            # mutant: a-byte-now-and-then-is-enough
-            if self.until is not None and time.monotonic() > self.until:
-                raise Disconnected("the other side took too long")
-            try:
-                if self._tls:
-                    with self._using:
-                        found = self._sock.recv_into(into)
-                else:
-                    found = self._sock.recv_into(into)
-            except (TimeoutError, BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
-                if not self._waited(error):
-                    self.ticking()
-                continue
-            except (OSError, ValueError) as error:
-                raise Disconnected(str(error)) from None
-            if not found:
-                raise Disconnected("the other side has closed the connection")
-            self.moved = time.monotonic()
-            return found
+        except (OSError, ValueError) as error:
+            raise Disconnected(str(error)) from None
+        if not found:
+            raise Disconnected("the other side has closed the connection")
+        self._incoming.filled(found)
 
 
 def _go_on() -> None:
     """Wait on."""
-
-
-def _front(views: list[memoryview]) -> list[memoryview]:
-    """What one call sends of these."""
-    left = _AT_ONCE
-    for number, each in enumerate(views[:_MOST_BUFFERS]):
-        if len(each) >= left:
-            return [*views[:number], each[:left]]
-        left -= len(each)
-    return views[:_MOST_BUFFERS]
-
-
-def portions(body: Sequence[Buffer]) -> list[tuple[list[Buffer], int]]:
-    """The buffers cut into pieces."""
-    parts: list[tuple[list[Buffer], int]] = []
-    part: list[Buffer] = []
-    size = 0
-    for each in body:
-        left = view(each)
-        while len(left):
-            cut = left[: PIECE_BYTES - size]
-            part.append(cut)
-            size += len(cut)
-            left = left[len(cut) :]
-            if size == PIECE_BYTES:
-                parts.append((part, size))
-                part, size = [], 0
-    if part:
-        parts.append((part, size))
-    return parts

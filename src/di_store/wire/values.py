@@ -123,7 +123,7 @@ def call_of(
 ) -> tuple[bytes, list[Buffer]]:
     """Meta and body of a `CALL`; `arguments` by name, the others as in `Call`."""
     more = table, list(may_repeat), list(dropped)
-    if not arguments or all(type(each) in _PLAIN for each in arguments.values()):
+    if not arguments or _PLAIN.issuperset(map(type, arguments.values())):
         try:
             return msgspec.msgpack.encode(Call(method, target, once, arguments, 0, *more)), []
         except (OverflowError, UnicodeEncodeError):

@@ -212,9 +212,12 @@ def _check_place(what: str, offset: Any, size: int, payload_bytes: int) -> None:
 
 
 def _bytes_of(shape: Any, itemsize: int) -> int:
-    if type(shape) is not list or any(type(size) is not int or size < 0 for size in shape):
-        raise CorruptData(f"the object's header holds no shape: {str(shape)[:80]}")
-    return math.prod(shape) * itemsize
+    total, sizes = itemsize, shape if type(shape) is list else [None]
+    for size in sizes:
+        if type(size) is not int or size < 0:
+            raise CorruptData(f"the object's header holds no shape: {str(shape)[:80]}")
+        total *= size
+    return total
 
 
 def _mapping(decoder: Decoder, node: list[Any]) -> list[tuple[Any, Any]]:

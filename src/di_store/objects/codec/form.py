@@ -82,9 +82,9 @@ def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, Any]:
         CorruptData: not a header, or damaged.
         LayoutMismatch: written by another version of this format.
     """
-    view = memoryview(header)
-    if view.nbytes < FRAME_BYTES or view.nbytes > MAX_HEADER_BYTES or view[:4] != MAGIC:
-        raise CorruptData(f"the object's header ({view.nbytes} bytes) is not one of ours")
+    view = header if type(header) is bytes else memoryview(header)  # slices of short bytes are made faster
+    if len(view) < FRAME_BYTES or len(view) > MAX_HEADER_BYTES or view[:4] != MAGIC:
+        raise CorruptData(f"the object's header ({len(view)} bytes) is not one of ours")
     body = view[8:]
     if zlib.crc32(body) != int.from_bytes(view[4:8], "little"):
         raise CorruptData("the object's header does not match its checksum")

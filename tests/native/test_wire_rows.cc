@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "check.h"
-#include "tier/crc32c.h"
-#include "wire/row_frame.h"
+#include "net/rows.h"
 
 using namespace di;
+using namespace di::net;
 
 namespace {
 
@@ -56,37 +56,18 @@ void say_anything() {
   CHECK(found > 10'000);
 }
 
-void read_heads() {
+void tell() {
   const u64 keys[] = {7, 8};
   const i32 lanes[] = {0, 1};
   const i64 starts[] = {3, 4};
   const u32 counts[] = {1, 1};
-  RowAcknowledgement told(300, 2, 1, counts, keys, lanes, starts);
-  CHECK(told.body.size() == 16 + 16 + 16);
-  std::vector<u8> frame = told.frame();
-  CHECK(!RowFrame::of(frame));  // an acknowledgement is no frame of rows
-  frame[4] = 12;                // "APPEND"; the checksum is that of another kind then
-  const auto head = RowFrame::of(frame);
-  CHECK(head.has_value());
-  CHECK(head->meta_bytes == told.meta.size() && head->body_bytes == told.body.size());
-  CHECK(head->body_check == crc32c(told.body.data(), told.body.size()));
-  CHECK(!head->holds(frame, told.meta));
-  frame[4] = 13;
-  const RowFrame as_sent{head->meta_bytes, head->body_bytes, head->body_check, head->check};
-  CHECK(as_sent.holds(frame, told.meta));
-  for (u64 at = 0; at < 36; ++at) {
-    frame[at] ^= 1;
-    CHECK(!as_sent.holds(frame, told.meta));
-    frame[at] ^= 1;
-  }
-  frame[4] = 12;
-  for (const u64 at : {0, 5, 6, 8, 16, 24, 28}) {  // magic, flags, nothing, request, the whole body, meta, payload
-    frame[at + (at == 16 || at == 24 || at == 28 ? 3 : 0)] ^= 0x40;
-    CHECK(!RowFrame::of(frame));
-    frame[at + (at == 16 || at == 24 || at == 28 ? 3 : 0)] ^= 0x40;
-  }
-  for (u64 bytes = 0; bytes < kFrameHeadBytes; ++bytes)
-    CHECK(!RowFrame::of(std::vector<u8>(frame.begin(), frame.begin() + static_cast<std::ptrdiff_t>(bytes))));
+  const RowAcknowledgement told(300, 2, 1, counts, keys, lanes, starts);
+  CHECK(told.meta == std::string("\x95\xcd\x01\x2c\x02\x92\x91\x01\x91\x01\xc4\x00\x90", 13));
+  CHECK(told.body.size() == 16 + 16 + 16 && told.body[8] == 8 && told.body[20] == 1 && told.body[40] == 4);
+  const std::vector<u32> none(20, 0);
+  const RowAcknowledgement empty(u64{1} << 40, 0, 1, none, {}, {}, {});
+  CHECK(empty.body.empty() && empty.meta.substr(1, 9) == std::string("\xcf\x00\x00\x01\x00\x00\x00\x00\x00", 9));
+  CHECK(empty.meta.substr(11, 3) == std::string("\xdc\x00\x14", 3));
 }
 
 }  // namespace
@@ -94,5 +75,5 @@ void read_heads() {
 int main() {
   find_runs();
   say_anything();
-  read_heads();
+  tell();
 }

@@ -1,6 +1,6 @@
-// Frames that a remote writer sends without waiting for the answer, and the acknowledgements that go back
-// (docs/wire_format.md). What comes may be any bytes: whatever is not exactly such a frame is left to the package, which
-// reads all kinds of frames, and refuses what is none.
+// Calls of a remote writer that it sends without waiting for the answer, and the acknowledgements that go back
+// (docs/wire_format.md). Meta may be any bytes: whatever is not exactly of this form is left to the package, which reads
+// all of them, and refuses what is none.
 #pragma once
 
 #include <optional>
@@ -10,18 +10,9 @@
 
 #include "base/types.h"
 
-namespace di {
+namespace di::net {
 
-constexpr u64 kFrameHeadBytes = 40;
-
-struct RowFrame {
-  u32 meta_bytes, body_bytes, body_check, check;
-
-  // Nothing: another kind of frame, or one whose body does not lie in it as a whole.
-  static std::optional<RowFrame> of(std::span<const u8> head);
-  // Whether head and meta are as they were sent.
-  bool holds(std::span<const u8> head, std::span<const u8> meta) const;
-};
+constexpr u8 kAppend = 12, kAcknowledge = 13;  // kinds of frames
 
 // Calls of one form that follow each other.
 struct RowRun {
@@ -29,7 +20,7 @@ struct RowRun {
   u64 form;  // its place among the forms
 };
 
-// The calls of a frame, as its meta says them.
+// The calls of a message, as its meta says them.
 struct RowRuns {
   u64 epoch, acknowledged;
   std::vector<RowRun> runs;
@@ -39,14 +30,14 @@ struct RowRuns {
   static std::optional<RowRuns> of(std::span<const u8> meta, const std::vector<std::string>& forms);
 };
 
-// What calls have made, as a frame says it.
+// What calls have made.
 struct RowAcknowledgement {
-  std::vector<u8> meta, body;
+  std::string meta;
+  std::vector<u8> body;
 
   // counts: of each call, the items of each of `tables` tables. keys, lanes, starts: of all items.
   RowAcknowledgement(u64 last, u64 epoch, u64 tables, std::span<const u32> counts, std::span<const u64> keys,
                      std::span<const i32> lanes, std::span<const i64> starts);
-  std::vector<u8> frame() const;
 };
 
-}  // namespace di
+}  // namespace di::net

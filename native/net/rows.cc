@@ -1,26 +1,11 @@
-#include "wire/row_frame.h"
+#include "net/rows.h"
 
 #include <cstring>
 
-#include "tier/crc32c.h"
-
-namespace di {
+namespace di::net {
 namespace {
 
-constexpr u32 kRowMagic = 0x77536944;  // "DiSw"
-constexpr u8 kAppend = 12, kAcknowledge = 13;
-constexpr u64 kMostMeta = 1 << 20, kMostBody = 1 << 20, kAlignment = 16;
-
-// The header, little-endian: magic, kind, flags, nothing, request, bytes of the whole body, of meta, of this frame's
-// payload, CRC-32C of the payload, and of all that with meta.
-struct Head {
-  u32 magic;
-  u8 kind, flags;
-  u16 nothing;
-  u64 request, body;
-  u32 meta, payload, payload_check, check;
-};
-static_assert(sizeof(Head) == kFrameHeadBytes);
+constexpr u64 kAlignment = 16;
 
 template <class T>
 T swapped(const u8* at) {  // big-endian
@@ -82,20 +67,20 @@ class Reader {
   std::span<const u8> left_;
 };
 
-void put(std::vector<u8>* to, u64 value, u64 bytes) {
-  for (u64 i = bytes; i-- > 0;) to->push_back(static_cast<u8>(value >> (8 * i)));
+void put(std::string* to, u64 value, u64 bytes) {
+  for (u64 i = bytes; i-- > 0;) to->push_back(static_cast<char>(value >> (8 * i)));
 }
 
-void put_number(std::vector<u8>* to, u64 value) {
-  if (value < 0x80) return to->push_back(static_cast<u8>(value));
+void put_number(std::string* to, u64 value) {
+  if (value < 0x80) return to->push_back(static_cast<char>(value));
   const u64 power = value < 0x100 ? 0 : value < 0x10000 ? 1 : value < 0x100000000 ? 2 : 3;
-  to->push_back(static_cast<u8>(0xcc + power));
+  to->push_back(static_cast<char>(0xcc + power));
   put(to, value, u64{1} << power);
 }
 
-void put_array(std::vector<u8>* to, u64 count) {
-  if (count < 16) return to->push_back(static_cast<u8>(0x90 | count));
-  to->push_back(0xdc);
+void put_array(std::string* to, u64 count) {
+  if (count < 16) return to->push_back(static_cast<char>(0x90 | count));
+  to->push_back(static_cast<char>(0xdc));
   put(to, count, 2);
 }
 
@@ -107,22 +92,6 @@ void put_column(std::vector<u8>* to, std::span<const T> values) {
 }
 
 }  // namespace
-
-std::optional<RowFrame> RowFrame::of(std::span<const u8> head) {
-  Head found;
-  if (head.size() < sizeof found) return std::nullopt;
-  std::memcpy(&found, head.data(), sizeof found);
-  if (found.magic != kRowMagic || found.kind != kAppend || found.flags != 0 || found.nothing != 0 || found.request != 0)
-    return std::nullopt;
-  // mutant: rows-of-any-size-are-read-by-the-core
-  if (found.meta == 0 || found.meta > kMostMeta || found.payload == 0 || found.payload > kMostBody) return std::nullopt;
-  if (found.body != found.payload) return std::nullopt;
-  return RowFrame{found.meta, found.payload, found.payload_check, found.check};
-}
-
-bool RowFrame::holds(std::span<const u8> head, std::span<const u8> meta) const {
-  return crc32c(meta.data(), meta.size(), crc32c(head.data(), kFrameHeadBytes - sizeof check)) == check;
-}
 
 std::optional<RowRuns> RowRuns::of(std::span<const u8> meta, const std::vector<std::string>& forms) {
   Reader reader(meta);
@@ -151,30 +120,11 @@ RowAcknowledgement::RowAcknowledgement(u64 last, u64 epoch, u64 tables, std::spa
     if (i % tables == 0) put_array(&meta, tables);
     put_number(&meta, counts[i]);
   }
-  meta.insert(meta.end(), {0xc4, 0x00, 0x90});  // no failure, no warnings
+  meta.append("\xc4\x00\x90", 3);  // no failure, no warnings
   if (keys.empty()) return;
   put_column(&body, keys);
   put_column(&body, lanes);
   put_column(&body, starts);
 }
 
-std::vector<u8> RowAcknowledgement::frame() const {
-  Head head{kRowMagic,
-            kAcknowledge,
-            0,
-            0,
-            0,
-            body.size(),
-            static_cast<u32>(meta.size()),
-            static_cast<u32>(body.size()),
-            crc32c(body.data(), body.size()),
-            0};
-  head.check = crc32c(meta.data(), meta.size(), crc32c(&head, sizeof head - sizeof head.check));
-  std::vector<u8> made(sizeof head + meta.size() + body.size());
-  std::memcpy(made.data(), &head, sizeof head);
-  std::memcpy(made.data() + sizeof head, meta.data(), meta.size());
-  if (!body.empty()) std::memcpy(made.data() + sizeof head + meta.size(), body.data(), body.size());
-  return made;
-}
-
-}  // namespace di
+}  // namespace di::net

@@ -1,0 +1,43 @@
+// The frame of the wire: 40 bytes of header, then meta, then payload. docs/wire_format.md draws it.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/types.h"
+
+namespace di::net {
+
+constexpr u64 kHeaderBytes = 40;
+constexpr u64 kMagicBytes = 4;
+constexpr u64 kMaxMetaBytes = 1 << 20;
+constexpr u64 kMaxPayloadBytes = 16 << 20;
+constexpr u64 kMaxGreetingBytes = 16 << 10;  // of the meta of a message before the handshake is over
+// Longer bodies are sent in such pieces: one is checked, still in the cache, while the next one is on its way.
+constexpr u64 kPieceBytes = 1 << 20;
+// Bytes of one system call: the kernel does not let another thread run before it has copied them, so that short calls
+// wait for that long. And what was read is summed up while it is in the cache, and more comes meanwhile.
+constexpr u64 kAtOnce = 512 << 10;
+constexpr u8 kPiece = 7;  // the kind of a frame that goes on with a body; Python knows the others
+
+struct Header {
+  u8 kind = 0;
+  u8 flags = 0;
+  u64 request = 0;
+  u64 body_bytes = 0;  // of all frames of the message; 0 in a piece
+  u32 meta_bytes = 0;
+  u32 payload_bytes = 0;
+  u32 payload_check = 0;  // CRC-32C
+};
+
+// Appends the header and `meta` to `out`; the sizes of both are within the limits.
+void append_head(const Header& header, std::span<const u8> meta, std::vector<u8>& out);
+
+// What comes may be from anybody who can reach the port: these throw kCorruptData.
+void check_magic(std::span<const u8> start);  // the first kMagicBytes of a frame
+// `kinds`: bit k is set if frames of kind k are known. Meta is not verified yet.
+Header parse(std::span<const u8, kHeaderBytes> head, u32 kinds);
+void check_meta(std::span<const u8, kHeaderBytes> head, std::span<const u8> meta);
+void check_payload(const Header& header, u32 check);  // `check`: CRC-32C of what came
+
+}  // namespace di::net
