@@ -23,9 +23,8 @@ from cluster.served import TOKEN, agent_here, port_of
 from di_store.agent import batches, conversation
 from di_store.base.errors import DrawsLost
 from di_store.remote.link import Link
-from di_store.remote.pipe import is_hopeless
 from di_store.remote.waiting import Deadline
-from di_store.wire.connection import Connection, Disconnected
+from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected
 
 LONG_SECONDS = 10.0
 """Of a call with a timeout of 0.3 s: the deadline and one second, with room for a busy machine."""
@@ -157,15 +156,35 @@ def test_a_wait_ends_between_two_looks() -> None:
         there.close()
 
 
-def test_a_writer_without_a_connection_has_no_grace() -> None:
+def test_a_read_is_looked_at_before_the_next_tick() -> None:
+    """If the call ends before that."""
+
+    def end() -> None:
+        raise Disconnected("it is over")
+
+    took = []
+    for _ in range(10):
+        here, there = socket.socketpair()
+        connection = Connection(here)
+        began = time.monotonic()
+        connection.ticking, connection.look_at = end, began + TICK_SECONDS / 10
+        with pytest.raises(Disconnected, match="it is over"):
+            connection.receive()
+        took.append(time.monotonic() - began)
+        connection.close()
+        there.close()
+    assert min(took) < TICK_SECONDS, "it was over earlier"
+
+
+def test_a_call_without_a_connection_has_no_grace() -> None:
     """The second behind the deadline is for an answer that is on its way."""
     deadline = Deadline(3.0)
-    assert not is_hopeless(deadline, 0.0)
+    assert not deadline.is_hopeless(0.0)
     deadline.count(3.1)
-    assert is_hopeless(deadline, 0.0)
+    assert deadline.is_hopeless(0.0)
     assert not deadline.over()
     short = Deadline(0.0)
-    assert not is_hopeless(short, 0.0), "the agent is being started anew"
+    assert not short.is_hopeless(0.0), "the agent is being started anew"
 
 
 @pytest.mark.parametrize("method", ["draw", "gather", "deliver"])

@@ -226,11 +226,18 @@ REMOTE = [
         (f"{DEADLINES}::test_a_wait_ends_between_two_looks",),
     ),
     Mutant(
-        "writers-wait-for-answers-that-nobody-sends",
+        "a-wait-that-begins-late-ends-a-tick-later",
         "remote",
-        "max(deadline.timeout, GRACE_SECONDS)",
-        "deadline.timeout + GRACE_SECONDS",
-        (f"{DEADLINES}::test_a_writer_without_a_connection_has_no_grace",),
+        "not self.is_ready(max(rest, 0.0))",
+        "False",
+        (f"{DEADLINES}::test_a_read_is_looked_at_before_the_next_tick",),
+    ),
+    Mutant(
+        "calls-wait-for-answers-that-nobody-sends",
+        "remote",
+        "max(self.timeout, GRACE_SECONDS)",
+        "self.timeout + GRACE_SECONDS",
+        (f"{DEADLINES}::test_a_call_without_a_connection_has_no_grace",),
     ),
     Mutant(
         "a-call-is-done-if-one-table-has-it",
@@ -270,8 +277,8 @@ REMOTE = [
     Mutant(
         "interrupted-writers-wait-for-room",
         "remote",
-        "0.0 if self._pipe.interrupted else seconds",
-        "seconds",
+        "Deadline(0.0) if self._pipe.interrupted else deadline",
+        "deadline",
         (f"{INTERRUPTED}::test_the_end_after_an_interrupt_does_not_wait_for_room",),
     ),
 ]

@@ -27,7 +27,7 @@ CATCH_UP_SECONDS = 1.0
 """How long a call waits for the rows that its thread has written before."""
 
 Seconds = float | None | Deadline
-"""Of a call that is a step of a longer one: the deadline of that."""
+"""Of a call that is a step of a longer one: its deadline."""
 
 
 class Link:

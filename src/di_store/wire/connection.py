@@ -108,6 +108,8 @@ class Connection:
         """Of a body that is accepted; 0 until the handshake is over."""
         self.until: float | None = None
         """When reading ends with `Disconnected`, by `time.monotonic()`, however the bytes come. None: never."""
+        self.look_at = float("inf")
+        """When `ticking` is called while a read waits, if that is before the next tick, by `time.monotonic()`."""
         self.moved = time.monotonic()
         """When bytes came or went last."""
 
@@ -361,6 +363,10 @@ class Connection:
             # mutant: a-byte-now-and-then-is-enough
             if self.until is not None and time.monotonic() > self.until:
                 raise Disconnected("the other side took too long")
+            rest = self.look_at - time.monotonic()
+            # mutant: a-wait-that-begins-late-ends-a-tick-later
+            if rest < TICK_SECONDS and not self.is_ready(max(rest, 0.0)):
+                self.ticking()
             try:
                 if self._tls:
                     with self._using:
