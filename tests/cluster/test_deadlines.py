@@ -23,7 +23,7 @@ from cluster.served import TOKEN, agent_here, port_of
 from di_store.agent import batches, conversation
 from di_store.base.errors import DrawsLost
 from di_store.remote.link import Link
-from di_store.remote.waiting import Deadline
+from di_store.remote.waiting import GRACE_SECONDS, CallWait, Deadline
 from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected
 
 LONG_SECONDS = 10.0
@@ -139,6 +139,22 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
                 far.table("t").sample(8, timeout=0.3)
             assert time.monotonic() - began < LONG_SECONDS
             assert "50" in str(told.value), "what the agent waits for"
+
+
+def test_an_agent_that_still_waits_does_not_put_the_end_off() -> None:
+    """It was stopped, has begun late, and tells again and again what the call waits for."""
+    deadline = Deadline(3.0)
+    waiting = CallWait("node", lambda: None, deadline, "sample", None)
+    waiting.waits_for("0 of 50 items are there")
+    deadline.count(3.6)
+    end = deadline.began + deadline.timeout + GRACE_SECONDS  # type: ignore[operator]
+    waiting.heard()
+    assert deadline.end > end, "bytes may flow"
+    waiting.waits_for("0 of 50 items are there")
+    waiting.heard()
+    assert deadline.end == end
+    waiting.works()
+    assert deadline.end > end, "it is there now"
 
 
 def test_a_wait_ends_between_two_looks() -> None:

@@ -219,6 +219,13 @@ REMOTE = [
         (f"{DEADLINES}::test_an_agent_that_began_late_holds_no_call_beyond_its_deadline",),
     ),
     Mutant(
+        "an-agent-that-waits-puts-the-end-off",
+        "remote",
+        "self.deadline.left == 0",
+        "False",
+        (f"{DEADLINES}::test_an_agent_that_still_waits_does_not_put_the_end_off",),
+    ),
+    Mutant(
         "waits-end-a-tick-later",
         "remote",
         "(rest < TICK_SECONDS and not self.is_ready(rest))",

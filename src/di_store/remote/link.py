@@ -286,6 +286,8 @@ class Link:
                     feed(connection)
                 elif message.meta:
                     waiting.waits_for(decoded(Waiting, message.meta).reason)
+                else:
+                    waiting.works()
             elif message.kind in (Kind.ANSWER, Kind.ERROR):
                 return message
             else:

@@ -2,7 +2,8 @@
 
 A deadline ends the wait for what the call asks for. The agent itself says that it is over. What counts behind it is
 whether anything comes: the call ends when the agent was silent for `GRACE_SECONDS` behind the deadline, and a batch
-whose bytes still flow goes on.
+whose bytes still flow goes on. An agent that says behind the deadline that the call still waits has begun late: it was
+stopped. That does not put the end off.
 """
 
 from __future__ import annotations
@@ -42,11 +43,13 @@ class Deadline:
         began: when the call did.
         since: when this step of it did.
         heard: when bytes came or went last, in this step.
+        is_firm: what is heard does not put the end off: what the call asks for is not under way.
     """
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self.grace = GRACE_SECONDS
+        self.is_firm = False
         self.began = self.since = self.heard = time.monotonic()
 
     @classmethod
@@ -121,7 +124,7 @@ class Deadline:
             return float("inf")
         end = self.began + self.timeout
         # mutant: bytes-that-flow-are-silence
-        return max(end, self.heard) + self.grace
+        return (end if self.is_firm else max(end, self.heard)) + self.grace
 
     def rest(self) -> float | None:
         """Seconds until the call's time and the grace have passed, whatever is heard; None: no limit."""
@@ -194,6 +197,10 @@ class CallWait:
         self.deadline.heard = time.monotonic()
         self._lost_since = None
 
+    def works(self) -> None:
+        """The agent says that it is at work: what it does takes the time that it takes."""
+        self.deadline.is_firm = False
+
     def waits_for(self, reason: str) -> None:
         """The agent says that the call waits there. It began later than here if the agent was stopped before.
 
@@ -201,6 +208,8 @@ class CallWait:
             Timeout: the deadline is over: what is waited for is not under way.
         """
         self.reason = reason
+        # mutant: an-agent-that-waits-puts-the-end-off
+        self.deadline.is_firm = self.deadline.left == 0
         # mutant: an-agent-that-was-stopped-gives-a-call-its-time-again
         if self.deadline.late():
             self._fail()
