@@ -141,20 +141,36 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
             assert "50" in str(told.value), "what the agent waits for"
 
 
-def test_an_agent_that_still_waits_does_not_put_the_end_off() -> None:
-    """It was stopped, has begun late, and tells again and again what the call waits for."""
+def test_what_puts_the_end_off() -> None:
+    """A message that is not whole, and an agent at work; not each word of one that was stopped and has begun late."""
     deadline = Deadline(3.0)
     waiting = CallWait("node", lambda: None, deadline, "sample", None)
-    waiting.waits_for("0 of 50 items are there")
     deadline.count(3.6)
-    end = deadline.began + deadline.timeout + GRACE_SECONDS  # type: ignore[operator]
+    end = deadline.began + 3.0 + GRACE_SECONDS
+    here, there = socket.socketpair()
+    connection = Connection(here)
+    waiting.on(connection)
+    waiting.sent()
+    there.send(b"x")  # so that no look waits for it
+    waiting.tick()
     waiting.heard()
-    assert deadline.end > end, "bytes may flow"
     waiting.waits_for("0 of 50 items are there")
-    waiting.heard()
     assert deadline.end == end
+    waiting.heard()
     waiting.works()
-    assert deadline.end > end, "it is there now"
+    assert end < deadline.end == flowing_end(deadline), "it has begun to copy"
+    waiting.heard()
+    assert deadline.end == flowing_end(deadline), "the next step has a second too"
+    connection.moved = time.monotonic()
+    waiting.tick()
+    assert deadline.flowed == connection.moved, "a part of a message came"
+    connection.close()
+    there.close()
+
+
+def flowing_end(deadline: Deadline) -> float:
+    """Of a call whose bytes flow."""
+    return deadline.flowed + GRACE_SECONDS
 
 
 def test_a_wait_ends_between_two_looks() -> None:

@@ -193,7 +193,7 @@ REMOTE = [
     Mutant(
         "bytes-that-flow-are-silence",
         "remote",
-        "max(end, self.heard)",
+        "max(end, self.flowed)",
         "end",
         (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
     ),
@@ -219,11 +219,11 @@ REMOTE = [
         (f"{DEADLINES}::test_an_agent_that_began_late_holds_no_call_beyond_its_deadline",),
     ),
     Mutant(
-        "an-agent-that-waits-puts-the-end-off",
+        "each-message-puts-the-end-off",
         "remote",
-        "self.deadline.left == 0",
-        "False",
-        (f"{DEADLINES}::test_an_agent_that_still_waits_does_not_put_the_end_off",),
+        "self._flows or deadline.late()",
+        "True",
+        (f"{DEADLINES}::test_what_puts_the_end_off",),
     ),
     Mutant(
         "waits-end-a-tick-later",

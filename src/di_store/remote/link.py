@@ -254,6 +254,7 @@ class Link:
                     if once is not None:
                         once.agent = client.agent
                     connection.send(Kind.CALL, request=request, meta=meta, body=body)
+                    waiting.sent()
                     answer = self._answer(connection, request, waiting, feed)
                 client.quiet = False
                 return answer
@@ -284,6 +285,7 @@ class Link:
             if message.kind == Kind.WAITING:
                 if message.flags and feed is not None:
                     feed(connection)
+                    waiting.sent()
                 elif message.meta:
                     waiting.waits_for(decoded(Waiting, message.meta).reason)
                 else:

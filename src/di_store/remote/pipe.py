@@ -95,7 +95,6 @@ class WriterPipe:
 
         def tick() -> None:
             self._line.tick()
-            deadline.heard = max(deadline.heard, connection.moved)
             if ends and deadline.over():
                 raise Silent("it accepts connections and does not answer")
 

@@ -1,9 +1,9 @@
 """How a call waits for the agent: when it gives up, and what it says then.
 
-A deadline ends the wait for what the call asks for. The agent itself says that it is over. What counts behind it is
-whether anything comes: the call ends when the agent was silent for `GRACE_SECONDS` behind the deadline, and a batch
-whose bytes still flow goes on. An agent that says behind the deadline that the call still waits has begun late: it was
-stopped. That does not put the end off.
+A deadline ends the wait for what the call asks for. The agent itself says that it is over, and has `GRACE_SECONDS` for
+that. Two things put this end off: bytes of a message that is not whole yet, and an agent that says that it works. A
+whole message does not, which another step of the call may follow; nor does an agent that says behind the deadline that
+the call still waits: it was stopped, and has begun late.
 """
 
 from __future__ import annotations
@@ -43,14 +43,15 @@ class Deadline:
         began: when the call did.
         since: when this step of it did.
         heard: when bytes came or went last, in this step.
-        is_firm: what is heard does not put the end off: what the call asks for is not under way.
+        flowed: when bytes of a message came that was not whole yet, or the agent worked on what the call asks for;
+            minus infinity: never.
     """
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self.grace = GRACE_SECONDS
-        self.is_firm = False
         self.began = self.since = self.heard = time.monotonic()
+        self.flowed = float("-inf")
 
     @classmethod
     def of(cls, timeout: float | Deadline | None) -> Deadline:
@@ -77,7 +78,6 @@ class Deadline:
         if self.timeout is not None:
             over = self.began + self.timeout
             spent = max(found.since - over, 0.0)
-            found.heard = min(found.since, over)
             # mutant: each-step-has-a-grace-of-its-own
             found.grace = spent + max(self.grace - spent, 0.0) / steps
         return found
@@ -119,15 +119,15 @@ class Deadline:
 
     @property
     def end(self) -> float:
-        """When that is, if nothing is heard until then; infinity: never."""
+        """When that is, if nothing flows until then; infinity: never."""
         if self.timeout is None:
             return float("inf")
         end = self.began + self.timeout
         # mutant: bytes-that-flow-are-silence
-        return (end if self.is_firm else max(end, self.heard)) + self.grace
+        return max(end, self.flowed) + self.grace
 
     def rest(self) -> float | None:
-        """Seconds until the call's time and the grace have passed, whatever is heard; None: no limit."""
+        """Seconds until the call's time and the grace have passed, whatever flows; None: no limit."""
         return None if self.timeout is None else max(0.0, self.timeout + self.grace - self.passed)
 
     def late(self) -> bool:
@@ -182,6 +182,7 @@ class CallWait:
         self.what = what
         self._stop = stop
         self._connection: Connection | None = None
+        self._flows = False  # a message is on its way, or what the agent makes it of
         self._lost_since: float | None = None
         self._log_at = deadline.began + LOG_SECONDS
         self._pause = 0.01
@@ -192,14 +193,22 @@ class CallWait:
         connection.ticking, connection.look_at = self.tick, self.deadline.end
         self._connection = connection
 
-    def heard(self) -> None:
-        """A message came from the agent."""
+    def sent(self) -> None:
+        """A message went to the agent."""
         self.deadline.heard = time.monotonic()
-        self._lost_since = None
+
+    def heard(self) -> None:
+        """A message came from the agent. One that comes behind the end has flowed until now."""
+        deadline, self._lost_since = self.deadline, None
+        deadline.heard = time.monotonic()
+        # mutant: each-message-puts-the-end-off
+        if self._flows or deadline.late():
+            deadline.flowed = deadline.heard
+        self._flows = False
 
     def works(self) -> None:
         """The agent says that it is at work: what it does takes the time that it takes."""
-        self.deadline.is_firm = False
+        self.deadline.flowed, self._flows = time.monotonic(), True
 
     def waits_for(self, reason: str) -> None:
         """The agent says that the call waits there. It began later than here if the agent was stopped before.
@@ -208,8 +217,6 @@ class CallWait:
             Timeout: the deadline is over: what is waited for is not under way.
         """
         self.reason = reason
-        # mutant: an-agent-that-waits-puts-the-end-off
-        self.deadline.is_firm = self.deadline.left == 0
         # mutant: an-agent-that-was-stopped-gives-a-call-its-time-again
         if self.deadline.late():
             self._fail()
@@ -225,7 +232,9 @@ class CallWait:
             self._stop()
         now = time.monotonic()
         if self._connection is not None:
-            self.deadline.heard = max(self.deadline.heard, self._connection.moved)
+            if (moved := self._connection.moved) > self.deadline.heard:
+                self.deadline.heard = self.deadline.flowed = moved
+                self._flows = True
             if self._connection.is_silent_until(self.deadline.end):
                 self._fail()
             self._connection.look_at = self.deadline.end
@@ -245,7 +254,7 @@ class CallWait:
         """
         now = time.monotonic()
         self._lost_since = self._lost_since or now
-        self._connection = None
+        self._connection, self._flows = None, False
         self.reason = str(error)
         if self.deadline.is_hopeless(now - self._lost_since, self._pause):
             self._give_up(error)
