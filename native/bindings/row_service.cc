@@ -148,8 +148,7 @@ bool RowService::make(const net::RowRuns& calls, const u8* body, u64 epoch, Serv
   return true;
 }
 
-std::unique_ptr<Served> RowService::serve(Incoming& incoming, int socket, u64 most_bytes, u64 done,
-                                          u64 epoch) {
+std::unique_ptr<Served> RowService::serve(Incoming& incoming, int socket, u64 most_bytes, u64 done, u64 epoch) {
   auto served = std::make_unique<Served>();
   served->done = done;
   const MaybeRelease release(true);
@@ -224,9 +223,11 @@ void bind_row_service(nb::module_& module) {
           nb::arg("writer"), nb::arg("text"), nb::arg("form"), nb::arg("lane").none(),
           nb::sig("def learn(self, writer: Writer, text: bytes, form: RowForm, lane: typing.Any) -> None"),
           "Make calls of this form from now on; text: of meta, from `method` to `discard`.")
-      .def("serve", &serve, nb::arg("incoming"), nb::arg("socket"), nb::arg("most_bytes"), nb::arg("done"), nb::arg("epoch"),
-           nb::sig("def serve(self, incoming: Incoming, socket: int, most_bytes: int, done: int, epoch: int) -> Served"),
-           "Read and make rows, until something else comes.");
+      .def(
+          "serve", &serve, nb::arg("incoming"), nb::arg("socket"), nb::arg("most_bytes"), nb::arg("done"),
+          nb::arg("epoch"),
+          nb::sig("def serve(self, incoming: Incoming, socket: int, most_bytes: int, done: int, epoch: int) -> Served"),
+          "Read and make rows, until something else comes.");
 }
 
 }  // namespace di::py

@@ -23,9 +23,8 @@ from cluster.served import TOKEN, agent_here, port_of
 from di_store.agent import batches, conversation
 from di_store.base.errors import DrawsLost
 from di_store.remote.link import Link
-from di_store.remote.pipe import is_hopeless
-from di_store.remote.waiting import Deadline
-from di_store.wire.connection import Connection, Disconnected
+from di_store.remote.waiting import GRACE_SECONDS, CallWait, Deadline
+from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected
 
 LONG_SECONDS = 10.0
 """Of a call with a timeout of 0.3 s: the deadline and one second, with room for a busy machine."""
@@ -142,6 +141,38 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
             assert "50" in str(told.value), "what the agent waits for"
 
 
+def test_what_puts_the_end_off() -> None:
+    """A message that is not whole, and an agent at work; not each word of one that was stopped and has begun late."""
+    deadline = Deadline(3.0)
+    waiting = CallWait("node", lambda: None, deadline, "sample", None)
+    deadline.count(3.6)
+    end = deadline.began + 3.0 + GRACE_SECONDS
+    here, there = socket.socketpair()
+    connection = Connection(here)
+    waiting.on(connection)
+    waiting.sent()
+    there.send(b"x")  # so that no look waits for it
+    waiting.tick()
+    waiting.heard()
+    waiting.waits_for("0 of 50 items are there")
+    assert deadline.end == end
+    waiting.heard()
+    waiting.works()
+    assert end < deadline.end == flowing_end(deadline), "it has begun to copy"
+    waiting.heard()
+    assert deadline.end == flowing_end(deadline), "the next step has a second too"
+    connection.moved = time.monotonic()
+    waiting.tick()
+    assert deadline.flowed == connection.moved, "a part of a message came"
+    connection.close()
+    there.close()
+
+
+def flowing_end(deadline: Deadline) -> float:
+    """Of a call whose bytes flow."""
+    return deadline.flowed + GRACE_SECONDS
+
+
 def test_a_wait_ends_between_two_looks() -> None:
     """Calls look twice a second whether they are over; the last look is at the end."""
     here, there = socket.socketpair()
@@ -157,15 +188,35 @@ def test_a_wait_ends_between_two_looks() -> None:
         there.close()
 
 
-def test_a_writer_without_a_connection_has_no_grace() -> None:
+def test_a_read_is_looked_at_before_the_next_tick() -> None:
+    """If the call ends before that."""
+
+    def end() -> None:
+        raise Disconnected("it is over")
+
+    took = []
+    for _ in range(10):
+        here, there = socket.socketpair()
+        connection = Connection(here)
+        began = time.monotonic()
+        connection.ticking, connection.look_at = end, began + TICK_SECONDS / 10
+        with pytest.raises(Disconnected, match="it is over"):
+            connection.receive()
+        took.append(time.monotonic() - began)
+        connection.close()
+        there.close()
+    assert min(took) < TICK_SECONDS, "it was over earlier"
+
+
+def test_a_call_without_a_connection_has_no_grace() -> None:
     """The second behind the deadline is for an answer that is on its way."""
     deadline = Deadline(3.0)
-    assert not is_hopeless(deadline, 0.0)
+    assert not deadline.is_hopeless(0.0)
     deadline.count(3.1)
-    assert is_hopeless(deadline, 0.0)
+    assert deadline.is_hopeless(0.0)
     assert not deadline.over()
     short = Deadline(0.0)
-    assert not is_hopeless(short, 0.0), "the agent is being started anew"
+    assert not short.is_hopeless(0.0), "the agent is being started anew"
 
 
 @pytest.mark.parametrize("method", ["draw", "gather", "deliver"])

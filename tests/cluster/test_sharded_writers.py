@@ -18,6 +18,7 @@ from cluster.shards import ROWS, SCHEMA, filled, numbers, step
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreClosed, WriterClosed
 from di_store.cluster.store import ClusterStore
+from di_store.remote.waiting import Deadline
 from di_store.replay.keys import shards_of
 
 LANES = 48  # so many that each shard has some
@@ -222,8 +223,8 @@ def test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost(
     shard = next(each for each in parts.shards if each.uuid == stores[1]._cluster.here.uuid)
     assert len(table) == 0
     with stopped(*nodes[1].pids):
-        assert not parts.is_lost(shard, why, 0.05)
-        until(lambda: parts.is_lost(shard, why, 0.05), "the shard to be known as silent")
+        assert not parts.is_lost(shard, why, Deadline(0.5).step(100))
+        until(lambda: parts.is_lost(shard, why, Deadline(0.5).step(100)), "the shard to be known as silent")
 
 
 def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:

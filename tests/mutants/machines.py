@@ -208,7 +208,7 @@ REMOTE = [
     Mutant(
         "bytes-that-flow-are-silence",
         "remote",
-        "max(end, self.heard)",
+        "max(end, self.flowed)",
         "end",
         (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
     ),
@@ -234,6 +234,13 @@ REMOTE = [
         (f"{DEADLINES}::test_an_agent_that_began_late_holds_no_call_beyond_its_deadline",),
     ),
     Mutant(
+        "each-message-puts-the-end-off",
+        "remote",
+        "self._flows or deadline.late()",
+        "True",
+        (f"{DEADLINES}::test_what_puts_the_end_off",),
+    ),
+    Mutant(
         "waits-end-a-tick-later",
         "remote",
         "(rest < TICK_SECONDS and not self.is_ready(rest))",
@@ -241,11 +248,18 @@ REMOTE = [
         (f"{DEADLINES}::test_a_wait_ends_between_two_looks",),
     ),
     Mutant(
-        "writers-wait-for-answers-that-nobody-sends",
+        "a-wait-that-begins-late-ends-a-tick-later",
         "remote",
-        "max(deadline.timeout, GRACE_SECONDS)",
-        "deadline.timeout + GRACE_SECONDS",
-        (f"{DEADLINES}::test_a_writer_without_a_connection_has_no_grace",),
+        "not self.is_ready(max(rest, 0.0))",
+        "False",
+        (f"{DEADLINES}::test_a_read_is_looked_at_before_the_next_tick",),
+    ),
+    Mutant(
+        "calls-wait-for-answers-that-nobody-sends",
+        "remote",
+        "max(self.timeout, GRACE_SECONDS)",
+        "self.timeout + GRACE_SECONDS",
+        (f"{DEADLINES}::test_a_call_without_a_connection_has_no_grace",),
     ),
     Mutant(
         "a-call-is-done-if-one-table-has-it",
@@ -285,8 +299,8 @@ REMOTE = [
     Mutant(
         "interrupted-writers-wait-for-room",
         "remote",
-        "0.0 if self._pipe.interrupted else seconds",
-        "seconds",
+        "Deadline(0.0) if self._pipe.interrupted else deadline",
+        "deadline",
         (f"{INTERRUPTED}::test_the_end_after_an_interrupt_does_not_wait_for_room",),
     ),
 ]

@@ -81,9 +81,16 @@ MUTANTS = [
     Mutant(
         "a-late-call-asks-for-another-second",
         "shards",
-        "newest(0.0, within)",
+        "newest(0.0, deadline)",
         "newest(0.0)",
         (f"{LOST}::test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost",),
+    ),
+    Mutant(
+        "each-step-has-a-grace-of-its-own",
+        "shards",
+        "max(self.grace - spent, 0.0) / steps",
+        "self.grace",
+        ("tests/cluster/test_shard_deadlines.py",),
     ),
     Mutant(
         "parts-stay-where-an-agent-was-killed",

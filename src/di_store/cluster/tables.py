@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import msgspec
 
-from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
+from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound, Timeout
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TableEntry, call_name, packed, unpacked
 from di_store.cluster.kept import keep_word, own_words
@@ -26,6 +26,7 @@ from di_store.cluster.shards.table import ShardedTable
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
 from di_store.remote.table import RemoteTable, create_remote, open_remote
+from di_store.remote.waiting import Deadline
 from di_store.replay.serving import handle_of
 from di_store.replay.table import Table, open_table
 from di_store.runtime.waits import check_timeout, countdown, lock_seconds, logger
@@ -253,20 +254,18 @@ class ClusterTables:
 
     def _open(self, name: str, entry: TableEntry, timeout: float | None) -> Table:
         """The table of a word. Of one in parts, shards may be missing: those of nodes that do not answer."""
-        left = countdown(timeout)
         if len(entry.shards) == 1:
-            return self._open_shard(name, entry, entry.shards[0], left())
-        found: list[Table | None] = []
-        failed: NodeUnavailable | None = None
-        for uuid in entry.shards:
+            return self._open_shard(name, entry, entry.shards[0], timeout)
+        shards = self._shards(name, entry, [None] * len(entry.shards))
+        failed: list[StoreError] = []
+        for shard, step in Deadline(timeout).steps(shards):
             try:
-                found.append(self._open_shard(name, entry, uuid, left()))
-            except NodeUnavailable as error:
-                found.append(None)
-                failed = failed or error
-        if failed is not None and found.count(None) == len(found):
-            raise failed
-        return self._joined(name, entry, found)
+                shard.table(step)
+            except (NodeUnavailable, Timeout) as error:
+                failed.append(error)
+        if len(failed) == len(shards):
+            raise failed[0]
+        return self._in_parts(name, entry, shards)
 
     def _open_here(self, session: Session, name: str) -> Table:
         """A table that this store has, or has a part of, without the directory: its node keeps the word."""
@@ -299,12 +298,18 @@ class ClusterTables:
         """The shards of a table as one handle; None: one that is opened when its node answers."""
         if len(found) == 1 and found[0] is not None:
             return found[0]
+        return self._in_parts(name, entry, self._shards(name, entry, found))
+
+    def _shards(self, name: str, entry: TableEntry, found: Sequence[Table | None]) -> list[Shard]:
+        """The shards of a table in parts, of which these handles are there."""
 
         def opened(uuid: str, timeout: float | None) -> Table:
             return self._open_shard(name, entry, uuid, timeout)
 
         pairs = enumerate(zip(entry.shards, found, strict=True))
-        shards = [Shard(number, uuid, opened, table) for number, (uuid, table) in pairs]
+        return [Shard(number, uuid, opened, table) for number, (uuid, table) in pairs]
+
+    def _in_parts(self, name: str, entry: TableEntry, shards: list[Shard]) -> Table:
         session, abroad, here = self._session, self._cluster.links.abroad, self._cluster.here.uuid
         assert session is not None
         assert abroad is not None

@@ -207,9 +207,9 @@ class Client:
                     raise Silent("it accepts connections and does not answer")
 
             connection.ticking = patience
-            connection.until = until + TICK_SECONDS
+            connection.look_at, connection.until = until, until + TICK_SECONDS
             self._greeted(connection, role)
-            connection.until = None
+            connection.look_at, connection.until = float("inf"), None
             connection.most_bytes = MAX_BODY_BYTES
             return connection
         except BaseException as error:

@@ -20,7 +20,6 @@ from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Stopped, Terms, check_n
-from di_store.runtime.waits import check_timeout
 from di_store.wire.batches import unpack_batch
 
 _CLOSE_SECONDS = 1.0
@@ -51,7 +50,7 @@ def sampled(
     replace: Any,
 ) -> Batch:
     """`Table.sample` and `Mixture.sample`; `timeout` may be a `Deadline`."""
-    n, deadline = check_n(n), timeout if isinstance(timeout, Deadline) else Deadline(check_timeout(timeout))
+    n, deadline = check_n(n), Deadline.given(timeout)
     if out is not None:
         check_out(out, n)
     terms = Terms(n, deadline.timeout, min_n, linger, replace=config.flag("replace", replace))

@@ -27,7 +27,7 @@ CATCH_UP_SECONDS = 1.0
 """How long a call waits for the rows that its thread has written before."""
 
 Seconds = float | None | Deadline
-"""Of a call that is a step of a longer one: the deadline of that."""
+"""Of a call that is a step of a longer one: its deadline."""
 
 
 class Link:
@@ -253,6 +253,7 @@ class Link:
                         once.agent = client.agent
                     waiting.on(connection)
                     connection.send(Kind.CALL, request=request, meta=meta, body=body)
+                    waiting.sent()
                     answer = self._answer(connection, request, waiting, feed)
                     well = True
                 finally:
@@ -286,8 +287,11 @@ class Link:
             if message.kind == Kind.WAITING:
                 if message.flags and feed is not None:
                     feed(connection)
+                    waiting.sent()
                 elif message.meta:
                     waiting.waits_for(decoded(Waiting, message.meta).reason)
+                else:
+                    waiting.works()
             elif message.kind in (Kind.ANSWER, Kind.ERROR):
                 return message
             else:

@@ -26,8 +26,8 @@ from di_store.remote.frames import body_of
 from di_store.remote.lanes import OpenLanes, Sent
 from di_store.remote.leaving import leaving
 from di_store.remote.line import NAP_SECONDS, Line, Outgoing
-from di_store.remote.link import Link
-from di_store.remote.waiting import GRACE_SECONDS, LOST_SECONDS, Deadline, Silent
+from di_store.remote.link import Link, Seconds
+from di_store.remote.waiting import LOST_SECONDS, Deadline, Silent
 from di_store.remote.window import Window
 from di_store.runtime.waits import LOG_SECONDS, logger
 from di_store.wire.connection import Connection, Disconnected, Message
@@ -75,15 +75,15 @@ class WriterPipe:
 
     # -- its life -----------------------------------------------------------------------------------------------
 
-    def start(self, timeout: float | None) -> None:
+    def start(self, timeout: Seconds) -> None:
         """Open the writer at the agent; raises what that raises."""
-        deadline = Deadline(CONNECT_SECONDS if timeout is None else timeout)
+        deadline = Deadline.of(CONNECT_SECONDS if timeout is None else timeout)
         while True:
             try:
                 self._line.install(self._open(begins=True, deadline=deadline, ends=timeout is not None)[0])
                 break
             except Disconnected as error:
-                if deadline.passed > max(GRACE_SECONDS, deadline.timeout or 0.0):
+                if deadline.is_hopeless(deadline.passed):
                     raise NodeUnavailable(f"{self._what}: node {self._link.node} does not answer: {error}") from None
                 time.sleep(0.05)
         reference = weakref.ref(self)
@@ -95,7 +95,6 @@ class WriterPipe:
 
         def tick() -> None:
             self._line.tick()
-            deadline.heard = max(deadline.heard, connection.moved)
             if ends and deadline.over():
                 raise Silent("it accepts connections and does not answer")
 
@@ -104,12 +103,14 @@ class WriterPipe:
             arguments = {**self._arguments, "begins": begins, "acknowledged": self.window.acknowledged}
             meta, body = call_of("open_writer", "", arguments, once=False)
             connection.ticking = tick
+            if ends:
+                connection.look_at = deadline.end
             connection.send(Kind.CALL, request=0, meta=meta, body=body)
             while (message := connection.receive()).kind == Kind.WAITING:
                 pass
             if message.kind == Kind.ERROR:
                 raise error_of(message.meta, self._link.node)
-            connection.ticking = self._line.tick
+            connection.ticking, connection.look_at = self._line.tick, float("inf")
             found = value_of(message)
             if found["schema"] is not None:
                 self.schema = Schema.from_plain(found["schema"])
@@ -151,7 +152,7 @@ class WriterPipe:
 
     # -- appending ----------------------------------------------------------------------------------------------
 
-    def push(self, call: Sent, timeout: float | None) -> Sent:
+    def push(self, call: Sent, timeout: Seconds) -> Sent:
         """Send a call without waiting for it; waits while the window is full.
 
         Raises:
@@ -161,7 +162,7 @@ class WriterPipe:
         if self._warnings or window.failure is not None or self.broken is not None:
             self._raise_failure()
         if not window.has_room():
-            self._wait(window.has_room, Deadline(timeout), "append")
+            self._wait(window.has_room, Deadline.of(timeout), "append")
         self.interrupted = False
         try:
             with self._line.lock:
@@ -187,10 +188,10 @@ class WriterPipe:
             raise
         return call
 
-    def flush(self, timeout: float | None, what: str = "flush") -> None:
+    def flush(self, timeout: Seconds, what: str = "flush") -> None:
         """Wait until everything is acknowledged."""
         if len(self.window):
-            self._wait(lambda: not len(self.window), Deadline(timeout), what)
+            self._wait(lambda: not len(self.window), Deadline.of(timeout), what)
         self.interrupted = False
         self._raise_failure()
 
@@ -199,10 +200,10 @@ class WriterPipe:
         if len(self.window) and self.broken is None:
             self._wait(lambda: not len(self.window), Deadline(timeout), "a call behind it")
 
-    def result(self, call: Sent, timeout: float | None, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:
+    def result(self, call: Sent, timeout: Seconds, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:
         """What a call has made, once acknowledged. `by_writer`: the writer hears it here, not at its next call."""
         if call.made is None and call.error is None:
-            self._wait(lambda: _is_judged(call), Deadline(timeout), "keys of items")
+            self._wait(lambda: _is_judged(call), Deadline.of(timeout), "keys of items")
         self._warn()
         if call.error is not None:
             if by_writer:
@@ -212,18 +213,18 @@ class WriterPipe:
         assert made is not None
         return made.of(call.place) if isinstance(made, Made) else made
 
-    def ask(self, method: str, arguments: dict[str, Any], timeout: float | None, call: Sent | None) -> Any:
+    def ask(self, method: str, arguments: dict[str, Any], timeout: Seconds, call: Sent | None) -> Any:
         """Make a call and wait for its answer, after all that was sent before.
 
         Args:
             method: name of the call.
             arguments: of it.
-            timeout: seconds; None: no limit.
+            timeout: seconds, or the deadline of a longer call; None: no limit.
             call: which lanes it concerns; it is made once, whatever happens to the connection. None: it may be
                 repeated.
         """
-        deadline = Deadline(timeout)
-        self.flush(timeout, method)
+        deadline = Deadline.of(timeout)
+        self.flush(deadline, method)
         self._raise_failure()
         request = next(self._requests)
         try:
@@ -302,7 +303,7 @@ class WriterPipe:
                 now = time.monotonic()
                 silent = now - max(self._heard, deadline.began)
                 lost = self._line.connection is None
-                if deadline.over() or (lost and is_hopeless(deadline, silent)):
+                if deadline.over() or (lost and deadline.is_hopeless(silent)):
                     raise self._late(what, deadline, silent, lost)
                 if now >= log_at:
                     log_at += LOG_SECONDS
@@ -313,7 +314,7 @@ class WriterPipe:
                 left = deadline.left
                 seconds = _SLICE_SECONDS if left is None else min(_SLICE_SECONDS, left + 0.05)
                 line.waited_for = True
-                patience = now + LOST_SECONDS if left is None else now + left + GRACE_SECONDS
+                patience = now + LOST_SECONDS if left is None else deadline.end
                 if not line.read(seconds, patience) and not done():
                     bell.wait(seconds)
         except BaseException as error:
@@ -440,14 +441,6 @@ class _Asked(NamedTuple):
     meta: bytes
     body: list[bytes]
     call: Sent | None
-
-
-def is_hopeless(deadline: Deadline, silent: float) -> bool:
-    """Whether a call that has no connection ends: no answer is on its way that the grace is for."""
-    if deadline.timeout is None:
-        return silent > LOST_SECONDS
-    # mutant: writers-wait-for-answers-that-nobody-sends
-    return deadline.passed >= max(deadline.timeout, GRACE_SECONDS)
 
 
 def _is_judged(call: Sent | None) -> bool:

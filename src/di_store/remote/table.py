@@ -52,27 +52,26 @@ class RemoteTable(Table):
     def _close(self, why: StoreError) -> None:
         """The store's handle is closed: the link refuses all calls."""
 
-    def _call(self, method: str, **arguments: Any) -> Any:
+    def _call(self, method: str, timeout: Seconds = _CALL, **arguments: Any) -> Any:
         """A call without a timeout of its own."""
         what = f"{method} of table {self._table_name!r}"
-        return self._far.link.call(method, arguments, target=self.target, timeout=_CALL, what=what)
+        return self._far.link.call(method, arguments, target=self.target, timeout=timeout, what=what)
 
     def _timed(self, method: str, timeout: Any, *, once: bool = False, **arguments: Any) -> Any:
         """A call that takes ``timeout=`` there as well; `once`: it must not be done twice."""
-        seconds: Seconds = timeout if isinstance(timeout, Deadline) else check_timeout(timeout)
-        deadline, what = Deadline.of(seconds), f"{method} of table {self._table_name!r}"
+        deadline, what = Deadline.given(timeout), f"{method} of table {self._table_name!r}"
         arguments["timeout"] = deadline.left
         return self._far.link.call(method, arguments, target=self.target, timeout=deadline, what=what, once=once)
 
     def _insert(self, method: str, timeout: Any, **arguments: Any) -> Array:
-        deadline = Deadline(check_timeout(timeout))
+        deadline = Deadline.given(timeout)
         if (weights := self._settings.weights) is not None:
             self._far.tell_version(weights, deadline)
         found: Array = self._timed(method, deadline, once=True, **arguments)
         return found
 
-    def _described(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._call("describe")
+    def _described(self, timeout: Seconds = _CALL) -> dict[str, Any]:
+        found: dict[str, Any] = self._call("describe", timeout)
         if found["schema"] is not None:
             self._columns = Schema.from_plain(found["schema"])
         return found
@@ -99,11 +98,13 @@ class RemoteTable(Table):
 
     @property
     def schema(self) -> dict[str, Any] | None:
+        return self._schema(_CALL)
+
+    def _schema(self, timeout: Seconds) -> dict[str, Any] | None:
         self._far.link.check_open()
-        if self._settings.opaque:
-            return None
-        columns = self.described_columns
-        return None if columns is None else columns.specs()
+        if self._columns is None and not self._settings.opaque:
+            self._described(timeout)
+        return None if self._settings.opaque or self._columns is None else self._columns.specs()
 
     @property
     def capacity(self) -> int | None:
@@ -180,9 +181,12 @@ class RemoteTable(Table):
         )
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
+        return self._peek(keys, columns, _CALL)
+
+    def _peek(self, keys: Any, columns: str | Iterable[str] | None, timeout: Seconds) -> Batch:
         wanted = {"keys": key_array(keys), "columns": named(columns)}
         what = f"peek of table {self._table_name!r}"
-        message = self._far.link.ask("peek", wanted, target=self.target, what=what)
+        message = self._far.link.ask("peek", wanted, target=self.target, timeout=timeout, what=what)
         return unpack_batch(message.meta, message.body, trusted=self._far.link.allow_pickle)[0]
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
@@ -303,20 +307,29 @@ def session_of(table: RemoteTable) -> RemoteSession:
     return table._far
 
 
-def stats_within(table: Table, seconds: float) -> TableStats:
-    """`Table.stats`; of a table elsewhere, asked for no longer than so many seconds."""
+def stats_within(table: Table, timeout: Seconds) -> TableStats:
+    """`Table.stats`; of a table elsewhere, asked for no longer than that."""
     if not isinstance(table, RemoteTable):
         return table.stats()
-    what = f"stats of table {table.name!r}"
-    found: TableStats = table._far.link.call("stats", {}, target=table.target, timeout=seconds, what=what)
+    found: TableStats = table._call("stats", timeout)
     return found
 
 
-def writer_within(table: Table, seconds: float | None, lanes: int | None, autoreset: Any) -> Writer:
-    """`Table.writer`; of a table elsewhere, opened in so many seconds. None: as long as `writer` takes."""
+def schema_within(table: Table, timeout: Seconds) -> dict[str, Any] | None:
+    """`Table.schema`; as `stats_within`."""
+    return table._schema(timeout) if isinstance(table, RemoteTable) else table.schema
+
+
+def peek_within(table: Table, keys: Array, columns: str | Iterable[str] | None, timeout: Seconds) -> Batch:
+    """`Table.peek`; as `stats_within`."""
+    return table._peek(keys, columns, timeout) if isinstance(table, RemoteTable) else table.peek(keys, columns=columns)
+
+
+def writer_within(table: Table, timeout: Seconds, lanes: int | None, autoreset: Any) -> Writer:
+    """`Table.writer`; of a table elsewhere, opened within that. None: as long as `writer` takes."""
     if not isinstance(table, RemoteTable):
         return table.writer(lanes=lanes, autoreset=autoreset)
-    return RemoteWriter(table._far, [table], lanes, autoreset, single=True, timeout=seconds)
+    return RemoteWriter(table._far, [table], lanes, autoreset, single=True, timeout=timeout)
 
 
 def remote_source(table: RemoteTable, columns: Any) -> RemoteSource:

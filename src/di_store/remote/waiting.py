@@ -1,18 +1,19 @@
 """How a call waits for the agent: when it gives up, and what it says then.
 
-A deadline ends the wait for what the call asks for. The agent itself says that it is over. What counts behind it is
-whether anything comes: the call ends when the agent was silent for `GRACE_SECONDS` behind the deadline, and a batch
-whose bytes still flow goes on.
+A deadline ends the wait for what the call asks for. The agent itself says that it is over, and has `GRACE_SECONDS` for
+that. Two things put this end off: bytes of a message that is not whole yet, and an agent that says that it works. A
+whole message does not, which another step of the call may follow; nor does an agent that says behind the deadline that
+the call still waits: it was stopped, and has begun late.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from typing import NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NoReturn, TypeVar
 
 from di_store.base.errors import NodeUnavailable, Timeout
-from di_store.runtime.waits import LOG_SECONDS, logger
+from di_store.runtime.waits import LOG_SECONDS, check_timeout, logger
 from di_store.wire.connection import Connection, Disconnected
 
 GRACE_SECONDS = 1.0
@@ -21,6 +22,10 @@ LOST_SECONDS = 60.0
 """How long a call without a timeout tries to reach an agent that does not answer."""
 SILENT_SECONDS = 10.0
 """An agent from which nothing came for so long, in the middle of a call, is named as silent."""
+_REACH_SECONDS = 0.1
+"""What an attempt to connect has at least: a node in the same rack needs less."""
+
+T = TypeVar("T")
 
 
 class Silent(Disconnected):
@@ -30,20 +35,65 @@ class Silent(Disconnected):
 class Deadline:
     """When a call ends: its own time, and the grace for the answer. Steps of one call share it.
 
+    A call of several agents makes one, and gives each agent a step of it (`steps`): the grace is divided among them.
+
     Attributes:
         timeout: seconds; None: no limit.
+        grace: seconds that it may last longer.
         began: when the call did.
-        heard: when bytes came or went last.
+        since: when this step of it did.
+        heard: when bytes came or went last, in this step.
+        flowed: when bytes of a message came that was not whole yet, or the agent worked on what the call asks for;
+            minus infinity: never.
     """
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
-        self.began = self.heard = time.monotonic()
+        self.grace = GRACE_SECONDS
+        self.began = self.since = self.heard = time.monotonic()
+        self.flowed = float("-inf")
 
     @classmethod
     def of(cls, timeout: float | Deadline | None) -> Deadline:
         """One that begins now, unless it is one already."""
         return timeout if isinstance(timeout, Deadline) else cls(timeout)
+
+    @classmethod
+    def given(cls, timeout: Any) -> Deadline:
+        """That of a call, by its ``timeout=``; of a step of a longer call, the deadline that was made for it.
+
+        Raises:
+            As `check_timeout`.
+        """
+        return timeout if isinstance(timeout, Deadline) else cls(check_timeout(timeout))
+
+    def step(self, steps: int) -> Deadline:
+        """The deadline of the next one of so many steps that are still to come, one after the other.
+
+        It has all the time that is left, and its share of what is left of the grace: so that the call ends with this
+        deadline even if none of them is answered.
+        """
+        found = Deadline(self.timeout)
+        found.began = self.began
+        if self.timeout is not None:
+            over = self.began + self.timeout
+            spent = max(found.since - over, 0.0)
+            # mutant: each-step-has-a-grace-of-its-own
+            found.grace = spent + max(self.grace - spent, 0.0) / steps
+        return found
+
+    def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
+        """All of these, with the deadline of each step: it is made when the one before has ended."""
+        for at, one in enumerate(each):
+            yield one, self.step(len(each) - at)
+
+    def sooner(self, seconds: float) -> Deadline:
+        """One that begins now and has at most so many seconds; it ends no later than this one, grace included."""
+        left, rest = self.left, self.rest()
+        found = Deadline(seconds if left is None else min(seconds, left))
+        if rest is not None and found.timeout is not None:
+            found.grace = min(found.grace, max(rest - found.timeout, 0.0))
+        return found
 
     def count(self, seconds: float) -> None:
         """The call had waited so long before, if it began just now."""
@@ -69,22 +119,40 @@ class Deadline:
 
     @property
     def end(self) -> float:
-        """When that is, if nothing is heard until then; infinity: never."""
+        """When that is, if nothing flows until then; infinity: never."""
         if self.timeout is None:
             return float("inf")
         end = self.began + self.timeout
         # mutant: bytes-that-flow-are-silence
-        return max(end, self.heard) + GRACE_SECONDS
+        return max(end, self.flowed) + self.grace
+
+    def rest(self) -> float | None:
+        """Seconds until the call's time and the grace have passed, whatever flows; None: no limit."""
+        return None if self.timeout is None else max(0.0, self.timeout + self.grace - self.passed)
 
     def late(self) -> bool:
-        """Whether the call's time and the grace have passed, whatever was heard."""
-        return self.timeout is not None and self.passed >= self.timeout + GRACE_SECONDS
+        """Whether they have passed."""
+        return self.rest() == 0
+
+    @property
+    def silence(self) -> float:
+        """Seconds since bytes came or went, in this step."""
+        return time.monotonic() - max(self.since, self.heard)
+
+    def is_hopeless(self, lost: float, pause: float = 0.0) -> bool:
+        """Whether a call that has had no connection for `lost` seconds ends, or will in `pause` seconds.
+
+        No answer is on its way that the grace is for. But a short call tries for as long: the agent may be starting.
+        """
+        if self.timeout is None:
+            return lost > LOST_SECONDS
+        # mutant: calls-wait-for-answers-that-nobody-sends
+        return self.passed + pause >= min(max(self.timeout, GRACE_SECONDS), self.timeout + self.grace)
 
     def reach(self, most: float) -> float:
         """Seconds that an attempt to reach the agent may take now, at most `most`."""
-        if self.timeout is None:
-            return most
-        return min(most, max(self.timeout + GRACE_SECONDS - self.passed, 0.1))
+        rest = self.rest()
+        return most if rest is None else min(most, max(rest, _REACH_SECONDS))
 
 
 class CallWait:
@@ -114,6 +182,7 @@ class CallWait:
         self.what = what
         self._stop = stop
         self._connection: Connection | None = None
+        self._flows = False  # a message is on its way, or what the agent makes it of
         self._lost_since: float | None = None
         self._log_at = deadline.began + LOG_SECONDS
         self._pause = 0.01
@@ -121,13 +190,25 @@ class CallWait:
 
     def on(self, connection: Connection) -> None:
         """The call waits on this connection from now on."""
-        connection.ticking = self.tick
+        connection.ticking, connection.look_at = self.tick, self.deadline.end
         self._connection = connection
 
-    def heard(self) -> None:
-        """A message came from the agent."""
+    def sent(self) -> None:
+        """A message went to the agent."""
         self.deadline.heard = time.monotonic()
-        self._lost_since = None
+
+    def heard(self) -> None:
+        """A message came from the agent. One that comes behind the end has flowed until now."""
+        deadline, self._lost_since = self.deadline, None
+        deadline.heard = time.monotonic()
+        # mutant: each-message-puts-the-end-off
+        if self._flows or deadline.late():
+            deadline.flowed = deadline.heard
+        self._flows = False
+
+    def works(self) -> None:
+        """The agent says that it is at work: what it does takes the time that it takes."""
+        self.deadline.flowed, self._flows = time.monotonic(), True
 
     def waits_for(self, reason: str) -> None:
         """The agent says that the call waits there. It began later than here if the agent was stopped before.
@@ -151,9 +232,12 @@ class CallWait:
             self._stop()
         now = time.monotonic()
         if self._connection is not None:
-            self.deadline.heard = max(self.deadline.heard, self._connection.moved)
+            if (moved := self._connection.moved) > self.deadline.heard:
+                self.deadline.heard = self.deadline.flowed = moved
+                self._flows = True
             if self._connection.is_silent_until(self.deadline.end):
                 self._fail()
+            self._connection.look_at = self.deadline.end
         elif self.deadline.over():
             self._fail()
         if now >= self._log_at:
@@ -170,12 +254,9 @@ class CallWait:
         """
         now = time.monotonic()
         self._lost_since = self._lost_since or now
-        self._connection = None
+        self._connection, self._flows = None, False
         self.reason = str(error)
-        out_of_time = self.deadline.left is not None and self.deadline.passed + self._pause >= max(
-            self.deadline.timeout or 0.0, GRACE_SECONDS
-        )
-        if out_of_time or (self.deadline.timeout is None and now - self._lost_since > LOST_SECONDS):
+        if self.deadline.is_hopeless(now - self._lost_since, self._pause):
             self._give_up(error)
         time.sleep(self._pause)
         self._pause = min(2 * self._pause, 0.5)

@@ -21,14 +21,15 @@ from di_store.policy.views import Group, Opaque, Step
 from di_store.remote.arguments import blobs, check_priority_of, lane_of, numbers, plain_lane, travelling
 from di_store.remote.items import RemoteItems
 from di_store.remote.lanes import OpenLanes, Row, Sent
+from di_store.remote.link import Seconds
 from di_store.remote.pipe import WriterPipe
 from di_store.remote.row_columns import RowColumns
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Batch, Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.writer import CLOSE_SECONDS, Writer
 from di_store.replay.writer_stream import BUSY, LATER
-from di_store.runtime.waits import check_timeout
 from di_store.wire.rows import Record
 
 WINDOW_CALLS, QUEUE_CALLS = 256, 8
@@ -88,7 +89,7 @@ class RemoteWriter(Writer):
         autoreset: Any,
         *,
         single: bool,
-        timeout: float | None = None,
+        timeout: Seconds = None,
     ) -> None:
         session.link.check_open()
         autoreset_mode(autoreset)
@@ -144,17 +145,17 @@ class RemoteWriter(Writer):
                 row = self._plain_row(step, next)
                 if row is not None:
                     return self._sent(row)
-            seconds = None if timeout is None else check_timeout(timeout)
+            deadline = _deadline(timeout)
             lane = lane if lane is None else lane_of(lane)
             priority = priority if priority is None else numbers(priority)
             if self._tracked:
-                self._tell_versions(seconds)
-            if seconds is None and final is None:
+                self._tell_versions(deadline)
+            if deadline is None and final is None:
                 call = self._typed("append", step, next, lane, priority, None)
                 if call is not None:
                     return self._sent(call)
             given = {"step": self._encoded(step, lane, 0), "next": next}
-            return self._asked("append", given, step, final, lane, priority, seconds, None)
+            return self._asked("append", given, step, final, lane, priority, deadline, None)
         finally:
             self._inside = False
 
@@ -169,54 +170,54 @@ class RemoteWriter(Writer):
         priority: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        seconds, lane, priority = check_timeout(timeout), lane_of(lane), numbers(priority)
+        deadline, lane, priority = _deadline(timeout), lane_of(lane), numbers(priority)
         if self._opaque_far:
             steps = listed("steps", steps, "a list of values")
         total = len(steps) if self._opaque_far else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
-        self._tell_versions(seconds)
-        if seconds is None and final is None:
+        self._tell_versions(deadline)
+        if deadline is None and final is None:
             call = self._typed("extend", steps, next, lane, priority, total)
             if call is not None:
                 return self._sent(call)
         given = {"steps": self._encoded(steps, lane, 1), "next": next}
-        return self._asked("extend", given, steps, final, lane, priority, seconds, total)
+        return self._asked("extend", given, steps, final, lane, priority, deadline, total)
 
     @_alone
     def end_episode(
         self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
     ) -> Any:
-        seconds, discard, lane = check_timeout(timeout), flag("discard", discard), lane_of(lane)
+        deadline, discard, lane = _deadline(timeout), flag("discard", discard), lane_of(lane)
         which = self._which(lane)
         self._pipe.lanes.ends = True
-        if seconds is None and final is None and self._pipe.schema is not None and which is not None:
+        if deadline is None and final is None and self._pipe.schema is not None and which is not None:
             record = Record(0, "end_episode", [], {}, plain_lane(lane, which), None, discard)
             return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
         which = self._pipe.lanes.every if which is None else which
         call = Sent(Record(0, "end_episode", [1], {}), [], which, np.ones(len(which), np.bool_))
-        arguments = {"final": self._final(final), "lane": lane, "discard": discard, "timeout": seconds}
-        found = self._pipe.ask("end_episode", arguments, seconds, call)
+        arguments = {"final": self._final(final), "lane": lane, "discard": discard, "timeout": _left(deadline)}
+        found = self._pipe.ask("end_episode", arguments, deadline, call)
         self._pipe.lanes.acknowledge(call)
         return self._made_of(found["items"])
 
     @_alone
     def flush(self, *, timeout: float | None = 60) -> None:
-        self._pipe.flush(check_timeout(timeout))
+        self._pipe.flush(_deadline(timeout))
 
     def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
         if self._why is None:
-            self._close_now(check_timeout(timeout))
+            self._close_now(_deadline(timeout))
 
     @_alone
-    def _close_now(self, seconds: float | None) -> None:
+    def _close_now(self, deadline: Deadline | None) -> None:
         call = Sent(
             Record(0, "close", [], {}), [], self._pipe.lanes.every, np.ones(len(self._pipe.lanes.every), np.bool_)
         )
         # mutant: interrupted-writers-wait-for-room
-        seconds = 0.0 if self._pipe.interrupted else seconds  # what is on its way has a second
+        deadline = Deadline(0.0) if self._pipe.interrupted else deadline  # what is on its way has a second
         try:
-            self._pipe.ask("close", {"timeout": seconds}, seconds, call)
+            self._pipe.ask("close", {"timeout": _left(deadline)}, deadline, call)
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
@@ -256,12 +257,12 @@ class RemoteWriter(Writer):
                     pass
             self._finish(why)
 
-    def _tell_versions(self, seconds: float | None) -> None:
+    def _tell_versions(self, deadline: Deadline | None) -> None:
         """Rows carry the version of the weights that this process last got: tell the agent when it has changed."""
         for name in self._tracked:
             version = self._far.versions.get(name, -1)
             if self._pipe.told.get(name, -1) != version:
-                self._pipe.ask("note_version", {"name": name, "version": version}, seconds, None)
+                self._pipe.ask("note_version", {"name": name, "version": version}, deadline, None)
                 self._pipe.told[name] = version
 
     def _sent(self, call: Sent) -> Any:
@@ -295,7 +296,7 @@ class RemoteWriter(Writer):
         final: Any,
         lane: Any,
         priority: Any,
-        seconds: Any,
+        deadline: Deadline | None,
         total: Any,
     ) -> Any:
         """Make a call of any form, and wait for it."""
@@ -305,8 +306,8 @@ class RemoteWriter(Writer):
         if self._pipe.lanes.any_cut and final is None:  # some lanes may have to be left out
             typed = self._typed(method, step, given["next"], lane, priority, total)
             if typed is not None:
-                self._pipe.push(typed, seconds)
-                self._pipe.result(typed, seconds, by_writer=True)
+                self._pipe.push(typed, deadline)
+                self._pipe.result(typed, deadline, by_writer=True)
                 return self._lazy(typed)
         which = self._which(lane)
         which = self._pipe.lanes.every if which is None else which
@@ -317,9 +318,9 @@ class RemoteWriter(Writer):
             "final": self._final(final),
             "lane": lane,
             "priority": priority,
-            "timeout": seconds,
+            "timeout": _left(deadline),
         }
-        found = self._pipe.ask(method, arguments, seconds, call)
+        found = self._pipe.ask(method, arguments, deadline, call)
         self._pipe.lanes.acknowledge(call)
         return self._made_of(found["items"])
 
@@ -428,6 +429,16 @@ class RemoteWriter(Writer):
                 if value is not False and value is not _FALSE and (value is True or bool(np.asarray(value).any())):
                     ends = _ENDED
         return Row(record, form, block, at, which, ends)
+
+
+def _deadline(timeout: Any) -> Deadline | None:
+    """Of a call, by its ``timeout=``; None: no limit."""
+    found = None if timeout is None else Deadline.given(timeout)
+    return None if found is None or found.timeout is None else found
+
+
+def _left(deadline: Deadline | None) -> float | None:
+    return None if deadline is None else deadline.left
 
 
 def _travels(priority: Any, lead: tuple[int, ...]) -> bool:

@@ -85,6 +85,8 @@ class Connection:
         """Of a body that is accepted; 0 until the handshake is over."""
         self.until: float | None = None
         """When reading ends with `Disconnected`, by `time.monotonic()`, however the bytes come. None: never."""
+        self.look_at = float("inf")
+        """When `ticking` is called while a read waits, if that is before the next tick, by `time.monotonic()`."""
 
     @property
     def moved(self) -> float:
@@ -205,6 +207,7 @@ class Connection:
             Disconnected: the other side has gone. CorruptData: it sends no messages; the connection is of no use then.
         """
         while True:
+            self._look()
             try:
                 found = self._incoming.message(self._descriptor(), self.most_bytes, self.until)
             except OSError as error:
@@ -218,6 +221,7 @@ class Connection:
     def receive_piece(self, into: Array) -> int:
         """Read the next frame, a `PIECE`, into the front of `into`. Returns its bytes."""
         while True:
+            self._look()
             try:
                 found = self._incoming.piece(self._descriptor(), into, self.until)
             except OSError as error:
@@ -266,6 +270,13 @@ class Connection:
         rest = end - time.monotonic()
         # mutant: waits-end-a-tick-later
         return rest <= 0 or (rest < TICK_SECONDS and not self.is_ready(rest))
+
+    def _look(self) -> None:
+        """Call `ticking` in time if nothing comes until `look_at`."""
+        rest = self.look_at - time.monotonic()
+        # mutant: a-wait-that-begins-late-ends-a-tick-later
+        if rest < TICK_SECONDS and not self.is_ready(max(rest, 0.0)):
+            self.ticking()
 
     def _filled(self) -> None:
         """With TLS: read bytes that the core waits for, or wait for some."""

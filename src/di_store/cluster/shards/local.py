@@ -6,19 +6,19 @@ from collections.abc import Callable
 from typing import Any
 
 from di_store import _core
-from di_store.cluster.shards.chances import has_chances, weigh
+from di_store.cluster.shards.chances import Chances, has_chances, weigh
 from di_store.cluster.shards.parts import Parts, shard_source
 from di_store.cluster.shards.shard import Shard
+from di_store.remote.link import Seconds
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import with_shard
 from di_store.replay.sampling import Copying, Draws, Terms
 
 
-def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None) -> Batch:
+def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None, chances: Chances) -> Batch:
     """Make a batch of one shard one of the table; `beta`: exponent of its weights."""
     batch.keys = with_shard(batch.keys, shard.number)
-    chances = parts.chances_here()
     if has_chances(parts.settings.sampler):
         weigh(batch, chances.shares[shard.number], beta, chances.least)
     batch.table_size = max(batch.table_size, chances.size)
@@ -28,7 +28,7 @@ def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None) -> Ba
 class LocalSource:
     """What a loader over one node's shard draws from."""
 
-    def __init__(self, parts: Parts, columns: Any, timeout: float | None) -> None:
+    def __init__(self, parts: Parts, columns: Any, timeout: Seconds) -> None:
         self._parts = parts
         self._shard = parts.own()
         self._inner = shard_source(self._shard.table(timeout), columns)
@@ -123,4 +123,4 @@ class _LocalCopying:
         return self._inner.copy_portion()
 
     def batch(self) -> Batch:
-        return of_whole(self._parts, self._shard, self._inner.batch(), self._beta)
+        return of_whole(self._parts, self._shard, self._inner.batch(), self._beta, self._parts.chances_here())

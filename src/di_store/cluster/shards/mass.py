@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,15 +23,16 @@ from di_store.cluster.shards.joined import Allocate, join
 from di_store.cluster.shards.parts import LOSSES, Parts
 from di_store.cluster.shards.shard import FRESH_SECONDS, Shard
 from di_store.policy.samplers import Prioritized
-from di_store.remote.waiting import LOST_SECONDS
+from di_store.remote.waiting import LOST_SECONDS, Deadline
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import shards_of
 from di_store.replay.mixture_source import Given
 from di_store.replay.sampling import Stopped, Terms
 from di_store.replay.stats import TableStats
+from di_store.replay.table import Table
 from di_store.replay.table_source import begin_learning
-from di_store.runtime.waits import ABANDONED_SECONDS, Wait, countdown
+from di_store.runtime.waits import ABANDONED_SECONDS, Wait
 
 SHARD_SECONDS = 1.0
 """How long a shard may take to give its part: it has said that it has these items."""
@@ -114,13 +116,19 @@ class MassDraws:
     def __init__(self, source: MassSource, n: int) -> None:
         self._source = source
         self._n = n
+        self._deadline = Deadline(None)  # of the call that draws
         self._chances: Chances | None = None  # which the numbers were chosen with
         self._counts: list[tuple[Shard, int]] = []
         self.held = 0
 
     def draw(self, terms: Terms) -> bool:
         """As `Draws.draw`: wait until there are items to draw."""
-        chances = _chances(self._source, terms)
+        return self.choose(terms, Deadline(None if terms.now else terms.timeout))
+
+    def choose(self, terms: Terms, deadline: Deadline) -> bool:
+        """`draw`, and `take` later, as steps of a call with this deadline."""
+        self._deadline = deadline
+        chances = _chances(self._source, terms, deadline)
         if chances is None:
             return False
         counts = self._source.counts(chances.shares, self._n)
@@ -128,24 +136,28 @@ class MassDraws:
         self._chances, self.held = chances, self._n
         return True
 
-    def take(self, beta: float | None, allocate: Allocate | None, seconds: float | None) -> Batch:
+    @property
+    def beta(self) -> float | None:
+        """The sampler's exponent of the importance weights, as of the draw."""
+        assert self._chances is not None
+        return self._chances.beta
+
+    def take(self, beta: float | None, allocate: Allocate | None) -> Batch:
         """Have each shard draw its part, and make one batch of them.
 
         Args:
             beta: exponent of the weights; None: weights are 1.
             allocate: makes the arrays.
-            seconds: that a shard may take, at most `SHARD_SECONDS`.
 
         Raises:
             DrawsLost: one of them has not given its part: draw again.
         """
         source, found = self._source, []
-        seconds = SHARD_SECONDS if seconds is None else min(seconds, SHARD_SECONDS)
         assert self._chances is not None
-        for shard, count in self._counts:
+        for (shard, count), step in self._deadline.steps(self._counts):
             try:
-                table = shard.table(seconds)
-                found.append((shard.number, table.sample(count, timeout=seconds, columns=source.columns)))
+                batch = shard.call(step.sooner(SHARD_SECONDS), partial(_sample, n=count, columns=source.columns))
+                found.append((shard.number, batch))
             except EndOfData as error:  # it was emptied meanwhile
                 source.parts.answers.forget()
                 raise DrawsLost(error.message, remedy="") from None
@@ -173,7 +185,7 @@ class MassDraws:
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Taken:
         """As `Draws.copy`, in the loader's thread."""
-        return _Taken(self.take(beta, allocate, None))
+        return _Taken(self.take(beta, allocate))
 
     def deliver(self) -> None:
         """As `Draws.deliver`: the shards have delivered their parts."""
@@ -208,21 +220,25 @@ def _bytes_of(data: Any) -> int:
     return int(getattr(getattr(data, "values", data), "nbytes", 0))
 
 
-def _chances(source: MassSource, terms: Terms) -> Chances | None:
+def _sample(table: Table, within: Any, n: int, columns: Any) -> Batch:
+    return table.sample(n, timeout=within, columns=columns)
+
+
+def _chances(source: MassSource, terms: Terms, deadline: Deadline) -> Chances | None:
     """Wait until the table may be drawn from; None: not now (`terms.now`).
 
     Raises:
         As `Draws.draw`; NodeUnavailable: no shard answers.
     """
     answers, age = source.parts.answers, FRESH_SECONDS
-    wait = Wait(None, terms.timeout, f"sample of {terms.n} from {source.name}")
+    wait = Wait(None, deadline.left, f"sample of {terms.n} from {source.name}")
     while True:
         source.parts.check_open()
         if terms.stop is not None and terms.stop():
             raise Stopped
         if terms.now and not answers.are_fresh(age):
             return None
-        said = answers.newest(age)
+        said = answers.newest(age, deadline.step(2))
         found = by_mass(said)
         if isinstance(found, Chances):
             return found
@@ -253,14 +269,14 @@ def _check_time(source: MassSource, terms: Terms, wait: Wait, there: list[TableS
 
 
 def sample_by_mass(source: MassSource, terms: Terms, beta: float | None, out: Batch | None) -> Batch:
-    """`Table.sample` over all shards."""
-    draws, left = source.begin(terms.n), countdown(terms.timeout)
+    """`Table.sample` over all shards. `beta`: exponent of the weights; None: the sampler's."""
+    draws, deadline = source.begin(terms.n), Deadline(terms.timeout)
     while True:
-        draws.draw(Terms(terms.n, left()))
+        draws.choose(terms, deadline)
         try:
-            batch = draws.take(beta, None if out is None else Given(out), left())
+            batch = draws.take(draws.beta if beta is None else beta, None if out is None else Given(out))
         except DrawsLost as error:
-            if left() == 0:
+            if deadline.left == 0:
                 raise Timeout(f"sample of {terms.n} from {source.name} did not come through", error.message) from None
             continue
         return batch if out is None else out.become(batch)

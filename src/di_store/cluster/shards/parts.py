@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
@@ -15,17 +15,15 @@ from di_store.cluster.shards.routing import chosen
 from di_store.cluster.shards.shard import Answers, Shard
 from di_store.policy.settings import Settings
 from di_store.remote.table import RemoteTable, remote_source
-from di_store.remote.waiting import GRACE_SECONDS
+from di_store.remote.waiting import Deadline
 from di_store.replay.ahead import Source
 from di_store.replay.serving import source_of
 from di_store.replay.table import Table
-from di_store.runtime.waits import countdown, logger
+from di_store.runtime.waits import logger
 from di_store.session import Session
 
 T = TypeVar("T")
 
-_LEAST_LOOK_SECONDS = 0.1
-"""How long a call that is late already asks whether a shard is gone: what a node in the same rack needs."""
 LOSSES = (NodeUnavailable, StoreClosed, Timeout)
 """What calls of a shard on another node raise if that node is gone, was started anew, or is stopped."""
 
@@ -68,13 +66,14 @@ class Parts:
         """Raise `StoreClosed` if the store's own handle was closed."""
         self.session.arena.enter()
 
-    def is_lost(self, shard: Shard, error: StoreError, within: float = LOOK_SECONDS) -> bool:
+    def is_lost(self, shard: Shard, error: StoreError, deadline: Deadline) -> bool:
         """Whether a call has failed because the shard is gone, or does not answer. It is noted if so.
 
         Args:
             shard: of the call.
             error: that it has raised.
-            within: seconds to find out; if they do not suffice, it is not lost, and a later call may know.
+            deadline: of the shard's step of the call. If what is left does not suffice to find out, the shard is not
+                lost, and a later call may know.
 
         Raises:
             StoreClosed: the store's own handle was closed.
@@ -83,9 +82,12 @@ class Parts:
         if not isinstance(error, LOSSES) or shard.is_near:
             return False
         self.answers.forget()
-        # mutant: a-late-call-asks-for-another-second
-        if self.answers.newest(0.0, within)[shard.number] is not None or not self.answers.is_silent(shard):
-            return False
+        unreachable = isinstance(error, NodeUnavailable) and not error.may_be_done
+        if not (unreachable and deadline.silence >= LOOK_SECONDS):  # else the call itself was as long a look
+            # mutant: a-late-call-asks-for-another-second
+            said = self.answers.newest(0.0, deadline)
+            if said[shard.number] is not None or not self.answers.is_silent(shard):
+                return False
         self.answers.note_silent(shard, error)
         return True
 
@@ -111,21 +113,21 @@ class Parts:
         near = next((shard for shard in self.shards if shard.is_near), None)
         return None if near is None else source_of(near.table(0), ()).arena
 
-    def chances_here(self) -> Chances:
-        """Those of draws from one node's own shard."""
-        return by_node(self.answers.last())
+    def chances_here(self, deadline: Deadline | None = None) -> Chances:
+        """Those of draws from one node's own shard. `deadline`: as in `Answers.last`."""
+        return by_node(self.answers.last(deadline))
 
-    def each(self, timeout: float | None, call: Callable[[Table, float | None], T]) -> list[T]:
+    def each(self, deadline: Deadline, call: Callable[[Table, Any], T]) -> list[T]:
         """What a call returns for every shard; all are called, whatever one of them raises.
 
         Raises:
             The first error.
         """
-        left, found = countdown(timeout), []
+        found: list[T] = []
         failed: BaseException | None = None
-        for shard in sorted(self.shards, key=self.answers.is_silent):
+        for shard, step in deadline.steps(sorted(self.shards, key=self.answers.is_silent)):
             try:
-                found.append(call(shard.table(left()), left()))
+                found.append(shard.call(step, call))
             except (StoreError, ValueError, TypeError) as error:
                 failed = failed or error
         self.answers.forget()
@@ -133,30 +135,19 @@ class Parts:
             raise failed
         return found
 
-    def skip_lost(self, shard: Shard, error: StoreError, what: str, within: float = LOOK_SECONDS) -> None:
-        """Go on without a shard whose items are gone with its node. `within`: as `is_lost`.
+    def skip_lost(self, shard: Shard, error: StoreError, what: str, deadline: Deadline) -> None:
+        """Go on without a shard whose items are gone with its node. `deadline`: as in `is_lost`.
 
         Raises:
             `error`: that is not why it failed.
         """
         silent = self.answers.is_silent(shard)
-        if not self.is_lost(shard, error, within):
+        if not self.is_lost(shard, error, deadline):
             raise error
         if not silent:
             logger.warning(
                 "%s of table %r leaves out the shard on node %s: %s", what, self.name, shard.uuid[:12], error
             )
-
-
-def with_grace(seconds: float | None) -> Callable[[], float]:
-    """How long a call may ask whether a shard is gone: it ends a second behind its deadline, whatever comes of that."""
-    left = countdown(None if seconds is None else seconds + GRACE_SECONDS)
-
-    def within() -> float:
-        rest = left()
-        return LOOK_SECONDS if rest is None else min(max(rest, _LEAST_LOOK_SECONDS), LOOK_SECONDS)
-
-    return within
 
 
 def shard_source(table: Table, columns: object) -> Source:

@@ -7,14 +7,17 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from di_store.base.errors import NodeUnavailable, StoreError, TableNotFound
+from di_store.base.errors import NodeUnavailable, StoreError, TableNotFound, Timeout
 from di_store.cluster.links import LOOK_SECONDS
+from di_store.remote.link import Seconds
 from di_store.remote.table import RemoteTable, stats_within
+from di_store.remote.waiting import Deadline
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
-from di_store.runtime.waits import countdown
+
+T = TypeVar("T")
 
 FRESH_SECONDS = 1.0
 """How old may be what a shard says of itself where draws are divided by it."""
@@ -23,6 +26,14 @@ RETRY_SECONDS = 1.0
 
 Opener = Callable[[str, "float | None"], Table]
 """Opens the shard of the node with that uuid, in so many seconds."""
+
+
+class _Opening:
+    """A handle that a thread opens."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+        self.error: BaseException | None = None  # set before `ended`
 
 
 class Shard:
@@ -38,22 +49,79 @@ class Shard:
         self.uuid = uuid
         self._opener = opener
         self._found = found
+        self.begin()
+
+    def begin(self) -> None:
+        """Also in a forked child, where the parent's threads are not."""
+        self._lock = threading.Lock()
+        self._opening: _Opening | None = None
 
     @property
     def is_near(self) -> bool:
         """Whether it lies in this machine's memory."""
         return self._found is not None and not isinstance(self._found, RemoteTable)
 
-    def table(self, timeout: float | None) -> Table:
+    def table(self, timeout: Seconds) -> Table:
         """The handle.
 
         Raises:
             NodeUnavailable: its node is gone or does not answer. TableNotFound: it was dropped.
         """
         found = self._found
-        if found is None:
-            found = self._found = self._opener(self.uuid, timeout)
-        return found
+        return self._opened(Deadline.of(timeout)) if found is None else found
+
+    def _opened(self, deadline: Deadline) -> Table:
+        """Have a thread open it: that may ask the directory and the node for longer than the call may take."""
+        while True:
+            opening, mine = self._begin_opening(deadline)
+            if not opening.ended.wait(deadline.rest()):
+                raise NodeUnavailable(f"node {self.uuid[:12]}, which has shard {self.number}, does not answer")
+            if (found := self._found) is not None:
+                return found
+            if mine:
+                assert opening.error is not None
+                raise opening.error
+
+    def _begin_opening(self, deadline: Deadline) -> tuple[_Opening, bool]:
+        """The opening that is under way, and whether this call has begun it."""
+        with self._lock:
+            opening = self._opening
+            if opening is not None and not opening.ended.is_set():
+                return opening, False
+            opening = self._opening = _Opening()
+        threading.Thread(target=self._open, args=(opening, deadline.left), name="di-store shard", daemon=True).start()
+        return opening, True
+
+    def _open(self, opening: _Opening, timeout: float | None) -> None:
+        try:
+            self._found = self._opener(self.uuid, timeout)
+        except BaseException as error:
+            opening.error = error
+        finally:
+            opening.ended.set()
+
+    def timeout(self, deadline: Deadline) -> Any:
+        """What its table, once opened, takes as ``timeout=``: elsewhere the deadline itself, as it shares the grace."""
+        return deadline.left if self.is_near or deadline.timeout is None else deadline
+
+    def within(self, deadline: Deadline) -> Any:
+        """As `timeout`, if there is any time for a call.
+
+        Raises:
+            Timeout: a shard elsewhere, and nothing is left of the call's time and grace.
+        """
+        if not self.is_near and deadline.late():
+            raise Timeout(f"no time is left for shard {self.number}", "others took it", f"node {self.uuid[:12]}")
+        return self.timeout(deadline)
+
+    def call(self, deadline: Deadline, make: Callable[[Table, Any], T]) -> T:
+        """What a call of its table returns; `make` gets that, and what it takes as ``timeout=``.
+
+        Raises:
+            What `table`, `within` and the call do.
+        """
+        table = self.table(deadline)
+        return make(table, self.within(deadline))
 
 
 class Answer(NamedTuple):
@@ -81,6 +149,8 @@ class Answers:
         """Also in a forked child, where the parent's threads are not."""
         self._lock = threading.Lock()
         self._looks: dict[int, threading.Event] = {}
+        for shard in self._shards:
+            shard.begin()
 
     def are_fresh(self, age: float) -> bool:
         """Whether `newest` need not wait. Those that have to be asked for that are asked."""
@@ -90,40 +160,49 @@ class Answers:
             self._ask(shard, now)
         return all(shard.is_near for shard in stale)
 
-    def newest(self, age: float = FRESH_SECONDS, within: float = LOOK_SECONDS) -> list[TableStats | None]:
+    def newest(self, age: float = FRESH_SECONDS, deadline: Deadline | None = None) -> list[TableStats | None]:
         """By shard, what it said at most `age` seconds ago; None: it does not answer.
 
-        With `within` below `LOOK_SECONDS` also None if it has not answered yet: `is_silent` tells.
+        If the deadline of the call, grace included, leaves no `LOOK_SECONDS`, also None if it has not answered yet:
+        `is_silent` tells.
         """
         now = time.monotonic()
         stale = [shard for shard in self._shards if not self._is_fresh(shard, now - age)]
         for shard in stale:  # all at once
             self._ask(shard, now)
-        left, whole = countdown(within), within >= LOOK_SECONDS
+        rest = None if deadline is None else deadline.rest()
+        whole = rest is None or rest >= LOOK_SECONDS
+        end = time.monotonic() + (LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
         for shard in stale:
-            self._wait_for(shard, now - age, left, whole)
+            self._wait_for(shard, now - age, end, whole)
         if age > 0:
             for shard in self._shards:  # asked before they are due, nobody waits for these
                 if not self._is_fresh(shard, now - age / 2):
                     self._ask(shard, now)
         return [self._known[each.number].stats if self._is_fresh(each, now - age) else None for each in self._shards]
 
-    def _wait_for(self, shard: Shard, since: float, left: Callable[[], float | None], whole: bool) -> None:
-        """Wait for what a shard says since then, unless it did not answer the last time. `whole`: for long enough."""
+    def _wait_for(self, shard: Shard, since: float, end: float, whole: bool) -> None:
+        """Wait until `end` for what a shard says since then, unless it did not answer the last time.
+
+        `whole`: that is long enough to call it silent.
+        """
         while not self._is_fresh(shard, since) and not self.is_silent(shard):
             look = self._ask(shard, time.monotonic())
             if look is None:
                 return
-            if not look.wait(left()):
+            if not look.wait(max(end - time.monotonic(), 0.0)):
                 if not whole:
                     return
                 text = f"the shard on node {shard.uuid[:12]} did not answer for {LOOK_SECONDS:g} s"
                 self.note_silent(shard, NodeUnavailable(text))
 
-    def last(self) -> list[TableStats | None]:
-        """By shard, what it last said, whenever that was; asks again without waiting. None: it does not answer."""
+    def last(self, deadline: Deadline | None = None) -> list[TableStats | None]:
+        """By shard, what it last said, whenever that was; asks again without waiting. None: it does not answer.
+
+        `deadline`: as in `newest`, if some have never said anything.
+        """
         if len(self._known) < len(self._shards):
-            return self.newest()
+            return self.newest(FRESH_SECONDS, deadline)
         now = time.monotonic()
         for shard in self._shards:
             if not self._is_fresh(shard, now - FRESH_SECONDS / 2):
@@ -177,9 +256,9 @@ class Answers:
             return look
 
     def _look(self, shard: Shard, look: threading.Event | None) -> None:
-        asked = time.monotonic()
+        asked, deadline = time.monotonic(), Deadline(LOOK_SECONDS)
         try:
-            found = stats_within(shard.table(LOOK_SECONDS), LOOK_SECONDS)
+            found = stats_within(shard.table(deadline), deadline)
             if not found["live"]:
                 raise TableNotFound(f"table {found['name']!r} was dropped")
             self._known[shard.number] = Answer(asked, found, None)

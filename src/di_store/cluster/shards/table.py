@@ -21,7 +21,7 @@ from di_store.cluster.shards.division import divided, part_of
 from di_store.cluster.shards.joined import join, reordered
 from di_store.cluster.shards.local import LocalSource, of_whole
 from di_store.cluster.shards.mass import MassSource, sample_by_mass
-from di_store.cluster.shards.parts import Parts, with_grace
+from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.routing import lane_key
 from di_store.cluster.shards.shard import Shard
 from di_store.cluster.shards.summed import summed
@@ -32,6 +32,8 @@ from di_store.policy.limiters import Limiter, MinSize, check_limiter
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
 from di_store.policy.views import View
+from di_store.remote.table import peek_within, schema_within
+from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
 from di_store.replay.exporting import Exported
 from di_store.replay.keys import plain, shards_of, with_shard
@@ -39,7 +41,7 @@ from di_store.replay.loader import Loader
 from di_store.replay.sampling import Terms, check_n
 from di_store.replay.stats import ShardedStats
 from di_store.replay.table import Table
-from di_store.runtime.waits import check_timeout, countdown
+from di_store.runtime.waits import check_timeout
 
 T = TypeVar("T")
 _CALL_SECONDS = 60.0
@@ -67,7 +69,8 @@ class ShardedTable(Table):
         if self._parts.settings.schema is not None or self._parts.settings.opaque:
             declared = self._parts.settings.schema
             return None if declared is None else declared.specs()
-        found = (self._unless_lost(shard, lambda table: table.schema) for shard in self._parts.shards)
+        steps = Deadline(_CALL_SECONDS).steps(self._parts.shards)
+        found = (self._unless_lost(shard, step, schema_within) for shard, step in steps)
         return next((each for each in found if each is not None), None)
 
     @property
@@ -108,20 +111,19 @@ class ShardedTable(Table):
         return ShardWriter(self._parts, lanes, autoreset)
 
     def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
-        return self._insert(lambda table, left: table.insert(value, priority=priority, timeout=left), timeout)
+        return self._insert(lambda table, within: table.insert(value, priority=priority, timeout=within), timeout)
 
     def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
         """As `Table.extend`, into one shard."""
-        return self._insert(lambda table, left: table.extend(batch, priority=priority, timeout=left), timeout)
+        return self._insert(lambda table, within: table.extend(batch, priority=priority, timeout=within), timeout)
 
-    def _insert(self, call: Callable[[Table, float | None], Array], timeout: float | None) -> Array:
-        seconds = check_timeout(timeout)
-        left, grace = countdown(seconds), with_grace(seconds)
+    def _insert(self, call: Callable[[Table, Any], Array], timeout: float | None) -> Array:
+        deadline = Deadline.given(timeout)
         shard = self._parts.route(lane_key(self._parts.key, next(self._inserts)))
         try:
-            return with_shard(call(shard.table(left()), left()), shard.number)
+            return with_shard(shard.call(deadline, call), shard.number)
         except StoreError as error:
-            self._parts.is_lost(shard, error, grace())  # the next call goes elsewhere then
+            self._parts.is_lost(shard, error, deadline)  # the next call goes elsewhere then
             raise
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -146,38 +148,44 @@ class ShardedTable(Table):
             source.check_replace(terms.n, replace)
             if out is not None:
                 check_out(out, terms.n)
-            return sample_by_mass(source, terms, source.beta() if beta is None else beta, out)
-        seconds = check_timeout(timeout)
-        shard, left, grace = self._parts.own(), countdown(seconds), with_grace(seconds)
+            return sample_by_mass(source, terms, beta, out)
         options: dict[str, Any] = {"columns": columns, "out": out, "replace": replace}
+        shard, deadline = self._parts.own(), Deadline.given(timeout)
         try:
-            batch = shard.table(left()).sample(n, timeout=left(), min_n=min_n, linger=linger, **options)
+            batch = shard.call(
+                deadline,
+                lambda table, within: table.sample(n, timeout=within, min_n=min_n, linger=linger, **options),
+            )
         except StoreError as error:
-            self._parts.is_lost(shard, error, grace())  # a node without a shard of its own draws from another one then
+            self._parts.is_lost(shard, error, deadline)  # a node without a shard of its own draws from another one then
             raise
-        return of_whole(self._parts, shard, batch, self._parts.chances_here().beta if beta is None else beta)
+        chances = self._parts.chances_here(deadline)
+        return of_whole(self._parts, shard, batch, chances.beta if beta is None else beta, chances)
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         wanted = key_array(keys)
         places = shards_of(wanted)
         self._check_places(wanted, places)
+        deadline, asked = Deadline(_CALL_SECONDS), self._with_some(places)
         found: list[tuple[int, Batch]] = []
         order: list[Array] = []
-        for shard in self._parts.shards:
+        for shard, step in deadline.steps(
+            asked or self._parts.shards[:1]
+        ):  # of no keys one says which outputs there are
             at = np.flatnonzero(places == shard.number)
-            if len(at) or not (found or len(wanted)):  # of no keys one shard says which outputs there are
-                mine = plain(wanted[at])
-                batch = self._unless_lost(shard, partial(_peek, keys=mine, columns=columns))
-                found.append((shard.number, empty_batch(mine) if batch is None else batch))
-                order.append(at)
+            mine = plain(wanted[at])
+            batch = self._unless_lost(shard, step, partial(_peek, keys=mine, columns=columns))
+            found.append((shard.number, empty_batch(mine) if batch is None else batch))
+            order.append(at)
         whole = reordered(join(_alike(found)), np.argsort(np.concatenate(order)))
-        return self._weighed(whole, self._parts.chances_here() if not self._parts.by_mass else None)
+        return self._weighed(whole, deadline)
 
-    def _weighed(self, batch: Batch, chances: Chances | None) -> Batch:
+    def _weighed(self, batch: Batch, deadline: Deadline) -> Batch:
         """With the probabilities that a draw would have now."""
         if not has_chances(self._parts.settings.sampler):
             return batch
-        now = chances or by_mass(self._parts.answers.newest())
+        parts = self._parts
+        now = by_mass(parts.answers.newest(deadline=deadline)) if parts.by_mass else parts.chances_here(deadline)
         if isinstance(now, Chances):
             weigh(batch, now.shares[shards_of(batch.keys)], now.beta, 0.0 if self._parts.by_mass else now.least)
         return batch
@@ -186,9 +194,8 @@ class ShardedTable(Table):
         """As `Table.keys`, shard by shard: oldest first in each."""
         first = config.count("start", start, minimum=0)
         most = None if n is None else config.count("n", n, minimum=0)
-        left = countdown(check_timeout(timeout))
-        parts = [(shard, shard.table(left()).keys(timeout=left())) for shard in self._parts.shards]
-        found = np.concatenate([with_shard(keys, shard.number) for shard, keys in parts])
+        steps = Deadline.given(timeout).steps(self._parts.shards)
+        found = np.concatenate([with_shard(shard.call(step, _keys), shard.number) for shard, step in steps])
         return found[first:] if most is None else found[first : first + most]
 
     def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
@@ -204,20 +211,18 @@ class ShardedTable(Table):
         )
 
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        left, found = countdown(check_timeout(timeout)), []
-        for shard in self._parts.shards:
-            found.append((shard.number, shard.table(left()).evicted(timeout=left())))
-        return _Gone(found)
+        steps = Deadline.given(timeout).steps(self._parts.shards)
+        return _Gone([(shard.number, shard.call(step, _evicted)) for shard, step in steps])
 
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
         leaves = flatten(values)
         wanted = key_array(keys)
 
-        def call(table: Table, at: Array, own: Array, left: float | None) -> int:
+        def call(table: Table, at: Array, own: Array, within: Any) -> int:
             mine = unflatten(
                 {name: leaf[at] if hasattr(leaf, "shape") else np.asarray(leaf)[at] for name, leaf in leaves.items()}
             )
-            return table.update(own, mine, row=row, timeout=left)
+            return table.update(own, mine, row=row, timeout=within)
 
         return self._by_key("update", wanted, timeout, call, skips=False)
 
@@ -228,14 +233,14 @@ class ShardedTable(Table):
         if wrong := given[~(np.isfinite(given) & (given >= 0))][:1].tolist():
             raise ValueError(f"priority {wrong[0]} is no finite number of at least 0; nothing was changed")
 
-        def call(table: Table, at: Array, own: Array, left: float | None) -> int:
-            return table.update_priorities(own, given[at], timeout=left)
+        def call(table: Table, at: Array, own: Array, within: Any) -> int:
+            return table.update_priorities(own, given[at], timeout=within)
 
         return self._by_key("update_priorities", wanted, timeout, call, skips=True)
 
     def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
-        def call(table: Table, at: Array, own: Array, left: float | None) -> int:
-            return table.delete(own, timeout=left)
+        def call(table: Table, at: Array, own: Array, within: Any) -> int:
+            return table.delete(own, timeout=within)
 
         return self._by_key("delete", key_array(keys), timeout, call, skips=False)
 
@@ -244,30 +249,33 @@ class ShardedTable(Table):
         what: str,
         keys: Array,
         timeout: float | None,
-        call: Callable[[Table, Array, Array, float | None], int],
+        call: Callable[[Table, Array, Array, Any], int],
         *,
         skips: bool,
     ) -> int:
         """The sum of what a call returns for the keys of each shard; `skips`: it leaves out shards that are lost."""
-        seconds = check_timeout(timeout)
-        left, grace, places, done = countdown(seconds), with_grace(seconds), shards_of(keys), 0
+        deadline, places, answers, done = Deadline.given(timeout), shards_of(keys), self._parts.answers, 0
         failed: StoreError | None = None
         self._check_places(keys, places)
         if skips:
-            self._parts.answers.newest()
-        for shard in self._parts.shards:
+            answers.newest(deadline=deadline.step(2))
+        asked = sorted(self._with_some(places), key=answers.is_silent)
+        for shard, step in deadline.steps([each for each in asked if not (skips and answers.is_silent(each))]):
             at = np.flatnonzero(places == shard.number)
-            if not len(at) or (skips and self._parts.answers.is_silent(shard)):
-                continue
             try:
-                done += call(shard.table(left()), at, plain(keys[at]), left())
+                done += shard.call(step, partial(_of_some, call, at, plain(keys[at])))
             except StoreError as error:
                 if skips:
-                    self._parts.skip_lost(shard, error, what, grace())
+                    self._parts.skip_lost(shard, error, what, step)
                 failed = error if failed is None and not skips else failed
         if failed is not None:
             raise failed
         return done
+
+    def _with_some(self, places: Array) -> list[Shard]:
+        """The shards with these numbers."""
+        numbers = set(np.unique(places).tolist())
+        return [shard for shard in self._parts.shards if shard.number in numbers]
 
     def _check_places(self, keys: Array, places: Array) -> None:
         if wrong := keys[places >= len(self._parts.shards)][:3].tolist():
@@ -278,12 +286,12 @@ class ShardedTable(Table):
     # -- changing -----------------------------------------------------------------------------------------------
 
     def reset(self, *, timeout: float | None = 60) -> None:
-        self._parts.each(check_timeout(timeout), lambda table, left: table.reset(timeout=left))
+        self._parts.each(Deadline.given(timeout), lambda table, within: table.reset(timeout=within))
 
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
         """As `Table.resize`: each shard gets its part. If one refuses, others may have changed."""
         part = part_of(config.count("capacity", capacity, minimum=1), len(self._parts.shards))
-        self._parts.each(check_timeout(timeout), lambda table, left: table.resize(part, timeout=left))
+        self._parts.each(Deadline.given(timeout), lambda table, within: table.resize(part, timeout=within))
 
     def configure(
         self,
@@ -301,12 +309,12 @@ class ShardedTable(Table):
             limiter = divided(check_limiter(limiter), len(self._parts.shards))
         options = {"limiter": limiter, "alpha": alpha, "beta": beta, "max_staleness": max_staleness}
         self._parts.each(
-            check_timeout(timeout),
-            lambda table, left: table.configure(**options, timeout=left),  # type: ignore[arg-type]
+            Deadline.given(timeout),
+            lambda table, within: table.configure(**options, timeout=within),  # type: ignore[arg-type]
         )
 
     def finish(self, *, timeout: float | None = 60) -> None:
-        self._parts.each(check_timeout(timeout), lambda table, left: table.finish(timeout=left))
+        self._parts.each(Deadline.given(timeout), lambda table, within: table.finish(timeout=within))
 
     def stats(self) -> ShardedStats:
         """As `Table.stats`, of all shards that answer, together: counts and bytes are sums.
@@ -356,20 +364,32 @@ class ShardedTable(Table):
 
     # -- shards -------------------------------------------------------------------------------------------------
 
-    def _unless_lost(self, shard: Shard, call: Callable[[Table], T]) -> T | None:
+    def _unless_lost(self, shard: Shard, deadline: Deadline, call: Callable[[Table, Any], T]) -> T | None:
         """What a call of a shard returns; None: it is lost."""
         if self._parts.answers.is_silent(shard):
             return None
         try:
-            return call(shard.table(_CALL_SECONDS))
+            return shard.call(deadline, call)
         except StoreError as error:
-            if not self._parts.is_lost(shard, error):
+            if not self._parts.is_lost(shard, error, deadline):
                 raise
             return None
 
 
-def _peek(table: Table, keys: Array, columns: str | Iterable[str] | None) -> Batch:
-    return table.peek(keys, columns=columns)
+def _peek(table: Table, within: Any, keys: Array, columns: str | Iterable[str] | None) -> Batch:
+    return peek_within(table, keys, columns, within)
+
+
+def _keys(table: Table, within: Any) -> Array:
+    return table.keys(timeout=within)
+
+
+def _evicted(table: Table, within: Any) -> Iterator[int]:
+    return table.evicted(timeout=within)
+
+
+def _of_some(call: Callable[[Table, Array, Array, Any], int], at: Array, own: Array, table: Table, within: Any) -> int:
+    return call(table, at, own, within)
 
 
 class _Gone:

@@ -12,18 +12,18 @@ import numpy as np
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError, WriterClosed
-from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.joined import ShardItems
 from di_store.cluster.shards.lanes import Lanes
-from di_store.cluster.shards.parts import Parts, with_grace
+from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.taking import LaneValues, priority_behind, rows_behind
 from di_store.remote.client import CONNECT_SECONDS
 from di_store.remote.table import writer_within
+from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
+from di_store.replay.table import Table
 from di_store.replay.writer import CLOSE_SECONDS, Writer
 from di_store.replay.writer_stream import BUSY, LATER
-from di_store.runtime.waits import check_timeout, countdown
 
 F = TypeVar("F", bound=Callable[..., Any])
 Part = tuple[int, Array]
@@ -62,26 +62,30 @@ class ShardWriter(Writer):
         self._why: StoreError | None = None
         self._owner = 0
         self._inside = False
-        parts.answers.last()  # lanes are not given to those that do not answer
+        deadline = Deadline(CONNECT_SECONDS)
+        parts.answers.last(deadline)  # lanes are not given to those that do not answer
         self._lanes = Lanes(parts, self._count or 1, autoreset_mode(autoreset))
-        self._open_all()
+        self._open_all(deadline)
 
-    def _open_all(self) -> None:
+    def _open_all(self, deadline: Deadline) -> None:
         """The writers of all shards that have a lane: learners see that somebody writes."""
         while missing := set(np.unique(self._lanes.at).tolist()) - self._writers.keys():
-            for number in missing:
+            for number, step in deadline.steps(sorted(missing)):
                 try:
-                    self._opened(number, CONNECT_SECONDS)
+                    self._opened(number, step)
                 except StoreError as error:
-                    if not self._lose_if_gone(number, error) or self._lanes.all_lost():
+                    if not self._lose_if_gone(number, error, step) or self._lanes.all_lost():
                         raise
 
-    def _opened(self, number: int, seconds: float | None) -> Writer:
+    def _opened(self, number: int, deadline: Deadline) -> Writer:
         """The writer of a shard."""
         found = self._writers.get(number)
         if found is None:
-            table = self._parts.shards[number].table(seconds)
-            found = self._writers[number] = writer_within(table, seconds, self._count, self._autoreset)
+
+            def opened(table: Table, within: Any) -> Writer:
+                return writer_within(table, within, self._count, self._autoreset)
+
+            found = self._writers[number] = self._parts.shards[number].call(deadline, opened)
         return found
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -98,7 +102,7 @@ class ShardWriter(Writer):
         timeout: float | None = None,
     ) -> Any:
         given = {"next": next, "final": final, "priority": priority}
-        return self._write("append", step, given, lane, check_timeout(timeout), None)
+        return self._write("append", step, given, lane, Deadline.given(timeout), None)
 
     @_alone
     def extend(
@@ -117,7 +121,7 @@ class ShardWriter(Writer):
         if total == 0:
             raise ValueError("extend() needs at least one row")
         given = {"next": next, "final": final, "priority": priority}
-        return self._write("extend", steps, given, lane, check_timeout(timeout), total)
+        return self._write("extend", steps, given, lane, Deadline.given(timeout), total)
 
     @_alone
     def end_episode(
@@ -129,11 +133,11 @@ class ShardWriter(Writer):
         values = LaneValues(len(which), rows=False)
         single = self._is_single(lane)
 
-        def end(writer: Writer, positions: Array, left: float | None) -> Any:
+        def end(writer: Writer, positions: Array, within: Any) -> Any:
             mine = final if single or len(positions) == len(which) else values.final(final, positions, every)
-            return writer.end_episode(mine, self._named(lane, which, positions), discard, timeout=left)
+            return writer.end_episode(mine, self._named(lane, which, positions), discard, timeout=within)
 
-        items, lost = self._over_shards("end_episode", which, check_timeout(timeout), end)
+        items, lost = self._over_shards("end_episode", which, Deadline.given(timeout), end)
         self._lanes.begin(which)
         if lost is not None:
             raise lost
@@ -141,29 +145,26 @@ class ShardWriter(Writer):
 
     @_alone
     def flush(self, *, timeout: float | None = 60) -> None:
-        seconds = check_timeout(timeout)
-        left, grace = countdown(seconds), with_grace(seconds)
         failed: StoreError | None = None
-        for number in list(self._writers):
+        for number, step in Deadline.given(timeout).steps(list(self._writers)):
             try:
-                self._writers[number].flush(timeout=left())
+                self._writers[number].flush(timeout=self._parts.shards[number].within(step))
             except StoreError as error:
                 failed = failed or error
-                self._lose_if_gone(number, error, grace())
+                self._lose_if_gone(number, error, step)
         if failed is not None:
             raise failed
 
     def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
         if self._why is None:
-            self._close_now(check_timeout(timeout))
+            self._close_now(Deadline.given(timeout))
 
     @_alone
-    def _close_now(self, seconds: float | None) -> None:
-        left = countdown(seconds)
+    def _close_now(self, deadline: Deadline) -> None:
         failed: StoreError | None = None
-        for writer in self._writers.values():
+        for (number, writer), step in deadline.steps(list(self._writers.items())):
             try:
-                writer.close(timeout=left())
+                writer.close(timeout=self._parts.shards[number].timeout(step))
             except StoreError as error:
                 failed = failed or error
         self._why = WriterClosed("this writer was closed")
@@ -198,15 +199,15 @@ class ShardWriter(Writer):
         return lane if self._is_single(lane) or len(positions) == len(which) == self._count else which[positions]
 
     def _write(
-        self, method: str, step: Any, given: dict[str, Any], lane: Any, seconds: float | None, total: int | None
+        self, method: str, step: Any, given: dict[str, Any], lane: Any, deadline: Deadline, total: int | None
     ) -> Any:
         which = self._which(lane)
         ends = self._lanes.ends(step, len(which), total)
         values = LaneValues(len(which), rows=total is not None)
-        single, left = self._is_single(lane), countdown(seconds)
+        single = self._is_single(lane)
         ended: Array = np.atleast_1d(ends.any(axis=0))
 
-        def write(writer: Writer, positions: Array, left: float | None) -> Any:
+        def write(writer: Writer, positions: Array, within: Any) -> Any:
             mine, part = step, given
             if not single and len(positions) < len(which):
                 mine = values.steps(step, positions)
@@ -216,12 +217,12 @@ class ShardWriter(Writer):
                     "priority": values.priority(given["priority"], positions),
                 }
             named = self._named(lane, which, positions)
-            found = getattr(writer, method)(mine, lane=named, timeout=left, **part)
+            found = getattr(writer, method)(mine, lane=named, timeout=within, **part)
             self._lanes.wrote(which[positions], ends[:, positions])
             return found
 
         cut = self._lanes.is_cut(which)
-        items, lost = self._over_shards(method, which, seconds, write)
+        items, lost = self._over_shards(method, which, deadline, write)
         for position, first in self._drop(which, cut | self._lanes.is_cut(which), ends):
             behind = {
                 "next": given["next"] if single else rows_behind(given["next"], first, position),
@@ -229,7 +230,7 @@ class ShardWriter(Writer):
                 "priority": priority_behind(given["priority"], first, position),
             }
             rows = step[first:] if single and self._parts.settings.opaque else rows_behind(step, first, position)
-            more = self._write(method, rows, behind, int(which[position]), left(), len(ends) - first)
+            more = self._write(method, rows, behind, int(which[position]), deadline, len(ends) - first)
             items = ShardItems([*items.parts, *more.parts])
         if lost is not None:
             raise lost
@@ -251,20 +252,20 @@ class ShardWriter(Writer):
         self,
         method: str,
         which: Array,
-        seconds: float | None,
-        call: Callable[[Writer, Array, float | None], Any],
+        deadline: Deadline,
+        call: Callable[[Writer, Array, Any], Any],
     ) -> tuple[ShardItems, Exception | None]:
         """What a call of each shard's writer has made, and the error of shards that are gone."""
-        left, grace = countdown(seconds), with_grace(seconds)
         found: list[tuple[int, Items]] = []
         written: list[Array] = []
         lost: StoreError | None = None
-        for number, positions in self._in_order(self._lanes.groups(which)):
+        for (number, positions), step in deadline.steps(self._in_order(self._lanes.groups(which))):
             try:
-                found.append((number, call(self._opened(number, left()), positions, left())))
+                writer = self._opened(number, step)
+                found.append((number, call(writer, positions, self._parts.shards[number].within(step))))
                 written.append(which[positions])
             except (StoreError, ValueError, TypeError) as error:
-                if isinstance(error, StoreError) and self._lose_if_gone(number, error, grace()):
+                if isinstance(error, StoreError) and self._lose_if_gone(number, error, step):
                     lost = lost or error
                     continue
                 raise _partly(method, error, written) from None
@@ -277,10 +278,10 @@ class ShardWriter(Writer):
         answers, shards = self._parts.answers, self._parts.shards
         return sorted(groups, key=lambda group: answers.is_silent(shards[group[0]]))
 
-    def _lose_if_gone(self, number: int, error: StoreError, within: float = LOOK_SECONDS) -> bool:
+    def _lose_if_gone(self, number: int, error: StoreError, deadline: Deadline) -> bool:
         """Whether a call has failed because the shard is gone; its lanes go elsewhere then."""
         shard = self._parts.shards[number]
-        if getattr(error, "may_be_done", False) or not self._parts.is_lost(shard, error, within):
+        if getattr(error, "may_be_done", False) or not self._parts.is_lost(shard, error, deadline):
             return False
         self._writers.pop(number, None)
         self._lanes.lose(number)

@@ -1,0 +1,186 @@
+"""Calls of tables in parts whose agents are stopped, or whose nodes are lost: all shards share one deadline."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+from pains import until
+
+import di_store
+from cluster.nodes import Node, cluster_nodes, stopped
+from cluster.shards import filled, step
+from di_store import cluster
+from di_store.base.errors import StoreError
+from di_store.cluster.shards import table as tables
+from di_store.cluster.shards import writer as writers
+from di_store.cluster.store import ClusterStore
+from di_store.remote.waiting import GRACE_SECONDS, Deadline
+
+SECONDS = 1.0
+MOST_SECONDS = SECONDS + GRACE_SECONDS + 0.7
+"""What a call may take on a busy machine: less than if two shards had a second of grace each."""
+ATTEMPTS = 4
+"""The best of them ends in time: other programs may hold up one. Each has a handle that knows of no silence."""
+LANES = 48  # so many that each shard has some
+
+Call = Callable[[], Any]
+CALLS: dict[str, Callable[[Any, Any], Call]] = {
+    "insert": lambda table, keys: lambda: inserted(table.insert, step(1)),
+    "extend": lambda table, keys: lambda: inserted(table.extend, step(np.arange(3))),
+    "sample": lambda table, keys: lambda: table.sample(300, timeout=SECONDS),
+    "next": lambda table, keys: table.loader(300, timeout=SECONDS).__next__,
+    "next now": lambda table, keys: table.loader(300, timeout=SECONDS, prefetch=0).__next__,
+    "keys": lambda table, keys: lambda: table.keys(timeout=SECONDS),
+    "evicted": lambda table, keys: lambda: table.evicted(timeout=SECONDS),
+    "peek": lambda table, keys: lambda: table.peek(keys),
+    "update": lambda table, keys: lambda: table.update(keys, {"n": np.ones(len(keys), np.int64)}, timeout=SECONDS),
+    "update_priorities": lambda table, keys: lambda: table.update_priorities(keys, np.ones(len(keys)), timeout=SECONDS),
+    "delete": lambda table, keys: lambda: table.delete(keys, timeout=SECONDS),
+    "reset": lambda table, keys: lambda: table.reset(timeout=SECONDS),
+    "resize": lambda table, keys: lambda: table.resize(6000, timeout=SECONDS),
+    "configure": lambda table, keys: lambda: table.configure(limiter=di_store.MinSize(2), timeout=SECONDS),
+    "finish": lambda table, keys: lambda: table.finish(timeout=SECONDS),
+    "stats": lambda table, keys: table.stats,
+    "len": lambda table, keys: lambda: len(table),
+    "writer": lambda table, keys: lambda: table.writer(lanes=LANES),
+    "append": lambda table, keys: written(table, lambda writer: writer.append(step(np.arange(LANES)), timeout=SECONDS)),
+    "append some": lambda table, keys: written(table, appended_twice),
+    "append rows": lambda table, keys: written(
+        table, lambda writer: writer.extend(step(np.ones((3, LANES))), timeout=SECONDS)
+    ),
+    "end_episode": lambda table, keys: written(table, lambda writer: writer.end_episode(timeout=SECONDS)),
+    "flush": lambda table, keys: written(table, lambda writer: writer.flush(timeout=SECONDS)),
+    "close": lambda table, keys: written(table, lambda writer: writer.close(timeout=SECONDS)),
+}
+
+
+def inserted(insert: Callable[..., Any], value: Any) -> None:
+    """Until it meets a shard that does not answer: the call goes to one."""
+    for _ in range(40):
+        began = time.monotonic()
+        insert(value, timeout=SECONDS)
+        assert time.monotonic() - began < MOST_SECONDS
+
+
+def written(table: Any, call: Callable[[Any], Any]) -> Call:
+    """A call of a writer of all shards, which has rows on their way by then."""
+    writer = table.writer(lanes=LANES)
+    writer.append(step(np.arange(LANES)))
+    writer.flush()
+
+    def made() -> None:
+        writer.append(step(np.arange(LANES)))
+        call(writer)
+
+    return made
+
+
+def appended_twice(writer: Any) -> None:
+    """What a failed call leaves behind holds up the next one no longer."""
+    with suppress(StoreError):
+        writer.append(step(np.arange(LANES // 2)), lane=np.arange(LANES // 2), timeout=0)
+    writer.append(step(np.arange(LANES)), timeout=0)
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[list[Node]]:
+    """Three; the last test loses two of them."""
+    with cluster_nodes(f"d-{uuid.uuid4().hex[:12]}", 3, "--memory", "64MiB") as running:
+        yield running
+
+
+@pytest.fixture
+def store(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterStore]:
+    """The first node's. Calls without a timeout of their own have a second too."""
+    monkeypatch.setattr(tables, "_CALL_SECONDS", SECONDS)
+    monkeypatch.setattr(writers, "CONNECT_SECONDS", SECONDS)
+    with cluster.attach(nodes[0].name) as made:
+        until(lambda: len(made.nodes()) == len(nodes), "all nodes to be seen")
+        yield made
+
+
+def seconds_of(call: Call) -> float:
+    began = time.monotonic()
+    with suppress(StoreError):
+        call()
+    return time.monotonic() - began
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_call_ends_by_its_deadline_and_a_second(store: ClusterStore, nodes: list[Node], name: str) -> None:
+    """Two of three agents are stopped."""
+    keys = filled(store, "t", [100, 100, 100], draw="mass")[1]
+    calls = [CALLS[name](store.table("t"), keys) for _ in range(ATTEMPTS)]
+    took: list[float] = []
+    with stopped(nodes[1].agent, nodes[2].agent):
+        while len(took) < ATTEMPTS and (not took or took[-1] > MOST_SECONDS):
+            took.append(seconds_of(calls[len(took)]))
+    calls.clear()
+    store.drop_table("t", timeout=60)
+    assert took[-1] <= MOST_SECONDS, took
+
+
+def test_a_table_is_opened_without_shards_that_do_not_answer(store: ClusterStore, nodes: list[Node]) -> None:
+    """However many they are; calls open them later, within their own deadlines."""
+    filled(store, "t", [1, 1, 1], draw="mass")
+    of_others = np.array([1 << 56 | 99_999, 2 << 56 | 99_999], np.uint64)  # none of them is there
+    took: list[float] = []
+    with stopped(nodes[1].agent, nodes[2].agent):
+        while len(took) < ATTEMPTS and (not took or took[-1] > MOST_SECONDS):
+            took.append(seconds_of(lambda: store.table("t", timeout=SECONDS)))
+        tables = [store.table("t", timeout=0) for _ in range(ATTEMPTS)]
+        later: list[float] = []
+        while len(later) < ATTEMPTS and (not later or later[-1] > MOST_SECONDS):
+            later.append(seconds_of(lambda: tables[len(later)].delete(of_others, timeout=SECONDS)))
+    assert tables[0].delete(of_others, timeout=60) == 0
+    store.drop_table("t", timeout=60)
+    assert took[-1] <= MOST_SECONDS, took
+    assert later[-1] <= MOST_SECONDS, later
+
+
+def test_the_grace_is_divided_among_what_is_left() -> None:
+    call = Deadline(5.0)
+    first = call.step(4)
+    assert (first.timeout, first.grace, first.began) == (5.0, GRACE_SECONDS / 4, call.began)
+    call.count(5.4)
+    third, last = call.step(2), call.step(1)
+    assert third.left == last.left == 0
+    assert third.rest() == pytest.approx(0.3, abs=0.1)
+    assert last.rest() == pytest.approx(0.6, abs=0.1)
+    assert not last.over()
+    call.count(6.0)
+    assert call.step(3).late()
+    assert call.step(3).rest() == 0
+    assert Deadline(None).step(3).rest() is None
+
+
+def test_a_part_of_a_step_ends_no_later() -> None:
+    call = Deadline(5.0)
+    assert (call.sooner(1.0).timeout, call.sooner(1.0).grace) == (1.0, GRACE_SECONDS)
+    call.count(4.7)
+    rest = call.sooner(1.0)
+    assert rest.timeout == pytest.approx(0.3, abs=0.1)
+    call.count(5.6)
+    late = call.sooner(1.0)
+    assert (late.timeout, late.left) == (0, 0)
+    assert late.grace == pytest.approx(0.4, abs=0.1)
+    assert Deadline(None).sooner(1.0).timeout == 1.0
+
+
+def test_nodes_that_are_lost(store: ClusterStore, nodes: list[Node]) -> None:
+    """The last test: nothing listens where two of three were."""
+    keys = filled(store, "t", [100, 100, 100], draw="mass")[1]
+    calls = {name: [made(store.table("t"), keys) for _ in range(2)] for name, made in CALLS.items()}
+    for node in nodes[1:]:
+        node.lose()
+    late = {}
+    for name, (first, second) in calls.items():
+        if seconds_of(first) > MOST_SECONDS and (took := seconds_of(second)) > MOST_SECONDS:
+            late[name] = took
+    assert not late
