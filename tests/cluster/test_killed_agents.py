@@ -1,10 +1,14 @@
-"""Agents that are killed or stopped beside clients: nothing acknowledged is lost, nothing comes twice."""
+"""Agents that are killed or stopped beside clients: nothing acknowledged is lost, nothing comes twice.
+
+With `-s` it prints how long clients waited for the next agent.
+"""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
+import statistics
 import threading
 import time
 from collections import Counter, deque
@@ -79,16 +83,31 @@ class Actor(threading.Thread):
         assert not self.is_alive()
 
 
+def serve_again(served: Node, store: di_store.Store) -> float:
+    """Kill the agent; seconds until a client's call is answered again."""
+    served.kill_agent()
+    began = time.monotonic()
+    store.table("t", timeout=30)
+    return time.monotonic() - began
+
+
+def show(kills: list[float]) -> None:
+    """What `pytest -s` prints of how long clients waited for the next agent."""
+    median = statistics.median(kills)
+    print(f"\n{len(kills)} kills of the agent, served again after {median:.2f} s (median), {max(kills):.2f} s (slowest)")
+
+
 def kill_often(served: Node, times: int, seed: int) -> None:
     """Kill the agent again and again; each time it serves again before the next one."""
     choice = random.Random(seed)
+    kills = []
     with served.connect() as store:
         for _ in range(times):
             table = store.table("t", timeout=60)
             grown = len(table) + choice.randrange(1, 400)
             until(partial(_has, table, grown), "more rows")
-            served.kill_agent()
-            store.table("t", timeout=30)
+            kills.append(serve_again(served, store))
+    show(kills)
 
 
 def _came(got: list[int], wanted: int, threads: list[threading.Thread]) -> bool:
@@ -165,11 +184,12 @@ def test_a_queue_gives_each_item_once(store_name: Names, count: Callable[[int, i
         for thread in threads:
             thread.start()
         choice = random.Random(5)
+        kills = []
         for _ in range(count(3, 100)):
             seen = len(got) + choice.randrange(1, 500)
             until(partial(_came, got, min(seen, total), threads), "items")
-            served.kill_agent()
-            store.table("t", timeout=30)
+            kills.append(serve_again(served, store))
+        show(kills)
         for thread in threads:
             thread.join(120)
         assert not any(thread.is_alive() for thread in threads)
