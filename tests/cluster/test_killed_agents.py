@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import statistics
 import threading
 import time
 from collections import Counter, deque
@@ -22,7 +21,7 @@ from pains import until
 
 import di_store
 
-from .nodes import Node, node, stop
+from .nodes import Node, node, show_kills, stop
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was started anew:RuntimeWarning")
 Names = Callable[[], str]
@@ -91,14 +90,8 @@ def serve_again(served: Node, store: di_store.Store) -> float:
     return time.monotonic() - began
 
 
-def show(kills: list[float]) -> None:
-    """What `pytest -s` prints of how long clients waited for the next agent."""
-    median = statistics.median(kills)
-    print(f"\n{len(kills)} kills of the agent, served again after {median:.2f} s (median), {max(kills):.2f} s (slowest)")
-
-
 def kill_often(served: Node, times: int, seed: int) -> None:
-    """Kill the agent again and again; each time it serves again before the next one."""
+    """Kill the agent again and again, each as soon as it serves: so that there are pauses before the next one."""
     choice = random.Random(seed)
     kills = []
     with served.connect() as store:
@@ -107,7 +100,7 @@ def kill_often(served: Node, times: int, seed: int) -> None:
             grown = len(table) + choice.randrange(1, 400)
             until(partial(_has, table, grown), "more rows")
             kills.append(serve_again(served, store))
-    show(kills)
+    show_kills(kills)
 
 
 def _came(got: list[int], wanted: int, threads: list[threading.Thread]) -> bool:
@@ -189,7 +182,7 @@ def test_a_queue_gives_each_item_once(store_name: Names, count: Callable[[int, i
             seen = len(got) + choice.randrange(1, 500)
             until(partial(_came, got, min(seen, total), threads), "items")
             kills.append(serve_again(served, store))
-        show(kills)
+        show_kills(kills)
         for thread in threads:
             thread.join(120)
         assert not any(thread.is_alive() for thread in threads)
