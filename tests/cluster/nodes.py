@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import statistics
 import subprocess
 import sys
 import time
@@ -132,6 +133,12 @@ def stopped(*pids: int) -> Iterator[None]:
     finally:
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+def show_kills(waited: list[float]) -> None:
+    """What `pytest -s` prints of so many kills of an agent: how many seconds clients waited for the next one."""
+    median, most = statistics.median(waited), max(waited)
+    print(f"\n{len(waited)} kills, served again after {median:.2f} s (median), {most:.2f} s (slowest)")
 
 
 @contextmanager

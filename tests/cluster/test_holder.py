@@ -16,13 +16,14 @@ from cli_run import command, run
 from pains import until
 
 import di_store
-from cluster.nodes import stop
+from cluster.nodes import show_kills, stop
 from cluster.served import TOKEN, ServedStore
 from di_store.agent import holder
 from di_store.agent.holder import Holder, Serving
 
 Serve = Callable[..., ServedStore]
 SERVED_AGAIN_SECONDS = 3.0
+YOUNG_SECONDS = 0.5  # one that dies sooner may be started again after a pause
 SLACK = 10  # of other programs on the machine
 
 
@@ -34,24 +35,29 @@ def gone(pid: int) -> bool:
         return True
 
 
-def test_a_killed_agent_is_replaced(serve: Serve) -> None:
-    """Clients go on with the same handles, and what the store holds is there."""
-    served = serve()
+def test_a_killed_agent_is_replaced(serve: Serve, count: Callable[[int, int], int]) -> None:
+    """Clients go on with the same handles, and what the store holds is there. `-s` prints how long they waited."""
+    served, kills = serve(), count(2, 200)
+    waited: list[float] = []
     with served.connect() as store:
         ref = store.put(np.arange(1000))
         store.create_table("t", capacity=9).insert({"x": 1.0})
-        for _ in range(2):
+        for _ in range(kills):
             (agent,) = served.agents()
+            began = time.monotonic()
+            until(lambda old=began + YOUNG_SECONDS: time.monotonic() > old, "an agent that is not young")
             began = time.monotonic()
             os.kill(agent, signal.SIGKILL)
             assert store.get(ref, timeout=60)[-1] == 999
-            assert time.monotonic() - began < SERVED_AGAIN_SECONDS * SLACK
+            waited.append(time.monotonic() - began)
+            assert waited[-1] < SERVED_AGAIN_SECONDS * SLACK
             assert len(store.table("t")) == 1
             assert served.agents() != [agent]
         assert di_store.attach(served.name).check() == []
     served.process.send_signal(signal.SIGTERM)
     errors = served.process.communicate(timeout=60)[1]
-    assert errors.count("the agent died; pid ") == 2
+    show_kills(waited)
+    assert errors.count("the agent died; pid ") == kills
     assert "Traceback" not in errors
 
 
@@ -180,9 +186,13 @@ def test_pauses_grow_and_are_forgotten(store_name: Callable[[], str], monkeypatc
         try:
             monkeypatch.setattr(holder.time, "monotonic", lambda: now[0])
 
-            def pause() -> float:
-                """Kill the agent; how long it takes until another one is started."""
-                os.kill(kept.agent_pid, signal.SIGKILL)
+            def pause(killed: bool = False) -> float:
+                """End the agent, or kill it; how long it takes until another one is started."""
+                assert kept._agent.stdin is not None
+                if killed:
+                    os.kill(kept.agent_pid, signal.SIGKILL)
+                else:
+                    kept._agent.stdin.close()
                 kept._agent.wait()
                 began = now[0]
                 while not kept.look():
@@ -193,7 +203,8 @@ def test_pauses_grow_and_are_forgotten(store_name: Callable[[], str], monkeypatc
             assert [pause() for _ in range(7)] == [0, 1, 2, 4, 8, 16, 16]
             now[0] += 6
             assert [pause() for _ in range(3)] == [0, 1, 2]
-            assert kept.restarts == 10
+            assert [pause(killed=True) for _ in range(3)] == [2, 2, 2], "clients wait for it"
+            assert kept.restarts == 13
         finally:
             monkeypatch.undo()
             kept.end()

@@ -1,4 +1,7 @@
-"""Agents that are killed or stopped beside clients: nothing acknowledged is lost, nothing comes twice."""
+"""Agents that are killed or stopped beside clients: nothing acknowledged is lost, nothing comes twice.
+
+With `-s` it prints how long clients waited for the next agent.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from pains import until
 
 import di_store
 
-from .nodes import Node, node, stop
+from .nodes import Node, node, show_kills, stop
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was started anew:RuntimeWarning")
 Names = Callable[[], str]
@@ -79,16 +82,25 @@ class Actor(threading.Thread):
         assert not self.is_alive()
 
 
+def serve_again(served: Node, store: di_store.Store) -> float:
+    """Kill the agent; seconds until a client's call is answered again."""
+    served.kill_agent()
+    began = time.monotonic()
+    store.table("t", timeout=30)
+    return time.monotonic() - began
+
+
 def kill_often(served: Node, times: int, seed: int) -> None:
-    """Kill the agent again and again; each time it serves again before the next one."""
+    """Kill the agent again and again, each as soon as it serves: so that there are pauses before the next one."""
     choice = random.Random(seed)
+    kills = []
     with served.connect() as store:
         for _ in range(times):
             table = store.table("t", timeout=60)
             grown = len(table) + choice.randrange(1, 400)
             until(partial(_has, table, grown), "more rows")
-            served.kill_agent()
-            store.table("t", timeout=30)
+            kills.append(serve_again(served, store))
+    show_kills(kills)
 
 
 def _came(got: list[int], wanted: int, threads: list[threading.Thread]) -> bool:
@@ -165,11 +177,12 @@ def test_a_queue_gives_each_item_once(store_name: Names, count: Callable[[int, i
         for thread in threads:
             thread.start()
         choice = random.Random(5)
+        kills = []
         for _ in range(count(3, 100)):
             seen = len(got) + choice.randrange(1, 500)
             until(partial(_came, got, min(seen, total), threads), "items")
-            served.kill_agent()
-            store.table("t", timeout=30)
+            kills.append(serve_again(served, store))
+        show_kills(kills)
         for thread in threads:
             thread.join(120)
         assert not any(thread.is_alive() for thread in threads)

@@ -165,6 +165,13 @@ DOORS = [
         " if False else 0.0",
         (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),
     ),
+    Mutant(
+        "killed-agents-come-back-late",
+        "door",
+        " if self._agent.returncode < 0 else ",
+        " if False else ",
+        (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),
+    ),
 ]
 
 INTERRUPTED = "tests/cluster/test_interrupted_writer.py"

@@ -34,6 +34,7 @@ END_SECONDS = 5.0
 """How long an agent may take to end."""
 _SOON_SECONDS = 0.3  # an agent that dies sooner than that is started again after a pause
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 16.0  # the next one, if that does not help, after twice as long
+_LONGEST_KILLED_SECONDS = 2.0  # the longest pause after one that was killed: it may have served, and clients wait
 
 
 class TlsFiles(NamedTuple):
@@ -163,7 +164,9 @@ class Holder:
             self._ended = True
             soon = now - self._began < _SOON_SECONDS and self.restarts
             # mutant: agents-are-started-again-and-again
-            self._pause = min(max(2 * self._pause, _PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS) if soon else 0.0
+            # mutant: killed-agents-come-back-late
+            longest = _LONGEST_KILLED_SECONDS if self._agent.returncode < 0 else _LONGEST_PAUSE_SECONDS
+            self._pause = min(max(2 * self._pause, _PAUSE_SECONDS), longest) if soon else 0.0
             self._next = now + self._pause
         if now < self._next:
             return False
