@@ -161,7 +161,7 @@ def test_what_puts_the_end_off() -> None:
     assert end < deadline.end == flowing_end(deadline), "it has begun to copy"
     waiting.heard()
     assert deadline.end == flowing_end(deadline), "the next step has a second too"
-    connection.moved = time.monotonic()
+    connection._sent_at = time.monotonic()
     waiting.tick()
     assert deadline.flowed == connection.moved, "a part of a message came"
     connection.close()

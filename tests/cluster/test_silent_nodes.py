@@ -16,9 +16,10 @@ from pains import Program, until
 from cluster.nodes import Node, cluster_nodes, stopped
 from cluster.test_cluster import TABLE, local, tables_of
 from di_store import cluster
-from di_store.base.errors import NodeUnavailable, StoreError, Timeout
+from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreError, Timeout
 from di_store.cluster import cluster as seen
 from di_store.cluster.store import ClusterStore
+from di_store.objects.refs import Ref
 from di_store.remote.address import Address
 
 SECONDS = 1.0
@@ -91,6 +92,27 @@ def test_an_object_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node
     with stopped(nodes[1].agent):
         assert "get of object" in failure(lambda: stores[0].get(ref, timeout=SECONDS), 2.7 * SECONDS).message
     assert stores[0].get(ref, timeout=20) == 1
+
+
+def test_an_object_that_nobody_knows(
+    stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The directory takes its second, and none is left for nodes that do not answer."""
+    everywhere, pause = stores[0]._cluster.others(fresh=True), threading.Event()
+    took: list[float] = []
+
+    def slowly() -> list[Any]:
+        pause.wait(SECONDS)
+        return everywhere
+
+    monkeypatch.setattr(stores[0]._cluster, "others", slowly)
+    with stopped(nodes[1].agent, nodes[2].agent):
+        while len(took) < 4 and (not took or took[-1] > 1.7 * SECONDS):
+            began = time.monotonic()
+            with pytest.raises(ObjectNotFound):
+                stores[0].get(Ref(bytes(20)), timeout=0.1)
+            took.append(time.monotonic() - began)
+    assert took[-1] <= 1.7 * SECONDS, took
 
 
 def test_a_loader_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:

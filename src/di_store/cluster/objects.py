@@ -35,7 +35,7 @@ from di_store.remote.bulk import ENGINE_BYTES
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
-from di_store.remote.waiting import GRACE_SECONDS
+from di_store.remote.waiting import GRACE_SECONDS, Deadline
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
@@ -90,14 +90,17 @@ class ClusterObjects:
 
     def _searched(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
         """An object whose id does not say where it lies. It is not copied: nobody could tell the copy from it."""
-        left = countdown(timeout)
+        deadline = Deadline(timeout)
         while True:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
-                return self._here.get(raw, left(), copy)
-            if (node := self._holder(raw, self._cluster.others())) is not None:
-                with self._cluster.links.calling(node, left()) as session:
-                    return RemoteObjects(session).get(raw, left(), copy)
-            seconds = left()
+                return self._here.get(raw, deadline.left, copy)
+            others = self._cluster.others()  # the directory may take a second
+            rest = deadline.rest()
+            look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
+            if (node := self._holder(raw, others, look)) is not None:
+                with self._cluster.links.calling(node, deadline.left) as session:
+                    return RemoteObjects(session).get(raw, deadline.left, copy)
+            seconds = deadline.left
             if seconds == 0:
                 raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
             time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
