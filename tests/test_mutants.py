@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from mutants.__main__ import failed
 from mutants.catalogue import MUTANTS
 from mutants.mutant import NATIVE, Mutant, marked_files
 
@@ -87,3 +88,14 @@ def test_the_command_lists_its_mutants_and_knows_no_others() -> None:
     wrong = subprocess.run([*command, "--list", "no-such"], capture_output=True, text=True, cwd=ROOT / "tests")
     assert wrong.returncode != 0
     assert "no-such" in wrong.stderr
+
+
+def test_tests_that_did_not_run_have_seen_nothing() -> None:
+    """Pytest ends with 4 or 5 then, as for a test that is not there: that would look as if each mutant was caught."""
+    assert failed(0, "3 passed") == []
+    assert failed(1, "FAILED tests/test_a.py::test_b - AssertionError\n") == ["test_a.py::test_b"]
+    assert failed(None, "") == ["pytest ended with None (hang)"]
+    assert failed(-11, "") == ["pytest ended with -11"]
+    for status in (4, 5):
+        with pytest.raises(SystemExit, match="no test"):
+            failed(status, "ERROR: not found: tests/test_a.py::test_b")

@@ -18,6 +18,8 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from queue import SimpleQueue
 
+import pytest
+
 from mutants.catalogue import MUTANTS
 from mutants.mutant import NATIVE, ROOT, Mutant, marked_files
 
@@ -140,13 +142,7 @@ class Copy:
             options += [] if every else ["-x"]
             command = [sys.executable, "-m", "pytest", *options, *ids]
             status, text = self.run(command, self.hang_seconds * (len(ids) + 2))
-            if status != 0:
-                named = [
-                    name.removeprefix("tests/")
-                    for name in re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
-                ]
-                hang = " (hang)" if status is None or "from pytest-timeout" in text else ""
-                found += [name + hang for name in named or [f"pytest ended with {status}"]]
+            found += failed(status, text)
         return ", ".join(found)
 
     def try_one(self, mutant: Mutant) -> str:
@@ -170,6 +166,21 @@ class Copy:
             raise SystemExit(words)
         if failed := self.failure(tests, every=True):
             raise SystemExit(f"the tree as it is fails: {failed}\n{self.log.read_text()[-3000:]}")
+
+
+def failed(status: int | None, text: str) -> list[str]:
+    """The tests that have failed, by the exit status of pytest and what it printed.
+
+    Raises:
+        SystemExit: pytest has not run them, which says nothing of the mutant.
+    """
+    if status == 0:
+        return []
+    if status in (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.NO_TESTS_COLLECTED):
+        raise SystemExit(f"pytest has run no test:\n{text[-3000:]}")
+    found = re.findall(r"^(?:FAILED|ERROR) (.+?)(?: - |$)", text, re.MULTILINE)
+    hang = " (hang)" if status is None or "from pytest-timeout" in text else ""
+    return [name.removeprefix("tests/") + hang for name in found or [f"pytest ended with {status}"]]
 
 
 def chosen(names: list[str]) -> list[Mutant]:
