@@ -36,12 +36,16 @@ def shell(command: str) -> None:
 
 
 class Place:
-    """A network namespace with one link, a store that is served in it, and a process that waits for versions."""
+    """A network namespace with one link to the bridge of `places`.
 
-    def __init__(self, at: int, mbit: float, memory: str) -> None:
+    Attributes:
+        address: of its end of the link, which is ``eth0`` in the namespace.
+    """
+
+    def __init__(self, at: int, mbit: float) -> None:
         self.name, self.address = f"dib{os.getpid() % 10000}-{at}", f"10.77.0.{at + 1}"
         bridge, link = f"dib{os.getpid() % 10000}", f"div{os.getpid() % 10000}-{at}"
-        self.link = link
+        self._link = link
         shell(f"ip netns add {self.name}")
         shell(f"ip link add {link} type veth peer name eth0 netns {self.name}")
         shell(f"ip link set {link} master {bridge} up")
@@ -52,48 +56,63 @@ class Place:
         shape = f"root tbf rate {mbit}mbit burst 256kb latency 50ms"
         shell(f"tc qdisc add dev {link} {shape}")
         shell(inside + f"tc qdisc add dev eth0 {shape}")
-        serve = ["-m", "di_store", "serve", self.name, "--memory", memory, "--listen", f"{self.address}:7370"]
-        self.holder = self._start(*serve, "--plaintext", "--json")
-        told = json.loads(self.read(self.holder))
-        self.served = told["address"]
-        self.process = self._start(os.path.abspath(__file__), "--role", self.name, "--at", self.served)
-        assert self.read(self.process) == "ready"
 
-    def _start(self, *command: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(
-            ["ip", "netns", "exec", self.name, sys.executable, *command],
+    def start(self, *words: str, quiet: bool = False, **environment: str) -> Process:
+        """A Python program in it. `quiet`: nobody sees what it says of errors."""
+        return Process(
+            ["ip", "netns", "exec", self.name, sys.executable, *words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL if "serve" in command else None,
+            stderr=subprocess.DEVNULL if quiet else None,
+            env={**os.environ, **environment},
             text=True,
         )
-
-    def read(self, process: subprocess.Popen[str]) -> str:
-        assert process.stdout is not None
-        return process.stdout.readline().strip()
-
-    def say(self, word: Any) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(word) + "\n")
-        self.process.stdin.flush()
-
-    def ask(self, word: Any) -> Any:
-        self.say(word)
-        return json.loads(self.read(self.process))
 
     def sent(self) -> tuple[int, int]:
         """Bytes that have gone in and out through the link."""
         found = []
         for each in ("tx_bytes", "rx_bytes"):
-            with open(f"/sys/class/net/{self.link}/statistics/{each}") as file:
+            with open(f"/sys/class/net/{self._link}/statistics/{each}") as file:
                 found.append(int(file.read()))
         return found[0], found[1]
 
     def end(self) -> None:
-        for each in (self.process, self.holder):
-            each.kill()
-            each.wait()
         subprocess.run(["ip", "netns", "del", self.name])
+
+
+class Process(subprocess.Popen[str]):
+    """A program that is told lines, and says lines."""
+
+    def read(self) -> str:
+        assert self.stdout is not None
+        return self.stdout.readline().strip()
+
+    def say(self, word: Any) -> None:
+        assert self.stdin is not None
+        self.stdin.write(json.dumps(word) + "\n")
+        self.stdin.flush()
+
+    def ask(self, word: Any) -> Any:
+        self.say(word)
+        return json.loads(self.read())
+
+    def end(self) -> None:
+        self.kill()
+        self.wait()
+
+
+class Node:
+    """A store that is served in a place, and a process that waits for versions."""
+
+    def __init__(self, place: Place, size: int, running: ExitStack) -> None:
+        self.place, memory = place, f"{max(64, 4 * size >> 20)}MiB"
+        serve = ["serve", place.name, "--memory", memory, "--listen", f"{place.address}:7370", "--plaintext", "--json"]
+        self.holder = place.start("-m", "di_store", *serve, quiet=True)
+        running.callback(self.holder.end)
+        self.served = json.loads(self.holder.read())["address"]
+        self.process = place.start(os.path.abspath(__file__), "--role", place.name, "--at", self.served)
+        running.callback(self.process.end)
+        assert self.process.read() == "ready"
 
 
 def role(name: str, address: str) -> None:
@@ -114,43 +133,49 @@ def role(name: str, address: str) -> None:
                 print(json.dumps(None if found is None else [found.version, time.monotonic()]), flush=True)
 
 
-def measure(places: list[Place], number: int, size: int, fault: str) -> tuple[float, float]:
+def most_sent(places: list[Place], before: list[tuple[int, int]]) -> int:
+    """Bytes that have gone through a link in one direction since then, of that with the most."""
+    pairs = zip(places, before, strict=True)
+    return max(now - was for each, old in pairs for now, was in zip(each.sent(), old, strict=True))
+
+
+def measure(nodes: list[Node], number: int, size: int, fault: str) -> tuple[float, float]:
     """Seconds until the last of the members that live had it, and the most bytes on a link, by those of the version."""
-    first, *members = places
+    first, *members = nodes
+    places = [each.place for each in nodes]
     before = [each.sent() for each in places]
-    version, began = first.ask({"publish": number, "bytes": size, "members": [each.served for each in members]})
+    order = {"publish": number, "bytes": size, "members": [each.served for each in members]}
+    version, began = first.process.ask(order)
     victim = members[0] if fault else None
     for each in members:
         if each is not victim:
-            each.say({"after": version - 1, "seconds": 120})
+            each.process.say({"after": version - 1, "seconds": 120})
     if victim is not None:
-        while victim.sent()[0] - before[1][0] < size / 2:
+        while victim.place.sent()[0] - before[1][0] < size / 2:
             time.sleep(0.005)
         found = subprocess.run(["pgrep", "-P", str(victim.holder.pid)], capture_output=True, text=True).stdout.split()
         for pid in found:  # the agent, and the one that waits to take its place: killed, another pair is started
             os.kill(int(pid), signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
-    ended = [json.loads(each.read(each.process))[1] for each in members if each is not victim]
+    ended = [json.loads(each.process.read())[1] for each in members if each is not victim]
     if fault == "stop" and victim is not None:
         for pid in found:
             os.kill(int(pid), signal.SIGCONT)
     if victim is not None:
-        assert victim.ask({"after": version - 1, "seconds": 120}) is not None
-    pairs = zip(places, before, strict=True)
-    most = max(now - was for each, old in pairs for now, was in zip(each.sent(), old, strict=True))
-    return max(ended) - began, most / size
+        assert victim.process.ask({"after": version - 1, "seconds": 120}) is not None
+    return max(ended) - began, most_sent(places, before) / size
 
 
 @contextmanager
-def places(count: int, mbit: float, size: int) -> Iterator[list[Place]]:
-    """So many nodes, and a bridge."""
+def places(count: int, mbit: float) -> Iterator[list[Place]]:
+    """So many places, and a bridge that connects them."""
     bridge = f"dib{os.getpid() % 10000}"
     shell(f"ip link add {bridge} type bridge")
-    shell(f"ip link set {bridge} up")
     with ExitStack() as stack:
         stack.callback(shell, f"ip link del {bridge}")
+        shell(f"ip link set {bridge} up")
         found = []
         for at in range(count):
-            found.append(Place(at, mbit, f"{max(64, 4 * size >> 20)}MiB"))
+            found.append(Place(at, mbit))
             stack.callback(found[-1].end)
         yield found
 
@@ -170,7 +195,8 @@ def main() -> None:
         return
     os.environ.setdefault("DI_STORE_TOKEN", os.urandom(16).hex())
     size = int(asked.megabytes * 1e6)
-    with places(asked.members + 1, asked.mbit, size) as nodes:
+    with places(asked.members + 1, asked.mbit) as found, ExitStack() as running:
+        nodes = [Node(each, size, running) for each in found]
         ratios = []
         for number in range(asked.rounds):
             one, _ = measure(nodes[:2], 2 * number, size, "")
