@@ -10,6 +10,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import shutil
+import signal
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ hypothesis.settings.load_profile(SCALE)
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set the folder before any test module is imported: a short path, since Unix sockets allow 107 bytes."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started this in the background
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if "DI_STORE_TEST_ROOT" not in os.environ:
         root = tempfile.mkdtemp(prefix="ds-")
         os.environ["DI_STORE_TEST_ROOT"] = root
@@ -70,8 +73,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
-    # Files whose tests mostly wait for other processes come first: at the end they would run alone.
-    items.sort(key=lambda item: (item.path.parent.name != "cluster", item.path.name != "test_ray.py"))
+    # Files whose tests mostly wait for other processes come first, then the longest: at the end they would run alone.
+    first = ("test_ray.py", "test_recipes.py", "test_examples.py", "test_demo.py")
+    items.sort(key=lambda item: (item.path.parent.name != "cluster", item.path.name not in first))
 
 
 @pytest.fixture(scope="session")
