@@ -77,6 +77,10 @@ BodyBuffer::~BodyBuffer() {
   if (spare_buffers.size() < kSpareBuffers) spare_buffers.push_back(std::move(memory_));
 }
 
+bool RowService::knows(const std::string& text) const {
+  return std::find(texts_.begin(), texts_.end(), text) != texts_.end();
+}
+
 void RowService::learn(std::string text, const RowForm& form, std::vector<u32> lanes) {
   if (texts_.size() == kMostForms) {
     texts_.erase(texts_.begin());
@@ -154,7 +158,7 @@ std::unique_ptr<Served> RowService::serve(Incoming& incoming, int socket, u64 mo
   const MaybeRelease release(true);
   const u64 until = os::coarse_ns() + kLookNs;
   try {
-    while (served->why == Stopped::kFrame) {
+    while (served->why == Stopped::kOther) {
       const bool some = served->calls != 0;
       if (served->calls >= kLookCalls || (some && os::coarse_ns() > until)) {
         served->why = Stopped::kLook;
@@ -196,7 +200,7 @@ std::unique_ptr<Served> serve(RowService& service, Receiving& incoming, int sock
 
 void bind_row_service(nb::module_& module) {
   nb::enum_<Stopped>(module, "Stopped", "Why a RowService has stopped.")
-      .value("FRAME", Stopped::kFrame)
+      .value("OTHER", Stopped::kOther)
       .value("LOOK", Stopped::kLook)
       .value("ROWS", Stopped::kRows)
       .value("TORN", Stopped::kTorn);
@@ -218,7 +222,9 @@ void bind_row_service(nb::module_& module) {
       .def(
           "learn",
           [](RowService& service, PyWriter& writer, const nb::bytes& text, const RowForm& form, nb::handle lane) {
-            service.learn(std::string(text.c_str(), text.size()), form, WriterRows(writer).require(form, lane));
+            std::string known(text.c_str(), text.size());
+            if (form.stride() > kBufferBytes || service.knows(known)) return;
+            service.learn(std::move(known), form, WriterRows(writer).require(form, lane));
           },
           nb::arg("writer"), nb::arg("text"), nb::arg("form"), nb::arg("lane").none(),
           nb::sig("def learn(self, writer: Writer, text: bytes, form: RowForm, lane: typing.Any) -> None"),

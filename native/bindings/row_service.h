@@ -16,14 +16,14 @@ namespace di::py {
 
 // Why `RowService::serve` has returned.
 enum class Stopped : u32 {
-  kFrame,  // what comes next is for the package
+  kOther,  // what comes next is for the package
   kLook,   // nothing: it is time to look after the writer
   kRows,   // a call has to wait, or was refused: `Served` has its message
   kTorn,   // what came is no message, or ended in the middle: the connection is of no use
 };
 
 struct Served {
-  Stopped why = Stopped::kFrame;
+  Stopped why = Stopped::kOther;
   u64 done = 0;                                               // the last call that was made
   u64 calls = 0;                                              // that were made, except those in `made`
   u64 acknowledged = 0;                                       // the last one that the client knows of
@@ -49,7 +49,9 @@ class RowService {
  public:
   RowService(PyWriter& writer, std::vector<u32> order) : writer_(writer), order_(std::move(order)) {}
 
-  // Rows of this form are made here from now on. text: RowRuns::of. lanes: those of each call, by number.
+  bool knows(const std::string& text) const;
+  // Rows of this form are made here from now on, until others have taken its place. text: RowRuns::of. lanes: those of
+  // each call, by number.
   void learn(std::string text, const RowForm& form, std::vector<u32> lanes);
   std::unique_ptr<Served> serve(net::Incoming& incoming, int socket, u64 most_bytes, u64 done, u64 epoch);
 

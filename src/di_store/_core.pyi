@@ -726,7 +726,7 @@ class RowPacker:
 class Stopped(enum.Enum):
     """Why a RowService has stopped."""
 
-    FRAME = 0
+    OTHER = 0
 
     LOOK = 1
 

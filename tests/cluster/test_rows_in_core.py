@@ -27,7 +27,7 @@ from di_store.wire.rows import Acknowledgement, Record, Records
 from di_store.wire.values import call_of
 
 from . import messages
-from .messages import Sent, framed, joined
+from .messages import Sent, array, framed, joined
 
 SCHEMA = {
     "obs": di_store.Spec((5_000,), np.uint8),
@@ -68,7 +68,7 @@ def writing(lanes: int | None, **options: Any) -> Iterator[Writing]:
         arguments = {"tables": ["t"], "single": True, "lanes": lanes, "autoreset": None, "session": b"s" * 16}
         arguments.update(begins=True, acknowledged=0)
         meta, body = call_of("open_writer", "", arguments, once=False)
-        thread = threading.Thread(target=serve_writer, args=(talk, Message(Kind.CALL, 1, 0, meta, joined_array(body))))
+        thread = threading.Thread(target=serve_writer, args=(talk, Message(Kind.CALL, 1, 0, meta, array(joined(body)))))
         thread.start()
         try:
             answer = there.receive()
@@ -82,11 +82,6 @@ def writing(lanes: int | None, **options: Any) -> Iterator[Writing]:
             for each in list(peer.writers.values()):
                 each.end()
             thread.join(30)
-
-
-def joined_array(buffers: Any) -> Array:
-    """Buffers as a body comes."""
-    return np.frombuffer(bytearray(joined(buffers)), np.uint8)
 
 
 def frame(epoch: int, acknowledged: int, records: list[Record], body: bytes) -> bytes:

@@ -31,7 +31,7 @@ from di_store.replay.serving import (
 )
 from di_store.replay.writer import Writer
 from di_store.runtime import waits
-from di_store.wire.connection import PIECE_BYTES, Disconnected, Message
+from di_store.wire.connection import Disconnected, Message
 from di_store.wire.frame import Buffer, Kind, view
 from di_store.wire.handshake import decoded
 from di_store.wire.rows import Acknowledgement, Record, Records, RowReader, Run
@@ -41,7 +41,6 @@ KEPT_SECONDS = 30.0
 """How long a writer waits for its client to come back."""
 MAX_KEPT = 4096
 """Acknowledgements kept for a client that has not got them; its window is far smaller."""
-_MOST_FORMS = 8  # of rows that the core makes, as they come
 _AT_ONCE = 256  # rows that the core makes without looking for another thread
 
 
@@ -62,7 +61,6 @@ class WriterSession:
         self._opaque = False
         self._rows: RowReader | None = None
         self._service: RowService | None = None
-        self._known: deque[bytes] = deque(maxlen=_MOST_FORMS)  # what it makes
         self._done = 0  # the last call that was looked at
         self._last = 0  # the one that is being made
         self._epoch = 0
@@ -249,20 +247,16 @@ class WriterSession:
                 self._append(talk, Message(Kind.APPEND, 0, 0, served.meta, served.body), served.take_made())
             elif served.why == Stopped.TORN:
                 raise Disconnected("what came is no message, or ended in the middle")
-            elif served.why == Stopped.FRAME:
+            elif served.why == Stopped.OTHER:
                 return
 
     def _learn(self, record: Record, run: Run) -> None:
         """Have calls of this form made in the core from now on."""
         if record.method != "append" or record.priority is not None or run.plan.form is None:
             return
-        text = record.text()
-        if text in self._known or run.plan.stride > PIECE_BYTES:
-            return
         assert self._writer is not None
-        self._known.append(text)
         self._service = self._service or RowService(self._writer, self._order)
-        self._service.learn(text, run.plan.form, record.lane_array())
+        self._service.learn(record.text(), run.plan.form, record.lane_array())
 
     def _append(self, talk: Conversation, message: Message, begun: RowsMade | None = None) -> None:
         """Calls that the client does not wait for: made one by one, as they would have been there.

@@ -141,7 +141,7 @@ class RowService:
         self._native = _core.RowService(writer._open().opened(), order)
 
     def learn(self, text: bytes, form: _core.RowForm, lane: Any) -> None:
-        """Make calls of this form from now on: `text` is what a frame says of it."""
+        """Make calls of this form from now on: `text` is what a message says of it. A known or a large one is left."""
         self._native.learn(self._writer._open().opened(), text, form, lane)
 
     def serve(self, incoming: _core.Incoming, socket: int, most_bytes: int, done: int, epoch: int) -> _core.Served:
