@@ -52,11 +52,12 @@ def numbers(frames: np.ndarray) -> np.ndarray:
     return found
 
 
-def fill(table: di_store.Table, first: int = 0, count: int = ROWS, alone: bool = False) -> None:
-    """`alone`: no thread of this process does chores meanwhile."""
+def fill(table: di_store.Table, first: int = 0, count: int = ROWS, fault: str = "") -> None:
+    """`fault`: a point to stop at. No thread does chores then: one that stops would stop this one with its locks."""
     with table.writer() as writer:
-        if alone:
+        if fault:
             chores._stop()
+            _core.arm_fault(fault)
         for number in range(first, first + count):
             writer.append(row(number))
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store import Fifo, Uniform
+from di_store import Fifo, Uniform, _core
 from di_store.runtime import chores
 
 BYTES, BLOCK, CAPACITY = 28 << 10, 50, 1_000
@@ -29,11 +29,18 @@ def make(store: di_store.Store, remover: Any = None, capacity: int = CAPACITY) -
     return store.create_table("rows", capacity=capacity, lanes=1, remover=remover or Uniform(), compress=None)
 
 
-def fill(table: di_store.Table, first: int, count: int, timeout: float = 60, alone: bool = False) -> None:
-    """Rows whose bytes all follow from their numbers. `alone`: no thread of this process does chores meanwhile."""
+def fill(
+    table: di_store.Table, first: int, count: int, timeout: float = 60, alone: bool = False, fault: str = ""
+) -> None:
+    """Rows whose bytes all follow from their numbers.
+
+    `alone`: no thread of this process does chores meanwhile. `fault`: the same, with a point to stop at.
+    """
     with table.writer() as writer:
-        if alone:
+        if alone or fault:
             chores._stop()
+        if fault:
+            _core.arm_fault(fault)
         for number in range(first, first + count, BLOCK):
             numbers = np.arange(number, number + BLOCK)
             rows = np.repeat((numbers % 251).astype(np.uint8)[:, None], BYTES, 1)

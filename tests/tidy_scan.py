@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 FunctionDef = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@functools.cache
+def nodes_of(path: Path) -> tuple[ast.AST, ...]:
+    """All nodes of a module: many tests read them."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 def package_imports(path: Path, depth: int) -> set[str]:
@@ -16,7 +23,7 @@ def package_imports(path: Path, depth: int) -> set[str]:
     Imports inside functions and for type checkers count as all others.
     """
     names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names |= {name.name.partition(".")[2] for name in node.names if name.name.startswith("di_store.")}
         elif isinstance(node, ast.ImportFrom):
@@ -27,7 +34,7 @@ def package_imports(path: Path, depth: int) -> set[str]:
 def private_imports(path: Path) -> list[str]:
     """Names with an underscore in front that a module imports of di_store, or of a module of it that is so named."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
             names = [name.name for name in node.names]
         elif isinstance(node, ast.ImportFrom):
@@ -49,7 +56,7 @@ STANDARD = {"_replace", "_asdict", "_fields", "_getframe", "_exit"}
 def private_uses(path: Path) -> list[tuple[int, str]]:
     """Lines with an attribute that begins with one underscore, of another object than `self` or `cls`."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if not isinstance(node, ast.Attribute) or node.attr in STANDARD or not re.match(r"_[^_]", node.attr):
             continue
         if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
@@ -60,7 +67,7 @@ def private_uses(path: Path) -> list[tuple[int, str]]:
 def private_definitions(path: Path) -> set[str]:
     """Names with one underscore in front that a module defines: functions, fields of `self`, variables."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, (*FunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -86,7 +93,7 @@ def python_functions(path: Path) -> list[tuple[str, int]]:
     """Name and number of lines of every function, decorators and docstring included."""
     return [
         (node.name, (node.end_lineno or node.lineno) - node.lineno + 1)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, FunctionDef)
     ]
 
@@ -99,7 +106,7 @@ def python_classes(path: Path) -> list[tuple[str, set[str]]]:
     """Name and methods of every class: private ones, properties and those of the language too."""
     return [
         (node.name, {item.name for item in node.body if isinstance(item, FunctionDef)})
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.ClassDef)
     ]
 
@@ -107,7 +114,7 @@ def python_classes(path: Path) -> list[tuple[str, set[str]]]:
 def python_keywords(path: Path) -> list[tuple[str, int]]:
     """Name and number of keywords (arguments with a default or keyword-only) of public functions and constructors."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, FunctionDef) and (not node.name.startswith("_") or node.name == "__init__"):
             found.append((node.name, len(node.args.defaults) + len(node.args.kwonlyargs)))
         elif isinstance(node, ast.ClassDef) and "dataclass" in _decorators(node):
@@ -119,7 +126,7 @@ def python_keywords(path: Path) -> list[tuple[str, int]]:
 def sleeps_and_mocks(path: Path) -> list[tuple[int, str]]:
     """Lines that sleep through the time module, or import a mock."""
     found = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes_of(path):
         if isinstance(node, ast.Call) and ast.unparse(node.func) in ("time.sleep", "sleep"):
             found.append((node.lineno, ast.unparse(node)))
         elif isinstance(node, (ast.Import, ast.ImportFrom)) and re.search(r"\bmock\b", ast.unparse(node)):

@@ -19,6 +19,7 @@ from pains import until
 from ray.cluster_utils import Cluster
 
 import di_store
+from cluster.nodes import stopped
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
 from di_store.cluster import ray as cluster
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE
@@ -28,11 +29,13 @@ from di_store.remote.table import RemoteTable
 SCHEMA = {"x": di_store.Spec((4,), "float32"), "n": di_store.Spec((), "int64")}
 TABLE: dict[str, Any] = {"capacity": 10_000, "schema": SCHEMA, "lanes": 64}
 NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80_000_000}
+PATIENT = {"health_check_timeout_ms": 120_000}
+"""Of Ray: a raylet that gets no processor for long is not taken for dead. One that is killed refuses connections."""
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args=NODE)
+    made = Cluster(initialize_head=True, head_node_args={"_system_config": PATIENT, **NODE})
     for at in range(2):
         made.add_node(resources={f"node{at}": 100}, **NODE)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -243,7 +246,12 @@ def test_down_and_up_again(served: ClusterStore) -> None:
     one = actor(0)
     before = served.name, ray.get(one.name.remote())
     ref = served.put("old")
-    cluster.down()
+    with stopped(keeper_of(before[1])):
+        with pytest.raises(NodeUnavailable, match="nodes have not ended their stores"):
+            cluster.down(timeout=0.5)
+        assert any(each.name == before[1] for each in di_store.list_stores())
+    cluster.down()  # waits for what the first call has begun
+    assert not [each for each in di_store.list_stores() if each.name in before]
     with pytest.raises(ValueError, match="banana"):
         cluster.up(memory="banana")
     cluster.up(memory="96MiB")

@@ -104,9 +104,8 @@ def test_chores_outlive_an_error_of_a_file(store: di_store.Store) -> None:
 
 
 def stop_at(name: str, fault: str) -> None:
-    _core.arm_fault(fault + ":stop")
     with di_store.attach(name) as store:
-        fill(store.table("replay"), 0, 60_000, alone=True)  # no other thread holds a lock when it is stopped
+        fill(store.table("replay"), 0, 60_000, fault=fault + ":stop")
 
 
 def test_a_file_counts_before_it_is_there(store: di_store.Store, tmp_path: Path) -> None:

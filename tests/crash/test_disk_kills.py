@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_disk import fill, numbers
+from test_disk import fill, numbers, row
 
 import di_store
 from di_store import _core
+from di_store.runtime import chores
 
 SPAWN = mp.get_context("spawn")
 POINTS = (
@@ -33,14 +34,12 @@ CASES = [(point, None) for point in POINTS] + [(point, "auto") for point in PACK
 
 
 def write_until_killed(name: str, fault: str, first: int) -> None:
-    _core.arm_fault(fault)
-    with di_store.attach(name) as store:
-        table = store.table("replay")
-        for _ in range(20):
-            fill(
-                table, first, 20_000, alone=fault.endswith(":stop")
-            )  # else it may stop with the table's lock in another thread
-            first += 20_000
+    with di_store.attach(name) as store, store.table("replay").writer() as writer:
+        if fault.endswith(":stop"):
+            chores._stop()  # first: a thread that stops at the point would stop this one with whatever lock it has
+        _core.arm_fault(fault)
+        for number in range(first, first + 400_000):
+            writer.append(row(number))
 
 
 @pytest.mark.parametrize("stop", [False, True], ids=["killed", "stopped"])

@@ -14,7 +14,6 @@ import pytest
 from test_disk_forward import CAPACITY, disk, fill, make, numbers
 
 import di_store
-from di_store import _core
 from di_store.runtime import chores
 
 SPAWN = mp.get_context("spawn")
@@ -34,9 +33,8 @@ def store(tmp_path: Path) -> Iterator[di_store.Store]:
 
 
 def write(name: str, fault: str, first: int, count: int) -> None:
-    _core.arm_fault(fault)
     with di_store.attach(name) as store:
-        fill(store.table("rows"), first, count, alone=True)  # a stopped one holds no table's lock in another thread
+        fill(store.table("rows"), first, count, fault=fault)
 
 
 def started(*args: Any) -> Any:

@@ -49,6 +49,7 @@ class Links:
         self.versions: dict[str, int] | None = None
         """Of weights: as `Session.versions` of the store of this machine."""
         self._sessions: dict[str, RemoteSession] = {}
+        self._replaced: set[str] = set()  # UUIDs, which are never used again: threads only add to it
         self.closed = False
         self.begin()
         _links.add(self)
@@ -58,8 +59,8 @@ class Links:
         self._lock = threading.Lock()
         self._looks: dict[str, _Look] = {}
 
-    def session(self, address: str, timeout: float | None) -> RemoteSession:
-        """The session with whatever store is served at an address now.
+    def session(self, address: str, timeout: float | None, what: str | None = None) -> RemoteSession:
+        """The session with whatever store is served at an address now. `what`: the call that needs it, for errors.
 
         Raises:
             As `di_store.connect`.
@@ -69,7 +70,7 @@ class Links:
         if known is not None and _works(known):
             return known
         given = self.credentials
-        made = RemoteSession.connect(address, given.token, given.tls, given.allow_pickle, timeout)
+        made = RemoteSession.connect(address, given.token, given.tls, given.allow_pickle, timeout, what)
         made.abroad, made.near_versions = self.abroad, self.versions
         with self._lock:
             known = self._sessions.get(address)
@@ -102,31 +103,43 @@ class Links:
         """The node that is served at an address now."""
         return _node_of(self.session(address, timeout))
 
-    def of(self, node: Node, timeout: float | None) -> RemoteSession:
-        """The session with the store of a node.
+    def of(self, node: Node, timeout: float | None, what: str | None = None) -> RemoteSession:
+        """The session with the store of a node. `what`: the call that needs it, for errors.
 
         Raises:
             NodeUnavailable: it does not answer in time, or is gone: another store has taken its place.
         """
         left = countdown(timeout)
-        session = self.session(node.address, left())
+        session = self.session(node.address, left(), what)
         if session.link.welcome.uuid != node.uuid:
             # The known store may be the one that is gone, with `node` in its place: only a call tells.
             session = self.greeted(node.address, left())
             if session.link.welcome.uuid != node.uuid:
-                raise gone(node)
+                raise self._gone(node)
         return session
 
     @contextlib.contextmanager
-    def calling(self, node: Node, timeout: float | None) -> Iterator[RemoteSession]:
+    def calling(self, node: Node, timeout: float | None, what: str | None = None) -> Iterator[RemoteSession]:
         """As `of`, for the calls in the block: if one of them finds another store there, the node is gone too."""
-        session = self.of(node, timeout)
+        session = self.of(node, timeout, what)
         try:
             yield session
         except StoreClosed:
             if session.ended() or _works(session):
                 raise
-            raise gone(node) from None
+            raise self._gone(node) from None
+
+    def is_replaced(self, node: Node) -> bool:
+        """Whether a call has found another store in the node's place: the node will not come back. Asks nobody."""
+        return node.uuid in self._replaced
+
+    def _gone(self, node: Node) -> NodeUnavailable:
+        """The error of a node that will not come back."""
+        self._replaced.add(node.uuid)
+        return NodeUnavailable(
+            f"node {node.name} ({Address.parse(node.address).node}) is gone, and what lay in its memory with it",
+            remedy="drop_table() forgets tables that lay there",
+        )
 
     def all_at(self, addresses: list[str], timeout: float | None) -> list[Node]:
         """The nodes at these addresses that answer now, all asked at once.
@@ -183,11 +196,3 @@ def _works(session: RemoteSession) -> bool:
 def _node_of(session: RemoteSession) -> Node:
     welcome, where = session.link.welcome, session.link.address
     return Node(welcome.uuid, welcome.node, str(Address(where.host, where.port, welcome.store)))
-
-
-def gone(node: Node) -> NodeUnavailable:
-    """The error of a node that will not come back."""
-    return NodeUnavailable(
-        f"node {node.name} ({Address.parse(node.address).node}) is gone, and what lay in its memory with it",
-        remedy="drop_table() forgets tables that lay there",
-    )

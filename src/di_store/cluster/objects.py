@@ -31,7 +31,7 @@ from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
-from di_store.remote.bulk import ENGINE_BYTES
+from di_store.remote.bulk import ENGINE_BYTES, what
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
@@ -98,7 +98,7 @@ class ClusterObjects:
             rest = deadline.rest()
             look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
             if (node := self._holder(raw, others, look)) is not None:
-                with self._cluster.links.calling(node, deadline.left) as session:
+                with self._cluster.links.calling(node, deadline.left, what(raw)) as session:
                     return RemoteObjects(session).get(raw, deadline.left, copy)
             seconds = deadline.left
             if seconds == 0:
@@ -124,7 +124,7 @@ class ClusterObjects:
 
     def _from(self, node: Node, raw: bytes, left: Callable[[], float | None], copy: bool | None) -> Any:
         """Copy the object from a node into this store, and read it here."""
-        with self._cluster.links.calling(node, left()) as session:
+        with self._cluster.links.calling(node, left(), what(raw)) as session:
             return self._copied_from(session, raw, left, copy)
 
     def _copied_from(
@@ -176,7 +176,7 @@ class ClusterObjects:
             return False
         arguments = {"id": raw, "source": str(far.link.address), "timeout": left()}
         try:  # not repeated: an agent that dies of it is not to be killed again
-            return bool(own.call("copy_here", arguments, timeout=left(), what=f"get of object {raw.hex()}", once=True))
+            return bool(own.call("copy_here", arguments, timeout=left(), what=what(raw), once=True))
         except (NodeUnavailable, StoreClosed):
             return False
 
@@ -226,6 +226,8 @@ class ClusterObjects:
 
     def _is_replaced(self, node: Node) -> bool:
         """Whether another store has its place: what it held is gone, and not only out of reach."""
+        if self._cluster.links.is_replaced(node):
+            return True
         return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
 
     def _has(self, node: Node, raw: bytes, timeout: float | None) -> bool:

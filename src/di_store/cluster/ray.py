@@ -121,9 +121,10 @@ def down(*, timeout: float | None = 60) -> None:
         timeout: seconds to wait for the nodes; None: no limit.
 
     Raises:
-        NodeUnavailable: some have not said in time that they have ended.
+        NodeUnavailable: some have not said in time that they have ended. They still end; a second call waits for them.
     """
     _check_ray()
+    given = check_timeout(timeout)
     with _lock:
         for each in _own.values():
             each.close()
@@ -132,7 +133,12 @@ def down(*, timeout: float | None = 60) -> None:
         actor = ray.get_actor(ACTOR, namespace=NAMESPACE)
     except ValueError:
         return
-    _call(actor.stop, check_timeout(timeout))
+    late = _call(actor.stop, None if given is None else given + _GRACE_SECONDS, given)
+    if late:
+        raise NodeUnavailable(
+            f"{late} nodes have not ended their stores after {timeout} s",
+            remedy="they go on ending them; call down() again to wait for them, before up()",
+        )
     ray.kill(actor)
 
 

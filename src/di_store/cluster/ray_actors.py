@@ -37,7 +37,6 @@ READY_SECONDS = 20.0
 """How long a directory that was started anew waits for what the nodes keep, before words can be changed."""
 SILENT_SECONDS = 10.0
 """A node whose keeper has said nothing for so long is not listed."""
-_END_SECONDS = 10.0
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -116,15 +115,18 @@ class DirectoryActor:
                 self._words[key] = new
             return True
 
-    def stop(self) -> None:
-        """Have all keepers end what they serve."""
+    def stop(self, timeout: float | None) -> int:
+        """Have all keepers end what they serve. Returns how many have not in time: they go on with it."""
         self._stopped.set()
+        alive = _alive()
         with self._lock:
-            keepers, anchors = list(self._keepers.values()), list(self._anchors.values())
-        ended = [each.stop.remote() for each in keepers]
-        ray.wait(ended, num_returns=len(ended), timeout=_END_SECONDS)
-        for each in (*keepers, *anchors):
-            ray.kill(each)
+            keepers, anchors = list(self._keepers.items()), list(self._anchors.values())
+        ending = [each.stop.remote() for node_id, each in keepers if node_id in alive]
+        _, late = ray.wait(ending, num_returns=len(ending), timeout=timeout) if ending else ([], [])
+        if not late:  # one that is killed meanwhile would leave its store to nobody
+            for each in (*(keeper for _, keeper in keepers), *anchors):
+                ray.kill(each)
+        return len(late)
 
     # -- under the lock, but for the thread's own ---------------------------------------------------------------
 

@@ -63,8 +63,18 @@ class RemoteSession:
         return cls.connect(address, token, tls, allow_pickle, CONNECT_SECONDS)
 
     @classmethod
-    def connect(cls, address: str, token: Any, tls: Any, allow_pickle: bool, timeout: float | None) -> RemoteSession:
+    def connect(
+        cls, address: str, token: Any, tls: Any, allow_pickle: bool, timeout: float | None, what: str | None = None
+    ) -> RemoteSession:
         """A session with the store at an address.
+
+        Args:
+            address: of the store.
+            token: as `di_store.connect` takes it.
+            tls: as `di_store.connect` takes it.
+            allow_pickle: as `di_store.connect` takes it.
+            timeout: in seconds; None: no limit.
+            what: the call that needs it, for errors.
 
         Raises:
             As `di_store.connect`.
@@ -77,7 +87,7 @@ class RemoteSession:
             client = Client.shared(where, given, tls, allow_pickle, context)
             link, known = Link(client, allow_pickle), client.agent != b""
             try:
-                link.call("hello", timeout=deadline, what=f"connect to {where}")
+                link.call("hello", timeout=deadline, what=what or f"connect to {where}")
                 return cls(link, tls)
             except BaseException as error:
                 link.close(StoreClosed(f"{where} was not reached"))
