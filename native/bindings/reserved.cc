@@ -12,7 +12,7 @@ namespace di::py {
 namespace {
 
 struct ReserveRequest {
-  const nb::bytes& header;
+  const nb::bytes& header;  // of a packed value; or an ArrayForm, whole
   u64 payload;
   nb::handle id;
   double ttl;
@@ -37,14 +37,23 @@ class Reserved {
     } else if (!wanted.id.is_none() || wanted.ttl > 0) {
       throw Error(Code::kInvalid, "a draft of weights has no id, and no ttl");
     }
-    if (wanted.header.size() > UINT32_MAX) throw Error(Code::kInvalid, "a header of more than 4 GiB");
-    const u64 start = packed_payload_at(wanted.header.size());
+    const u8* const header = reinterpret_cast<const u8*>(wanted.header.c_str());
+    const u64 header_bytes = wanted.header.size();
+    const bool array = holds_array(header, header_bytes);
+    if (header_bytes > UINT32_MAX) throw Error(Code::kInvalid, "a header of more than 4 GiB");
+    const u64 start = array ? sizeof(ArrayForm) : packed_payload_at(header_bytes);
     if (bytes_ > ~u64{0} - start) throw Error(Code::kCapacity, "an object of more than 2^64 bytes");
+    if (array && (header_bytes != start || read_array_form(header, start + bytes_).bytes != bytes_))
+      throw Error(Code::kCorruptData, "the head of an array came that does not fit its size");
     request.bytes = start + bytes_;
     u8* const block = make_block(arena_, request, Deadline::slice(), draft_.get());
-    const PackedForm form{wanted.foreign ? kFormForeign : kFormPacked, static_cast<u32>(wanted.header.size()), bytes_};
-    std::memcpy(block, &form, sizeof form);
-    std::memcpy(block + sizeof form, wanted.header.c_str(), wanted.header.size());
+    u8* to = block;
+    if (!array) {
+      const PackedForm form{wanted.foreign ? kFormForeign : kFormPacked, static_cast<u32>(header_bytes), bytes_};
+      std::memcpy(to, &form, sizeof form);
+      to += sizeof form;
+    }
+    std::memcpy(to, header, header_bytes);
     payload_ = block + start;
   }
   ~Reserved() {

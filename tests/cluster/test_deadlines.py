@@ -22,7 +22,9 @@ from cluster.nodes import Node, node
 from cluster.served import TOKEN, agent_here, port_of
 from di_store.agent import batches, conversation
 from di_store.base.errors import DrawsLost
+from di_store.remote import leaving
 from di_store.remote.link import Link
+from di_store.remote.store import RemoteStore
 from di_store.remote.waiting import GRACE_SECONDS, CallWait, Deadline
 from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected
 
@@ -305,3 +307,26 @@ def test_latest_warns_once_for_each_silence(served: Node, caplog: pytest.LogCapt
             os.kill(served.agent, signal.SIGCONT)
             assert len([each for each in caplog.records if "latest('w')" in each.getMessage()]) == silence
             assert far.latest("w", timeout=30) is not None
+
+
+def test_dropped_writers_share_one_second_at_the_end(served: Node) -> None:
+    """Those of an agent that does not answer, however many there are."""
+    with served.connect() as store:
+        table = store.create_table("t", capacity=1_000, schema={"n": di_store.Spec((), "i8")})
+        writers = [table.writer() for _ in range(40)]
+        for each in writers:
+            each.append({"n": 0})
+            each.flush()
+        agent = served.agent
+        stop(agent)
+        for each in writers:
+            each.append({"n": 1})
+        writers.clear()
+        del each
+        assert isinstance(store, RemoteStore)
+        link = store._far.link
+        assert len([its for its in leaving.leaving.values() if its is link]) == 40
+        began = time.monotonic()
+        leaving.settle(link, 0.3)
+        assert time.monotonic() - began < LONG_SECONDS
+        os.kill(agent, signal.SIGCONT)

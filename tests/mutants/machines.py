@@ -248,6 +248,13 @@ REMOTE = [
         (f"{DEADLINES}::test_what_puts_the_end_off",),
     ),
     Mutant(
+        "each-dropped-writer-has-a-second-of-its-own",
+        "remote",
+        "for each, step in Deadline(seconds).steps(those):",
+        "for each, step in [(each, Deadline(seconds)) for each in those]:",
+        (f"{DEADLINES}::test_dropped_writers_share_one_second_at_the_end",),
+    ),
+    Mutant(
         "waits-end-a-tick-later",
         "remote",
         "(rest < TICK_SECONDS and not self.is_ready(rest))",

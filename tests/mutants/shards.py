@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         "each-step-has-a-grace-of-its-own",
         "shards",
-        "max(self.grace - spent, 0.0) / steps",
+        "max((self.grace - after - spent) / steps, least)",
         "self.grace",
         ("tests/cluster/test_shard_deadlines.py",),
     ),

@@ -15,6 +15,7 @@ from di_store.agent.talk import Talk
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, shown
 from di_store.objects.access import is_durable, written
+from di_store.objects.blocks import array_head
 from di_store.objects.refs import check_ttl
 from di_store.objects.weights import Weights, check_name, check_own_name
 from di_store.runtime.waits import check_timeout
@@ -30,6 +31,7 @@ def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, name
     if not isinstance(header, bytes) or not isinstance(size, int) or size < 0:
         raise TypeError("a value without header or size came")
     foreign = not talk.peer.trusted
+    header = array_head(header, size) or header
 
     def reserve(arena: _core.Arena) -> _core.Reserved:
         return arena.reserve(header, size, raw, ttl, foreign=foreign, named=named)

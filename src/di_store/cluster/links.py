@@ -13,7 +13,9 @@ from typing import Any
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
+from di_store.remote.link import Seconds
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import countdown
 
 LOOK_SECONDS = 1.0
@@ -59,7 +61,7 @@ class Links:
         self._lock = threading.Lock()
         self._looks: dict[str, _Look] = {}
 
-    def session(self, address: str, timeout: float | None, what: str | None = None) -> RemoteSession:
+    def session(self, address: str, timeout: Seconds, what: str | None = None) -> RemoteSession:
         """The session with whatever store is served at an address now. `what`: the call that needs it, for errors.
 
         Raises:
@@ -81,17 +83,17 @@ class Links:
             made.close()
         return known
 
-    def greeted(self, address: str, timeout: float | None) -> RemoteSession:
+    def greeted(self, address: str, timeout: Seconds) -> RemoteSession:
         """The session with the store that is served at an address now, which has just answered.
 
         Raises:
             As `di_store.connect`.
         """
-        left = countdown(timeout)
+        deadline = Deadline.of(timeout)
         for last in (False, True):
-            session = self.session(address, left())
+            session = self.session(address, deadline)
             try:
-                session.call("hello", timeout=left(), what=f"look for {address}")
+                session.call("hello", timeout=deadline, what=f"look for {address}")
             except StoreClosed:  # another store has taken the place of the one that was known
                 if last or self.closed:
                     raise
@@ -103,23 +105,23 @@ class Links:
         """The node that is served at an address now."""
         return _node_of(self.session(address, timeout))
 
-    def of(self, node: Node, timeout: float | None, what: str | None = None) -> RemoteSession:
+    def of(self, node: Node, timeout: Seconds, what: str | None = None) -> RemoteSession:
         """The session with the store of a node. `what`: the call that needs it, for errors.
 
         Raises:
             NodeUnavailable: it does not answer in time, or is gone: another store has taken its place.
         """
-        left = countdown(timeout)
-        session = self.session(node.address, left(), what)
+        deadline = Deadline.of(timeout)
+        session = self.session(node.address, deadline, what)
         if session.link.welcome.uuid != node.uuid:
             # The known store may be the one that is gone, with `node` in its place: only a call tells.
-            session = self.greeted(node.address, left())
+            session = self.greeted(node.address, deadline)
             if session.link.welcome.uuid != node.uuid:
                 raise self._gone(node)
         return session
 
     @contextlib.contextmanager
-    def calling(self, node: Node, timeout: float | None, what: str | None = None) -> Iterator[RemoteSession]:
+    def calling(self, node: Node, timeout: Seconds, what: str | None = None) -> Iterator[RemoteSession]:
         """As `of`, for the calls in the block: if one of them finds another store there, the node is gone too."""
         session = self.of(node, timeout, what)
         try:

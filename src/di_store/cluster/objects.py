@@ -35,7 +35,7 @@ from di_store.remote.bulk import ENGINE_BYTES, what
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
-from di_store.remote.waiting import GRACE_SECONDS, Deadline
+from di_store.remote.waiting import Deadline
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
@@ -50,7 +50,7 @@ AGENT_SECONDS = 1.0
 """How long the agent of this machine may take to say that it is there; without it a process copies itself."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
 _SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
-_LEAST_SEARCH_SECONDS = 0.2  # the same, of a call whose second behind the deadline is over: the home was silent for it
+_LEAST_SECONDS = 0.2  # the same, of a call whose home was silent for long; and what a node that has one gets at least
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
@@ -72,25 +72,24 @@ class ClusterObjects:
         Raises:
             ObjectNotFound: it was nowhere in time. NodeUnavailable: the node where it lies does not answer.
         """
-        left, grace = countdown(timeout), countdown(None if timeout is None else timeout + GRACE_SECONDS)
+        deadline = Deadline(timeout)
         home = self._cluster.home_of(raw, timeout)
         if home is None:
-            return self._searched(raw, left(), copy)
+            return self._searched(raw, deadline, copy)
         if home.uuid == self._session.uuid:
-            return self._here.get(raw, left(), copy)
+            return self._here.get(raw, deadline.left, copy)
         try:
-            return self._from(home, raw, left, copy)
+            return self._from(home, raw, deadline.step(1, after=_LEAST_SECONDS), copy)
         except (NodeUnavailable, Timeout):
-            others = self._cluster.last_seen() if left() == 0 else self._cluster.others()
-            rest = grace()
-            seconds = _SEARCH_SECONDS if rest is None else min(max(rest, _LEAST_SEARCH_SECONDS), _SEARCH_SECONDS)
-            if (other := self._holder(raw, [each for each in others if each != home], seconds)) is None:
+            others = self._cluster.last_seen() if deadline.left == 0 else self._cluster.others()
+            rest = deadline.step(2, least=_LEAST_SECONDS).rest()
+            look = _SEARCH_SECONDS if rest is None else min(rest, _SEARCH_SECONDS)
+            if (other := self._holder(raw, [each for each in others if each != home], look)) is None:
                 raise
-            return self._from(other, raw, left, copy)
+            return self._from(other, raw, deadline.step(1, least=_LEAST_SECONDS), copy)
 
-    def _searched(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+    def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
         """An object whose id does not say where it lies. It is not copied: nobody could tell the copy from it."""
-        deadline = Deadline(timeout)
         while True:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, deadline.left, copy)
@@ -98,8 +97,8 @@ class ClusterObjects:
             rest = deadline.rest()
             look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
             if (node := self._holder(raw, others, look)) is not None:
-                with self._cluster.links.calling(node, deadline.left, what(raw)) as session:
-                    return RemoteObjects(session).get(raw, deadline.left, copy)
+                with self._cluster.links.calling(node, deadline, what(raw)) as session:
+                    return RemoteObjects(session).get(raw, deadline, copy)
             seconds = deadline.left
             if seconds == 0:
                 raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
@@ -122,31 +121,30 @@ class ClusterObjects:
             pool.shutdown(wait=False, cancel_futures=True)
         return None
 
-    def _from(self, node: Node, raw: bytes, left: Callable[[], float | None], copy: bool | None) -> Any:
+    def _from(self, node: Node, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
         """Copy the object from a node into this store, and read it here."""
-        with self._cluster.links.calling(node, left(), what(raw)) as session:
-            return self._copied_from(session, raw, left, copy)
+        with self._cluster.links.calling(node, deadline, what(raw)) as session:
+            return self._copied_from(session, raw, deadline, copy)
 
-    def _copied_from(
-        self, session: RemoteSession, raw: bytes, left: Callable[[], float | None], copy: bool | None
-    ) -> Any:
+    def _copied_from(self, session: RemoteSession, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
         began = time.monotonic()
         while True:
-            head, total = head_of(session, raw, left())
+            head, total = head_of(session, raw, deadline)
             if self._session.readonly:
-                return RemoteObjects(session).get(raw, left(), copy)
+                return RemoteObjects(session).get(raw, deadline, copy)
             try:
-                return self._copied(session, raw, head, total, left, copy)
+                return self._copied(session, raw, head, total, deadline, copy)
             except (StoreFull, CapacityError):  # no room for a copy: read it into this process
-                return RemoteObjects(session).get(raw, left(), copy)
+                return RemoteObjects(session).get(raw, deadline, copy)
             except ObjectExists:  # another process copies it, or has
                 patience = PATIENCE_SECONDS + total / SLOWEST_BYTES
                 try:
                     return self._here.get(raw, min(_SLICE_SECONDS, patience), copy)
                 except ObjectNotFound:
                     # It has died, or goes on, which does not count as waiting for the object; or it is stopped.
+                    deadline.flowed = time.monotonic()
                     if time.monotonic() - began > patience:
-                        return RemoteObjects(session).get(raw, left(), copy)
+                        return RemoteObjects(session).get(raw, deadline, copy)
 
     def _copied(
         self,
@@ -154,29 +152,29 @@ class ClusterObjects:
         raw: bytes,
         head: Array,
         total: int,
-        left: Callable[[], float | None],
+        deadline: Deadline,
         copy: bool | None,
     ) -> Any:
         if len(head) < total:
             by_agent = self._cluster.engine and total >= ENGINE_BYTES
-            if not (by_agent and self._copied_by_agent(session, raw, left)):
-                make_copy(self._session, session, raw, head, total, left())
+            if not (by_agent and self._copied_by_agent(session, raw, deadline)):
+                make_copy(self._session, session, raw, head, total, deadline)
             return self._session.arena.get(raw, copy)
         with contextlib.suppress(StoreFull, CapacityError, ObjectExists):
-            make_copy(self._session, session, raw, head, total, left())
+            make_copy(self._session, session, raw, head, total, deadline)
         return _core.read_block(head, copy, foreign=not session.link.allow_pickle)
 
-    def _copied_by_agent(self, far: RemoteSession, raw: bytes, left: Callable[[], float | None]) -> bool:
+    def _copied_by_agent(self, far: RemoteSession, raw: bytes, deadline: Deadline) -> bool:
         """Have the agent of this machine, which has an engine, copy the object. False: it does not, or it is away."""
-        seconds = left()
+        seconds = deadline.left
         look = AGENT_SECONDS if seconds is None else min(seconds, AGENT_SECONDS)
         try:
             own = self._cluster.links.greeted(self._cluster.here.address, look)
         except (NodeUnavailable, StoreClosed, Timeout):
             return False
-        arguments = {"id": raw, "source": str(far.link.address), "timeout": left()}
+        arguments = {"id": raw, "source": str(far.link.address), "timeout": deadline.left}
         try:  # not repeated: an agent that dies of it is not to be killed again
-            return bool(own.call("copy_here", arguments, timeout=left(), what=what(raw), once=True))
+            return bool(own.call("copy_here", arguments, timeout=deadline, what=what(raw), once=True))
         except (NodeUnavailable, StoreClosed):
             return False
 

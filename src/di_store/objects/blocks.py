@@ -5,17 +5,20 @@ from __future__ import annotations
 import math
 import struct
 
-import numpy as np
-
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData
-from di_store.objects import codec
+from di_store.base.errors import CorruptData, LayoutMismatch
+from di_store.objects.codec.decode import array_of
+from di_store.objects.codec.form import Tag, unpack_header
 
 _ARRAY = b"DSA1"
 _PACKED = (b"DSP1", b"DSF1")
 _ALIGNMENT = 64
 _FRONT = 16  # bytes before the header of a packed block
-_SHAPE = struct.Struct("<5q")
+_HEAD = struct.Struct("<4sBcBxQ6q")  # of an array's block
+_DIMENSIONS = 5
+_MOST_BYTES = 128  # of the codec's header of such an array
+_PLAIN = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"))
+"""Elements of arrays that are not packed."""
 
 
 def payload_start(block: Array) -> int:
@@ -28,15 +31,12 @@ def payload_start(block: Array) -> int:
     return -(-(_FRONT + int.from_bytes(front[4:8], "little")) // _ALIGNMENT) * _ALIGNMENT
 
 
-def packed_header(head: Array, total: int) -> tuple[bytes, int, int]:
-    """How a packed block holds the same value.
+def header_of(head: Array, total: int) -> tuple[bytes, int]:
+    """What `Arena.reserve` makes the same block of: the header, and the bytes of the payload.
 
     Args:
         head: of the block, up to its payload.
         total: bytes of the whole block.
-
-    Returns:
-        Header and bytes of the payload of the packed block; and how many of these the other one has.
 
     Raises:
         CorruptData: it is no head of such a block.
@@ -44,27 +44,32 @@ def packed_header(head: Array, total: int) -> tuple[bytes, int, int]:
     front = head[:_FRONT].tobytes()
     if payload_start(head) != len(head) or len(head) > total:
         raise CorruptData("the head of a block came that does not end where its payload begins", remedy="")
-    if front[:4] == _ARRAY:
-        like = _array_like(head, total)
-        encoded = codec.encode(like)
-        return encoded.header, encoded.payload_bytes, like.nbytes
-    header = head[_FRONT : _FRONT + int.from_bytes(front[4:8], "little")].tobytes()
     payload = int.from_bytes(front[8:16], "little")
     if payload != total - len(head):
         raise CorruptData(f"a block of {total} bytes came that says its payload has {payload}", remedy="")
-    return header, payload, payload
+    if front[:4] == _ARRAY:
+        return head.tobytes(), payload  # the core checks the rest
+    return head[_FRONT : _FRONT + int.from_bytes(front[4:8], "little")].tobytes(), payload
 
 
-def _array_like(head: Array, total: int) -> Array:
-    """An array of the type and shape that the head of an array block says. Its memory is not touched."""
-    dimensions, kind, size = int(head[4]), chr(head[5]), int(head[6])
-    shape = _SHAPE.unpack_from(head.tobytes(), 16)[:dimensions]
+def array_head(header: bytes, payload: int) -> bytes | None:
+    """The head of an array's block, for the header that the codec gives an array; None: such a value is packed.
+
+    Nothing is raised for a damaged header: whoever reads the value finds that.
+    """
+    if len(header) > _MOST_BYTES:
+        return None
     try:
-        dtype = np.dtype(f"{kind}{size}")
-    except TypeError:
-        dtype = np.dtype("V")
-    if dimensions > 5 or dtype.kind not in "biufc" or min(shape, default=0) < 0:
-        raise CorruptData("the head of a block came that is none of an array", remedy="")
-    if math.prod(shape) * dtype.itemsize != total - len(head):
-        raise CorruptData(f"a block of {total} bytes came whose array has another size", remedy="")
-    return np.empty(shape, dtype)
+        size, node = unpack_header(header)
+        if type(node) is not list or not node or node[0] != Tag.ARRAY:
+            return None
+        dtype, shape, offset = array_of(node, size)
+    except (CorruptData, LayoutMismatch, TypeError):
+        return None
+    if dtype.isbuiltin != 1 or not dtype.isnative or dtype.str[1:] not in _PLAIN:
+        return None
+    if len(shape) > _DIMENSIONS or max(shape, default=0) >> 62:
+        return None
+    if offset or not size == payload == math.prod(shape) * dtype.itemsize:
+        return None
+    return _HEAD.pack(_ARRAY, len(shape), dtype.kind.encode(), dtype.itemsize, size, *shape, *[0] * (6 - len(shape)))

@@ -14,7 +14,7 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreFull
 from di_store.objects.access import written
-from di_store.objects.blocks import packed_header, payload_start
+from di_store.objects.blocks import header_of, payload_start
 from di_store.remote.bulk import OWN_TCP, Bulk, Room, what
 from di_store.remote.link import Seconds
 from di_store.remote.session import RemoteSession
@@ -32,14 +32,15 @@ FREE_SHARE = 0.25
 """Of the store's memory that copies leave free: what is put here must not wait for them."""
 
 
-def head_of(far: RemoteSession, raw: bytes, timeout: float | None) -> tuple[Array, int]:
+def head_of(far: RemoteSession, raw: bytes, timeout: Seconds) -> tuple[Array, int]:
     """The block of an object, or its bytes before the payload; and the bytes of the whole block.
 
     Raises:
         ObjectNotFound: it is not there in time. NodeUnavailable, Timeout: the agent does not answer.
     """
-    arguments = {"id": raw, "timeout": timeout}
-    message = far.link.ask("copy_head", arguments, timeout=timeout, what=what(raw))
+    deadline = Deadline.of(timeout)
+    arguments = {"id": raw, "timeout": deadline.left}
+    message = far.link.ask("copy_head", arguments, timeout=deadline, what=what(raw))
     answer = decoded(Answer, message.meta)
     warn(answer.warnings)
     sealed: Array = np.frombuffer(view(message.body).toreadonly(), np.uint8)  # no view of it can be made writable
@@ -67,14 +68,14 @@ def make_copy(
 
 def _room(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int) -> Room:
     """Room for a copy under the same id."""
-    header, payload_bytes, sent_bytes = packed_header(head, total)
+    header, payload_bytes = header_of(head, total)
     stats = here.arena.stats()
     if stats["live"] + total > (1 - FREE_SHARE) * stats["budget"]:
         raise StoreFull(f"a copy of object {raw.hex()} would leave too little room")
     ttl = max(LEASE_SECONDS, total / SLOWEST_BYTES)
     reserve = partial(_reserved, header, payload_bytes, raw, ttl, not far.link.allow_pickle)
     draft = written(here, 0, f"copy of object {raw.hex()}", reserve)
-    return Room(draft, draft.payload()[:sent_bytes])
+    return Room(draft, draft.payload())
 
 
 def _reserved(header: bytes, payload: int, raw: bytes, ttl: float, foreign: bool, arena: _core.Arena) -> _core.Reserved:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import time
 from typing import Protocol
 
 from di_store.base.errors import WriterClosed
+from di_store.remote.waiting import Deadline
 
 END_SECONDS = 5.0
 """How long the end of the interpreter, or of a store's handle, waits for them. If they were interrupted: a second."""
@@ -20,7 +20,7 @@ class Pending(Protocol):
     interrupted: bool
     """Whether a signal handler has raised in its last call."""
 
-    def flush(self, timeout: float | None, what: str = "") -> None:
+    def flush(self, timeout: Deadline, what: str = "") -> None:
         """Wait until everything is acknowledged."""
 
     def close(self, why: BaseException) -> None:
@@ -33,10 +33,11 @@ leaving: dict[Pending, object] = {}
 
 def settle(link: object | None, seconds: float = END_SECONDS) -> None:
     """Wait for those of a link, which is being closed; None: of all."""
-    until = time.monotonic() + seconds
-    for each in [each for each, its in list(leaving.items()) if link is None or its is link]:
+    those = [each for each, its in list(leaving.items()) if link is None or its is link]
+    # mutant: each-dropped-writer-has-a-second-of-its-own
+    for each, step in Deadline(seconds).steps(those):
         with contextlib.suppress(Exception):  # nobody is left to hear of it
-            each.flush(0.0 if each.interrupted else max(until - time.monotonic(), 0.0))
+            each.flush(step.sooner(0.0) if each.interrupted else step)
         leaving.pop(each, None)
         each.close(WriterClosed("this writer was dropped"))
 

@@ -13,6 +13,8 @@ from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
 from di_store.objects import codec
 from di_store.objects.refs import Ref, check_ttl
 from di_store.objects.weights import Published, check_own_name
+from di_store.remote.bulk import what
+from di_store.remote.link import Seconds
 from di_store.remote.session import RemoteSession
 from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import check_timeout, logger
@@ -95,14 +97,11 @@ class RemoteObjects:
         }
         self._session.link.ask("put", arguments, timeout=deadline, what="put", once=once, feed=_feeding(sent))
 
-    def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+    def get(self, raw: bytes, timeout: Seconds, copy: bool | None) -> Any:
         """The value of an object. Arrays are read-only unless `copy`; they lie in this process."""
-        message = self._session.link.ask(
-            "get",
-            {"id": raw, "timeout": timeout},
-            timeout=timeout,
-            what=f"get of object {raw.hex()}",
-        )
+        deadline = Deadline.of(timeout)
+        arguments = {"id": raw, "timeout": deadline.left}
+        message = self._session.link.ask("get", arguments, timeout=deadline, what=what(raw))
         warn(decoded(Answer, message.meta).warnings)
         return self._value(message.body, copy)
 

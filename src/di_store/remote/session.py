@@ -64,7 +64,7 @@ class RemoteSession:
 
     @classmethod
     def connect(
-        cls, address: str, token: Any, tls: Any, allow_pickle: bool, timeout: float | None, what: str | None = None
+        cls, address: str, token: Any, tls: Any, allow_pickle: bool, timeout: Seconds, what: str | None = None
     ) -> RemoteSession:
         """A session with the store at an address.
 
@@ -82,7 +82,7 @@ class RemoteSession:
         where = Address.parse(address)
         given, context = token_for(where, token), client_context(tls)
         tls = os.fspath(tls) if isinstance(tls, os.PathLike) else tls
-        deadline = Deadline(timeout)
+        deadline = Deadline.of(timeout)
         while True:
             client = Client.shared(where, given, tls, allow_pickle, context)
             link, known = Link(client, allow_pickle), client.agent != b""

@@ -67,11 +67,16 @@ class Deadline:
         """
         return timeout if isinstance(timeout, Deadline) else cls(check_timeout(timeout))
 
-    def step(self, steps: int) -> Deadline:
+    def step(self, steps: int, *, after: float = 0.0, least: float = 0.0) -> Deadline:
         """The deadline of the next one of so many steps that are still to come, one after the other.
 
         It has all the time that is left, and its share of what is left of the grace: so that the call ends with this
         deadline even if none of them is answered.
+
+        Args:
+            steps: that are still to come, with this one.
+            after: seconds of the grace that are for what comes after these.
+            least: seconds that this step has in any case.
         """
         found = Deadline(self.timeout)
         found.began = self.began
@@ -79,7 +84,7 @@ class Deadline:
             over = self.began + self.timeout
             spent = max(found.since - over, 0.0)
             # mutant: each-step-has-a-grace-of-its-own
-            found.grace = spent + max(self.grace - spent, 0.0) / steps
+            found.grace = spent + max((self.grace - after - spent) / steps, least)
         return found
 
     def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
