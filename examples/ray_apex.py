@@ -2,13 +2,13 @@
 
 Horgan et al. 2018, "Distributed prioritized experience replay". With the address of a Ray cluster as its argument the
 program uses that; without one it starts three nodes on this machine. It ends when the mean return is above 195, or
-after two minutes, and draws ray_apex.png.
+after --seconds, and draws ray_apex.png.
 
 Needs Ray, torch, Gymnasium and matplotlib: pip install di-store ray torch gymnasium matplotlib
 """
 
+import argparse
 import copy
-import sys
 import time
 
 import gymnasium
@@ -23,7 +23,7 @@ from di_store.cluster import ray as cluster
 
 ACTORS, LANES, BATCH = 4, 8, 128
 GAMMA, N_STEP = 0.99, 3
-SECONDS, ENOUGH = 120.0, 195.0
+ENOUGH = 195.0
 
 
 def network() -> torch.nn.Sequential:
@@ -62,7 +62,9 @@ class Actor:
                     total[ended] = 0
 
 
-def learn(store: di_store.Store, replay: di_store.Table, returns: di_store.Table) -> list[tuple[float, float]]:
+def learn(
+    store: di_store.Store, replay: di_store.Table, returns: di_store.Table, seconds: float
+) -> list[tuple[float, float]]:
     """Train until it is good enough; the mean return by time."""
     net = network()
     target_net = copy.deepcopy(net)
@@ -90,15 +92,18 @@ def learn(store: di_store.Store, replay: di_store.Table, returns: di_store.Table
             mean = float(returns.peek(returns.keys()[-20:]).data["return"].mean())
             curve.append((time.monotonic() - began, mean))
             print(f"{curve[-1][0]:5.0f} s  {update:6} updates  {len(replay):7,} transitions  mean return {mean:.0f}")
-            if mean > ENOUGH or curve[-1][0] > SECONDS:
+            if mean > ENOUGH or curve[-1][0] > seconds:
                 break
     return curve
 
 
 def main() -> None:
-    here = None
-    if len(sys.argv) > 1:
-        ray.init(sys.argv[1])
+    parser = argparse.ArgumentParser()
+    parser.add_argument("address", nargs="?", help="of a Ray cluster")
+    parser.add_argument("--seconds", type=float, default=120.0, help="of learning, at most")
+    args, here = parser.parse_args(), None
+    if args.address:
+        ray.init(args.address)
     else:
         node = {"num_cpus": 1, "object_store_memory": 100_000_000}
         here = Cluster(initialize_head=True, head_node_args=node)
@@ -119,7 +124,7 @@ def main() -> None:
     actors = [Actor.options(scheduling_strategy="SPREAD").remote() for _ in range(ACTORS)]
     for index, actor in enumerate(actors):
         actor.run.remote(index, replay, returns)
-    curve = learn(store, replay, returns)
+    curve = learn(store, replay, returns, args.seconds)
     chart = Figure(figsize=(6, 3), layout="constrained")
     axes = chart.subplots()
     axes.plot(*zip(*curve, strict=True))

@@ -37,6 +37,7 @@ from di_store.demo.screen import actor_cells, curve
 PNG = b"\x89PNG\r\n\x1a\n"
 WAIT_SECONDS = 120.0
 QBERT = "ALE/Qbert-v5"
+AGAIN = pytest.param(QBERT, "same-step", marks=pytest.mark.long)
 
 
 # The parts
@@ -345,9 +346,7 @@ def cartpole(out: Path, seconds: str) -> list[str]:
     return ["--seconds", seconds, "--memory", "64MiB", "--out", str(out)]
 
 
-@pytest.mark.parametrize(
-    ("env", "autoreset"), [("CartPole-v1", "same-step"), (QBERT, "next-step"), (QBERT, "same-step")]
-)
+@pytest.mark.parametrize(("env", "autoreset"), [("CartPole-v1", "same-step"), (QBERT, "next-step"), AGAIN])
 def test_run_until_ctrl_c(tmp_path: Path, env: str, autoreset: str) -> None:
     """A run trains; Ctrl-C, which reaches the whole terminal group, ends it with summary, chart and no process left."""
     out = tmp_path / "charts" / "demo.png"

@@ -9,7 +9,7 @@ namespace {
 constexpr u64 kMinBudget = 8u << 20;
 constexpr u64 kLeavingNs = 100'000;        // between two looks at a store that another thread is leaving
 constexpr u64 kMostPauseNs = 200'000'000;  // between two looks at one that is being made
-constexpr int kLeavingLooks = 6;
+constexpr int kLeavingLooks = 30;          // on a busy machine who looks may get no processor for long
 constexpr u64 kLeavingPauseNs = 10'000'000;
 constexpr u64 kEndingNs = 1'000'000'000;  // for a process that is about to leave as the last
 constexpr u64 kSweepNs = 1'000'000'000;   // for the heap's lock, when the last handle goes

@@ -29,6 +29,7 @@ from di_store.base.errors import (
 )
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
+from di_store.objects import codec
 from di_store.remote.table import RemoteTable
 
 SCHEMA = {"x": di_store.Spec((4,), "float32")}
@@ -180,6 +181,17 @@ def test_a_reader_that_is_killed_while_it_copies(nodes: list[Node], stores: list
             assert same(stores[1].get(ref, timeout=60), value)
             os.waitpid(child.pid, 0)
         stores[1].delete(ref)
+
+
+def test_another_readers_copy_is_waited_for(stores: list[ClusterStore]) -> None:
+    """Beyond the deadline: the object is there, and on its way."""
+    ref, encoded = stores[0].put(LARGE), codec.encode(LARGE)
+    copy = stores[1]._session.arena.reserve(encoded.header, encoded.payload_bytes, ref.raw, 60.0)
+    copy.payload()[:] = LARGE
+    sealing = threading.Timer(2.5, copy.seal)
+    sealing.start()
+    assert same(stores[1].get(ref, timeout=0.1), LARGE)
+    sealing.join()
 
 
 def test_an_object_that_is_not_there_yet(stores: list[ClusterStore]) -> None:

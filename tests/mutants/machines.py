@@ -248,6 +248,13 @@ REMOTE = [
         (f"{DEADLINES}::test_what_puts_the_end_off",),
     ),
     Mutant(
+        "who-waits-for-a-copy-has-no-time-left",
+        "remote",
+        "deadline.flowed = time.monotonic()",
+        "pass",
+        ("tests/cluster/test_cluster.py::test_another_readers_copy_is_waited_for",),
+    ),
+    Mutant(
         "each-dropped-writer-has-a-second-of-its-own",
         "remote",
         "for each, step in Deadline(seconds).steps(those):",

@@ -26,7 +26,7 @@ from di_store.agent.engine_bulk import EngineBulk
 from di_store.agent.greetings import Greetings
 from di_store.agent.peer import Peer
 from di_store.agent.writing import serve_writer
-from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError
+from di_store.base.errors import AccessDenied, NodeUnavailable, StoreClosed, StoreError
 from di_store.base.warned import noted, taken
 from di_store.remote.address import Address
 from di_store.remote.bulk import OWN_TCP
@@ -126,7 +126,12 @@ class Agent:
                 try:
                     sock, _ = self._listener.accept()
                 except TimeoutError:
-                    self._session.arena.enter()
+                    try:
+                        self._session.arena.enter()
+                    except StoreClosed:
+                        if self._has_to_end():  # by `stop`, just now
+                            return
+                        raise
                     continue
                 except OSError:
                     if self._has_to_end():

@@ -142,6 +142,7 @@ class ClusterObjects:
                     return self._here.get(raw, min(_SLICE_SECONDS, patience), copy)
                 except ObjectNotFound:
                     # It has died, or goes on, which does not count as waiting for the object; or it is stopped.
+                    # mutant: who-waits-for-a-copy-has-no-time-left
                     deadline.flowed = time.monotonic()
                     if time.monotonic() - began > patience:
                         return RemoteObjects(session).get(raw, deadline, copy)
