@@ -74,9 +74,8 @@ def main() -> int:
     args = parser.parse_args()
     turns = [one_turn(args.before, args.after, args.seconds, at) for at in range(args.turns)]
     slower = False
-    print(
-        f"| {'call':24} | before, µs | after: speed | 95 % | beside an idle agent | 95 % |\n|---|---:|---:|---|---:|---|"
-    )
+    print(f"| {'call':24} | before, µs | after: speed | 95 % | beside an idle agent | 95 % |")
+    print("|---|---:|---:|---|---:|---|")
     for case in turns[0]["before"]:
         cells = [f"{np.median([turn['before'][case] for turn in turns]):.2f}"]
         for kind in KINDS[1:]:
