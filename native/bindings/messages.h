@@ -54,7 +54,11 @@ class Receiving {
   nb::object message(nb::handle fd, u64 most_bytes, std::optional<double> until);
   nb::object piece(nb::handle fd, nb::handle into, std::optional<double> until);
   nb::object room();
-  void filled(u64 bytes) { core_.filled(bytes); }
+  void filled(u64 bytes) {
+    core_.filled(bytes);
+    // mutant: bytes-over-tls-are-silence
+    moved_ns_ = os::now_ns();
+  }
   bool has_bytes() const { return core_.has_bytes(); }
   double moved() const { return static_cast<double>(moved_ns_) / 1e9; }
   // For another reader of its messages, beside whom nobody reads.

@@ -313,7 +313,8 @@ def test_durable_tables_of_a_client(pair: Pair, tmp_path: Path) -> None:
         table = far.create_table("far", **TABLE)
         table.insert({"n": 1, "x": np.full(200, 3), "terminated": False})
         far.sync()
-        shutil.copytree(pair.folders[1] / "durable", tmp_path / "copy")
+        with stopped(*pair.nodes[1].pids):  # else files may go while they are copied
+            shutil.copytree(pair.folders[1] / "durable", tmp_path / "copy")
         far.drop_table("far")
     with di_store.restore(tmp_path / "copy", memory="256MiB") as restored:
         assert rows_of(restored.table("far"))["n"].tolist() == [1]

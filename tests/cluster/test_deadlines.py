@@ -6,10 +6,11 @@ import logging
 import os
 import signal
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -74,14 +75,19 @@ def dribble(port: int, slow: threading.Event) -> Iterator[int]:
         ended.set()
 
 
-def test_bytes_that_flow_are_waited_for() -> None:
+@pytest.mark.parametrize("tls", [False, True])
+def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any) -> None:
     """A deadline of 0 ends the wait for items, and not that for the bytes of a batch that was drawn."""
-    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
-        store.create_table("t", capacity=100).extend({"x": np.arange(100)})
+    context, path = None, None
+    if tls:
+        context, path = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authorities[0].path
+        context.load_cert_chain(*authorities[0].sign("flows"))
+    with di_store.open(memory="64MiB") as store, agent_here(store, tls=context) as agent:
+        store.create_table("t", capacity=100).extend({"x": np.zeros((100, 1 << 16), np.uint8)})
         slow = threading.Event()
         with (
             dribble(port_of(agent), slow) as port,
-            di_store.connect(f"di-store://127.0.0.1:{port}", token=TOKEN) as far,
+            di_store.connect(f"di-store://127.0.0.1:{port}", token=TOKEN, tls=path) as far,
         ):
             table = far.table("t")
             assert len(table.sample(8, timeout=0)) == 8
@@ -330,3 +336,25 @@ def test_dropped_writers_share_one_second_at_the_end(served: Node) -> None:
         leaving.settle(link, 0.3)
         assert time.monotonic() - began < LONG_SECONDS
         os.kill(agent, signal.SIGCONT)
+
+
+def test_addresses_of_a_host_share_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of them answers. Of a name that has one behind a firewall, the next one is tried in time."""
+    with ExitStack() as full, di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+        silent = []
+        for _ in range(12):
+            listener = full.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+            silent.append((socket.AF_INET, socket.SOCK_STREAM, 0, "", listener.getsockname()))
+            for _ in range(4):  # until no more is taken
+                one = full.enter_context(socket.socket())
+                one.setblocking(False)
+                one.connect_ex(listener.getsockname())
+        found = list(silent)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+        began = time.monotonic()
+        with pytest.raises(di_store.StoreError):
+            di_store.connect("di-store://some.host:1", token=TOKEN, timeout=1)
+        assert time.monotonic() - began < LONG_SECONDS
+        found[1:] = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port_of(agent)))]
+        with di_store.connect("di-store://some.host:1", token=TOKEN, timeout=60) as far:
+            assert far.get(far.put(1)) == 1

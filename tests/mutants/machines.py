@@ -11,6 +11,7 @@ HOLDER = "tests/cluster/test_holder.py"
 PEERS = "tests/cluster/test_peers.py"
 DRAWN = "tests/cluster/test_interrupted.py"
 DEADLINES = "tests/cluster/test_deadlines.py"
+SLOW = "tests/cluster/test_slow_writers.py"
 TALK = "tests/cluster/test_conversation.py"
 ANEW = "tests/cluster/test_made_anew.py"
 
@@ -253,6 +254,48 @@ REMOTE = [
         "deadline.flowed = time.monotonic()",
         "pass",
         ("tests/cluster/test_cluster.py::test_another_readers_copy_is_waited_for",),
+    ),
+    Mutant(
+        "meta-of-any-size-is-sent",
+        "remote",
+        "len(meta) > MAX_META_BYTES and len(found) > 1",
+        "False",
+        (f"{SLOW}::test_priorities_of_many_rows", f"{SLOW}::test_calls_of_many_lanes"),
+    ),
+    Mutant(
+        "bytes-over-tls-are-silence",
+        "remote",
+        "moved_ns_ = os::now_ns();",
+        "",
+        (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
+    ),
+    Mutant(
+        "who-sends-has-no-deadline",
+        "remote",
+        "self._until is not None and now > self._until and quiet",
+        "False",
+        (f"{SLOW}::test_a_row_that_the_agent_does_not_take",),
+    ),
+    Mutant(
+        "others-hear-what-a-writer-has-done",
+        "remote",
+        " or self.broken is not None, deadline",
+        ", deadline",
+        (f"{SLOW}::test_a_call_says_nothing_of_a_writer_that_breaks",),
+    ),
+    Mutant(
+        "each-writer-behind-a-call-has-a-second",
+        "remote",
+        "in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):",
+        "in [(each, deadline.sooner(CATCH_UP_SECONDS).step(1, least=1.0)) for each in writers]:",
+        (f"{SLOW}::test_a_call_behind_many_writers",),
+    ),
+    Mutant(
+        "each-address-has-all-the-time",
+        "remote",
+        "max((until - time.monotonic()) / left, _LEAST_SECONDS)",
+        "1.0",
+        (f"{DEADLINES}::test_addresses_of_a_host_share_the_time",),
     ),
     Mutant(
         "each-dropped-writer-has-a-second-of-its-own",

@@ -32,6 +32,7 @@ CONNECT_SECONDS = 5.0
 """How long one attempt to reach the agent takes at most."""
 BEAT_SECONDS = 2.0
 MAX_BODY_BYTES = 1 << 46
+_LEAST_SECONDS = 0.05  # that each attempt has
 _IDLE = 8  # connections that are kept for later calls
 
 _clients: weakref.WeakSet[Client] = weakref.WeakSet()
@@ -192,12 +193,13 @@ class Client:
         seconds = deadline.reach(CONNECT_SECONDS)
         until = time.monotonic() + seconds
         try:
-            sock: socket.socket = socket.create_connection((self.address.host, self.address.port), timeout=seconds)
+            sock = _dialled(self.address, until)
         except OSError as error:
             raise Disconnected(_reason(error)) from None
         connection: Connection | None = None
         try:
             if self._tls is not None:
+                sock.settimeout(max(until - time.monotonic(), _LEAST_SECONDS))
                 sock = self._tls.wrap_socket(sock, server_hostname=self.address.host)
             connection = made = Connection(sock)
 
@@ -305,6 +307,27 @@ def _beat(reference: weakref.ref[Client], waked: threading.Event) -> None:
         del client
     if connection is not None:
         connection.close()
+
+
+def _dialled(address: Address, until: float) -> socket.socket:
+    """A socket that is connected; those of the host's addresses that are tried share the time that is left.
+
+    Raises:
+        OSError: none of them answers; of the last one.
+    """
+    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for left, (family, kind, protocol, _, where) in zip(range(len(found), 0, -1), found, strict=True):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            # mutant: each-address-has-all-the-time
+            sock.settimeout(max((until - time.monotonic()) / left, _LEAST_SECONDS))
+            sock.connect(where)
+            return sock
+        except BaseException as error:
+            sock.close()
+            if left == 1 or not isinstance(error, OSError):
+                raise
+    raise OSError(f"{address.host} has no address")
 
 
 def _reason(error: OSError) -> str:

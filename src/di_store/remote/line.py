@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol
 from di_store.base.errors import CorruptData, StoreError
 from di_store.remote.bell import Bell
 from di_store.remote.link import Link
-from di_store.wire.connection import Connection, Disconnected, Message
+from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected, Message
 from di_store.wire.frame import Buffer, Kind
 
 NAP_SECONDS = 0.01
@@ -71,6 +71,7 @@ class Line:
         self._link = link
         self._traffic = traffic
         self._sender = 0  # the thread that sends; 0: none
+        self._until: float | None = None  # until when who sends waits for an agent that takes nothing
         self._reading = 0  # the thread that reads, or waits for something to read
         self._patience: float | None = None  # until when who reads waits for the rest of a message
         self._bells: dict[Bell, None] = {}
@@ -120,8 +121,12 @@ class Line:
 
     # -- sending ------------------------------------------------------------------------------------------------
 
-    def pump(self) -> None:
-        """Send what may be sent now. One thread at a time; another one leaves its calls to it."""
+    def pump(self, until: float | None = None) -> None:
+        """Send what may be sent now. One thread at a time; another one leaves its calls to it.
+
+        `until`: when it ends if the agent takes nothing; None: only if it takes nothing for long. What was sent in part
+        is sent again on the next connection.
+        """
         failed: Connection | None = None
         while True:
             mine, me = 0, threading.get_ident()
@@ -133,6 +138,7 @@ class Line:
                     if not self._traffic.is_due():
                         return
                     mine = self._sender = me
+                    self._until = until
                     found = self._traffic.next_message()
                 if found is not None:
                     connection.send(found.kind, request=found.request, meta=found.meta, body=found.body)
@@ -183,7 +189,7 @@ class Line:
             if mine:
                 self._reading = 0
                 self.ring()
-        self.pump()
+        self.pump(patience)
         return True
 
     def _lose(self, connection: Connection | None, error: StoreError | Disconnected) -> None:
@@ -205,4 +211,9 @@ class Line:
             if self._patience is not None and time.monotonic() > self._patience:
                 raise Disconnected("the rest of a message did not come")
         elif self._sender == me:
-            self.read(0, None)
+            now, connection = time.monotonic(), self.connection
+            quiet = connection is None or now - connection.moved > TICK_SECONDS
+            # mutant: who-sends-has-no-deadline
+            if self._until is not None and now > self._until and quiet:
+                raise Disconnected("the agent takes nothing")
+            self.read(0, self._until)

@@ -73,10 +73,11 @@ class Link:
     def _catch_up(self, deadline: Deadline) -> None:
         if not self._own:
             return
-        for writer in list(self._own.get(threading.get_ident(), ())):
-            left = deadline.left
-            with contextlib.suppress(Timeout):  # they may wait for what this call does
-                writer.catch_up(CATCH_UP_SECONDS if left is None else min(left, CATCH_UP_SECONDS))
+        writers = list(self._own.get(threading.get_ident(), ()))
+        # mutant: each-writer-behind-a-call-has-a-second
+        for writer, step in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):  # then the call itself
+            with contextlib.suppress(Timeout, NodeUnavailable):  # they may wait for what this call does
+                writer.catch_up(step)
 
     def forget(self) -> None:
         """In a forked child: the connections are the parent's."""

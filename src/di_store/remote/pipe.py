@@ -178,11 +178,12 @@ class WriterPipe:
             raise
         try:
             if window.has_frame():
+                until = None if timeout is None else Deadline.of(timeout).end
                 if window.is_under_way():  # calls come fast: answers too
                     self._line.waited_for = True
-                    self._line.read(0, None)
+                    self._line.read(0, until)
                 else:
-                    self._line.pump()
+                    self._line.pump(until)
         except BaseException as error:
             self.interrupted = not isinstance(error, Exception)
             raise
@@ -195,10 +196,11 @@ class WriterPipe:
         self.interrupted = False
         self._raise_failure()
 
-    def catch_up(self, timeout: float | None) -> None:
+    def catch_up(self, deadline: Deadline) -> None:
         """Wait until everything is acknowledged, or has failed: the writer's next call tells what."""
         if len(self.window) and self.broken is None:
-            self._wait(lambda: not len(self.window), Deadline(timeout), "a call behind it")
+            # mutant: others-hear-what-a-writer-has-done
+            self._wait(lambda: not len(self.window) or self.broken is not None, deadline, "a call behind it")
 
     def result(self, call: Sent, timeout: Seconds, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:
         """What a call has made, once acknowledged. `by_writer`: the writer hears it here, not at its next call."""
@@ -243,7 +245,7 @@ class WriterPipe:
                 self._asked[request] = _Asked(meta, [bytes(view(each)) for each in body], call)
                 self._due.append(request)
             self._reason = ""
-            self._line.pump()
+            self._line.pump(deadline.end)
             self._wait(lambda: request in self._answers or _is_judged(call), deadline, method)
             message = self._answers.pop(request, None)
         except BaseException:  # given up: an agent that has not begun sees that the connection is gone, and leaves it

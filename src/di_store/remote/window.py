@@ -12,6 +12,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.remote.frames import meta_of, runs_of
 from di_store.remote.lanes import OpenLanes, Row, Sent
+from di_store.wire.frame import MAX_META_BYTES
 from di_store.wire.rows import Acknowledgement
 
 WINDOW_BYTES = 8 << 20
@@ -115,10 +116,18 @@ class Window:
             size += found[-1].bytes
         if not found:
             return None
+        runs = runs_of(found)
+        meta = meta_of(self.epoch, self.acknowledged, runs)
+        # mutant: meta-of-any-size-is-sent
+        while len(meta) > MAX_META_BYTES and len(found) > 1:  # priorities and lanes lie in it
+            for _ in range(len(found) // 2):
+                size -= found[-1].bytes
+                self._unsent.appendleft(found.pop())
+            runs = runs_of(found)
+            meta = meta_of(self.epoch, self.acknowledged, runs)
         self._unsent_bytes -= size
         self._frames += 1
-        runs = runs_of(found)
-        return meta_of(self.epoch, self.acknowledged, runs), runs
+        return meta, runs
 
     def note(self, done: Acknowledgement, body: Array, failure: BaseException | None) -> None:
         """Calls are done; `failure`: what the last of them has raised."""

@@ -34,7 +34,7 @@ from di_store.wire.rows import Record
 
 WINDOW_CALLS, QUEUE_CALLS = 256, 8
 """Calls that may be on their way; fewer where how far a writer runs ahead is staleness."""
-_MOST_PRIORITIES = 50_000  # of a call that is sent ahead: they lie in the frame's meta
+_MOST_PRIORITIES = _MOST_LANES = 50_000  # of a call that is sent ahead: they lie in the frame's meta
 _ENDED: Array = np.ones(1, np.bool_)
 _GOES_ON: Array = np.zeros(1, np.bool_)
 _FALSE = np.False_
@@ -191,7 +191,8 @@ class RemoteWriter(Writer):
         deadline, discard, lane = _deadline(timeout), flag("discard", discard), lane_of(lane)
         which = self._which(lane)
         self._pipe.lanes.ends = True
-        if deadline is None and final is None and self._pipe.schema is not None and which is not None:
+        short = which is not None and (lane is None or len(which) <= _MOST_LANES)
+        if deadline is None and final is None and self._pipe.schema is not None and which is not None and short:
             record = Record(0, "end_episode", [], {}, plain_lane(lane, which), None, discard)
             return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
         which = self._pipe.lanes.every if which is None else which
@@ -404,7 +405,7 @@ class RemoteWriter(Writer):
                 return None
             columns = self._plain = RowColumns(self._pipe.schema)
         which = lanes.every if lane is None else self._which(lane)
-        if which is None or not len(which):
+        if which is None or not len(which) or (lane is not None and len(which) > _MOST_LANES):
             return None
         lead: tuple[int, ...] = () if total is None else (total,)
         if self._lanes_far is not None and not (lane is not None and np.ndim(lane) == 0):
@@ -447,8 +448,8 @@ def _travels(priority: Any, lead: tuple[int, ...]) -> bool:
         check_priority_of(priority)
     except (TypeError, ValueError):
         return False
-    most = max(map(np.size, priority.values()), default=0) if type(priority) is dict else np.size(priority)
-    return most <= _MOST_PRIORITIES and _fits(priority, lead)
+    every = sum(map(np.size, priority.values())) if type(priority) is dict else np.size(priority)
+    return every <= _MOST_PRIORITIES and _fits(priority, lead)
 
 
 def _fits(priority: Any, lead: tuple[int, ...]) -> bool:
