@@ -48,17 +48,23 @@ def stop(pid: int) -> None:
 
 @contextmanager
 def dribble(port: int, slow: threading.Event) -> Iterator[int]:
-    """A port that leads to another one. Once `slow` is set, what comes back takes 3 s, a piece each 0.75 s."""
+    """A port that leads to another one. Once `slow` is set, what comes back comes in quarters, one each 0.75 s.
+
+    So much is gathered before that each has whole records of TLS: of a part of one the receiver sees nothing.
+    """
     ended = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def pass_on(source: socket.socket, to: socket.socket, slows: bool) -> None:
             with suppress(OSError):
                 while data := source.recv(1 << 20):
-                    late = slows and slow.is_set()
+                    if late := slows and slow.is_set():
+                        ended.wait(0.2)
+                        with suppress(BlockingIOError):
+                            data += source.recv(1 << 20, socket.MSG_DONTWAIT)
                     part = -(-len(data) // 4) if late else len(data)
                     for at in range(0, len(data), part):
-                        if late:
+                        if late and at:
                             ended.wait(0.75)
                         to.sendall(data[at : at + part])
 
