@@ -15,6 +15,7 @@ import pytest
 from cli_run import command
 from pains import until
 
+import di_store
 from cluster.nodes import Node
 from cluster.served import TOKEN, ServedStore
 from di_store import cluster
@@ -57,6 +58,20 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
     yield made
     for each in made:
         each.close()
+
+
+@pytest.fixture
+def far(served: Node) -> Iterator[di_store.Store]:
+    """A client of the test's `served`."""
+    with served.connect() as store:
+        yield store
+
+
+@pytest.fixture
+def near(served: Node) -> Iterator[di_store.Store]:
+    """The store of the test's `served`, as processes of its machine have it."""
+    with di_store.attach(served.name) as store:
+        yield store
 
 
 def _end(served: ServedStore) -> None:

@@ -44,18 +44,6 @@ def served() -> Iterator[Node]:
         yield made
 
 
-@pytest.fixture
-def far(served: Node) -> Iterator[di_store.Store]:
-    with served.connect() as store:
-        yield store
-
-
-@pytest.fixture
-def near(served: Node) -> Iterator[di_store.Store]:
-    with di_store.attach(served.name) as store:
-        yield store
-
-
 def block(store: di_store.Store, ref: di_store.Ref) -> bytes:
     """The whole of an object, as it lies in the store."""
     return Objects(store._session).raw(ref.raw, 10).tobytes()

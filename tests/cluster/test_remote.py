@@ -34,18 +34,6 @@ def served() -> Iterator[Node]:
         yield made
 
 
-@pytest.fixture
-def far(served: Node) -> Iterator[di_store.Store]:
-    with served.connect() as store:
-        yield store
-
-
-@pytest.fixture
-def near(served: Node) -> Iterator[di_store.Store]:
-    with di_store.attach(served.name) as store:
-        yield store
-
-
 @pytest.mark.parametrize("size", [0, 1, 1_000, (1 << 18) - 1, 1 << 18, (1 << 20) + 1, 35_000_001])
 def test_objects_of_any_size(far: di_store.Store, near: di_store.Store, size: int) -> None:
     """Bytes come as they were put, in both directions, also in pieces."""
