@@ -1,8 +1,8 @@
 """What every test gets: a folder of its own for stores, a scale, and processes that end with the test.
 
 DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make full, make soak). With DI_STORE_TEST_DROP
-every store has a disk, and what is read lies there alone (make dropped). With DI_STORE_TEST_FAR every store is reached
-through an agent (make far).
+every store has a disk, and what is read lies there alone (make dropped). With DI_STORE_TEST_FAR, "tcp" or "tls", every
+store is reached through an agent (make far).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if SCALE not in ("small", "full"):
     raise pytest.UsageError(f"DI_STORE_TEST_SCALE must be small or full, not {SCALE!r}")
 
 DROPPED = "DI_STORE_TEST_DROP" in os.environ
-FAR = "DI_STORE_TEST_FAR" in os.environ
+FAR = os.environ.get("DI_STORE_TEST_FAR")
 
 QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 hypothesis.settings.register_profile(
@@ -51,7 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if FAR:
         from cluster.far import install
 
-        install()
+        install(FAR)
     stores = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "stores")
     os.makedirs(stores, mode=0o700, exist_ok=True)
     os.environ["DI_STORE_DIR"] = stores

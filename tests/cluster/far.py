@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
+import tempfile
 import threading
+from pathlib import Path
 from typing import Any
 
 import di_store
+from cluster.certificates import Authority
 from di_store.agent.server import Agent, Served
 from di_store.opening import attach as real_attach
 from di_store.opening import open as real_open
@@ -18,6 +22,8 @@ from di_store.replay.table import Table
 
 TOKEN = b"a token of the tests"
 _agents: dict[str, Near] = {}
+_certificate: list[str] = []
+"""With TLS: paths of what every agent here has, its key, and whom clients trust."""
 
 
 class Near:
@@ -25,14 +31,16 @@ class Near:
 
     def __init__(self, store: di_store.Store) -> None:
         self.store = store
-        self.agent = Agent(Served(store.name, TOKEN, "far"), socket.create_server(("127.0.0.1", 0), backlog=128))
+        served = Served(store.name, TOKEN, "far", _served_tls())
+        self.agent = Agent(served, socket.create_server(("127.0.0.1", 0), backlog=128))
         self._thread = threading.Thread(target=self.agent.serve, daemon=True)
         self._thread.start()
         self.handles = 0
 
     def connect(self) -> RemoteStore:
         """Another handle."""
-        session = RemoteSession.connect(f"di-store://{self.agent.address}/{self.store.name}", TOKEN, None, True, 10)
+        tls = _certificate[2] if _certificate else None
+        session = RemoteSession.connect(f"di-store://{self.agent.address}/{self.store.name}", TOKEN, tls, True, 10)
         self.handles += 1
         return _made_far(RemoteStore(session), self)
 
@@ -44,6 +52,14 @@ class Near:
             self.agent.stop()
             self._thread.join(30)
             self.store.close()
+
+
+def _served_tls() -> ssl.SSLContext | None:
+    if not _certificate:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(_certificate[0], _certificate[1])
+    return context
 
 
 def _made_far(store: RemoteStore, near: Near) -> RemoteStore:
@@ -90,8 +106,13 @@ def near_of(store: di_store.Store) -> Near:
     return _agents[store.name]
 
 
-def install() -> None:
-    """From now on all stores of this process are far."""
+def install(transport: str) -> None:
+    """From now on all stores of this process are far, by "tcp" or "tls"."""
+    if transport == "tls":
+        authority = Authority(Path(tempfile.mkdtemp(dir=os.environ["DI_STORE_TEST_ROOT"])))
+        _certificate[:] = [*authority.sign("agent"), authority.path]
+    elif transport != "tcp":
+        raise ValueError(f"DI_STORE_TEST_FAR must be tcp or tls, not {transport!r}")
     os.environ["DI_STORE_TOKEN"] = TOKEN.decode()  # of handles that are unpickled
     RemoteTable.export = export_there  # type: ignore[method-assign]
     di_store.open = open_far  # type: ignore[assignment]

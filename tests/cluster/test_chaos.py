@@ -23,9 +23,8 @@ SECONDS = float(os.environ.get("DI_STORE_CHAOS_SECONDS", "300"))
 SEED = int(os.environ.get("DI_STORE_CHAOS_SEED", "1"))
 QUIET_SECONDS = 1.0
 MEMORY = "1GiB"
-LATE_SECONDS = 1.5
-"""By how much a call may outlast its deadline, without the time in which its process got no processor: a second, and
-what the other processes of a busy machine take from it."""
+LATE_SECONDS = 1.0
+"""By how much a call may outlast its deadline, without the time in which its process got no processor."""
 SLOW_SECONDS = 15.0
 """The same, with all: a machine may have much else to do."""
 

@@ -18,10 +18,10 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 pytestmark = pytest.mark.memory_only
 
 
-def run(*arguments: str) -> str:
+def run(*arguments: str, transport: str = "tcp") -> str:
     """What pytest says of these files, whose stores are far; the run must succeed."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("DI_STORE_", "PYTEST_"))}
-    environment = {**kept, "DI_STORE_TEST_FAR": "1", "DI_STORE_WINDOW": "1"}
+    environment = {**kept, "DI_STORE_TEST_FAR": transport, "DI_STORE_WINDOW": "1"}
     done = subprocess.run(
         [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--timeout", "120", *arguments],
         cwd=ROOT,
@@ -34,9 +34,9 @@ def run(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("group", QUICK)
-def test_a_far_store_does_what_a_near_one_does(group: str) -> None:
-    last = run(*files_of(QUICK[group])).splitlines()[-1]
+@pytest.mark.parametrize(("group", "transport"), [*((group, "tcp") for group in QUICK), ("stores", "tls")])
+def test_a_far_store_does_what_a_near_one_does(group: str, transport: str) -> None:
+    last = run(*files_of(QUICK[group]), transport=transport).splitlines()[-1]
     assert " passed" in last
     assert "skipped" not in last
 

@@ -148,11 +148,11 @@ def test_the_grace_is_divided_among_what_is_left() -> None:
     call = Deadline(5.0)
     first = call.step(4)
     assert (first.timeout, first.grace, first.began) == (5.0, GRACE_SECONDS / 4, call.began)
-    call.count(5.4)
+    call.count(5.0 + GRACE_SECONDS / 2)
     third, last = call.step(2), call.step(1)
     assert third.left == last.left == 0
-    assert third.rest() == pytest.approx(0.3, abs=0.1)
-    assert last.rest() == pytest.approx(0.6, abs=0.1)
+    assert third.rest() == pytest.approx(GRACE_SECONDS / 4, abs=0.1)
+    assert last.rest() == pytest.approx(GRACE_SECONDS / 2, abs=0.1)
     assert not last.over()
     call.count(6.0)
     assert call.step(3).late()
@@ -166,10 +166,10 @@ def test_a_part_of_a_step_ends_no_later() -> None:
     call.count(4.7)
     rest = call.sooner(1.0)
     assert rest.timeout == pytest.approx(0.3, abs=0.1)
-    call.count(5.6)
+    call.count(5.0 + GRACE_SECONDS / 2)
     late = call.sooner(1.0)
     assert (late.timeout, late.left) == (0, 0)
-    assert late.grace == pytest.approx(0.4, abs=0.1)
+    assert late.grace == pytest.approx(GRACE_SECONDS / 2, abs=0.1)
     assert Deadline(None).sooner(1.0).timeout == 1.0
 
 

@@ -21,6 +21,7 @@ from di_store.cluster import cluster as seen
 from di_store.cluster.store import ClusterStore
 from di_store.objects.refs import Ref
 from di_store.remote.address import Address
+from di_store.remote.waiting import GRACE_SECONDS
 
 SECONDS = 1.0
 CALLS = """
@@ -84,6 +85,18 @@ def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Nod
     stores[0].create_table("t", timeout=20, **TABLE)
     stores[0].drop_table("t")
     assert not any(tables_of(each.name) for each in nodes)
+
+
+def test_a_table_of_a_node_that_is_stopped_for_a_while(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """Whoever opens it waits for the node's answer as long as its timeout says, though not for the table."""
+    stores[0].create_table("while", timeout=20, node=place_of(nodes[1]), **TABLE)
+    agent = nodes[1].agent
+    goes_on = threading.Timer(2 * GRACE_SECONDS, os.kill, (agent, signal.SIGCONT))
+    with stopped(agent):
+        goes_on.start()
+        assert len(stores[2].table("while", timeout=60)) == 0
+        goes_on.join()
+    stores[0].drop_table("while")
 
 
 def test_an_object_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:

@@ -31,6 +31,7 @@ from di_store.cluster import tables
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
 from di_store.cluster.tables import identity_of
+from di_store.remote.waiting import Deadline
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +58,13 @@ def test_a_slow_drop_leaves_the_next_table_of_that_name(stores: list[ClusterStor
     """One process has said that it drops, and is stopped; another one finishes that, and makes a new table."""
     stores[0].create_table("t", node=nodes[at].name, **TABLE)
     every = stores[0]._everywhere
-    entry = every._entry("t", 20)
+    entry = every._entry("t", Deadline(20))
     assert entry is not None
     dropped = msgspec.structs.replace(entry, dropped=True)
     assert stores[0]._cluster.directory.swap("table/t", tables.packed(entry), tables.packed(dropped), 20)
     made = stores[1].create_table("t", node=nodes[at].name, **TABLE)
     made.extend({"x": np.zeros((5, 4), np.float32)})
-    every._finish_drop("t", dropped, 20)
+    every._finish_drop("t", dropped, Deadline(20))
     assert len(stores[2].table("t")) == len(made) == 5
     stores[2].drop_table("t")
     assert not any(tables_of(each.name) for each in nodes)

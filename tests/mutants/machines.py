@@ -461,7 +461,7 @@ CHAIN = [
     Mutant(
         "a-first-version-is-refused",
         "chain",
-        "if name in self._claims or left() == 0:",
+        "if name in self._claims or deadline.left == 0:",
         "if True:",
         (f"{GROUP_TESTS}::test_publishers_that_begin_at_the_same_moment",),
     ),

@@ -67,7 +67,7 @@ MUTANTS = [
     Mutant(
         "shards-that-are-missing-stay-so",
         "shards",
-        "if self._entry(name, left()) != entry:",
+        "if self._entry(name, deadline) != entry:",
         "if True:",
         (f"{SHARDS}::test_whoever_opens_it_makes_what_is_missing",),
     ),
@@ -98,5 +98,12 @@ MUTANTS = [
         "once=False",
         "once=True",
         ("tests/cluster/test_lost_nodes.py::test_an_agent_is_killed_while_a_table_is_dropped",),
+    ),
+    Mutant(
+        "a-table-is-opened-at-once-or-not",
+        "shards",
+        "open_remote(session, name, 0, deadline)",
+        "open_remote(session, name, 0)",
+        ("tests/cluster/test_silent_nodes.py::test_a_table_of_a_node_that_is_stopped_for_a_while",),
     ),
 ]

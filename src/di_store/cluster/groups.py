@@ -23,7 +23,9 @@ from di_store.cluster.members import check_group, join, members
 from di_store.cluster.node import Node
 from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
+from di_store.remote.link import Seconds
 from di_store.remote.session import RemoteSession
+from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
 from di_store.spread.record import Known, Record
@@ -35,6 +37,7 @@ JOINED_SECONDS = 10.0
 SOON_SECONDS = 2.0
 """The same, if the directory or the publisher's agent did not answer."""
 _NEWEST_SECONDS = 1.0  # a node that does not answer is passed over
+_LEAST_SECONDS = 0.2  # that the agent of this machine has for a version that is here, when others took the call's time
 
 
 class _Claim:
@@ -103,23 +106,23 @@ class GroupWeights:
         """
         check_group(group)
         check_own_name(name)
-        left = countdown(check_timeout(timeout))
+        deadline = Deadline.given(timeout)
         self._session.writable()
         with self._publishing:
             while True:
-                claim = self._claim(group, name, left())
-                version = self._publish(name, tree, keep, claim, left(), durability)
+                claim = self._claim(group, name, deadline.left)
+                version = self._publish(name, tree, keep, claim, deadline.left, durability)
                 try:
-                    claim.joins_heard = self._spread(name, version, keep, claim, left())
+                    claim.joins_heard = self._spread(name, version, keep, claim, deadline)
                 except OldEpoch:  # of processes that begin at the same time, the one whose version comes last goes on
                     # mutant: a-first-version-is-refused
-                    if name in self._claims or left() == 0:
+                    if name in self._claims or deadline.left == 0:
                         raise _replaced(name) from None
                     continue
                 self._claims[name] = claim
                 return version
 
-    def _spread(self, name: str, version: int, keep: int, claim: _Claim, timeout: float | None) -> int:
+    def _spread(self, name: str, version: int, keep: int, claim: _Claim, deadline: Deadline) -> int:
         """Have the agent send a version; returns how many have joined so far."""
         arguments = {
             "name": name,
@@ -130,8 +133,8 @@ class GroupWeights:
             "own": self._cluster.here.address,
             "joins": claim.joins,
         }
-        left, what = countdown(timeout), f"publish of {name!r}"
-        return int(self._agent(left()).call("spread", arguments, timeout=left(), what=what))
+        step, what = deadline.step(1, least=_LEAST_SECONDS), f"publish of {name!r}"
+        return int(self._agent(step).call("spread", arguments, timeout=step, what=what))
 
     def check_alone(self, name: Any) -> None:
         """Weights of this name may be published without a group. If not, two nodes would have two values of a version.
@@ -282,7 +285,7 @@ class GroupWeights:
         node = None if owner.uuid == self._session.uuid else self._cluster.by_uuid(owner.uuid, timeout)
         return [] if node is None else [node]
 
-    def _agent(self, timeout: float | None) -> RemoteSession:
+    def _agent(self, timeout: Seconds) -> RemoteSession:
         return self._cluster.links.of(self._cluster.here, timeout)
 
 

@@ -11,7 +11,9 @@ from di_store.base.errors import StoreError
 from di_store.cluster.links import Links
 from di_store.cluster.node import Node
 from di_store.objects.weights import Published, Weights
+from di_store.remote.link import Seconds
 from di_store.remote.objects import RemoteObjects
+from di_store.remote.waiting import Deadline
 from di_store.session import Session
 
 Words = dict[str, bytes]
@@ -24,7 +26,7 @@ def keep_word(
     node: Node,
     key: str,
     word: bytes | None,
-    timeout: float | None,
+    timeout: Seconds,
     *,
     what: str,
     only: bytes | None = None,
@@ -34,10 +36,11 @@ def keep_word(
     Raises:
         NodeUnavailable: it does not answer in time.
     """
-    with links.calling(node, timeout) as session:
+    deadline = Deadline.of(timeout)
+    with links.calling(node, deadline) as session:
         objects = RemoteObjects(session)
         for _ in range(_ATTEMPTS):
-            found = objects.newest(NAME, timeout, what)
+            found = objects.newest(NAME, deadline, what)
             words = words_in(found)
             if words.get(key) == word or (word is None and only not in (None, words.get(key))):
                 return
@@ -46,7 +49,7 @@ def keep_word(
             else:
                 words[key] = word
             version = 1 if found is None else found.version + 1
-            if objects.publish_at(NAME, msgspec.msgpack.encode(words), version, timeout, what):
+            if objects.publish_at(NAME, msgspec.msgpack.encode(words), version, deadline, what):
                 return
     raise StoreError(f"node {node.name}: too many processes change its words at once")
 

@@ -18,8 +18,9 @@ from di_store.remote.session import RemoteSession
 from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import countdown
 
-LOOK_SECONDS = 1.0
-"""How long a node that is not needed for the call may take to answer."""
+LOOK_SECONDS = 0.8
+"""How long a node that is not needed for the call may take to answer: calls without time left look too, and end within
+a second."""
 PATIENCE_SECONDS = 0.05
 """The same, of one that did not answer the last time."""
 

@@ -79,9 +79,10 @@ class ClusterObjects:
         if home.uuid == self._session.uuid:
             return self._here.get(raw, deadline.left, copy)
         try:
-            return self._from(home, raw, deadline.step(1, after=_LEAST_SECONDS), copy)
+            return self._from(home, raw, deadline.step(1, after=2 * _LEAST_SECONDS), copy)
         except (NodeUnavailable, Timeout):
-            others = self._cluster.last_seen() if deadline.left == 0 else self._cluster.others()
+            soon = deadline.left is not None and deadline.left < LOOK_SECONDS
+            others = self._cluster.last_seen() if soon else self._cluster.others()
             rest = deadline.step(2, least=_LEAST_SECONDS).rest()
             look = _SEARCH_SECONDS if rest is None else min(rest, _SEARCH_SECONDS)
             if (other := self._holder(raw, [each for each in others if each != home], look)) is None:

@@ -185,7 +185,7 @@ class RayDirectory:
 _lock = threading.Lock()
 _own: dict[tuple[int, str, str], ClusterStore] = {}
 """By process, Ray cluster and node: a forked child makes its own. Under `_lock`."""
-_GRACE_SECONDS = 1.0
+_GRACE_SECONDS = 0.8
 """What a call has at least. It gets no more behind its deadline: others of the same call may follow."""
 
 

@@ -29,7 +29,7 @@ from di_store.remote.table import RemoteTable, create_remote, open_remote
 from di_store.remote.waiting import Deadline
 from di_store.replay.serving import handle_of
 from di_store.replay.table import Table, open_table
-from di_store.runtime.waits import check_timeout, countdown, lock_seconds, logger
+from di_store.runtime.waits import countdown, lock_seconds, logger
 from di_store.session import Session
 from di_store.snapshot import durable
 
@@ -39,6 +39,8 @@ _UNDO_WAIT_SECONDS = 0.1
 """How long a call waits for that behind its deadline; it goes on in a thread."""
 _LOOK_SECONDS = 0.05
 """How often a call that waits for a table asks the directory."""
+_LEAST_SECONDS = 0.2
+"""What a node has for its step of a call, also when the steps before it took all the time, and the grace."""
 
 
 class ClusterTables:
@@ -70,45 +72,45 @@ class ClusterTables:
         Raises:
             As `Store.create_table`; NodeUnavailable: the directory or one of the nodes does not answer.
         """
-        left = countdown(check_timeout(timeout))
+        deadline = Deadline.given(timeout)
         for number in range(len(nodes)):
             _settings_of(
                 settings, len(nodes), number, draw
             )  # what cannot be divided is refused before anything is made
         while True:
-            if (known := self._entry(name, left())) is None:
+            if (known := self._entry(name, deadline)) is None:
                 try:
-                    adopted = self._adopted(name, nodes, exist_ok, left())
+                    adopted = self._adopted(name, nodes, exist_ok, deadline)
                 except TableExists:
-                    if self._entry(name, left()) is None:
+                    if self._entry(name, deadline) is None:
                         raise
                     continue  # another process has made it for the cluster meanwhile
                 uuids = tuple(each.uuid for each in nodes)
                 entry = TableEntry(settings.to_text(), uuids, draw, maker=adopted or call_name())
-                if not self._cluster.directory.swap(_key(name), None, packed(entry), left()):
+                if not self._cluster.directory.swap(_key(name), None, packed(entry), deadline.left):
                     continue  # another process was faster
-                return self._made(name, entry, nodes, () if adopted else entry.shards, left())
+                return self._made(name, entry, nodes, () if adopted else entry.shards, deadline)
             if not exist_ok:
                 raise TableExists(f"the cluster has a table {name!r} already")
             if difference := _difference(known, settings, len(nodes), draw):
                 raise TableExists(f"table {name!r} exists with other settings: {difference}")
             try:
-                return self._open(name, known, left())
+                return self._open(name, known, deadline)
             except TableNotFound:
-                if left() == 0:
+                if deadline.left == 0:
                     raise  # dropped meanwhile, again and again
 
     def _made(
-        self, name: str, entry: TableEntry, nodes: list[Node], given_up: tuple[str, ...], timeout: float | None
+        self, name: str, entry: TableEntry, nodes: list[Node], given_up: tuple[str, ...], deadline: Deadline
     ) -> Table:
         """Make the shards of a word that this call has written. If one fails, those of `given_up` go, and the word."""
-        left = countdown(timeout)
         try:
-            return self._joined(name, entry, [self._make(node, name, entry, left()) for node in nodes])
+            steps = deadline.steps(nodes, least=_LEAST_SECONDS)
+            return self._joined(name, entry, [self._make(node, name, entry, step) for node, step in steps])
         except BaseException:
             undo = threading.Thread(target=self._undo, args=(name, entry, given_up), name="di-store undo", daemon=True)
             undo.start()
-            seconds = left()
+            seconds = deadline.left
             undo.join(UNDO_SECONDS if seconds is None else max(seconds, _UNDO_WAIT_SECONDS))
             raise
 
@@ -116,18 +118,18 @@ class ClusterTables:
         dropped = msgspec.structs.replace(entry, shards=given_up, dropped=True)
         with contextlib.suppress(StoreError):  # whoever finds the word goes on
             if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), UNDO_SECONDS):
-                self._finish_drop(name, dropped, UNDO_SECONDS)
+                self._finish_drop(name, dropped, Deadline(UNDO_SECONDS))
 
-    def _adopted(self, name: str, nodes: list[Node], exist_ok: bool, timeout: float | None) -> str:
+    def _adopted(self, name: str, nodes: list[Node], exist_ok: bool, deadline: Deadline) -> str:
         """The identity of a table that the node's store has for itself, and that `exist_ok` makes the cluster's.
 
         Raises:
             TableExists: there is one, and it may not be taken.
         """
-        left, found = countdown(timeout), ""
-        for node in nodes:
+        found = ""
+        for node, step in deadline.steps(nodes, least=_LEAST_SECONDS):
             try:
-                own = self._shard(node, name, "", left())
+                own = self._shard(node, name, "", step)
             except TableNotFound:
                 continue
             if not exist_ok or len(nodes) > 1:
@@ -145,19 +147,19 @@ class ClusterTables:
             TableNotFound: it does not exist in time. NodeUnavailable: the node that has it does not answer, or is gone.
         """
         check_table_name(name)
-        left = countdown(check_timeout(timeout))
+        deadline = Deadline.given(timeout)
         while True:
             try:
-                entry = self._entry(name, left())
+                entry = self._entry(name, deadline)
             except NodeUnavailable:  # what lies here needs no directory
                 if self._session is None or self._session.arena.table(name) is None:
                     raise
                 return self._open_here(self._session, name)
             if entry is not None:
-                return self._open(name, entry, left())
+                return self._open(name, entry, deadline)
             if self._session is not None and self._session.arena.table(name) is not None:
                 return open_table(self._session, name, 0)
-            seconds = left()
+            seconds = deadline.left
             if seconds == 0:
                 raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
             time.sleep(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS))
@@ -169,15 +171,15 @@ class ClusterTables:
             TableNotFound: there is none. NodeUnavailable: the directory or a node does not answer.
         """
         check_table_name(name)
-        left = countdown(check_timeout(timeout))
-        while (entry := self._entry(name, left())) is not None:
+        deadline = Deadline.given(timeout)
+        while (entry := self._entry(name, deadline)) is not None:
             dropped = msgspec.structs.replace(entry, dropped=True)
-            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), left()):
-                self._finish_drop(name, dropped, left())
+            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), deadline.left):
+                self._finish_drop(name, dropped, deadline)
                 return
         if self._session is None or self._session.arena.table(name) is None:
             raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
-        self._session.writable().drop_table(name, lock_seconds(left()))
+        self._session.writable().drop_table(name, lock_seconds(deadline.left))
 
     def take_over(
         self, name: str, was: TableEntry, uuids: Sequence[str], words_lost: bool, timeout: float | None
@@ -225,40 +227,39 @@ class ClusterTables:
 
     # -- the directory ------------------------------------------------------------------------------------------
 
-    def _entry(self, name: str, timeout: float | None) -> TableEntry | None:
+    def _entry(self, name: str, deadline: Deadline) -> TableEntry | None:
         """The word of a table; if it is being dropped, this goes on with that first."""
-        left = countdown(timeout)
-        while (word := self._cluster.directory.read(_key(name), left())) is not None:
+        while (word := self._cluster.directory.read(_key(name), deadline.left)) is not None:
             entry = unpacked(word, TableEntry)
             if not entry.dropped:
                 return entry
-            self._finish_drop(name, entry, left())
+            self._finish_drop(name, entry, deadline)
         return None
 
-    def _finish_drop(self, name: str, entry: TableEntry, timeout: float | None) -> None:
+    def _finish_drop(self, name: str, entry: TableEntry, deadline: Deadline) -> None:
         """Drop the shards of a word that says so: those tables and no others, whatever has their name by now."""
-        left = countdown(timeout)
-        there = {node.uuid for node in self._cluster.nodes(left())} if len(entry.shards) > 1 else set()
-        for uuid in sorted(entry.shards, key=lambda each: each not in there):  # those that are lost take all the time
-            if (node := self._cluster.by_uuid(uuid, left())) is None:
+        there = {node.uuid for node in self._cluster.nodes(deadline.left)} if len(entry.shards) > 1 else set()
+        first = sorted(entry.shards, key=lambda each: each not in there)  # those that are lost take all the time
+        for uuid, step in deadline.steps(first, least=_LEAST_SECONDS):
+            if (node := self._cluster.by_uuid(uuid, step.left)) is None:
                 continue
             try:
-                self._drop_shard(node, name, entry.maker, left())
+                self._drop_shard(node, name, entry.maker, step)
                 what, kept = f"drop_table({name!r})", packed(_kept(entry))
-                keep_word(self._cluster.links, node, _key(name), None, left(), what=what, only=kept)
+                keep_word(self._cluster.links, node, _key(name), None, step, what=what, only=kept)
             except NodeUnavailable as error:  # should it come back, the table is its own store's
                 logger.warning("table %r is forgotten: %s", name, error.message)
-        self._cluster.directory.swap(_key(name), packed(entry), None, left())
+        self._cluster.directory.swap(_key(name), packed(entry), None, deadline.left)
 
     # -- shards -------------------------------------------------------------------------------------------------
 
-    def _open(self, name: str, entry: TableEntry, timeout: float | None) -> Table:
+    def _open(self, name: str, entry: TableEntry, deadline: Deadline) -> Table:
         """The table of a word. Of one in parts, shards may be missing: those of nodes that do not answer."""
         if len(entry.shards) == 1:
-            return self._open_shard(name, entry, entry.shards[0], timeout)
+            return self._open_shard(name, entry, entry.shards[0], deadline)
         shards = self._shards(name, entry, [None] * len(entry.shards))
         failed: list[StoreError] = []
-        for shard, step in Deadline(timeout).steps(shards):
+        for shard, step in deadline.step(1, least=_LEAST_SECONDS).steps(shards):
             try:
                 shard.table(step)
             except (NodeUnavailable, Timeout) as error:
@@ -277,22 +278,22 @@ class ClusterTables:
             return here
         return self._joined(name, entry, [here if uuid == session.uuid else None for uuid in entry.shards])
 
-    def _open_shard(self, name: str, entry: TableEntry, uuid: str, timeout: float | None) -> Table:
+    def _open_shard(self, name: str, entry: TableEntry, uuid: str, deadline: Deadline) -> Table:
         """The shard of one node."""
-        left = countdown(timeout)
-        node = self._cluster.by_uuid(uuid, left())
+        own = uuid == self._cluster.here.uuid  # what lies here needs no directory
+        node = self._cluster.here if own else self._cluster.by_uuid(uuid, deadline.left)
         if node is None:
             raise NodeUnavailable(
                 f"table {name!r} lies on node {uuid[:12]}, which is gone or does not answer",
                 remedy="drop_table() forgets it, if the node does not come back",
             )
         try:
-            return self._shard(node, name, entry.maker, left())
+            return self._shard(node, name, entry.maker, deadline.step(1, least=_LEAST_SECONDS))
         except TableNotFound:  # whoever was to make it has died, or is at it
             # mutant: shards-that-are-missing-stay-so
-            if self._entry(name, left()) != entry:
+            if self._entry(name, deadline) != entry:
                 raise
-            return self._make(node, name, entry, left())
+            return self._make(node, name, entry, deadline.step(1, least=_LEAST_SECONDS))
 
     def _joined(self, name: str, entry: TableEntry, found: Sequence[Table | None]) -> Table:
         """The shards of a table as one handle; None: one that is opened when its node answers."""
@@ -304,7 +305,7 @@ class ClusterTables:
         """The shards of a table in parts, of which these handles are there."""
 
         def opened(uuid: str, timeout: float | None) -> Table:
-            return self._open_shard(name, entry, uuid, timeout)
+            return self._open_shard(name, entry, uuid, Deadline(timeout))
 
         pairs = enumerate(zip(entry.shards, found, strict=True))
         return [Shard(number, uuid, opened, table) for number, (uuid, table) in pairs]
@@ -319,45 +320,46 @@ class ClusterTables:
     def _is_here(self, node: Node) -> bool:
         return self._session is not None and node.uuid == self._session.uuid
 
-    def _shard(self, node: Node, name: str, identity: str, timeout: float | None) -> Table:
+    def _shard(self, node: Node, name: str, identity: str, deadline: Deadline) -> Table:
         """The table of a node that has this name, and identity if one is given; TableNotFound if it has none."""
         if self._session is not None and self._is_here(node):
             found = open_table(self._session, name, 0)
         else:
-            with self._cluster.links.calling(node, timeout) as session:
-                found = open_remote(session, name, 0)
+            with self._cluster.links.calling(node, deadline) as session:
+                # mutant: a-table-is-opened-at-once-or-not
+                found = open_remote(session, name, 0, deadline)
         if identity not in ("", identity_of(found)):
             raise TableNotFound(f"node {node.name} has another table {name!r}, which is its own store's")
         return found
 
-    def _make(self, node: Node, name: str, entry: TableEntry, timeout: float | None) -> Table:
+    def _make(self, node: Node, name: str, entry: TableEntry, deadline: Deadline) -> Table:
         """Make the shard of a node, if nobody has yet, and have the node keep the table's word."""
-        left, whole = countdown(timeout), Settings.from_text(entry.settings)
+        whole = Settings.from_text(entry.settings)
         settings = _settings_of(whole, len(entry.shards), entry.shards.index(node.uuid), entry.draw)
         settings = replace(settings, made=entry.maker)
         if self._session is not None and self._is_here(node):
-            made = durable.made(self._session, name, settings, True, left())
+            made = durable.made(self._session, name, settings, True, deadline.left)
         else:
-            with self._cluster.links.calling(node, left()) as session:
-                made = create_remote(session, name, settings, True, left())
+            with self._cluster.links.calling(node, deadline) as session:
+                made = create_remote(session, name, settings, True, deadline)
         if identity_of(made) != entry.maker:
             raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
         what = f"create_table({name!r}): the word that its node keeps"
-        keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), left(), what=what)
+        keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), deadline, what=what)
         return made
 
-    def _drop_shard(self, node: Node, name: str, identity: str, timeout: float | None) -> None:
+    def _drop_shard(self, node: Node, name: str, identity: str, deadline: Deadline) -> None:
         try:
             if self._session is not None and self._is_here(node):
-                self._shard(node, name, identity, timeout)
-                self._session.writable().drop_table(name, lock_seconds(timeout))
+                self._shard(node, name, identity, deadline)
+                self._session.writable().drop_table(name, lock_seconds(deadline.left))
             else:
-                arguments = {"name": name, "timeout": timeout, "identity": identity}
-                with self._cluster.links.calling(node, timeout) as session:
+                arguments = {"name": name, "timeout": deadline.left, "identity": identity}
+                with self._cluster.links.calling(node, deadline) as session:
                     # It may be done twice: there is one table of that identity. So an agent that is killed meanwhile
                     # leaves no part behind, which its node would keep as its own, and the name with it.
                     # mutant: parts-stay-where-an-agent-was-killed
-                    session.call("drop_table", arguments, timeout=timeout, what=f"drop_table({name!r})", once=False)
+                    session.call("drop_table", arguments, timeout=deadline, what=f"drop_table({name!r})", once=False)
         except TableNotFound:
             pass
 

@@ -132,7 +132,7 @@ class RemoteObjects:
         )
         return int(value_of(message))
 
-    def publish_at(self, name: str, tree: Any, version: int, timeout: float | None, what: str) -> bool:
+    def publish_at(self, name: str, tree: Any, version: int, timeout: Seconds, what: str) -> bool:
         """Publish a small value as exactly this version; False: there is one as new already.
 
         `what`: the call, as its failure names it.
@@ -140,20 +140,20 @@ class RemoteObjects:
         Raises:
             NodeUnavailable: the agent does not answer, or was killed in the middle of it. StoreFull: no room there.
         """
-        sent = _Sent(tree, None)
+        deadline, sent = Deadline.of(timeout), _Sent(tree, None)
         arguments = {
             "name": name,
             "keep": 1,
-            "timeout": timeout,
+            "timeout": deadline.left,
             "durability": "memory",
             "entry": sent.entry,
             "inline": [sent.whole()],
             "at": version,
         }
-        message = self._session.link.ask("publish", arguments, timeout=timeout, what=what, once=True)
+        message = self._session.link.ask("publish", arguments, timeout=deadline, what=what, once=True)
         return bool(value_of(message))
 
-    def newest(self, name: str, timeout: float | None, what: str) -> Published | None:
+    def newest(self, name: str, timeout: Seconds, what: str) -> Published | None:
         """The newest version, without waiting for one. `timeout`: seconds that the agent has to answer.
 
         `what`: the call, as its failure names it.

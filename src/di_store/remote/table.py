@@ -338,20 +338,22 @@ def remote_source(table: RemoteTable, columns: Any) -> RemoteSource:
 
 
 def create_remote(
-    session: RemoteSession, name: str, settings: Settings, exist_ok: bool, timeout: float | None
+    session: RemoteSession, name: str, settings: Settings, exist_ok: bool, timeout: Seconds
 ) -> RemoteTable:
     """`Store.create_table` with checked settings."""
-    seconds = check_timeout(timeout)
-    arguments = {"name": name, "settings": settings.to_text(), "exist_ok": exist_ok, "timeout": seconds}
-    made = session.call("create_table", arguments, timeout=seconds, what=f"create_table({name!r})", once=True)
+    deadline = Deadline.given(timeout)
+    arguments = {"name": name, "settings": settings.to_text(), "exist_ok": exist_ok, "timeout": deadline.left}
+    made = session.call("create_table", arguments, timeout=deadline, what=f"create_table({name!r})", once=True)
     return RemoteTable(session, made)
 
 
-def open_remote(session: RemoteSession, name: str, timeout: float | None) -> RemoteTable:
-    """The table of that name, as `open_table`."""
+def open_remote(
+    session: RemoteSession, name: str, timeout: float | None, answer: Deadline | None = None
+) -> RemoteTable:
+    """The table of that name, as `open_table`. `answer`: until when the agent may answer, if not as `timeout` says."""
     arguments = {"name": check_table_name(name), "timeout": check_timeout(timeout)}
-    found = session.call("table", arguments, timeout=arguments["timeout"], what=f"table {name!r}")
-    return RemoteTable(session, found)
+    given = arguments["timeout"] if answer is None else answer
+    return RemoteTable(session, session.call("table", arguments, timeout=given, what=f"table {name!r}"))
 
 
 def load_remote_table(pickled: Any, name: str) -> RemoteTable:

@@ -16,8 +16,9 @@ from di_store.base.errors import NodeUnavailable, Timeout
 from di_store.runtime.waits import LOG_SECONDS, check_timeout, logger
 from di_store.wire.connection import Connection, Disconnected
 
-GRACE_SECONDS = 1.0
-"""By how much a call outlasts its deadline while nothing comes: the agent's own answer, which says why, comes first."""
+GRACE_SECONDS = 0.8
+"""By how much a call outlasts its deadline while nothing comes: the agent's own answer, which says why, comes first.
+A call is promised to end within a second: the rest is for a machine whose processors are busy."""
 LOST_SECONDS = 60.0
 """How long a call without a timeout tries to reach an agent that does not answer."""
 SILENT_SECONDS = 10.0
@@ -87,10 +88,13 @@ class Deadline:
             found.grace = spent + max((self.grace - after - spent) / steps, least)
         return found
 
-    def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
-        """All of these, with the deadline of each step: it is made when the one before has ended."""
+    def steps(self, each: Sequence[T], *, least: float = 0.0) -> Iterator[tuple[T, Deadline]]:
+        """All of these, with the deadline of each step: it is made when the one before has ended.
+
+        `least`: as in `step`.
+        """
         for at, one in enumerate(each):
-            yield one, self.step(len(each) - at)
+            yield one, self.step(len(each) - at, least=least)
 
     def sooner(self, seconds: float) -> Deadline:
         """One that begins now and has at most so many seconds; it ends no later than this one, grace included."""
