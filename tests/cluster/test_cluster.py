@@ -30,6 +30,7 @@ from di_store.base.errors import (
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
 from di_store.objects import codec
+from di_store.remote.bulk import OwnTcp, Room
 from di_store.remote.table import RemoteTable
 
 SCHEMA = {"x": di_store.Spec((4,), "float32")}
@@ -192,6 +193,22 @@ def test_another_readers_copy_is_waited_for(stores: list[ClusterStore]) -> None:
     sealing.start()
     assert same(stores[1].get(ref, timeout=0.1), LARGE)
     sealing.join()
+
+
+def test_a_copy_that_failed_is_not_waited_for(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home dies in the middle of it, and another node has a copy: the same call copies that one."""
+    ref = stores[1].put(LARGE)
+    assert same(stores[2].get(ref), LARGE)
+    fill, errors = OwnTcp.fill, iter([NodeUnavailable("the home was killed")])
+
+    def killed_once(own: OwnTcp, far: Any, raw: bytes, room: Room, deadline: Any) -> None:
+        for error in errors:
+            raise error
+        fill(own, far, raw, room, deadline)
+
+    monkeypatch.setattr(OwnTcp, "fill", killed_once)
+    assert same(stores[0].get(ref, timeout=60), LARGE)
+    assert stores[0]._session.arena.contains(ref.raw, 10.0)
 
 
 def test_an_object_that_is_not_there_yet(stores: list[ClusterStore]) -> None:

@@ -249,6 +249,13 @@ REMOTE = [
         (f"{DEADLINES}::test_what_puts_the_end_off",),
     ),
     Mutant(
+        "a-copy-that-failed-is-waited-for",
+        "remote",
+        "_clear_frames(error)",
+        "pass",
+        ("tests/cluster/test_cluster.py::test_a_copy_that_failed_is_not_waited_for",),
+    ),
+    Mutant(
         "who-waits-for-a-copy-has-no-time-left",
         "remote",
         "deadline.flowed = time.monotonic()",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
+import traceback
 from collections.abc import Callable
 from concurrent import futures
 from functools import partial
@@ -45,7 +46,7 @@ T = TypeVar("T")
 COPIES_MARK = b"copies"
 """In the ids of what a home knows of the copies of an object: it is no object of users."""
 PATIENCE_SECONDS = 5.0
-"""How long a reader waits for another one's copy, beside the time that its bytes may take."""
+"""How long a reader waits for another one's copy at most, beside the time that its bytes may take."""
 AGENT_SECONDS = 1.0
 """How long the agent of this machine may take to say that it is there; without it a process copies itself."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
@@ -80,7 +81,9 @@ class ClusterObjects:
             return self._here.get(raw, deadline.left, copy)
         try:
             return self._from(home, raw, deadline.step(1, after=2 * _LEAST_SECONDS), copy)
-        except (NodeUnavailable, Timeout):
+        except (NodeUnavailable, Timeout) as error:
+            # mutant: a-copy-that-failed-is-waited-for
+            _clear_frames(error)
             soon = deadline.left is not None and deadline.left < LOOK_SECONDS
             others = self._cluster.last_seen() if soon else self._cluster.others()
             rest = deadline.step(2, least=_LEAST_SECONDS).rest()
@@ -128,7 +131,7 @@ class ClusterObjects:
             return self._copied_from(session, raw, deadline, copy)
 
     def _copied_from(self, session: RemoteSession, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
-        began = time.monotonic()
+        until: float | None = None  # when another one's copy is not waited for any more
         while True:
             head, total = head_of(session, raw, deadline)
             if self._session.readonly:
@@ -138,14 +141,15 @@ class ClusterObjects:
             except (StoreFull, CapacityError):  # no room for a copy: read it into this process
                 return RemoteObjects(session).get(raw, deadline, copy)
             except ObjectExists:  # another process copies it, or has
-                patience = PATIENCE_SECONDS + total / SLOWEST_BYTES
+                if until is None:
+                    until = time.monotonic() + _patience(total, deadline.left)
                 try:
-                    return self._here.get(raw, min(_SLICE_SECONDS, patience), copy)
+                    return self._here.get(raw, min(_SLICE_SECONDS, max(until - time.monotonic(), 0.0)), copy)
                 except ObjectNotFound:
                     # It has died, or goes on, which does not count as waiting for the object; or it is stopped.
                     # mutant: who-waits-for-a-copy-has-no-time-left
                     deadline.flowed = time.monotonic()
-                    if time.monotonic() - began > patience:
+                    if time.monotonic() >= until:
                         return RemoteObjects(session).get(raw, deadline, copy)
 
     def _copied(
@@ -373,6 +377,22 @@ class ClusterObjects:
             if marked:
                 self._delete_copies(ref.raw, _UNDO_SECONDS)
             raise
+
+
+def _patience(total: int, left: float | None) -> float:
+    """How long a reader with so many seconds left waits for another one's copy of so many bytes, before it reads itself.
+
+    Whoever copies may be stopped: half of the reader's time at most, and what the bytes may take.
+    """
+    return (PATIENCE_SECONDS if left is None else min(PATIENCE_SECONDS, left / 2)) + total / SLOWEST_BYTES
+
+
+def _clear_frames(error: BaseException) -> None:
+    """Free what an attempt held that failed: its unsealed copy, for which the next one would wait as for another's."""
+    found: BaseException | None = error
+    while found is not None:
+        traceback.clear_frames(found.__traceback__)
+        found = found.__context__
 
 
 def _mark(raw: bytes) -> bytes:

@@ -61,15 +61,19 @@ class Ticker:
     """How long this process has got no processor, or was stopped: what its clock cannot blame on a call."""
 
     def __init__(self) -> None:
-        self.delayed = 0.0
+        self._seen = 0.0, time.monotonic()  # the delay until then, when the tick began that goes on
         self._pause = threading.Event()
         threading.Thread(target=self._tick, daemon=True).start()
 
+    def delayed(self) -> float:
+        """Seconds until now: also those of the tick that goes on. Its thread may be the last one to get a processor."""
+        delayed, began = self._seen
+        return delayed + max(time.monotonic() - began - 1.5 * TICK_SECONDS, 0.0)
+
     def _tick(self) -> None:
         while True:
-            began = time.monotonic()
             self._pause.wait(TICK_SECONDS)
-            self.delayed += max(time.monotonic() - began - 1.5 * TICK_SECONDS, 0.0)
+            self._seen = self.delayed(), time.monotonic()
 
 
 class Ledger:
@@ -91,7 +95,7 @@ class Ledger:
 
     def call(self, what: str, timeout: float, function: Callable[[], T]) -> T:
         """Make a call that must end within `timeout` and a second, and note how it went."""
-        began, delayed, outcome = time.monotonic(), self._ticker.delayed, "done"
+        began, delayed, outcome = time.monotonic(), self._ticker.delayed(), "done"
         try:
             return function()
         except BaseException as error:
@@ -100,7 +104,7 @@ class Ledger:
         finally:
             late = time.monotonic() - began - timeout
             if late > NOTED_SECONDS:
-                excuse = self._ticker.delayed - delayed
+                excuse = self._ticker.delayed() - delayed
                 self.note(late=late, excuse=excuse, call=what, timeout=timeout, outcome=outcome, began=began)
             self._count(f"{what}: {outcome}")
 

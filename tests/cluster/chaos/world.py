@@ -294,7 +294,7 @@ class RayWorld(World):
         if kind == "directory":
             return next((pid for pid, words in commands() if "::DirectoryActor" in words[0]), 0)
         if kind == "raylet":
-            found = self._nodes[place].all_processes["raylet"]
+            found = self._nodes[place].all_processes.get("raylet")  # none: the node is away
             return int(found[0].process.pid) if found else 0
         raise AssertionError(kind)
 
