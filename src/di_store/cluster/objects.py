@@ -380,9 +380,9 @@ class ClusterObjects:
 
 
 def _patience(total: int, left: float | None) -> float:
-    """How long a reader with so many seconds left waits for another one's copy of so many bytes, before it reads itself.
+    """How long a reader waits for another one's copy of so many bytes before it reads them itself.
 
-    Whoever copies may be stopped: half of the reader's time at most, and what the bytes may take.
+    Whoever copies may be stopped: half of the seconds that are `left` at most, and what the bytes may take.
     """
     return (PATIENCE_SECONDS if left is None else min(PATIENCE_SECONDS, left / 2)) + total / SLOWEST_BYTES
 
