@@ -90,8 +90,9 @@ def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Nod
 def test_a_table_of_a_node_that_is_stopped_for_a_while(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """Whoever opens it waits for the node's answer as long as its timeout says, though not for the table."""
     stores[0].create_table("while", timeout=20, node=place_of(nodes[1]), **TABLE)
+    assert len(stores[2].table("while")) == 0  # it has connected by now
     agent = nodes[1].agent
-    goes_on = threading.Timer(2 * GRACE_SECONDS, os.kill, (agent, signal.SIGCONT))
+    goes_on = threading.Timer(4 * GRACE_SECONDS, os.kill, (agent, signal.SIGCONT))
     with stopped(agent):
         goes_on.start()
         assert len(stores[2].table("while", timeout=60)) == 0

@@ -294,7 +294,7 @@ REMOTE = [
         "each-writer-behind-a-call-has-a-second",
         "remote",
         "in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):",
-        "in [(each, deadline.sooner(CATCH_UP_SECONDS).step(1, least=1.0)) for each in writers]:",
+        "in ((each, deadline.sooner(CATCH_UP_SECONDS).step(1, least=1.0)) for each in writers):",
         (f"{SLOW}::test_a_call_behind_many_writers",),
     ),
     Mutant(
@@ -308,7 +308,7 @@ REMOTE = [
         "each-dropped-writer-has-a-second-of-its-own",
         "remote",
         "for each, step in Deadline(seconds).steps(those):",
-        "for each, step in [(each, Deadline(seconds)) for each in those]:",
+        "for each, step in ((each, Deadline(seconds)) for each in those):",
         (f"{DEADLINES}::test_dropped_writers_share_one_second_at_the_end",),
     ),
     Mutant(
