@@ -14,17 +14,19 @@ from pains import until
 
 import di_store
 from cluster.nodes import Node, cluster_nodes, stopped
-from cluster.shards import filled, step
+from cluster.shards import ROWS, filled, step
 from di_store import cluster
 from di_store.base.errors import StoreError
 from di_store.cluster.shards import table as tables
 from di_store.cluster.shards import writer as writers
+from di_store.cluster.shards.table import ShardedTable
 from di_store.cluster.store import ClusterStore
 from di_store.remote.waiting import GRACE_SECONDS, Deadline
 
 SECONDS = 1.0
 MOST_SECONDS = SECONDS + GRACE_SECONDS + 0.7
 """What a call may take on a busy machine: less than if two shards had a second of grace each."""
+LONG_SECONDS = 30.0
 ATTEMPTS = 4
 """The best of them ends in time: other programs may hold up one. Each has a handle that knows of no silence."""
 LANES = 48  # so many that each shard has some
@@ -142,6 +144,24 @@ def test_a_table_is_opened_without_shards_that_do_not_answer(store: ClusterStore
     store.drop_table("t", timeout=60)
     assert took[-1] <= MOST_SECONDS, took
     assert later[-1] <= MOST_SECONDS, later
+
+
+def test_a_silent_part_leaves_time_for_the_others(store: ClusterStore, nodes: list[Node]) -> None:
+    """None lies here, and the first one's node, which is known, does not answer. The call does not need its minute."""
+    places = [nodes[1].name, nodes[2].name]
+    store.create_table("t", shards="learners", node=places, draw="mass", **ROWS).insert(step(1))
+    with stopped(nodes[1].agent):
+        assert seconds_of(lambda: store.table("t", timeout=60)) < LONG_SECONDS
+        assert isinstance(store.table("t", timeout=60), ShardedTable)
+    store.drop_table("t", timeout=60)
+
+
+def test_a_step_that_begins_late_connects_again() -> None:
+    """An idle connection of it may have broken."""
+    call = Deadline(5.0)
+    call.count(5.0 + GRACE_SECONDS / 2)
+    assert not call.step(1).is_hopeless(0.0)
+    assert call.is_hopeless(0.0)
 
 
 def test_the_grace_is_divided_among_what_is_left() -> None:

@@ -23,6 +23,7 @@ from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.shards.division import shard_settings
 from di_store.cluster.store import ClusterStore
 from di_store.policy.limiters import Band
+from di_store.remote.waiting import Deadline
 from di_store.replay.keys import shards_of
 
 
@@ -346,9 +347,8 @@ def test_whoever_opens_it_makes_what_is_missing(stores: list[ClusterStore]) -> N
     assert [len(each.table("t")) for each in stores] == [1, 1, 1]
     every, begun = stores[0]._everywhere, TableEntry(made.settings.to_text(), uuids)
     assert directory.swap("table/v", None, packed(begun), 20)
-    node = stores[0]._cluster.by_uuid(uuids[1])
-    assert node is not None
-    every._make(node, "v", begun, 20).extend(step(np.arange(3)))
+    (node,) = (each for each in stores[0]._cluster.nodes() if each.uuid == uuids[1])
+    every._make(node, "v", begun, Deadline(20)).extend(step(np.arange(3)))
     assert len(stores[1].create_table("v", exist_ok=True, shards="learners", **ROWS)) == 3
     assert [len(each.table("v")) for each in stores] == [3, 3, 3]
 

@@ -328,7 +328,7 @@ REMOTE = [
     Mutant(
         "calls-wait-for-answers-that-nobody-sends",
         "remote",
-        "max(self.timeout, GRACE_SECONDS)",
+        "max(self.timeout, self.tries)",
         "self.timeout + GRACE_SECONDS",
         (f"{DEADLINES}::test_a_call_without_a_connection_has_no_grace",),
     ),

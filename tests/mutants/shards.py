@@ -100,6 +100,20 @@ MUTANTS = [
         ("tests/cluster/test_lost_nodes.py::test_an_agent_is_killed_while_a_table_is_dropped",),
     ),
     Mutant(
+        "one-silent-part-takes-the-time-of-all",
+        "shards",
+        "deadline.step(1, least=_LEAST_SECONDS).sooner(0.0)",
+        "deadline",
+        ("tests/cluster/test_shard_deadlines.py::test_a_silent_part_leaves_time_for_the_others",),
+    ),
+    Mutant(
+        "a-late-step-has-one-attempt",
+        "shards",
+        "found.tries = found.since - found.began + GRACE_SECONDS",
+        "pass",
+        ("tests/cluster/test_shard_deadlines.py::test_a_step_that_begins_late_connects_again",),
+    ),
+    Mutant(
         "a-table-is-opened-at-once-or-not",
         "shards",
         "open_remote(session, name, 0, deadline)",

@@ -37,7 +37,7 @@ JOINED_SECONDS = 10.0
 SOON_SECONDS = 2.0
 """The same, if the directory or the publisher's agent did not answer."""
 _NEWEST_SECONDS = 1.0  # a node that does not answer is passed over
-_LEAST_SECONDS = 0.2  # that the agent of this machine has for a version that is here, when others took the call's time
+_LEAST_SECONDS = 0.15  # that the agent of this machine has for a version that is here, when others took the call's time
 
 
 class _Claim:
@@ -173,8 +173,8 @@ class GroupWeights:
 
     def _check(self, claim: _Claim, name: str, timeout: float | None) -> None:
         """Raise if another process has taken the name over."""
-        left = countdown(timeout)
-        word = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)  # it must not wait for a dead one for long
+        left, look = countdown(timeout), LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS)
+        word = self._cluster.directory.read(_owner_key(name), look)  # it must not wait for a dead one for long
         if word is None:  # the directory was made anew
             self._cluster.directory.swap(_owner_key(name), None, packed(claim.word), left())
         elif unpacked(word, Owner) != claim.word:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -34,6 +35,7 @@ from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
 from di_store.remote.bulk import ENGINE_BYTES, what
 from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
+from di_store.remote.link import Seconds
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
 from di_store.remote.waiting import Deadline
@@ -50,8 +52,9 @@ PATIENCE_SECONDS = 5.0
 AGENT_SECONDS = 1.0
 """How long the agent of this machine may take to say that it is there; without it a process copies itself."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
+_UNDO_WAIT_SECONDS = 0.1  # how long the call waits for that behind its deadline; it goes on in a thread
 _SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
-_LEAST_SECONDS = 0.2  # the same, of a call whose home was silent for long; and what a node that has one gets at least
+_LEAST_SECONDS = 0.15  # the same, of a call whose home was silent for long; and what a step of a call has at least
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
@@ -67,20 +70,21 @@ class ClusterObjects:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def get(self, raw: bytes, timeout: float | None, copy: bool | None) -> Any:
+    def get(self, raw: bytes, timeout: Seconds, copy: bool | None) -> Any:
         """`Store.get` of an object that is not here, or not yet.
 
         Raises:
             ObjectNotFound: it was nowhere in time. NodeUnavailable: the node where it lies does not answer.
         """
-        deadline = Deadline(timeout)
-        home = self._cluster.home_of(raw, timeout)
+        deadline = Deadline.of(timeout)
+        home = self._cluster.home_of(raw, deadline.left)
         if home is None:
             return self._searched(raw, deadline, copy)
         if home.uuid == self._session.uuid:
             return self._here.get(raw, deadline.left, copy)
+        search = _LEAST_SECONDS if any(each != home for each in self._cluster.last_seen()) else 0.0
         try:
-            return self._from(home, raw, deadline.step(1, after=2 * _LEAST_SECONDS), copy)
+            return self._from(home, raw, deadline.step(1, after=search), copy)
         except (NodeUnavailable, Timeout) as error:
             # mutant: a-copy-that-failed-is-waited-for
             _clear_frames(error)
@@ -92,17 +96,28 @@ class ClusterObjects:
                 raise
             return self._from(other, raw, deadline.step(1, least=_LEAST_SECONDS), copy)
 
+    def get_many(self, raws: list[bytes], timeout: float | None, copy: bool | None) -> list[Any]:
+        """`Store.get_many`: several objects under one deadline."""
+        deadline, found = Deadline(timeout), []
+        for raw in raws:
+            try:
+                found.append(self._here.get(raw, 0, copy))
+            except ObjectNotFound:
+                found.append(self.get(raw, deadline.step(1, least=_LEAST_SECONDS), copy))
+        return found
+
     def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
         """An object whose id does not say where it lies. It is not copied: nobody could tell the copy from it."""
         while True:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, deadline.left, copy)
             others = self._cluster.others()  # the directory may take a second
-            rest = deadline.rest()
+            rest = deadline.step(1, least=_LEAST_SECONDS).rest()
             look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
             if (node := self._holder(raw, others, look)) is not None:
-                with self._cluster.links.calling(node, deadline, what(raw)) as session:
-                    return RemoteObjects(session).get(raw, deadline, copy)
+                step = deadline.step(1, least=_LEAST_SECONDS)
+                with self._cluster.links.calling(node, step, what(raw)) as session:
+                    return RemoteObjects(session).get(raw, step, copy)
             seconds = deadline.left
             if seconds == 0:
                 raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
@@ -358,8 +373,8 @@ class ClusterObjects:
         Raises:
             CapacityError: the cluster has fewer nodes. NodeUnavailable, StoreFull: one of them cannot take it.
         """
-        left = countdown(timeout)
-        others = ranked(self._enough(copies - 1, left()), ref.raw)
+        deadline = Deadline(timeout)
+        others = ranked(self._enough(copies - 1, deadline.left), ref.raw)
         if len(others) < copies - 1:
             raise CapacityError(
                 f"copies={copies}, and the cluster has {len(others) + 1} nodes that answer",
@@ -368,15 +383,27 @@ class ClusterObjects:
         nodes = others[: copies - 1]
         marked = ref.raw.startswith(self._session.arena.home)  # else `delete` asks all nodes
         if marked:  # first, so that what was put can be found whatever happens
-            self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, left(), "memory")
+            self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, deadline.left, "memory")
         try:
             for node in nodes:
-                with self._cluster.links.calling(node, left()) as session:
-                    RemoteObjects(session).put_many([value], [ref.raw], ttl, left(), "memory")
+                step = deadline.step(1, least=_LEAST_SECONDS)
+                with self._cluster.links.calling(node, step) as session:
+                    RemoteObjects(session).put_many([value], [ref.raw], ttl, step, "memory")
         except BaseException:
             if marked:
-                self._delete_copies(ref.raw, _UNDO_SECONDS)
+                self._undo_copies(ref.raw)
             raise
+
+    def _undo_copies(self, raw: bytes) -> None:
+        """Behind the call, which waits for it as long as that takes when all nodes answer."""
+
+        def undo() -> None:
+            with contextlib.suppress(StoreError):
+                self._delete_copies(raw, _UNDO_SECONDS)
+
+        undoing = threading.Thread(target=undo, name="di-store undo", daemon=True)
+        undoing.start()
+        undoing.join(_UNDO_WAIT_SECONDS)
 
 
 def _patience(total: int, left: float | None) -> float:

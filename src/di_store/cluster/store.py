@@ -20,6 +20,7 @@ from di_store.objects.weights import Published
 from di_store.policy.options import check_options, check_table_name, table_options
 from di_store.remote.store import RemoteStore
 from di_store.remote.table import RemoteTable, session_of
+from di_store.remote.waiting import Deadline
 from di_store.replay.mixture import Mixture, Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of
@@ -135,8 +136,7 @@ class ClusterStore(Store):
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
         """As `Store.get_many`, from any node."""
-        left = countdown(check_timeout(timeout))
-        return [self.get(ref, timeout=left(), copy=copy) for ref in listed(refs)]
+        return self._all.get_many([id_of(ref) for ref in listed(refs)], check_timeout(timeout), copy)
 
     def wait(
         self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
@@ -285,9 +285,9 @@ class ClusterStore(Store):
         given = table_options(capacity, {"lanes": LANES, **options})
         settings = check_options(given, seed_of(self._session.seed, name))
         draw = check_draw(settings, shards, draw)
-        left = countdown(check_timeout(timeout))
-        nodes = self._nodes_of(node, shards, left())
-        return self._everywhere.create(name, settings, nodes, config.flag("exist_ok", exist_ok), left(), draw)
+        deadline = Deadline.given(timeout)
+        nodes = self._nodes_of(node, shards, deadline.left)
+        return self._everywhere.create(name, settings, nodes, config.flag("exist_ok", exist_ok), deadline, draw)
 
     def _nodes_of(self, node: Any, shards: str | None, timeout: float | None) -> list[Node]:
         """Those that get a shard."""

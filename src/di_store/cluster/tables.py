@@ -25,6 +25,7 @@ from di_store.cluster.shards.shard import Shard
 from di_store.cluster.shards.table import ShardedTable
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
+from di_store.remote.link import Seconds
 from di_store.remote.table import RemoteTable, create_remote, open_remote
 from di_store.remote.waiting import Deadline
 from di_store.replay.serving import handle_of
@@ -39,7 +40,7 @@ _UNDO_WAIT_SECONDS = 0.1
 """How long a call waits for that behind its deadline; it goes on in a thread."""
 _LOOK_SECONDS = 0.05
 """How often a call that waits for a table asks the directory."""
-_LEAST_SECONDS = 0.2
+_LEAST_SECONDS = 0.15
 """What a node has for its step of a call, also when the steps before it took all the time, and the grace."""
 
 
@@ -56,7 +57,7 @@ class ClusterTables:
         settings: Settings,
         nodes: list[Node],
         exist_ok: bool,
-        timeout: float | None,
+        timeout: Seconds,
         draw: str = LOCAL,
     ) -> Table:
         """Make a table with one shard on each of the nodes.
@@ -89,7 +90,12 @@ class ClusterTables:
                 entry = TableEntry(settings.to_text(), uuids, draw, maker=adopted or call_name())
                 if not self._cluster.directory.swap(_key(name), None, packed(entry), deadline.left):
                     continue  # another process was faster
-                return self._made(name, entry, nodes, () if adopted else entry.shards, deadline)
+                try:
+                    return self._made(name, entry, nodes, () if adopted else entry.shards, deadline)
+                except TableNotFound:  # it was dropped as soon as it was there
+                    if deadline.left == 0:
+                        raise
+                    continue
             if not exist_ok:
                 raise TableExists(f"the cluster has a table {name!r} already")
             if difference := _difference(known, settings, len(nodes), draw):
@@ -105,8 +111,8 @@ class ClusterTables:
     ) -> Table:
         """Make the shards of a word that this call has written. If one fails, those of `given_up` go, and the word."""
         try:
-            steps = deadline.steps(nodes, least=_LEAST_SECONDS)
-            return self._joined(name, entry, [self._make(node, name, entry, step) for node, step in steps])
+            made = [self._make(node, name, entry, deadline.step(1, least=_LEAST_SECONDS)) for node in nodes]
+            return self._joined(name, entry, made)
         except BaseException:
             undo = threading.Thread(target=self._undo, args=(name, entry, given_up), name="di-store undo", daemon=True)
             undo.start()
@@ -127,9 +133,9 @@ class ClusterTables:
             TableExists: there is one, and it may not be taken.
         """
         found = ""
-        for node, step in deadline.steps(nodes, least=_LEAST_SECONDS):
+        for node in nodes:
             try:
-                own = self._shard(node, name, "", step)
+                own = self._shard(node, name, "", deadline.step(1, least=_LEAST_SECONDS))
             except TableNotFound:
                 continue
             if not exist_ok or len(nodes) > 1:
@@ -240,7 +246,9 @@ class ClusterTables:
         """Drop the shards of a word that says so: those tables and no others, whatever has their name by now."""
         there = {node.uuid for node in self._cluster.nodes(deadline.left)} if len(entry.shards) > 1 else set()
         first = sorted(entry.shards, key=lambda each: each not in there)  # those that are lost take all the time
-        for uuid, step in deadline.steps(first, least=_LEAST_SECONDS):
+        for at, uuid in enumerate(first):
+            least = _LEAST_SECONDS if uuid in there or len(first) == 1 else 0.0
+            step = deadline.step(len(first) - at, least=least)
             if (node := self._cluster.by_uuid(uuid, step.left)) is None:
                 continue
             try:
@@ -258,14 +266,20 @@ class ClusterTables:
         if len(entry.shards) == 1:
             return self._open_shard(name, entry, entry.shards[0], deadline)
         shards = self._shards(name, entry, [None] * len(entry.shards))
+        for shard in shards:
+            shard.open_ahead(deadline)
         failed: list[StoreError] = []
-        for shard, step in deadline.step(1, least=_LEAST_SECONDS).steps(shards):
+        # mutant: one-silent-part-takes-the-time-of-all
+        look = deadline.step(1, least=_LEAST_SECONDS).sooner(0.0)
+        for shard in shards:
             try:
-                shard.table(step)
+                shard.table(look)
             except (NodeUnavailable, Timeout) as error:
                 failed.append(error)
         if len(failed) == len(shards):
-            raise failed[0]
+            if deadline.late():
+                raise failed[0]
+            shards[0].table(deadline)
         return self._in_parts(name, entry, shards)
 
     def _open_here(self, session: Session, name: str) -> Table:
@@ -354,8 +368,8 @@ class ClusterTables:
                 self._shard(node, name, identity, deadline)
                 self._session.writable().drop_table(name, lock_seconds(deadline.left))
             else:
-                arguments = {"name": name, "timeout": deadline.left, "identity": identity}
                 with self._cluster.links.calling(node, deadline) as session:
+                    arguments = {"name": name, "timeout": deadline.left, "identity": identity}
                     # It may be done twice: there is one table of that identity. So an agent that is killed meanwhile
                     # leaves no part behind, which its node would keep as its own, and the name with it.
                     # mutant: parts-stay-where-an-agent-was-killed

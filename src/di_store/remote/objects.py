@@ -65,7 +65,7 @@ class RemoteObjects:
         """Put each value: all of them or none."""
         check_ttl(ttl)
         config.choice("durability", durability, ("memory", "disk"))
-        deadline = Deadline(check_timeout(timeout))
+        deadline = Deadline.given(timeout)
         fresh = all(raw is None for raw in ids)
         for _ in range(MOST_ATTEMPTS):
             sent = [

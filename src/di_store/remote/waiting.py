@@ -41,6 +41,7 @@ class Deadline:
     Attributes:
         timeout: seconds; None: no limit.
         grace: seconds that it may last longer.
+        tries: seconds of the call in which a connection that breaks, or does not come, is tried again in any case.
         began: when the call did.
         since: when this step of it did.
         heard: when bytes came or went last, in this step.
@@ -50,7 +51,7 @@ class Deadline:
 
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
-        self.grace = GRACE_SECONDS
+        self.grace = self.tries = GRACE_SECONDS
         self.began = self.since = self.heard = time.monotonic()
         self.flowed = float("-inf")
 
@@ -86,6 +87,8 @@ class Deadline:
             spent = max(found.since - over, 0.0)
             # mutant: each-step-has-a-grace-of-its-own
             found.grace = spent + max((self.grace - after - spent) / steps, least)
+            # mutant: a-late-step-has-one-attempt
+            found.tries = found.since - found.began + GRACE_SECONDS
         return found
 
     def steps(self, each: Sequence[T], *, least: float = 0.0) -> Iterator[tuple[T, Deadline]]:
@@ -156,7 +159,7 @@ class Deadline:
         if self.timeout is None:
             return lost > LOST_SECONDS
         # mutant: calls-wait-for-answers-that-nobody-sends
-        return self.passed + pause >= min(max(self.timeout, GRACE_SECONDS), self.timeout + self.grace)
+        return self.passed + pause >= min(max(self.timeout, self.tries), self.timeout + self.grace)
 
     def reach(self, most: float) -> float:
         """Seconds that an attempt to reach the agent may take now, at most `most`."""

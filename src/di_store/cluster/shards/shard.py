@@ -70,6 +70,11 @@ class Shard:
         found = self._found
         return self._opened(Deadline.of(timeout)) if found is None else found
 
+    def open_ahead(self, deadline: Deadline) -> None:
+        """Begin to open it, if it is not open: `table` waits for that."""
+        if self._found is None:
+            self._begin_opening(deadline)
+
     def _opened(self, deadline: Deadline) -> Table:
         """Have a thread open it: that may ask the directory and the node for longer than the call may take."""
         while True:
