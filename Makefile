@@ -18,7 +18,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test adapters wheels soak full dropped far mutants check lint native tsan aarch64 bench docs format stubs clean
+.PHONY: help build demo test adapters wheels soak full dropped far mutants check lint native blocks tsan aarch64 bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -115,6 +115,9 @@ docs: $(STAMP)-test build  ## runs every block of README and docs, follows their
 
 native: $(STAMP)-build  ## C++ tests under the address and undefined-behaviour sanitizers
 	tools/run_native.sh asan "address;undefined" all $(BIN) $(ARGS)
+
+blocks: $(STAMP)-test  ## a million damaged blocks of other machines, with the core under the address sanitizer
+	tools/run_blocks.sh $(BIN) $(ARGS)
 
 tsan: $(STAMP)-build  ## C++ stress programs under the thread sanitizer
 	tools/run_native.sh tsan thread stress $(BIN) -L stress $(ARGS)
