@@ -5,7 +5,9 @@ from __future__ import annotations
 import multiprocessing as mp
 import socket
 import ssl
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -15,6 +17,8 @@ import pytest
 import di_store
 from cluster.served import ServedStore, told
 from di_store import AccessDenied
+from di_store.wire.connection import Connection
+from di_store.wire.frame import Kind
 
 Serve = Callable[..., ServedStore]
 
@@ -98,3 +102,29 @@ def test_a_forked_child_has_connections_of_its_own(serve: Serve, authorities: An
         child.join(60)
         assert child.exitcode == 0
         assert store.get(ref) == "of the parent"
+
+
+def test_a_message_that_has_come_is_not_waited_for(authorities: Any) -> None:
+    """All of its bytes are there when the end of the wait is: it is read, and nothing is looked for behind it."""
+    certificate, key = authorities[0].sign("pair")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    serving.load_cert_chain(certificate, key)
+    asking = ssl.create_default_context(cafile=authorities[0].path)
+    near, far = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        served = pool.submit(serving.wrap_socket, far, server_side=True)
+        reader = Connection(asking.wrap_socket(near, server_hostname="localhost"))
+        writer = Connection(served.result(60))
+
+    def looked() -> None:
+        raise AssertionError("waited for a message that is there")
+
+    try:
+        reader.most_bytes = 1 << 20
+        for size in (10, 100_000):
+            writer.send(Kind.ANSWER, request=1, body=[bytes(size)])
+            reader.look_at, reader.ticking = time.monotonic(), looked
+            assert len(reader.receive().body) == size
+    finally:
+        reader.close()
+        writer.close()

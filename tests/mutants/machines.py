@@ -249,6 +249,13 @@ REMOTE = [
         (f"{DEADLINES}::test_what_puts_the_end_off",),
     ),
     Mutant(
+        "a-message-that-is-there-is-waited-for",
+        "remote",
+        "if not self._tls:",
+        "if True:",
+        ("tests/cluster/test_tls.py::test_a_message_that_has_come_is_not_waited_for",),
+    ),
+    Mutant(
         "a-copy-that-failed-is-waited-for",
         "remote",
         "_clear_frames(error)",

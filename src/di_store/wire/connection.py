@@ -207,7 +207,7 @@ class Connection:
             Disconnected: the other side has gone. CorruptData: it sends no messages; the connection is of no use then.
         """
         while True:
-            self._look()
+            self._look_ahead()
             try:
                 found = self._incoming.message(self._descriptor(), self.most_bytes, self.until)
             except OSError as error:
@@ -216,19 +216,19 @@ class Connection:
                 raise CorruptData("this process has no memory for a message that came", remedy="") from None
             if found is not None:
                 return Message(*found)
-            self._filled() if self._tls else self.ticking()
+            self._more()
 
     def receive_piece(self, into: Array) -> int:
         """Read the next frame, a `PIECE`, into the front of `into`. Returns its bytes."""
         while True:
-            self._look()
+            self._look_ahead()
             try:
                 found = self._incoming.piece(self._descriptor(), into, self.until)
             except OSError as error:
                 raise Disconnected(str(error)) from None
             if found is not None:
                 return found
-            self._filled() if self._tls else self.ticking()
+            self._more()
 
     def _descriptor(self) -> int | None:
         """That the core reads from; None: with TLS it does not."""
@@ -270,6 +270,20 @@ class Connection:
         rest = end - time.monotonic()
         # mutant: waits-end-a-tick-later
         return rest <= 0 or (rest < TICK_SECONDS and not self.is_ready(rest))
+
+    def _look_ahead(self) -> None:
+        """Before the core reads: it waits for a tick. With TLS it does not, and may have a whole message already."""
+        # mutant: a-message-that-is-there-is-waited-for
+        if not self._tls:
+            self._look()
+
+    def _more(self) -> None:
+        """The core has waited in vain; with TLS it needs bytes."""
+        if self._tls:
+            self._look()
+            self._filled()
+        else:
+            self.ticking()
 
     def _look(self) -> None:
         """Call `ticking` in time if nothing comes until `look_at`."""
