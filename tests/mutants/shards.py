@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant(
         "one-silent-part-takes-the-time-of-all",
         "shards",
-        "deadline.step(1, least=_LEAST_SECONDS).sooner(0.0)",
+        "deadline.step(1, least=LEAST_SECONDS).sooner(0.0)",
         "deadline",
         ("tests/cluster/test_shard_deadlines.py::test_a_silent_part_leaves_time_for_the_others",),
     ),

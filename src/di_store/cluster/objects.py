@@ -38,7 +38,7 @@ from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.remote.link import Seconds
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
-from di_store.remote.waiting import Deadline
+from di_store.remote.waiting import LEAST_SECONDS, Deadline
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
@@ -54,7 +54,6 @@ AGENT_SECONDS = 1.0
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
 _UNDO_WAIT_SECONDS = 0.1  # how long the call waits for that behind its deadline; it goes on in a thread
 _SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
-_LEAST_SECONDS = 0.15  # the same, of a call whose home was silent for long; and what a step of a call has at least
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
@@ -82,7 +81,7 @@ class ClusterObjects:
             return self._searched(raw, deadline, copy)
         if home.uuid == self._session.uuid:
             return self._here.get(raw, deadline.left, copy)
-        search = _LEAST_SECONDS if any(each != home for each in self._cluster.last_seen()) else 0.0
+        search = LEAST_SECONDS if any(each != home for each in self._cluster.last_seen()) else 0.0
         try:
             return self._from(home, raw, deadline.step(1, after=search), copy)
         except (NodeUnavailable, Timeout) as error:
@@ -90,11 +89,11 @@ class ClusterObjects:
             _clear_frames(error)
             soon = deadline.left is not None and deadline.left < LOOK_SECONDS
             others = self._cluster.last_seen() if soon else self._cluster.others()
-            rest = deadline.step(2, least=_LEAST_SECONDS).rest()
+            rest = deadline.step(2, least=LEAST_SECONDS).rest()
             look = _SEARCH_SECONDS if rest is None else min(rest, _SEARCH_SECONDS)
             if (other := self._holder(raw, [each for each in others if each != home], look)) is None:
                 raise
-            return self._from(other, raw, deadline.step(1, least=_LEAST_SECONDS), copy)
+            return self._from(other, raw, deadline.step(1, least=LEAST_SECONDS), copy)
 
     def get_many(self, raws: list[bytes], timeout: float | None, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
@@ -103,7 +102,7 @@ class ClusterObjects:
             try:
                 found.append(self._here.get(raw, 0, copy))
             except ObjectNotFound:
-                found.append(self.get(raw, deadline.step(1, least=_LEAST_SECONDS), copy))
+                found.append(self.get(raw, deadline.step(1, least=LEAST_SECONDS), copy))
         return found
 
     def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
@@ -112,10 +111,10 @@ class ClusterObjects:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, deadline.left, copy)
             others = self._cluster.others()  # the directory may take a second
-            rest = deadline.step(1, least=_LEAST_SECONDS).rest()
+            rest = deadline.step(1, least=LEAST_SECONDS).rest()
             look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
             if (node := self._holder(raw, others, look)) is not None:
-                step = deadline.step(1, least=_LEAST_SECONDS)
+                step = deadline.step(1, least=LEAST_SECONDS)
                 with self._cluster.links.calling(node, step, what(raw)) as session:
                     return RemoteObjects(session).get(raw, step, copy)
             seconds = deadline.left
@@ -386,7 +385,7 @@ class ClusterObjects:
             self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, deadline.left, "memory")
         try:
             for node in nodes:
-                step = deadline.step(1, least=_LEAST_SECONDS)
+                step = deadline.step(1, least=LEAST_SECONDS)
                 with self._cluster.links.calling(node, step) as session:
                     RemoteObjects(session).put_many([value], [ref.raw], ttl, step, "memory")
         except BaseException:

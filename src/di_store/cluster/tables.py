@@ -27,7 +27,7 @@ from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
 from di_store.remote.link import Seconds
 from di_store.remote.table import RemoteTable, create_remote, open_remote
-from di_store.remote.waiting import Deadline
+from di_store.remote.waiting import LEAST_SECONDS, Deadline
 from di_store.replay.serving import handle_of
 from di_store.replay.table import Table, open_table
 from di_store.runtime.waits import countdown, lock_seconds, logger
@@ -40,8 +40,6 @@ _UNDO_WAIT_SECONDS = 0.1
 """How long a call waits for that behind its deadline; it goes on in a thread."""
 _LOOK_SECONDS = 0.05
 """How often a call that waits for a table asks the directory."""
-_LEAST_SECONDS = 0.15
-"""What a node has for its step of a call, also when the steps before it took all the time, and the grace."""
 
 
 class ClusterTables:
@@ -111,7 +109,7 @@ class ClusterTables:
     ) -> Table:
         """Make the shards of a word that this call has written. If one fails, those of `given_up` go, and the word."""
         try:
-            made = [self._make(node, name, entry, deadline.step(1, least=_LEAST_SECONDS)) for node in nodes]
+            made = [self._make(node, name, entry, deadline.step(1, least=LEAST_SECONDS)) for node in nodes]
             return self._joined(name, entry, made)
         except BaseException:
             undo = threading.Thread(target=self._undo, args=(name, entry, given_up), name="di-store undo", daemon=True)
@@ -135,7 +133,7 @@ class ClusterTables:
         found = ""
         for node in nodes:
             try:
-                own = self._shard(node, name, "", deadline.step(1, least=_LEAST_SECONDS))
+                own = self._shard(node, name, "", deadline.step(1, least=LEAST_SECONDS))
             except TableNotFound:
                 continue
             if not exist_ok or len(nodes) > 1:
@@ -247,7 +245,7 @@ class ClusterTables:
         there = {node.uuid for node in self._cluster.nodes(deadline.left)} if len(entry.shards) > 1 else set()
         first = sorted(entry.shards, key=lambda each: each not in there)  # those that are lost take all the time
         for at, uuid in enumerate(first):
-            least = _LEAST_SECONDS if uuid in there or len(first) == 1 else 0.0
+            least = LEAST_SECONDS if uuid in there or len(first) == 1 else 0.0  # however many are lost
             step = deadline.step(len(first) - at, least=least)
             if (node := self._cluster.by_uuid(uuid, step.left)) is None:
                 continue
@@ -266,11 +264,11 @@ class ClusterTables:
         if len(entry.shards) == 1:
             return self._open_shard(name, entry, entry.shards[0], deadline)
         shards = self._shards(name, entry, [None] * len(entry.shards))
-        for shard in shards:
+        for shard in shards:  # all at once; one that is silent for a look goes on being opened, for later calls
             shard.open_ahead(deadline)
         failed: list[StoreError] = []
         # mutant: one-silent-part-takes-the-time-of-all
-        look = deadline.step(1, least=_LEAST_SECONDS).sooner(0.0)
+        look = deadline.step(1, least=LEAST_SECONDS).sooner(0.0)
         for shard in shards:
             try:
                 shard.table(look)
@@ -279,7 +277,7 @@ class ClusterTables:
         if len(failed) == len(shards):
             if deadline.late():
                 raise failed[0]
-            shards[0].table(deadline)
+            shards[0].table(deadline)  # wait for that one, as long as the call may
         return self._in_parts(name, entry, shards)
 
     def _open_here(self, session: Session, name: str) -> Table:
@@ -302,12 +300,12 @@ class ClusterTables:
                 remedy="drop_table() forgets it, if the node does not come back",
             )
         try:
-            return self._shard(node, name, entry.maker, deadline.step(1, least=_LEAST_SECONDS))
+            return self._shard(node, name, entry.maker, deadline.step(1, least=LEAST_SECONDS))
         except TableNotFound:  # whoever was to make it has died, or is at it
             # mutant: shards-that-are-missing-stay-so
             if self._entry(name, deadline) != entry:
                 raise
-            return self._make(node, name, entry, deadline.step(1, least=_LEAST_SECONDS))
+            return self._make(node, name, entry, deadline.step(1, least=LEAST_SECONDS))
 
     def _joined(self, name: str, entry: TableEntry, found: Sequence[Table | None]) -> Table:
         """The shards of a table as one handle; None: one that is opened when its node answers."""

@@ -19,6 +19,8 @@ from di_store.wire.connection import Connection, Disconnected
 GRACE_SECONDS = 0.8
 """By how much a call outlasts its deadline while nothing comes: the agent's own answer, which says why, comes first.
 A call is promised to end within a second: the rest is for a machine whose processors are busy."""
+LEAST_SECONDS = 0.15
+"""What a step of a call has at least, where the steps before it took all the time, and the grace."""
 LOST_SECONDS = 60.0
 """How long a call without a timeout tries to reach an agent that does not answer."""
 SILENT_SECONDS = 10.0
@@ -91,13 +93,10 @@ class Deadline:
             found.tries = found.since - found.began + GRACE_SECONDS
         return found
 
-    def steps(self, each: Sequence[T], *, least: float = 0.0) -> Iterator[tuple[T, Deadline]]:
-        """All of these, with the deadline of each step: it is made when the one before has ended.
-
-        `least`: as in `step`.
-        """
+    def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
+        """All of these, with the deadline of each step: it is made when the one before has ended."""
         for at, one in enumerate(each):
-            yield one, self.step(len(each) - at, least=least)
+            yield one, self.step(len(each) - at)
 
     def sooner(self, seconds: float) -> Deadline:
         """One that begins now and has at most so many seconds; it ends no later than this one, grace included."""
