@@ -165,6 +165,36 @@ def test_a_node_that_nobody_knows(
         stores[0].create_table("t", node=stores[0].nodes()[0].name, **TABLE)
 
 
+def test_a_table_while_the_directory_has_just_fallen_silent(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """The look for the node, and the directory's answer, share what a call has behind its deadline."""
+    stores[1].create_table("first", timeout=20, **TABLE)
+    stores[1].drop_table("first")  # so that the directory has its words
+
+    took: list[float] = []
+    while len(took) < 4 and (not took or took[-1] > 1.3 * SECONDS):
+        until(lambda: len(stores[1].nodes()) == 3, "all nodes to answer")
+        with stopped(nodes[0].agent):
+            began = time.monotonic()
+            with pytest.raises((NodeUnavailable, Timeout)):
+                stores[1].create_table("late", node=place_of(nodes[2]), timeout=0, **TABLE)
+            took.append(time.monotonic() - began)
+    assert took[-1] <= 1.3 * SECONDS, took
+
+
+def test_waiting_for_objects_of_silent_nodes(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """Two homes that say nothing share what a call has behind its deadline; a third one is asked all the same."""
+    refs = [stores[1].put(1), stores[2].put(2), stores[0].put(3)]
+    took: list[float] = []
+    with stopped(nodes[1].agent, nodes[2].agent):
+        while len(took) < 4 and (not took or took[-1] > 1.3 * SECONDS):
+            began = time.monotonic()
+            assert stores[0].wait(refs, 2, timeout=0) == (refs[2:], refs[:2])
+            took.append(time.monotonic() - began)
+    assert took[-1] <= 1.3 * SECONDS, took
+    assert stores[0].wait(refs, 3, timeout=60) == (refs, [])
+    assert stores[0].delete(refs) == 3
+
+
 def test_attach_ends_in_time(nodes: list[Node]) -> None:
     with stopped(nodes[1].agent):
         failure(lambda: cluster.attach(nodes[1].name, timeout=0.5), 5)

@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant(
         "one-silent-part-takes-the-time-of-all",
         "shards",
-        "deadline.step(1, least=LEAST_SECONDS).sooner(0.0)",
+        "deadline.another().sooner(0.0)",
         "deadline",
         ("tests/cluster/test_shard_deadlines.py::test_a_silent_part_leaves_time_for_the_others",),
     ),
@@ -119,5 +119,19 @@ MUTANTS = [
         "open_remote(session, name, 0, deadline)",
         "open_remote(session, name, 0)",
         ("tests/cluster/test_silent_nodes.py::test_a_table_of_a_node_that_is_stopped_for_a_while",),
+    ),
+    Mutant(
+        "the-directory-has-a-grace-of-its-own",
+        "shards",
+        "deadline.another()",
+        "deadline.left",
+        ("tests/cluster/test_silent_nodes.py::test_a_table_while_the_directory_has_just_fallen_silent",),
+    ),
+    Mutant(
+        "each-silent-home-is-waited-for",
+        "remote",
+        "asking.step(homes - len(silent), least=LEAST_SECONDS)",
+        "0",
+        ("tests/cluster/test_silent_nodes.py::test_waiting_for_objects_of_silent_nodes",),
     ),
 ]

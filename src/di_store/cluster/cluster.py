@@ -11,6 +11,8 @@ from di_store.base.errors import NodeUnavailable
 from di_store.cluster.directory import Directory
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import HERE, Node, called
+from di_store.remote.link import Seconds
+from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import countdown
 
 FRESH_SECONDS = 1.0
@@ -46,7 +48,7 @@ class Cluster:
         """Also in a forked child, where another thread of the parent may hold the lock for ever."""
         self._looking = threading.Lock()
 
-    def nodes(self, timeout: float | None = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
+    def nodes(self, timeout: Seconds = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
         """Those that are there. `fresh`: not those of a second ago."""
         asked = time.monotonic()
         if not fresh and asked - self._looked < FRESH_SECONDS:
@@ -66,7 +68,7 @@ class Cluster:
         """All nodes but this one. `fresh` as in `nodes`."""
         return [each for each in self.nodes(timeout, fresh=fresh) if each.uuid != self.here.uuid]
 
-    def node(self, text: str, timeout: float | None) -> Node:
+    def node(self, text: str, timeout: Seconds) -> Node:
         """The node that ``node=`` means. Waits until it answers; one that was never seen, for `STARTING_SECONDS`.
 
         Raises:
@@ -74,21 +76,21 @@ class Cluster:
         """
         if text == HERE:
             return self.here
-        left, starting = countdown(timeout), countdown(STARTING_SECONDS)
+        deadline, starting = Deadline.of(timeout), countdown(STARTING_SECONDS)
         while True:
             found: list[Node] | None = None
             try:
-                found = self.nodes(left(), fresh=True)
+                found = self.nodes(deadline.another(), fresh=True)
                 return called(found, text)
             except NodeUnavailable:
                 known = [each for each in list(self._known.values()) if each.is_called(text)]
-                if found is not None and left() == 0 and known:
+                if found is not None and deadline.left == 0 and known:
                     raise NodeUnavailable(f"node {known[-1].place} does not answer") from None
-                if left() == 0 or (found is not None and not known and starting() == 0):
+                if deadline.left == 0 or (found is not None and not known and starting() == 0):
                     raise
             time.sleep(_PAUSE_SECONDS)
 
-    def by_uuid(self, uuid: str, timeout: float | None = LOOK_SECONDS) -> Node | None:
+    def by_uuid(self, uuid: str, timeout: Seconds = LOOK_SECONDS) -> Node | None:
         """The node of a store; None: nobody has seen it. It may be gone meanwhile: the call to it says so."""
         try:
             self.nodes(timeout, fresh=uuid not in self._known)  # it may have another address by now

@@ -21,27 +21,30 @@ import msgspec
 
 from di_store.base.errors import NodeUnavailable
 from di_store.cluster.node import Node
+from di_store.remote.link import Seconds
 
 T = TypeVar("T")
 
 
 class Directory(Protocol):
-    """What each kind does. Thread-safe. Every call ends within `timeout` seconds and one.
+    """What each kind does. Thread-safe.
+
+    Every call ends within `timeout` seconds and one; a step of a longer call, within that call's deadline.
 
     Each raises:
         NodeUnavailable: it does not answer in time.
     """
 
-    def nodes(self, timeout: float | None) -> list[Node]:
+    def nodes(self, timeout: Seconds) -> list[Node]:
         """The nodes that are there, as far as it knows."""
 
-    def read(self, key: str, timeout: float | None) -> bytes | None:
+    def read(self, key: str, timeout: Seconds) -> bytes | None:
         """The word under a key."""
 
-    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
         """Replace a word, if it still is `old`; None: there is none."""
 
-    def listed(self, prefix: str, timeout: float | None) -> dict[str, bytes]:
+    def listed(self, prefix: str, timeout: Seconds) -> dict[str, bytes]:
         """All words whose keys begin so."""
 
     def close(self) -> None:

@@ -15,7 +15,9 @@ from di_store.base.errors import NodeUnavailable, StoreError, shown
 from di_store.cluster.directory import packed, unavailable, unpacked
 from di_store.cluster.kept import Words
 from di_store.cluster.node import Node
-from di_store.runtime.waits import countdown, logger
+from di_store.remote.link import Seconds
+from di_store.remote.waiting import Deadline
+from di_store.runtime.waits import logger
 
 try:
     import requests
@@ -50,7 +52,7 @@ class Members:
         self._first = 0  # index of the one that answered last; a race costs one more question
         self._own = threading.local()
 
-    def ask(self, call: Callable[[Any], T], timeout: float | None, lost: list[str] | None = None) -> T:
+    def ask(self, call: Callable[[Any], T], timeout: Seconds, lost: list[str] | None = None) -> T:
         """Have one of them answer.
 
         Args:
@@ -61,12 +63,12 @@ class Members:
         Raises:
             NodeUnavailable: none does in time.
         """
-        left = countdown(timeout)
+        deadline = Deadline.of(timeout)
         while True:
             reason = ""
             for step in range(len(self._places)):
                 at = (self._first + step) % len(self._places)
-                seconds = left()
+                seconds = deadline.left
                 client = self._client(at)
                 client.timeout = ASK_SECONDS if seconds is None else max(min(ASK_SECONDS, seconds), 0.1)
                 try:
@@ -78,7 +80,7 @@ class Members:
                 else:
                     self._first = at
                     return found
-            if left() == 0:
+            if deadline.left == 0:
                 raise unavailable(f"no member of etcd answers: {reason}")
             time.sleep(_PAUSE_SECONDS)
 
@@ -99,29 +101,29 @@ class EtcdDirectory:
         """Of the members at ``HOST:PORT,HOST:PORT/NAME``."""
         self._members = Members(where)
 
-    def nodes(self, timeout: float | None) -> list[Node]:
+    def nodes(self, timeout: Seconds) -> list[Node]:
         """As `Directory.nodes`. None at all: etcd was away for longer than the leases, and nodes come back now."""
-        left = countdown(timeout)
-        while not (words := self.listed("node/", left())) and left() != 0:
+        deadline = Deadline.of(timeout)
+        while not (words := self.listed("node/", deadline)) and deadline.left != 0:
             time.sleep(_PAUSE_SECONDS)
         return [unpacked(word, Node) for word in words.values()]
 
-    def read(self, key: str, timeout: float | None) -> bytes | None:
+    def read(self, key: str, timeout: Seconds) -> bytes | None:
         """As `Directory.read`."""
         found: list[bytes] = self._members.ask(lambda etcd: etcd.get(self._members.prefix + key), timeout)
         return found[0] if found else None
 
-    def listed(self, prefix: str, timeout: float | None) -> Words:
+    def listed(self, prefix: str, timeout: Seconds) -> Words:
         """As `Directory.listed`."""
         whole = self._members.prefix
         found = self._members.ask(lambda etcd: etcd.get_prefix(whole + prefix), timeout)
         return {meta["key"].decode()[len(whole) :]: value for value, meta in found}
 
-    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
         """As `Directory.swap`. A word that was changed by a member that did not answer is known by its bytes."""
-        transaction, left, lost = _swap(self._members.prefix + key, old, new), countdown(timeout), list[str]()
-        done = self._members.ask(lambda etcd: bool(etcd.transaction(transaction).get("succeeded")), left(), lost)
-        return done or (bool(lost) and self.read(key, left()) == new)
+        transaction, deadline, lost = _swap(self._members.prefix + key, old, new), Deadline.of(timeout), list[str]()
+        done = self._members.ask(lambda etcd: bool(etcd.transaction(transaction).get("succeeded")), deadline, lost)
+        return done or (bool(lost) and self.read(key, deadline) == new)
 
     def close(self) -> None:
         """As `Directory.close`: connections end with their threads."""

@@ -25,7 +25,7 @@ from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
 from di_store.remote.link import Seconds
 from di_store.remote.session import RemoteSession
-from di_store.remote.waiting import LEAST_SECONDS, Deadline
+from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
 from di_store.spread.record import Known, Record
@@ -132,7 +132,7 @@ class GroupWeights:
             "own": self._cluster.here.address,
             "joins": claim.joins,
         }
-        step, what = deadline.step(1, least=LEAST_SECONDS), f"publish of {name!r}"
+        step, what = deadline.another(), f"publish of {name!r}"
         return int(self._agent(step).call("spread", arguments, timeout=step, what=what))
 
     def check_alone(self, name: Any) -> None:

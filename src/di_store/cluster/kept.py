@@ -54,14 +54,15 @@ def keep_word(
     raise StoreError(f"node {node.name}: too many processes change its words at once")
 
 
-def kept_words(links: Links, node: Node, timeout: float | None) -> Words:
+def kept_words(links: Links, node: Node, timeout: Seconds) -> Words:
     """What it keeps.
 
     Raises:
         NodeUnavailable, Timeout: it does not answer.
     """
-    with links.calling(node, timeout) as session:
-        return words_in(RemoteObjects(session).newest(NAME, timeout, "which tables it keeps"))
+    deadline = Deadline.of(timeout)
+    with links.calling(node, deadline) as session:
+        return words_in(RemoteObjects(session).newest(NAME, deadline, "which tables it keeps"))
 
 
 def own_words(session: Session) -> Words:

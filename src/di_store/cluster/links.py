@@ -144,8 +144,8 @@ class Links:
             remedy="drop_table() forgets tables that lay there",
         )
 
-    def all_at(self, addresses: list[str], timeout: float | None) -> list[Node]:
-        """The nodes at these addresses that answer now, all asked at once.
+    def all_at(self, addresses: list[str], seconds: float) -> list[Node]:
+        """The nodes at these addresses that answer within so many seconds, all asked at once.
 
         One that was silent the last time is given `PATIENCE_SECONDS`, so that the dead do not hold up every call.
         """
@@ -156,16 +156,16 @@ class Links:
                 silent = look is not None and look.found is None
                 if look is None or look.ended.is_set():
                     look = self._looks[address] = _Look()
-                    threading.Thread(target=self._look, args=(address, look, timeout), daemon=True).start()
+                    threading.Thread(target=self._look, args=(address, look, seconds), daemon=True).start()
             looks.append((PATIENCE_SECONDS if silent else None, look))
-        left = countdown(LOOK_SECONDS if timeout is None else max(timeout, LOOK_SECONDS))
+        left = countdown(seconds)
         for patience, look in looks:
             look.ended.wait(left() if patience is None else patience)
         return [look.found for _, look in looks if look.found is not None]
 
-    def _look(self, address: str, look: _Look, timeout: float | None) -> None:
+    def _look(self, address: str, look: _Look, seconds: float) -> None:
         try:
-            look.found = _node_of(self.greeted(address, timeout))
+            look.found = _node_of(self.greeted(address, seconds))
         except (StoreError, OSError):
             pass
         finally:

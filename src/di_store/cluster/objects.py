@@ -93,7 +93,7 @@ class ClusterObjects:
             look = _SEARCH_SECONDS if rest is None else min(rest, _SEARCH_SECONDS)
             if (other := self._holder(raw, [each for each in others if each != home], look)) is None:
                 raise
-            return self._from(other, raw, deadline.step(1, least=LEAST_SECONDS), copy)
+            return self._from(other, raw, deadline.another(), copy)
 
     def get_many(self, raws: list[bytes], timeout: float | None, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
@@ -102,7 +102,7 @@ class ClusterObjects:
             try:
                 found.append(self._here.get(raw, 0, copy))
             except ObjectNotFound:
-                found.append(self.get(raw, deadline.step(1, least=LEAST_SECONDS), copy))
+                found.append(self.get(raw, deadline.another(), copy))
         return found
 
     def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
@@ -111,10 +111,10 @@ class ClusterObjects:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, deadline.left, copy)
             others = self._cluster.others()  # the directory may take a second
-            rest = deadline.step(1, least=LEAST_SECONDS).rest()
+            rest = deadline.another().rest()
             look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
             if (node := self._holder(raw, others, look)) is not None:
-                step = deadline.step(1, least=LEAST_SECONDS)
+                step = deadline.another()
                 with self._cluster.links.calling(node, step, what(raw)) as session:
                     return RemoteObjects(session).get(raw, step, copy)
             seconds = deadline.left
@@ -220,7 +220,7 @@ class ClusterObjects:
                 return False
             raise
 
-    def _is_there(self, raw: bytes, timeout: float | None) -> bool:
+    def _is_there(self, raw: bytes, timeout: Seconds) -> bool:
         """Whether it is here, or where it was put; if nobody knows where that was, anywhere."""
         if self._session.arena.contains(raw, waits.CALL_SECONDS):
             return True
@@ -248,9 +248,10 @@ class ClusterObjects:
             return True
         return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
 
-    def _has(self, node: Node, raw: bytes, timeout: float | None) -> bool:
-        with self._cluster.links.calling(node, timeout) as session:
-            return bool(session.call("contains", {"id": raw}, timeout=timeout, what="contains"))
+    def _has(self, node: Node, raw: bytes, timeout: Seconds) -> bool:
+        deadline = Deadline.of(timeout)
+        with self._cluster.links.calling(node, deadline) as session:
+            return bool(session.call("contains", {"id": raw}, timeout=deadline, what="contains"))
 
     def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         """`Store.wait`, if some of the objects may lie elsewhere. What lies on a node that is silent is not there."""
@@ -260,12 +261,15 @@ class ClusterObjects:
             return self._here.wait(pending, num_returns, timeout)
         self._here.wait(pending, num_returns, 0)  # checks the arguments
         there: set[Ref] = set()
+        homes = len({ref.raw[:6] for ref in pending})
         while True:
+            asking = Deadline(0)
             silent: set[bytes] = set()  # homes that did not answer in this round
             for ref in pending:
                 if len(there) < num_returns and ref not in there and ref.raw[:6] not in silent:
                     try:
-                        found = self._is_there(ref.raw, 0)
+                        # mutant: each-silent-home-is-waited-for
+                        found = self._is_there(ref.raw, asking.step(homes - len(silent), least=LEAST_SECONDS))
                     except (NodeUnavailable, Timeout):
                         silent.add(ref.raw[:6])
                     else:
@@ -385,7 +389,7 @@ class ClusterObjects:
             self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, deadline.left, "memory")
         try:
             for node in nodes:
-                step = deadline.step(1, least=LEAST_SECONDS)
+                step = deadline.another()
                 with self._cluster.links.calling(node, step) as session:
                     RemoteObjects(session).put_many([value], [ref.raw], ttl, step, "memory")
         except BaseException:

@@ -25,6 +25,8 @@ from di_store.cluster.kept import Words
 from di_store.cluster.node import Node
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE, DirectoryActor, Plan
 from di_store.cluster.store import ClusterStore
+from di_store.remote.link import Seconds
+from di_store.remote.waiting import GRACE_SECONDS, Deadline
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
 
@@ -133,7 +135,7 @@ def down(*, timeout: float | None = 60) -> None:
         actor = ray.get_actor(ACTOR, namespace=NAMESPACE)
     except ValueError:
         return
-    late = _call(actor.stop, None if given is None else given + _GRACE_SECONDS, given)
+    late = _call(actor.stop, None if given is None else given + GRACE_SECONDS, given)
     if late:
         raise NodeUnavailable(
             f"{late} nodes have not ended their stores after {timeout} s",
@@ -148,35 +150,35 @@ class RayDirectory:
     def __init__(self, actor: Any) -> None:
         self._actor = actor
 
-    def by_ray_id(self, timeout: float | None, *, whole: bool = False) -> dict[str, Node]:
+    def by_ray_id(self, timeout: Seconds, *, whole: bool = False) -> dict[str, Node]:
         """The nodes that are served, by Ray's id. `whole`: wait for all that Ray knows, at first for a few seconds."""
         found: dict[str, Node] = _call(self._actor.nodes, timeout, whole)
         return found
 
-    def plan(self, timeout: float | None) -> Plan:
+    def plan(self, timeout: Seconds) -> Plan:
         """How nodes are served."""
         found: Plan = _call(self._actor.plan, timeout)
         return found
 
-    def nodes(self, timeout: float | None) -> list[Node]:
+    def nodes(self, timeout: Seconds) -> list[Node]:
         """As `Directory.nodes`."""
         return list(self.by_ray_id(timeout, whole=True).values())
 
-    def read(self, key: str, timeout: float | None) -> bytes | None:
+    def read(self, key: str, timeout: Seconds) -> bytes | None:
         """As `Directory.read`."""
         found: bytes | None = _call(self._actor.read, timeout, key)
         return found
 
-    def listed(self, prefix: str, timeout: float | None) -> Words:
+    def listed(self, prefix: str, timeout: Seconds) -> Words:
         """As `Directory.listed`."""
         found: Words = _call(self._actor.listed, timeout, prefix)
         return found
 
-    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
         """As `Directory.swap`. A word that was changed by an actor that has not answered is known by its bytes."""
-        left, lost = countdown(timeout), list[str]()
-        done = bool(_call(self._actor.swap, left(), key, old, new, lost=lost))
-        return done or (bool(lost) and self.read(key, left()) == new)
+        deadline, lost = Deadline.of(timeout), list[str]()
+        done = bool(_call(self._actor.swap, deadline, key, old, new, lost=lost))
+        return done or (bool(lost) and self.read(key, deadline) == new)
 
     def close(self) -> None:
         """As `Directory.close`: nothing is to be done."""
@@ -185,19 +187,19 @@ class RayDirectory:
 _lock = threading.Lock()
 _own: dict[tuple[int, str, str], ClusterStore] = {}
 """By process, Ray cluster and node: a forked child makes its own. Under `_lock`."""
-_GRACE_SECONDS = 0.8
-"""What a call has at least. It gets no more behind its deadline: others of the same call may follow."""
 
 
-def _call(method: Any, timeout: float | None, *arguments: Any, lost: list[str] | None = None) -> Any:
+def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None = None) -> Any:
     """A call of the directory's actor; made again while Ray starts it anew. `lost` gets a word of each call before."""
-    left = countdown(timeout)
+    deadline = Deadline.of(timeout)
     while True:
-        seconds = left()
+        seconds, rest = deadline.left, deadline.rest()
+        if seconds is not None and rest is not None:  # no more behind the deadline: others of the call may follow
+            seconds = max(seconds, min(rest, GRACE_SECONDS))
         try:
-            return ray.get(method.remote(*arguments), timeout=None if seconds is None else max(seconds, _GRACE_SECONDS))
+            return ray.get(method.remote(*arguments), timeout=seconds)
         except ActorUnavailableError as error:  # also what it has done may be lost with it
-            if seconds == 0:
+            if deadline.left == 0:
                 raise unavailable(str(error).splitlines()[0]) from None
             if lost is not None:
                 lost.append(type(error).__name__)

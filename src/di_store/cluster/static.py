@@ -19,8 +19,9 @@ from di_store.cluster.kept import Words, kept_words, words_in
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import Node
 from di_store.remote.address import Address
+from di_store.remote.link import Seconds
 from di_store.remote.objects import RemoteObjects
-from di_store.runtime.waits import countdown
+from di_store.remote.waiting import Deadline
 
 T = TypeVar("T")
 
@@ -46,28 +47,29 @@ class StaticDirectory:
         """Whether the words lie in the store of this node."""
         return _place(node.address) == self._peers[0]
 
-    def nodes(self, timeout: float | None) -> list[Node]:
+    def nodes(self, timeout: Seconds) -> list[Node]:
         """Those that answer now."""
-        return self._links.all_at(list(self._peers), LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS))
+        rest = Deadline.of(timeout).rest()
+        return self._links.all_at(list(self._peers), LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
 
-    def read(self, key: str, timeout: float | None) -> bytes | None:
+    def read(self, key: str, timeout: Seconds) -> bytes | None:
         """As `Directory.read`."""
         return self._words(timeout)[1].get(key)
 
-    def listed(self, prefix: str, timeout: float | None) -> dict[str, bytes]:
+    def listed(self, prefix: str, timeout: Seconds) -> dict[str, bytes]:
         """As `Directory.listed`."""
         return {key: word for key, word in self._words(timeout)[1].items() if key.startswith(prefix)}
 
-    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: float | None) -> bool:
+    def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
         """As `Directory.swap`."""
-        left, tried = countdown(timeout), False
+        deadline, tried = Deadline.of(timeout), False
         for _ in range(_ATTEMPTS):
-            version, words = self._words(left())
+            version, words = self._words(deadline.another())
             if words.get(key) != old:
                 return tried and words.get(key) == new  # done by a call whose answer was lost
             changed = {**words, key: new} if new is not None else {k: v for k, v in words.items() if k != key}
             try:
-                if self._publish(changed, version + 1, left()):
+                if self._publish(changed, version + 1, deadline.another()):
                     return True
             except NodeUnavailable as error:
                 if not error.may_be_done:
@@ -78,18 +80,18 @@ class StaticDirectory:
     def close(self) -> None:
         """As `Directory.close`; the links are another's."""
 
-    def _words(self, timeout: float | None) -> tuple[int, Words]:
+    def _words(self, timeout: Seconds) -> tuple[int, Words]:
         """The version, and the words."""
-        left = countdown(timeout)
+        deadline = Deadline.of(timeout)
         while True:
-            found = self._ask(lambda objects: objects.newest(NAME, left(), "a read of its words"), left())
+            found = self._ask(lambda objects, step: objects.newest(NAME, step, "a read of its words"), deadline)
             if found is not None and found.value is not None:
                 return found.version, words_in(found)
             # A new store, or one that was opened again from its disk and knows the number of a version alone: what the
             # nodes keep is all there is. Each must say it, or a name could be given twice.
-            nodes = self.nodes(left())
+            nodes = self.nodes(deadline.another())
             if len(nodes) < len(self._peers):
-                if left() == 0:
+                if deadline.left == 0:
                     missing = sorted(set(self._peers) - {_place(each.address) for each in nodes})
                     raise unavailable(
                         f"its node was made anew, and {', '.join(missing)} have not said which tables they keep: "
@@ -99,22 +101,23 @@ class StaticDirectory:
                 continue
             words: Words = {}
             for node in nodes:
-                words.update(kept_words(self._links, node, left()))
+                words.update(kept_words(self._links, node, deadline.another()))
             version = 1 if found is None else found.version + 1
-            if self._publish(words, version, left()):
+            if self._publish(words, version, deadline):
                 return version, words
 
-    def _publish(self, words: Words, version: int, timeout: float | None) -> bool:
+    def _publish(self, words: Words, version: int, deadline: Deadline) -> bool:
         packed = msgspec.msgpack.encode(words)
         return self._ask(
-            lambda objects: objects.publish_at(NAME, packed, version, timeout, "a change of its words"), timeout
+            lambda objects, step: objects.publish_at(NAME, packed, version, step, "a change of its words"), deadline
         )
 
-    def _ask(self, call: Callable[[RemoteObjects], T], timeout: float | None) -> T:
+    def _ask(self, call: Callable[[RemoteObjects, Deadline], T], deadline: Deadline) -> T:
         """Make a call of the first node's store, whichever has its place now."""
         for last in (False, True):
             try:
-                return call(RemoteObjects(self._links.session(self._peers[0], timeout)))
+                step = deadline.another()
+                return call(RemoteObjects(self._links.session(self._peers[0], step)), step)
             except StoreClosed as error:
                 if last or self._links.closed:
                     raise unavailable(error.message) from None

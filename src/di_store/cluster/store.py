@@ -286,17 +286,17 @@ class ClusterStore(Store):
         settings = check_options(given, seed_of(self._session.seed, name))
         draw = check_draw(settings, shards, draw)
         deadline = Deadline.given(timeout)
-        nodes = self._nodes_of(node, shards, deadline.left)
+        nodes = self._nodes_of(node, shards, deadline)
         return self._everywhere.create(name, settings, nodes, config.flag("exist_ok", exist_ok), deadline, draw)
 
-    def _nodes_of(self, node: Any, shards: str | None, timeout: float | None) -> list[Node]:
+    def _nodes_of(self, node: Any, shards: str | None, deadline: Deadline) -> list[Node]:
         """Those that get a shard."""
         if shards is None:
-            return [self._cluster.node(node, timeout)]
+            return [self._cluster.node(node, deadline)]
         if node == HERE:
-            return check_places(list(self._cluster.nodes(timeout, fresh=True)))
-        left, every = countdown(timeout), [node] if isinstance(node, str) else config.listed("node", node, _NODES)
-        return check_places([self._cluster.node(each, left()) for each in every])
+            return check_places(list(self._cluster.nodes(deadline.another(), fresh=True)))
+        every = [node] if isinstance(node, str) else config.listed("node", node, _NODES)
+        return check_places([self._cluster.node(each, deadline) for each in every])
 
     def table(self, name: str, timeout: float | None = 0) -> Table:
         """As `Store.table`, of any node.

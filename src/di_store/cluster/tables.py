@@ -86,7 +86,7 @@ class ClusterTables:
                     continue  # another process has made it for the cluster meanwhile
                 uuids = tuple(each.uuid for each in nodes)
                 entry = TableEntry(settings.to_text(), uuids, draw, maker=adopted or call_name())
-                if not self._cluster.directory.swap(_key(name), None, packed(entry), deadline.left):
+                if not self._cluster.directory.swap(_key(name), None, packed(entry), deadline.another()):
                     continue  # another process was faster
                 try:
                     return self._made(name, entry, nodes, () if adopted else entry.shards, deadline)
@@ -109,7 +109,7 @@ class ClusterTables:
     ) -> Table:
         """Make the shards of a word that this call has written. If one fails, those of `given_up` go, and the word."""
         try:
-            made = [self._make(node, name, entry, deadline.step(1, least=LEAST_SECONDS)) for node in nodes]
+            made = [self._make(node, name, entry, deadline.another()) for node in nodes]
             return self._joined(name, entry, made)
         except BaseException:
             undo = threading.Thread(target=self._undo, args=(name, entry, given_up), name="di-store undo", daemon=True)
@@ -133,7 +133,7 @@ class ClusterTables:
         found = ""
         for node in nodes:
             try:
-                own = self._shard(node, name, "", deadline.step(1, least=LEAST_SECONDS))
+                own = self._shard(node, name, "", deadline.another())
             except TableNotFound:
                 continue
             if not exist_ok or len(nodes) > 1:
@@ -178,7 +178,7 @@ class ClusterTables:
         deadline = Deadline.given(timeout)
         while (entry := self._entry(name, deadline)) is not None:
             dropped = msgspec.structs.replace(entry, dropped=True)
-            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), deadline.left):
+            if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), deadline.another()):
                 self._finish_drop(name, dropped, deadline)
                 return
         if self._session is None or self._session.arena.table(name) is None:
@@ -233,7 +233,8 @@ class ClusterTables:
 
     def _entry(self, name: str, deadline: Deadline) -> TableEntry | None:
         """The word of a table; if it is being dropped, this goes on with that first."""
-        while (word := self._cluster.directory.read(_key(name), deadline.left)) is not None:
+        # mutant: the-directory-has-a-grace-of-its-own
+        while (word := self._cluster.directory.read(_key(name), deadline.another())) is not None:
             entry = unpacked(word, TableEntry)
             if not entry.dropped:
                 return entry
@@ -242,12 +243,12 @@ class ClusterTables:
 
     def _finish_drop(self, name: str, entry: TableEntry, deadline: Deadline) -> None:
         """Drop the shards of a word that says so: those tables and no others, whatever has their name by now."""
-        there = {node.uuid for node in self._cluster.nodes(deadline.left)} if len(entry.shards) > 1 else set()
+        there = {node.uuid for node in self._cluster.nodes(deadline.another())} if len(entry.shards) > 1 else set()
         first = sorted(entry.shards, key=lambda each: each not in there)  # those that are lost take all the time
         for at, uuid in enumerate(first):
             least = LEAST_SECONDS if uuid in there or len(first) == 1 else 0.0  # however many are lost
             step = deadline.step(len(first) - at, least=least)
-            if (node := self._cluster.by_uuid(uuid, step.left)) is None:
+            if (node := self._cluster.by_uuid(uuid, step)) is None:
                 continue
             try:
                 self._drop_shard(node, name, entry.maker, step)
@@ -255,7 +256,7 @@ class ClusterTables:
                 keep_word(self._cluster.links, node, _key(name), None, step, what=what, only=kept)
             except NodeUnavailable as error:  # should it come back, the table is its own store's
                 logger.warning("table %r is forgotten: %s", name, error.message)
-        self._cluster.directory.swap(_key(name), packed(entry), None, deadline.left)
+        self._cluster.directory.swap(_key(name), packed(entry), None, deadline.another())
 
     # -- shards -------------------------------------------------------------------------------------------------
 
@@ -268,7 +269,7 @@ class ClusterTables:
             shard.open_ahead(deadline)
         failed: list[StoreError] = []
         # mutant: one-silent-part-takes-the-time-of-all
-        look = deadline.step(1, least=LEAST_SECONDS).sooner(0.0)
+        look = deadline.another().sooner(0.0)
         for shard in shards:
             try:
                 shard.table(look)
@@ -293,19 +294,19 @@ class ClusterTables:
     def _open_shard(self, name: str, entry: TableEntry, uuid: str, deadline: Deadline) -> Table:
         """The shard of one node."""
         own = uuid == self._cluster.here.uuid  # what lies here needs no directory
-        node = self._cluster.here if own else self._cluster.by_uuid(uuid, deadline.left)
+        node = self._cluster.here if own else self._cluster.by_uuid(uuid, deadline.another())
         if node is None:
             raise NodeUnavailable(
                 f"table {name!r} lies on node {uuid[:12]}, which is gone or does not answer",
                 remedy="drop_table() forgets it, if the node does not come back",
             )
         try:
-            return self._shard(node, name, entry.maker, deadline.step(1, least=LEAST_SECONDS))
+            return self._shard(node, name, entry.maker, deadline.another())
         except TableNotFound:  # whoever was to make it has died, or is at it
             # mutant: shards-that-are-missing-stay-so
             if self._entry(name, deadline) != entry:
                 raise
-            return self._make(node, name, entry, deadline.step(1, least=LEAST_SECONDS))
+            return self._make(node, name, entry, deadline.another())
 
     def _joined(self, name: str, entry: TableEntry, found: Sequence[Table | None]) -> Table:
         """The shards of a table as one handle; None: one that is opened when its node answers."""

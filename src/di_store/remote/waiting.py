@@ -93,6 +93,10 @@ class Deadline:
             found.tries = found.since - found.began + GRACE_SECONDS
         return found
 
+    def another(self) -> Deadline:
+        """The deadline of one more step, of which nobody knows what follows it: it has all that is left."""
+        return self.step(1, least=LEAST_SECONDS)
+
     def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
         """All of these, with the deadline of each step: it is made when the one before has ended."""
         for at, one in enumerate(each):
