@@ -54,12 +54,12 @@ def work() -> None:
 
 
 class Worker:
-    """A process of one build."""
+    """A process of one build. `seed`: of the hashes of text, on which the steps of a look into a dict depend."""
 
-    def __init__(self, build: str) -> None:
+    def __init__(self, build: str, seed: int) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-P", __file__, "--work"],
-            env={**os.environ, "PYTHONPATH": build},
+            env={**os.environ, "PYTHONPATH": build, "PYTHONHASHSEED": str(seed)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -102,12 +102,12 @@ def idle_agent(build: str) -> Iterator[subprocess.Popen[str]]:
         process.wait()
 
 
-def one_round(before: str, after: str, turns: int, seconds: float) -> dict[str, dict[str, float]]:
+def one_round(before: str, after: str, turns: int, seconds: float, seed: int) -> dict[str, dict[str, float]]:
     """By kind and case: the median ratio of the turns; of "before": the median microseconds of a call."""
     found: dict[str, dict[str, float]] = defaultdict(dict)
     with ExitStack() as running:
         agent = running.enter_context(idle_agent(after))
-        workers = {kind: Worker(before if kind.startswith("before") else after) for kind in KINDS}
+        workers = {kind: Worker(before if kind.startswith("before") else after, seed) for kind in KINDS}
         for each in workers.values():
             running.callback(each.end)
         for case in workers["before"].cases:
@@ -143,7 +143,7 @@ def main() -> int:
     parser.add_argument("--turns", type=int, default=8, help="of each case, in a round")
     parser.add_argument("--seconds", type=float, default=0.03, help="of one turn")
     args = parser.parse_args()
-    rounds = [one_round(args.before, args.after, args.turns, args.seconds) for _ in range(args.rounds)]
+    rounds = [one_round(args.before, args.after, args.turns, args.seconds, each) for each in range(1, args.rounds + 1)]
     slower = False
     print(f"| {'call':28} | before, µs | before again | 95 % | after | 95 % | beside an idle agent | 95 % |")
     print("|---|---:|---:|---|---:|---|---:|---|")
