@@ -25,6 +25,7 @@ from di_store import cluster
 from di_store.agent.holder import Serving
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, TableNotFound, Timeout
 from di_store.cluster.rejoining import fetch
+from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.remote.session import RemoteSession
 
@@ -237,12 +238,19 @@ def test_what_cannot_be_synced(pair: Pair) -> None:
         store.drop_table("t")
 
 
-def test_who_may_take_over(pair: Pair, tmp_path: Path) -> None:
+def test_who_may_take_over(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(pair, 0) as store:
         store.create_table("t", **TABLE)
         store.sync(timeout=60)
         with pytest.raises(StoreError, match="it is not lost"):
             fetch(str(tmp_path / "a"), pair.nodes[0].name, pair.serving(0), 10)
+        with monkeypatch.context() as unlisted:  # as etcd lists no node whose holder is stopped
+            others, own = StaticDirectory.nodes, pair.nodes[0].address
+            unlisted.setattr(
+                StaticDirectory, "nodes", lambda *given: [each for each in others(*given) if each.address != own]
+            )
+            with pytest.raises(StoreError, match="it is not lost"):
+                fetch(str(tmp_path / "a"), pair.nodes[0].name, pair.serving(0), 10)
         with pytest.raises(NodeUnavailable, match="has a backup of a node 'nobody'"):
             fetch(str(tmp_path / "a"), "nobody", pair.serving(0), 0)
         with pytest.raises(ValueError, match="--peers"):

@@ -49,6 +49,15 @@ def test_a_wrong_token(serve: Serve) -> None:
             assert "DI_STORE_TOKEN" in told(caught)
 
 
+def test_the_end_of_a_line_is_no_part_of_a_token(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a client reads the file that the command was given, or a shell puts it into the environment."""
+    address = serve().address
+    for token in (TOKEN + "\n", (TOKEN + "\r\n").encode()):
+        di_store.connect(address, token=token).close()
+    monkeypatch.setenv(TOKEN_ENV, TOKEN + "\n")
+    di_store.connect(address).close()
+
+
 def test_no_token(serve: Serve, store_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_ENV, raising=False)
     served = serve()
@@ -434,6 +443,9 @@ def test_options_that_do_not_go_together(authorities: Any, store_name: Callable[
     for file in (wrong, certificate, str(tmp_path / "nothing")):
         said = fails(2, *run, "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", file)
         assert f"{certificate} and --tls-key {file} cannot be used" in said
+    assert "--peers names no node" in fails(2, *run, "127.0.0.1:0", "--peers", " , ")
+    both = ("--peers", "127.0.0.1:1", "--join", "etcd://127.0.0.1:2")
+    assert "name two directories" in fails(2, *run, "127.0.0.1:0", *both)
     for listen in ("", "a b", "1.2.3.4:x", "127.0.0.1:99999", "127.0.0.1:0/name", "a" * 70):
         assert "give HOST:PORT, such as 127.0.0.1:7370" in fails(2, *run, listen)
 

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from cli_run import fails
 from pains import Program, until
 
 import di_store
@@ -31,6 +32,7 @@ from di_store.cluster import tables
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
 from di_store.cluster.tables import identity_of
+from di_store.remote.address import Address
 from di_store.remote.waiting import Deadline
 
 
@@ -260,6 +262,19 @@ def test_a_store_that_was_a_node_before(store_name: Callable[[], str]) -> None:
         running.end()
         with node(running.name), pytest.raises(StoreNotFound, match="no node of a cluster"):
             cluster.attach(running.name)
+
+
+@pytest.mark.parametrize(
+    "options", [(), ("--peers", "127.0.0.1:7390,127.0.0.1:7391"), ("--join", "etcd://127.0.0.1:9")]
+)
+def test_a_store_that_is_a_node_is_served_once(store_name: Callable[[], str], options: tuple[str, ...]) -> None:
+    """Another agent of it would be what processes here, and the directory, take for the node."""
+    with cluster_nodes(store_name(), 1) as (running,):
+        told = fails(1, "serve", running.name, "--listen", "127.0.0.1:0", *options)
+        assert f"{running.name!r} is a node of a cluster already, at {Address.parse(running.address).node}" in told
+        assert "end that `di-store serve` first" in told
+        with cluster.attach(running.name) as store:
+            assert [each.address for each in store.nodes()] == [running.address]
 
 
 def test_one_name_is_of_one_group(stores: list[ClusterStore]) -> None:

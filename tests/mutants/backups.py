@@ -42,4 +42,11 @@ MUTANTS = [
         "False",
         (f"{TESTS}::test_durable_tables_of_a_client",),
     ),
+    Mutant(
+        "a-node-that-is-not-listed-is-taken-over",
+        "backups",
+        "if _answers(links, lost):",
+        "if _answers(links, lost) and lost.address in [each.address for _, each in found]:",
+        ("tests/cluster/test_backups.py::test_who_may_take_over",),
+    ),
 ]

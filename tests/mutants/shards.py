@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 SHARDS = "tests/cluster/test_shards.py"
+LITTLE = "tests/cluster/test_who_has_seen_little.py"
 LOST = "tests/cluster/test_sharded_writers.py"
 
 MUTANTS = [
@@ -128,10 +129,66 @@ MUTANTS = [
         ("tests/cluster/test_silent_nodes.py::test_a_table_while_the_directory_has_just_fallen_silent",),
     ),
     Mutant(
-        "each-silent-home-is-waited-for",
+        "a-peer-that-is-silent-fails-what-needs-no-directory",
+        "shards",
+        "raise unavailable(error.message) from None",
+        "raise",
+        (f"{LITTLE}::test_a_peer_that_does_not_say_what_it_keeps",),
+    ),
+    Mutant(
+        "each-thread-waits-for-the-looks-of-all",
         "remote",
-        "asking.step(homes - len(silent), least=LEAST_SECONDS)",
-        "0",
-        ("tests/cluster/test_silent_nodes.py::test_waiting_for_objects_of_silent_nodes",),
+        "acquire(timeout=patience)",
+        "acquire()",
+        (f"{LITTLE}::test_a_call_waits_for_no_other_ones_look",),
+    ),
+    Mutant(
+        "a-hasty-look-is-shared",
+        "shards",
+        "rest is None or rest >= LOOK_SECONDS / 2 or not self.directory.missing(found)",
+        "True",
+        (f"{LITTLE}::test_a_hasty_look_is_for_its_own_call",),
+    ),
+    Mutant(
+        "a-node-that-is-silent-is-taken-for-gone",
+        "shards",
+        "and self.missing() and",
+        "and False and",
+        (f"{LITTLE}::test_a_table_is_dropped",),
+    ),
+    Mutant(
+        "publishers-wait-for-each-other",
+        "chain",
+        "acquire(timeout=-1.0 if rest is None else rest)",
+        "acquire()",
+        (f"{LITTLE}::test_publishers_of_a_process_beside_each_other",),
+    ),
+    Mutant(
+        "each-member-has-its-own-second",
+        "chain",
+        "deadline.another().sooner(_NEWEST_SECONDS)",
+        "Deadline(_NEWEST_SECONDS)",
+        (f"{LITTLE}::test_the_publisher_before_is_silent",),
+    ),
+    Mutant(
+        "an-object-of-a-node-that-nobody-knows-is-not-there",
+        "remote",
+        "home is None and not found and",
+        "False and",
+        (f"{LITTLE}::test_an_object",),
+    ),
+    Mutant(
+        "a-list-of-before-says-that-nodes-are-away",
+        "remote",
+        "fresh=True",
+        "fresh=False",
+        (f"{LITTLE}::test_copies_after_a_look_that_missed_a_node",),
+    ),
+    Mutant(
+        "a-store-is-two-nodes",
+        "remote",
+        "if not same:",
+        "if True:",
+        ("tests/cluster/test_unlucky_clusters.py::test_a_store_that_is_a_node_is_served_once",),
     ),
 ]

@@ -20,18 +20,23 @@ from typing import NamedTuple
 import msgspec
 
 from di_store.agent.engine import OWN
-from di_store.agent.membership import KINDS, NAME, Membership
+from di_store.agent.membership import KINDS, NAME, Membership, membership_of
 from di_store.agent.orders import Orders, server_context
-from di_store.base.errors import AccessDenied, NodeUnavailable, shown
+from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError, shown
 from di_store.objects.access import written
 from di_store.remote.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, client_context, own_token
+from di_store.remote.session import RemoteSession
+from di_store.runtime.waits import countdown
 from di_store.session import Session
 from di_store.store import Store
 
 JOIN_SECONDS = 60.0
 """How long leaving word in the store may wait for a lock or room."""
+ALONE_SECONDS = 5.0
+"""How long the agent of a holder that was killed may go on answering, before the store is known as served already."""
 END_SECONDS = 5.0
 """How long an agent may take to end."""
+_ASK_SECONDS, _LOOK_SECONDS = 1.0, 0.1  # of an agent whether it serves the store
 _SOON_SECONDS = 0.3  # an agent that dies sooner than that is started again after a pause
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 16.0  # the next one, if that does not help, after twice as long
 _LONGEST_KILLED_SECONDS = 2.0  # the longest pause after one that was killed: it may have served, and clients wait
@@ -98,7 +103,7 @@ class Holder:
 
         Raises:
             ValueError: options that do not go together. AccessDenied: no token. NodeUnavailable: the port is in use,
-            or cannot be listened at. OSError: the file with the token cannot be read.
+            or cannot be listened at; or the store is a node already. OSError: the file with the token cannot be read.
         """
         host, port = place_of(serving.listen)
         loopback = Address(host, port, "").is_loopback
@@ -123,7 +128,11 @@ class Holder:
                 serving.bulk,
             )
         )
-        _join(store.name, self.address, serving)
+        try:
+            _join(store.name, self.address, serving, token)
+        except BaseException:
+            self._listener.close()
+            raise
         self._began = self._next = self._pause = 0.0
         self._ended = False
         self.restarts = 0
@@ -189,14 +198,16 @@ class Holder:
                 each.wait()
 
 
-def _join(store: str, address: str, serving: Serving) -> None:
+def _join(store: str, address: str, serving: Serving, token: bytes) -> None:
     """Leave word in the store where the other nodes are, for processes on this machine."""
     kind, peers = "static", addresses_of(serving.peers)
     if len(set(peers)) < len(peers):
         raise ValueError(f"--peers names a node twice: {','.join(serving.peers)}")
     if serving.join is not None:
         kind, _, where = serving.join.partition("://")
-        if peers or kind not in KINDS or not where:
+        if peers:
+            raise ValueError("--join and --peers name two directories: a node has one")
+        if kind not in KINDS or not where:
             raise ValueError(
                 f"--join {serving.join}: give one of {', '.join(f'{each}://...' for each in KINDS)}, or --peers"
             )
@@ -209,10 +220,36 @@ def _join(store: str, address: str, serving: Serving) -> None:
         )
     session = Session.attach(store)
     try:
-        if word or session.arena.newest(NAME):  # it may have been a node before
+        if session.arena.newest(NAME):  # it was a node before
+            _check_alone(session, address, token)
+        if word or session.arena.newest(NAME):
             written(session, JOIN_SECONDS, "serve", lambda arena: arena.publish(NAME, word, 1))
     finally:
         session.close()
+
+
+def _check_alone(session: Session, address: str, token: bytes) -> None:
+    """NodeUnavailable if the store is a node of a cluster already, whose agent goes on answering."""
+    node = membership_of(session)
+    if node is None or node.kind == "ray":  # there the keepers see to it, and take over from one that was killed
+        return
+    left = countdown(ALONE_SECONDS)  # the agent of a holder that was killed ends by itself
+    while node.address != address and left() != 0:
+        try:
+            far = RemoteSession.connect(node.address, token, node.tls, False, _ASK_SECONDS)
+        except StoreError:
+            return
+        same = far.link.welcome.uuid == session.uuid
+        far.close()
+        # mutant: a-store-is-two-nodes
+        if not same:
+            return
+        time.sleep(_LOOK_SECONDS)
+    if node.address != address:
+        raise NodeUnavailable(
+            f"store {session.name!r} is a node of a cluster already, at {Address.parse(node.address).node}",
+            remedy="end that `di-store serve` first, or serve a store of another name",
+        )
 
 
 def credentials_of(serving: Serving) -> tuple[bytes, str | bool | None, bool]:
@@ -286,7 +323,7 @@ def _token(serving: Serving, loopback: bool) -> bytes:
             raise AccessDenied(f"{serving.token_file} is empty", remedy="write a long random text into it")
         return found
     if given := os.environ.get(TOKEN_ENV):
-        return given.encode()
+        return given.encode().rstrip(b"\r\n")
     found = own_token(make=True) if loopback else None
     if found is None:
         raise AccessDenied(

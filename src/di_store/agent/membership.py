@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from di_store.objects.weights import Weights
+from di_store.session import Session
+
 NAME = "di-store/cluster"
 """The weights under which it lies in the store."""
 KINDS = ("ray", "etcd")
@@ -32,3 +35,11 @@ class Membership(msgspec.Struct, frozen=True):
     def is_of(self, other: Membership) -> bool:
         """Whether both are in one cluster."""
         return (self.kind, self.peers) == (other.kind, other.peers)
+
+
+def membership_of(session: Session) -> Membership | None:
+    """What the store says of its cluster; None: it is in none."""
+    found = Weights(session).latest(NAME, None, None, 0)
+    if found is None or not found.value:
+        return None
+    return msgspec.msgpack.decode(found.value, type=Membership)

@@ -35,7 +35,7 @@ AFTER_SECONDS = 60.0
 @click.option("--tls-cert", default=None, help="Certificate (PEM). Off loopback TLS, or --plaintext, is due.")
 @click.option("--tls-key", default=None, help="Its key (PEM).")
 @click.option("--tls-ca", default=None, help="Who signed the other agents' certificates. [default: the system's]")
-@click.option("--peers", default="", help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
+@click.option("--peers", default=None, help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
 @click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
 @click.option("--rejoin", default=None, help="Take over the synced tables of a lost node: machine, store, HOST:PORT.")
 @click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
@@ -57,7 +57,7 @@ def serve(
     tls_cert: str | None,
     tls_key: str | None,
     tls_ca: str | None,
-    peers: str,
+    peers: str | None,
     join: str | None,
     rejoin: str | None,
     while_pid: int | None,
@@ -71,12 +71,15 @@ def serve(
     Clients call `di_store.connect` with the address that is printed first. This process holds the store; a child, the
     agent, talks to the clients, and is started anew if it dies.
     """
-    nodes = tuple(each.strip() for each in peers.split(",") if each.strip())
+    nodes = tuple(each.strip() for each in (peers or "").split(",") if each.strip())
+    if peers is not None and not nodes:
+        raise click.UsageError("--peers names no node: give HOST:PORT of each, this one's too, or leave it out")
     tls = TlsFiles(tls_cert, tls_key, tls_ca)
     serving = Serving(listen, token_file, tls, plaintext, allow_pickle, nodes, join, bulk)
-    with Stop().installed() as stop, usage_errors():
-        if rejoin is not None:
+    if rejoin is not None:
+        with usage_errors():
             _take_over(rejoin, disk, serving)
+    with Stop().installed() as stop, usage_errors():
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
             holder = Holder(store, serving)

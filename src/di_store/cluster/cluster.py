@@ -8,7 +8,7 @@ import time
 import weakref
 
 from di_store.base.errors import NodeUnavailable
-from di_store.cluster.directory import Directory
+from di_store.cluster.directory import Directory, unavailable
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import HERE, Node, called
 from di_store.remote.link import Seconds
@@ -40,7 +40,7 @@ class Cluster:
         self.engine = engine
         self._nodes: list[Node] = []
         self._known: dict[str, Node] = {here.uuid: here}  # all that were ever seen; threads only add to it
-        self._looked = float("-inf")
+        self._looked = self._failed = float("-inf")  # when the last look ended, and the last one that failed
         self.begin()
         _clusters.add(self)
 
@@ -49,22 +49,51 @@ class Cluster:
         self._looking = threading.Lock()
 
     def nodes(self, timeout: Seconds = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
-        """Those that are there. `fresh`: not those of a second ago."""
-        asked = time.monotonic()
+        """Those that are there. `fresh`: not those of a second ago.
+
+        Raises:
+            NodeUnavailable: the directory does not answer in time.
+        """
+        asked, deadline = time.monotonic(), Deadline.of(timeout)
         if not fresh and asked - self._looked < FRESH_SECONDS:
             return self._nodes
-        with self._looking:  # threads that come meanwhile share one look
-            if self._looked < asked:
-                found = self.directory.nodes(timeout)
-                self._known.update((each.uuid, each) for each in found)
-                self._nodes, self._looked = found, time.monotonic()
-            return self._nodes
+        left, rest = deadline.left, deadline.rest()
+        patience = -1.0 if left is None or rest is None else max(left, min(rest, LOOK_SECONDS))
+        # mutant: each-thread-waits-for-the-looks-of-all
+        if not self._looking.acquire(timeout=patience):
+            raise unavailable("another thread of this process has asked it, and has no answer yet")
+        try:  # threads that come meanwhile share one look
+            if self._looked >= asked:
+                return self._nodes
+            if self._failed >= asked and deadline.left == 0:
+                raise unavailable("another thread of this process has asked it, and has got no answer")
+            return self._look(deadline)
+        finally:
+            self._looking.release()
+
+    def _look(self, deadline: Deadline) -> list[Node]:
+        """Ask the directory, under `_looking`. What a call with little time has seen is no list for others."""
+        rest = deadline.rest()
+        try:
+            found = self.directory.nodes(deadline)
+        except NodeUnavailable:
+            self._failed = time.monotonic()
+            raise
+        self._known.update((each.uuid, each) for each in found)
+        # mutant: a-hasty-look-is-shared
+        if rest is None or rest >= LOOK_SECONDS / 2 or not self.directory.missing(found):
+            self._nodes, self._looked = found, time.monotonic()
+        return found
+
+    def missing(self) -> list[str]:
+        """HOST:PORT of the nodes that did not answer at the last look. Asks nobody."""
+        return self.directory.missing(self._nodes)
 
     def last_seen(self) -> list[Node]:
         """All but this one that were there at the last look. Asks nobody."""
         return [each for each in self._nodes if each.uuid != self.here.uuid]
 
-    def others(self, timeout: float | None = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
+    def others(self, timeout: Seconds = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
         """All nodes but this one. `fresh` as in `nodes`."""
         return [each for each in self.nodes(timeout, fresh=fresh) if each.uuid != self.here.uuid]
 
@@ -99,6 +128,13 @@ class Cluster:
                 raise
         return self._known.get(uuid)
 
+    def awaited(self, uuid: str, deadline: Deadline) -> Node | None:
+        """As `by_uuid`, but a node that nobody has seen is waited for while one that may be it does not answer."""
+        # mutant: a-node-that-is-silent-is-taken-for-gone
+        while (node := self.by_uuid(uuid, deadline.another())) is None and self.missing() and deadline.left != 0:
+            time.sleep(_PAUSE_SECONDS)
+        return node
+
     def count_seen(self) -> int:
         """How many nodes were seen, some of which may be lost. Asks nobody."""
         return len(self._known)
@@ -107,15 +143,17 @@ class Cluster:
         """Whether an object with such an id was put on another node that was seen. Asks nobody."""
         return any(raw.startswith(each.home) for uuid, each in list(self._known.items()) if uuid != self.here.uuid)
 
-    def home_of(self, raw: bytes, timeout: float | None = LOOK_SECONDS) -> Node | None:
+    def home_of(self, raw: bytes, timeout: float | None = LOOK_SECONDS, *, sure: bool = False) -> Node | None:
         """Where an object with such an id was put; None: its id was chosen, or nobody has seen the node.
+
+        `sure`: nodes that did not answer a moment ago are asked once more.
 
         Raises:
             NodeUnavailable: the node was not seen before, and the directory does not answer.
         """
         for look in (False, True):
             if look:
-                self.nodes(None if timeout is None else max(timeout, LOOK_SECONDS))
+                self.nodes(None if timeout is None else max(timeout, LOOK_SECONDS), fresh=sure and bool(self.missing()))
             for each in list(self._known.values()):
                 if raw.startswith(each.home):
                     return each

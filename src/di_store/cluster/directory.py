@@ -38,6 +38,9 @@ class Directory(Protocol):
     def nodes(self, timeout: Seconds) -> list[Node]:
         """The nodes that are there, as far as it knows."""
 
+    def missing(self, nodes: list[Node]) -> list[str]:
+        """HOST:PORT of the nodes that it has beside these, which it listed. Asks nobody."""
+
     def read(self, key: str, timeout: Seconds) -> bytes | None:
         """The word under a key."""
 

@@ -108,6 +108,10 @@ class EtcdDirectory:
             time.sleep(_PAUSE_SECONDS)
         return [unpacked(word, Node) for word in words.values()]
 
+    def missing(self, nodes: list[Node]) -> list[str]:
+        """As `Directory.missing`: a node is listed until it is lost."""
+        return []
+
     def read(self, key: str, timeout: Seconds) -> bytes | None:
         """As `Directory.read`."""
         found: list[bytes] = self._members.ask(lambda etcd: etcd.get(self._members.prefix + key), timeout)

@@ -6,16 +6,19 @@ the store of its own machine and never waits for another one.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
 import weakref
+from collections.abc import Iterator
+from concurrent import futures
 from functools import partial
 from typing import Any
 
 from di_store import _core
 from di_store.base import config
-from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError
+from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, Timeout
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Owner, packed, unpacked
 from di_store.cluster.links import LOOK_SECONDS
@@ -40,7 +43,7 @@ _NEWEST_SECONDS = 1.0  # a node that does not answer is passed over
 
 
 class _Claim:
-    """That this process publishes under a name. Used under the lock of `GroupWeights`."""
+    """That this process publishes under a name. Used under the name's lock of `GroupWeights`."""
 
     def __init__(self, word: Owner, members: list[Node], joins: int, least: int) -> None:
         self.word = word
@@ -90,8 +93,8 @@ class GroupWeights:
 
     def begin(self) -> None:
         """Also in a forked child, where another thread of the parent may hold a lock for ever. It publishes anew."""
-        self._publishing = threading.Lock()  # one publish at a time: versions are told in their order
-        self._claims: dict[str, _Claim] = {}  # by name, once a version was published; under _publishing
+        self._publishing: dict[str, threading.Lock] = {}  # by name, one at a time: versions are told in their order
+        self._claims: dict[str, _Claim] = {}  # by name, once a version was published; under its lock of `_publishing`
         self._joined: dict[tuple[str, str], _Joining] = {}
 
     # -- publishing ---------------------------------------------------------------------------------------------
@@ -107,9 +110,9 @@ class GroupWeights:
         check_own_name(name)
         deadline = Deadline.given(timeout)
         self._session.writable()
-        with self._publishing:
+        with self._turn(name, deadline):
             while True:
-                claim = self._claim(group, name, deadline.left)
+                claim = self._claim(group, name, deadline)
                 version = self._publish(name, tree, keep, claim, deadline.left, durability)
                 try:
                     claim.joins_heard = self._spread(name, version, keep, claim, deadline)
@@ -120,6 +123,23 @@ class GroupWeights:
                     continue
                 self._claims[name] = claim
                 return version
+
+    @contextlib.contextmanager
+    def _turn(self, name: str, deadline: Deadline) -> Iterator[None]:
+        """One thread of this process at a time publishes under a name.
+
+        Raises:
+            Timeout: another one still does at the deadline.
+        """
+        lock, rest = self._publishing.setdefault(name, threading.Lock()), deadline.rest()
+        # mutant: publishers-wait-for-each-other
+        if not lock.acquire(timeout=-1.0 if rest is None else rest):
+            what = f"publish of {name!r} did not come through within {deadline.timeout:g} s"
+            raise Timeout(what, "another thread of this process publishes under the name")
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _spread(self, name: str, version: int, keep: int, claim: _Claim, deadline: Deadline) -> int:
         """Have the agent send a version; returns how many have joined so far."""
@@ -152,59 +172,66 @@ class GroupWeights:
         publish = partial(_publish_above, name, tree, kept, claim.least + 1)
         return written(self._session, timeout, f"publish of {name!r}", publish)
 
-    def _claim(self, group: str, name: str, timeout: float | None) -> _Claim:
+    def _claim(self, group: str, name: str, deadline: Deadline) -> _Claim:
         """That this process publishes. Looked at before each version, since one that is refused must not be visible."""
-        left, now = countdown(timeout), time.monotonic()
-        claim = self._claims.get(name)
+        claim, now = self._claims.get(name), time.monotonic()
         if claim is None:
-            return self._first_claim(group, name, left())
+            return self._first_claim(group, name, deadline)
         _check_of_group(name, claim.word, group)
         if now - claim.away > MEMBERS_SECONDS:
             try:
-                self._check(claim, name, left())
+                self._check(claim, name, deadline)
                 if now - claim.listed > MEMBERS_SECONDS:
-                    joins, listed = claim.joins_heard, self._members(group, left(), fresh=True)
+                    joins, listed = claim.joins_heard, self._members(group, deadline.another(), fresh=True)
                     claim.members, claim.joins, claim.listed = listed, joins, now
             except NodeUnavailable as error:  # the members that are known go on getting versions
                 logger.warning("publish of %r: %s", name, error.message)
                 claim.away = time.monotonic()
         return claim
 
-    def _check(self, claim: _Claim, name: str, timeout: float | None) -> None:
+    def _check(self, claim: _Claim, name: str, deadline: Deadline) -> None:
         """Raise if another process has taken the name over."""
-        left, look = countdown(timeout), LOOK_SECONDS if timeout is None else min(timeout, LOOK_SECONDS)
-        word = self._cluster.directory.read(_owner_key(name), look)  # it must not wait for a dead one for long
+        look = deadline.another().sooner(LOOK_SECONDS)  # it must not wait for a dead one for long
+        word = self._cluster.directory.read(_owner_key(name), look)
         if word is None:  # the directory was made anew
-            self._cluster.directory.swap(_owner_key(name), None, packed(claim.word), left())
+            self._cluster.directory.swap(_owner_key(name), None, packed(claim.word), deadline.another())
         elif unpacked(word, Owner) != claim.word:
             raise _replaced(name)
 
-    def _first_claim(self, group: str, name: str, timeout: float | None) -> _Claim:
-        left, directory = countdown(timeout), self._cluster.directory
+    def _first_claim(self, group: str, name: str, deadline: Deadline) -> _Claim:
+        directory = self._cluster.directory
         while True:
-            word = directory.read(_owner_key(name), left())
+            word = directory.read(_owner_key(name), deadline.another())
             before = None if word is None else unpacked(word, Owner)
             if before is not None:
                 _check_of_group(name, before, group)
-            known = self._agent(left()).call("spreading", {"name": name}, timeout=left(), what=f"publish of {name!r}")
+            step, what = deadline.another(), f"publish of {name!r}"
+            known = self._agent(step).call("spreading", {"name": name}, timeout=step, what=what)
             epoch = max(known["epoch"], 0 if before is None else before.epoch) + 1
             after = Owner(self._session.uuid, epoch, group)
-            if directory.swap(_owner_key(name), word, packed(after), left()):
-                members = self._members(group, left(), fresh=True)
-                others = [] if before is None else self._owner(before, left())
-                return _Claim(after, members, known["joins"], self._newest_of([*others, *members], name))
+            if directory.swap(_owner_key(name), word, packed(after), deadline.another()):
+                members = self._members(group, deadline.another(), fresh=True)
+                others = [] if before is None else self._owner(before, deadline.another())
+                return _Claim(after, members, known["joins"], self._newest_of([*others, *members], name, deadline))
 
-    def _newest_of(self, nodes: list[Node], name: str) -> int:
-        """The newest version that any of these has; those that do not answer in time are passed over."""
-        newest = 0
-        for node in {each.uuid: each for each in nodes}.values():
+    def _newest_of(self, nodes: list[Node], name: str, deadline: Deadline) -> int:
+        """The newest version that any of these has, all asked at once; those that are silent are passed over."""
+
+        def newest(node: Node) -> int:
+            # mutant: each-member-has-its-own-second
+            step = deadline.another().sooner(_NEWEST_SECONDS)
             try:
-                session = self._cluster.links.of(node, _NEWEST_SECONDS)
-                found = session.call("spreading", {"name": name}, timeout=_NEWEST_SECONDS, what=f"publish of {name!r}")
-                newest = max(newest, int(found["newest"]))
+                session = self._cluster.links.of(node, step)
+                found = session.call("spreading", {"name": name}, timeout=step, what=f"publish of {name!r}")
+                return int(found["newest"])
             except StoreError:
-                continue
-        return newest
+                return 0
+
+        every = list({each.uuid: each for each in nodes}.values())
+        if not every:
+            return 0
+        with futures.ThreadPoolExecutor(min(len(every), 16)) as pool:
+            return max(pool.map(newest, every))
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -277,10 +304,10 @@ class GroupWeights:
 
     # -- nodes --------------------------------------------------------------------------------------------------
 
-    def _members(self, group: str, timeout: float | None, *, fresh: bool = False) -> list[Node]:
+    def _members(self, group: str, timeout: Seconds, *, fresh: bool = False) -> list[Node]:
         return members(self._cluster, group, timeout, fresh=fresh)[0]
 
-    def _owner(self, owner: Owner, timeout: float | None) -> list[Node]:
+    def _owner(self, owner: Owner, timeout: Seconds) -> list[Node]:
         node = None if owner.uuid == self._session.uuid else self._cluster.by_uuid(owner.uuid, timeout)
         return [] if node is None else [node]
 

@@ -8,16 +8,13 @@ import sys
 import threading
 from collections.abc import Callable
 
-import msgspec
-
-from di_store.agent.membership import NAME, Membership
+from di_store.agent.membership import Membership, membership_of
 from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Directory
 from di_store.cluster.links import Credentials, Links
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.objects.weights import Weights
 from di_store.opening import check_name, list_stores
 from di_store.replay.table import Table
 from di_store.runtime.waits import check_timeout
@@ -92,14 +89,6 @@ def _of_ray() -> ClusterStore | None:
         return found
     except NodeUnavailable:  # `up` was not called
         return None
-
-
-def membership_of(session: Session) -> Membership | None:
-    """What the store says of its cluster; None: it is in none."""
-    found = Weights(session).latest(NAME, None, None, 0)
-    if found is None or not found.value:
-        return None
-    return msgspec.msgpack.decode(found.value, type=Membership)
 
 
 def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Membership]:

@@ -8,6 +8,7 @@ from di_store.base import config
 from di_store.base.errors import shown
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
+from di_store.remote.link import Seconds
 
 
 def check_group(group: Any) -> None:
@@ -25,7 +26,7 @@ def join(cluster: Cluster, group: str, timeout: float | None) -> None:
     cluster.directory.swap(f"group/{group}/{cluster.here.uuid}", None, b"", timeout)
 
 
-def members(cluster: Cluster, group: str, timeout: float | None, *, fresh: bool = False) -> tuple[list[Node], bool]:
+def members(cluster: Cluster, group: str, timeout: Seconds, *, fresh: bool = False) -> tuple[list[Node], bool]:
     """The other nodes of the group, as far as they answer, the same order everywhere; and whether it has any member.
 
     Args:

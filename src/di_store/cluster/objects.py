@@ -83,7 +83,7 @@ class ClusterObjects:
             return self._here.get(raw, deadline.left, copy)
         search = LEAST_SECONDS if any(each != home for each in self._cluster.last_seen()) else 0.0
         try:
-            return self._from(home, raw, deadline.step(1, after=search), copy)
+            return self._from(home, raw, deadline.step(1, after=search, least=LEAST_SECONDS), copy)
         except (NodeUnavailable, Timeout) as error:
             # mutant: a-copy-that-failed-is-waited-for
             _clear_frames(error)
@@ -206,9 +206,13 @@ class ClusterObjects:
         Raises:
             NodeUnavailable, Timeout: the node where it was put does not answer, and no other one has it.
         """
-        home = self._cluster.home_of(raw)
+        home = self._cluster.home_of(raw, sure=True)
         if home is None or home.uuid == self._session.uuid:
-            return self._is_there(raw, waits.CALL_SECONDS)
+            found = self._is_there(raw, waits.CALL_SECONDS)
+            # mutant: an-object-of-a-node-that-nobody-knows-is-not-there
+            if home is None and not found and (silent := self._cluster.missing()):
+                raise NodeUnavailable(f"contains: {', '.join(silent)} does not answer, and may have the object")
+            return found
         if self._session.arena.contains(raw, waits.CALL_SECONDS):
             return True
         try:
@@ -261,23 +265,43 @@ class ClusterObjects:
             return self._here.wait(pending, num_returns, timeout)
         self._here.wait(pending, num_returns, 0)  # checks the arguments
         there: set[Ref] = set()
-        homes = len({ref.raw[:6] for ref in pending})
         while True:
-            asking = Deadline(0)
-            silent: set[bytes] = set()  # homes that did not answer in this round
-            for ref in pending:
-                if len(there) < num_returns and ref not in there and ref.raw[:6] not in silent:
-                    try:
-                        # mutant: each-silent-home-is-waited-for
-                        found = self._is_there(ref.raw, asking.step(homes - len(silent), least=LEAST_SECONDS))
-                    except (NodeUnavailable, Timeout):
-                        silent.add(ref.raw[:6])
-                    else:
-                        there.update([ref] if found else [])
+            there.update(self._there([ref for ref in pending if ref not in there], num_returns - len(there)))
             seconds = left()
             if len(there) >= num_returns or seconds == 0:
-                return [ref for ref in pending if ref in there], [ref for ref in pending if ref not in there]
+                done = dict.fromkeys([ref for ref in pending if ref in there][:num_returns])
+                return list(done), [ref for ref in pending if ref not in done]
             time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
+
+    def _there(self, refs: list[Ref], wanted: int) -> set[Ref]:
+        """Which of these objects are here, or where they were put; elsewhere only if so many are not here.
+
+        What lies on a node that is silent is not there: all nodes are asked at once, within a look.
+        """
+        found = {ref for ref in refs if self._session.arena.contains(ref.raw, waits.CALL_SECONDS)}
+        asked: dict[str, tuple[Node, list[Ref]]] = {}
+        asking = Deadline(0)
+        for ref in [] if len(found) >= wanted else [each for each in refs if each not in found]:
+            home = self._cluster.home_of(ref.raw)
+            for node in self._cluster.others() if home is None else [home]:
+                if node.uuid != self._session.uuid:
+                    asked.setdefault(node.uuid, (node, []))[1].append(ref)
+
+        def ask(node: Node, those: list[Ref]) -> None:
+            with contextlib.suppress(StoreError):
+                for ref in those:
+                    if asking.late():
+                        return
+                    if ref not in found and self._has(node, ref.raw, asking.another()):
+                        found.add(ref)
+
+        if asked:
+            pool = futures.ThreadPoolExecutor(min(len(asked), 16))
+            try:
+                futures.wait([pool.submit(ask, *each) for each in asked.values()], asking.another().rest())
+            finally:
+                pool.shutdown(wait=False, cancel_futures=True)
+        return set(found)
 
     def keys(self, start: Ref | None, n: int) -> list[Ref]:
         """`Store.keys`: of what was put here, not of copies."""
@@ -294,16 +318,17 @@ class ClusterObjects:
             NodeUnavailable: nodes that were not reached, after all others have deleted what they had.
         """
         arena = self._session.writable()
-        homes = [self._cluster.home_of(raw) for raw in raws]
+        homes = [self._cluster.home_of(raw, sure=True) for raw in raws]
         me = self._session.uuid
         own = [raw for raw, home in zip(raws, homes, strict=True) if home is not None and home.uuid == me]
         copied = [raw for raw in own if arena.contains(_mark(raw), waits.CALL_SECONDS)]
         gone = arena.delete(own, waits.CALL_SECONDS)
         elsewhere: dict[str, tuple[Node, list[bytes]]] = {}
-        lost: dict[str, Node] = {}
+        lost: dict[str, str] = {}  # what the errors call nodes that do not answer
         for raw, home in zip(raws, homes, strict=True):
-            if home is None:  # its id was chosen
+            if home is None:  # its id was chosen, or nobody knows its node
                 gone += self._delete_on(self._cluster.others(), [raw], lost)
+                lost.update((each, each) for each in self._cluster.missing())
             elif home.uuid != me:
                 elsewhere.setdefault(home.uuid, (home, []))[1].append(raw)
         for node, those in elsewhere.values():
@@ -314,12 +339,12 @@ class ClusterObjects:
                 copied += marked
             except (NodeUnavailable, Timeout):  # it alone knew on which nodes copies lie
                 if not self._is_replaced(node):
-                    lost[node.uuid] = node
+                    lost[node.uuid] = node.place
                 gone += self._delete_on(self._others_than(node), those, lost)
         for raw in copied:
             self._delete_copies(raw)
         if lost:
-            which = ", ".join(each.place for each in lost.values())
+            which = ", ".join(lost.values())
             raise NodeUnavailable(
                 f"delete: {which} does not answer, and may still have objects; all other nodes have deleted theirs",
                 remedy="delete them again when it is back; if it is lost, so are they",
@@ -338,7 +363,7 @@ class ClusterObjects:
         else:
             self._session.writable().delete([_mark(raw)], waits.CALL_SECONDS)
 
-    def _delete_on(self, nodes: list[Node], raws: list[bytes], lost: dict[str, Node]) -> int:
+    def _delete_on(self, nodes: list[Node], raws: list[bytes], lost: dict[str, str]) -> int:
         """Delete objects here and on all of these nodes. Returns how many a node had, at most.
 
         `lost`: gets the nodes that do not answer.
@@ -349,7 +374,7 @@ class ClusterObjects:
                 most = max(most, self._delete_at(node, raws))
             except (NodeUnavailable, Timeout):
                 if not self._is_replaced(node):
-                    lost[node.uuid] = node
+                    lost[node.uuid] = node.place
         return most
 
     def _delete_at(self, node: Node, raws: list[bytes], timeout: float | None = None) -> int:
@@ -365,9 +390,12 @@ class ClusterObjects:
         """The other nodes, after a wait of `_RETURN_SECONDS` if too few of those that were seen answer."""
         left, returning = countdown(timeout), countdown(_RETURN_SECONDS)
         others = self._cluster.others(left())
-        while len(others) < wanted < self._cluster.count_seen() and left() != 0 and returning() != 0:
+        # mutant: a-list-of-before-says-that-nodes-are-away
+        while len(others) < wanted < self._cluster.count_seen():
+            others = self._cluster.others(left(), fresh=True)
+            if left() == 0 or returning() == 0:
+                break
             time.sleep(_LOOK_SECONDS)
-            others = self._cluster.others(left())
         return others
 
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:

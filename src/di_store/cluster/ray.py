@@ -164,6 +164,10 @@ class RayDirectory:
         """As `Directory.nodes`."""
         return list(self.by_ray_id(timeout, whole=True).values())
 
+    def missing(self, nodes: list[Node]) -> list[str]:
+        """As `Directory.missing`: a node is listed until it is lost."""
+        return []
+
     def read(self, key: str, timeout: Seconds) -> bytes | None:
         """As `Directory.read`."""
         found: bytes | None = _call(self._actor.read, timeout, key)

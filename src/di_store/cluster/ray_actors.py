@@ -20,10 +20,9 @@ import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from di_store.agent.membership import Membership
+from di_store.agent.membership import Membership, membership_of
 from di_store.base.errors import StoreError
 from di_store.cluster.directory import TableEntry, unpacked
-from di_store.cluster.joining import membership_of
 from di_store.cluster.kept import Words, own_words
 from di_store.cluster.node import Node
 from di_store.remote.address import TOKEN_ENV, Address

@@ -52,6 +52,10 @@ class StaticDirectory:
         rest = Deadline.of(timeout).rest()
         return self._links.all_at(list(self._peers), LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS))
 
+    def missing(self, nodes: list[Node]) -> list[str]:
+        """As `Directory.missing`: those that have not answered."""
+        return sorted(Address.parse(each).node for each in set(self._peers) - {_place(node.address) for node in nodes})
+
     def read(self, key: str, timeout: Seconds) -> bytes | None:
         """As `Directory.read`."""
         return self._words(timeout)[1].get(key)
@@ -92,16 +96,19 @@ class StaticDirectory:
             nodes = self.nodes(deadline.another())
             if len(nodes) < len(self._peers):
                 if deadline.left == 0:
-                    missing = sorted(set(self._peers) - {_place(each.address) for each in nodes})
                     raise unavailable(
-                        f"its node was made anew, and {', '.join(missing)} have not said which tables they keep: "
-                        "start them, or leave them out of --peers"
+                        f"its node was made anew, and {', '.join(self.missing(nodes))} have not said which tables "
+                        "they keep: start them, or leave them out of --peers"
                     )
                 time.sleep(_PAUSE_SECONDS)
                 continue
             words: Words = {}
             for node in nodes:
-                words.update(kept_words(self._links, node, deadline.another()))
+                try:
+                    words.update(kept_words(self._links, node, deadline.another()))
+                except StoreError as error:
+                    # mutant: a-peer-that-is-silent-fails-what-needs-no-directory
+                    raise unavailable(error.message) from None
             version = 1 if found is None else found.version + 1
             if self._publish(words, version, deadline):
                 return version, words

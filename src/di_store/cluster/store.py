@@ -196,8 +196,10 @@ class ClusterStore(Store):
         """
         raw, seconds = id_of(ref), check_timeout(timeout)
         self._session.arena.enter()
-        home = self._cluster.home_of(raw)
+        home = self._cluster.home_of(raw, sure=True)
         if home is None:
+            if silent := self._cluster.missing():
+                raise NodeUnavailable(f"store_of: {', '.join(silent)} does not answer, and may have the object")
             return None
         if home.uuid == self._session.uuid:
             return self

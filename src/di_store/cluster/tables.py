@@ -247,9 +247,9 @@ class ClusterTables:
         first = sorted(entry.shards, key=lambda each: each not in there)  # those that are lost take all the time
         for at, uuid in enumerate(first):
             least = LEAST_SECONDS if uuid in there or len(first) == 1 else 0.0  # however many are lost
-            step = deadline.step(len(first) - at, least=least)
-            if (node := self._cluster.by_uuid(uuid, step)) is None:
+            if (node := self._cluster.awaited(uuid, deadline.step(len(first) - at, least=least))) is None:
                 continue
+            step = deadline.step(len(first) - at, least=least)
             try:
                 self._drop_shard(node, name, entry.maker, step)
                 what, kept = f"drop_table({name!r})", packed(_kept(entry))
@@ -294,7 +294,7 @@ class ClusterTables:
     def _open_shard(self, name: str, entry: TableEntry, uuid: str, deadline: Deadline) -> Table:
         """The shard of one node."""
         own = uuid == self._cluster.here.uuid  # what lies here needs no directory
-        node = self._cluster.here if own else self._cluster.by_uuid(uuid, deadline.another())
+        node = self._cluster.here if own else self._cluster.awaited(uuid, deadline)
         if node is None:
             raise NodeUnavailable(
                 f"table {name!r} lies on node {uuid[:12]}, which is gone or does not answer",

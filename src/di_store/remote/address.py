@@ -118,11 +118,11 @@ def token_for(address: Address, token: Any) -> bytes:
         AccessDenied: none is known.
     """
     if token is not None:
-        if not isinstance(token, (str, bytes)) or not token:
+        if not isinstance(token, (str, bytes)) or not token.strip():
             raise TypeError("token= is a text that is not empty")
-        return token.encode() if isinstance(token, str) else token
+        return (token.encode() if isinstance(token, str) else token).rstrip(b"\r\n")  # of a file that ends so
     if found := os.environ.get(TOKEN_ENV):
-        return found.encode()
+        return found.encode().rstrip(b"\r\n")
     own = own_token(make=False) if address.is_loopback else None
     if own is None:
         raise AccessDenied(
