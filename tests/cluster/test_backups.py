@@ -6,7 +6,9 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
+import sys
 import time
 import uuid
 from collections.abc import Iterator
@@ -258,6 +260,18 @@ def test_who_may_take_over(pair: Pair, tmp_path: Path, monkeypatch: pytest.Monke
         # What lies on its own disk is the newest.
         assert not fetch(str(pair.folders[0]), "nobody", pair.serving(0), 0)
         store.drop_table("t")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_search_for_a_backup_ends_at_a_signal(tmp_path: Path, number: int) -> None:
+    """Nobody answers: it would go on for a minute."""
+    options = ("--peers", "127.0.0.1:1,127.0.0.1:2", "--disk", str(tmp_path), "--rejoin", "127.0.0.1:1")
+    command = [sys.executable, "-m", "di_store", "serve", f"b-{uuid.uuid4().hex[:12]}", *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert "looking for a backup of node 127.0.0.1:1" in process.stderr.readline()
+        process.send_signal(number)
+        assert process.wait(20) != 0
 
 
 def test_calls_that_no_node_makes(pair: Pair) -> None:

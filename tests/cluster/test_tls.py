@@ -35,6 +35,8 @@ def test_tls(serve: Serve, authorities: Any) -> None:
             assert np.array_equal(store.get(store.put(value)), value)
         context = ssl.create_default_context(cafile=ours.path)
         served.connect(tls=context).close()
+        with pytest.raises(FileNotFoundError, match=r"nothing\.pem"):
+            served.connect(tls="nothing.pem")
         with pytest.raises(AccessDenied, match="this agent speaks TLS") as caught:
             served.connect(tls=None)
         assert "connect(tls=PATH)" in told(caught)

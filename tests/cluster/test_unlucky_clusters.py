@@ -7,6 +7,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +17,7 @@ from cli_run import fails
 from pains import Program, until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, node, stopped
+from cluster.nodes import Node, cluster_nodes, free_ports, node, stopped
 from cluster.test_cluster import LARGE, TABLE, local, same, tables_of
 from di_store import cluster
 from di_store.base.errors import (
@@ -275,6 +276,15 @@ def test_a_store_that_is_a_node_is_served_once(store_name: Callable[[], str], op
         assert "end that `di-store serve` first" in told
         with cluster.attach(running.name) as store:
             assert [each.address for each in store.nodes()] == [running.address]
+
+
+def test_a_node_that_is_not_in_its_list(store_name: Callable[[], str], tmp_path: Path) -> None:
+    """Others would find nothing there: it says so as it starts."""
+    with node(store_name(), "--peers", "127.0.0.1:1", log=tmp_path / "log"):
+        assert "none of --peers 127.0.0.1:1 has the port of di-store://127.0.0.1:" in (tmp_path / "log").read_text()
+    (place,) = (f"127.0.0.1:{port}" for port in free_ports(1))
+    with node(store_name(), "--listen", place, "--peers", place, log=tmp_path / "well"):
+        assert "--peers" not in (tmp_path / "well").read_text()
 
 
 def test_one_name_is_of_one_group(stores: list[ClusterStore]) -> None:

@@ -104,6 +104,25 @@ def test_copies_after_a_look_that_missed_a_node(stores: list[ClusterStore], node
     assert stores[1].delete(stores[1].put(1, copies=3, timeout=0)) == 1
 
 
+def test_a_directory_that_is_away(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that were seen take copies, and say what they have; none that was not seen is asked."""
+    here, there, chosen = stores[0].put(1), stores[2].put(2), stores[2].put(3, id="ab" * 20)
+    seen = stores[0]._cluster
+
+    def away(*given: Any) -> Any:
+        raise unavailable("it is away")
+
+    assert len(stores[0].nodes()) == 3
+    with monkeypatch.context() as patched:
+        patched.setattr(seen.directory, "nodes", away)
+        patched.setattr(seen, "_looked", float("-inf"))
+        assert stores[0].wait([here, there, chosen], 3, timeout=5) == ([here, there, chosen], [])
+        copied = stores[0].put(4, copies=3, timeout=20)
+        with pytest.raises(NodeUnavailable, match="it is away"):
+            stores[0].put(5, copies=4, timeout=0)
+    assert stores[0].delete([here, there, chosen, copied]) == 4
+
+
 class Slow:
     """A directory of two nodes that answers when it may, or fails."""
 

@@ -180,8 +180,8 @@ MUTANTS = [
     Mutant(
         "a-list-of-before-says-that-nodes-are-away",
         "remote",
-        "fresh=True",
-        "fresh=False",
+        "fresh = True",
+        "pass",
         (f"{LITTLE}::test_copies_after_a_look_that_missed_a_node",),
     ),
     Mutant(
@@ -190,5 +190,12 @@ MUTANTS = [
         "if not same:",
         "if True:",
         ("tests/cluster/test_unlucky_clusters.py::test_a_store_that_is_a_node_is_served_once",),
+    ),
+    Mutant(
+        "a-directory-that-is-away-ends-a-wait",
+        "remote",
+        "contextlib.suppress(NodeUnavailable)",
+        "contextlib.nullcontext()",
+        (f"{LITTLE}::test_a_directory_that_is_away",),
     ),
 ]

@@ -221,8 +221,8 @@ def plant(context: Context) -> None:
     if context.plant == "pin-leak":
         LEAKED.append(context.store.get(name))
         context.store.delete(name)
-    elif context.plant == "descriptor-leak":
-        os.open("/dev/null", os.O_RDONLY)
+    elif context.plant == "descriptor-leak" and len(LEAKED) < 64:  # a process that has few turns leaks enough by one
+        LEAKED.extend(os.open("/dev/null", os.O_RDONLY) for _ in range(16))
     elif context.plant == "memory-leak" and len(LEAKED) < 4:  # one is noticed; many would fill the machine's memory
         LEAKED.append(b"x" * 40_000_000)
 

@@ -271,6 +271,11 @@ def addresses_of(peers: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(_address(each) for each in peers))
 
 
+def is_listed(address: str, peers: Iterable[str]) -> bool:
+    """Whether a node of the list may have this address: one has its port. A host has several names."""
+    return Address.parse(address).port in {Address.parse(each).port for each in addresses_of(peers)}
+
+
 def _address(peer: str) -> str:
     """The address of a node, which may be given as HOST:PORT."""
     return str(Address.parse(peer if "://" in peer else f"{SCHEME}://{peer}"))

@@ -11,7 +11,7 @@ import click
 
 import di_store
 from di_store.agent.engine import BULK_KINDS, OWN
-from di_store.agent.holder import Holder, Serving, TlsFiles
+from di_store.agent.holder import Holder, Serving, TlsFiles, is_listed
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json, usage_errors
 from di_store.cluster.listing import listed
@@ -92,15 +92,18 @@ def serve(
             raise
         try:
             with listed(join, store.name, holder.address), settling(store.name, disk, serving):
-                _tell(store.name, holder, as_json)
+                _tell(store.name, holder, nodes, as_json)
                 serve_until(stop, store, holder, _Ended(while_pid))
         finally:
             holder.end()
             store.close()
 
 
-def _tell(name: str, holder: Holder, as_json: bool) -> None:
-    """Print what clients need."""
+def _tell(name: str, holder: Holder, peers: tuple[str, ...], as_json: bool) -> None:
+    """Print what clients need; and that this node is missing in its own list, if so it seems."""
+    if peers and not is_listed(holder.address, peers):
+        told = f"none of --peers {','.join(peers)} has the port of {holder.address}: is this node in the list?"
+        click.echo(f"di-store: {told} Other nodes find nothing here if not", err=True)
     if as_json:
         print_json({"address": holder.address, "name": name, "pid": os.getpid(), "agent": holder.agent_pid})
     else:
@@ -112,6 +115,7 @@ def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
     """Bring the tables of a lost node to this one's disk."""
     if disk is None:
         raise ValueError("--rejoin brings tables to the disk of this node: give --disk")
+    click.echo(f"looking for a backup of node {lost}", err=True)
     try:
         came = fetch(disk, lost, serving)
     except OSError as error:

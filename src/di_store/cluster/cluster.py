@@ -11,6 +11,7 @@ from di_store.base.errors import NodeUnavailable
 from di_store.cluster.directory import Directory, unavailable
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import HERE, Node, called
+from di_store.remote.address import Address
 from di_store.remote.link import Seconds
 from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import countdown
@@ -86,8 +87,9 @@ class Cluster:
         return found
 
     def missing(self) -> list[str]:
-        """HOST:PORT of the nodes that did not answer at the last look. Asks nobody."""
-        return self.directory.missing(self._nodes)
+        """HOST:PORT of the other nodes that did not answer at the last look. Asks nobody."""
+        here = Address.parse(self.here.address).node
+        return [each for each in self.directory.missing(self._nodes) if each != here]
 
     def last_seen(self) -> list[Node]:
         """All but this one that were there at the last look. Asks nobody."""
@@ -151,13 +153,14 @@ class Cluster:
         Raises:
             NodeUnavailable: the node was not seen before, and the directory does not answer.
         """
-        for look in (False, True):
-            if look:
-                self.nodes(None if timeout is None else max(timeout, LOOK_SECONDS), fresh=sure and bool(self.missing()))
-            for each in list(self._known.values()):
-                if raw.startswith(each.home):
-                    return each
-        return None
+        if (home := self.home_seen(raw)) is None:
+            self.nodes(None if timeout is None else max(timeout, LOOK_SECONDS), fresh=sure and bool(self.missing()))
+            home = self.home_seen(raw)
+        return home
+
+    def home_seen(self, raw: bytes) -> Node | None:
+        """As `home_of`, among the nodes that were seen. Asks nobody."""
+        return next((each for each in list(self._known.values()) if raw.startswith(each.home)), None)
 
     def close(self) -> None:
         """End the directory and all links."""

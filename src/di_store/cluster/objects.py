@@ -279,13 +279,9 @@ class ClusterObjects:
         What lies on a node that is silent is not there: all nodes are asked at once, within a look.
         """
         found = {ref for ref in refs if self._session.arena.contains(ref.raw, waits.CALL_SECONDS)}
-        asked: dict[str, tuple[Node, list[Ref]]] = {}
-        asking = Deadline(0)
-        for ref in [] if len(found) >= wanted else [each for each in refs if each not in found]:
-            home = self._cluster.home_of(ref.raw)
-            for node in self._cluster.others() if home is None else [home]:
-                if node.uuid != self._session.uuid:
-                    asked.setdefault(node.uuid, (node, []))[1].append(ref)
+        if len(found) >= wanted:
+            return found
+        asking, asked = Deadline(0), _places_of(self._cluster, [ref for ref in refs if ref not in found])
 
         def ask(node: Node, those: list[Ref]) -> None:
             with contextlib.suppress(StoreError):
@@ -388,15 +384,23 @@ class ClusterObjects:
 
     def _enough(self, wanted: int, timeout: float | None) -> list[Node]:
         """The other nodes, after a wait of `_RETURN_SECONDS` if too few of those that were seen answer."""
-        left, returning = countdown(timeout), countdown(_RETURN_SECONDS)
-        others = self._cluster.others(left())
-        # mutant: a-list-of-before-says-that-nodes-are-away
-        while len(others) < wanted < self._cluster.count_seen():
-            others = self._cluster.others(left(), fresh=True)
-            if left() == 0 or returning() == 0:
-                break
-            time.sleep(_LOOK_SECONDS)
-        return others
+        left, returning, fresh = countdown(timeout), countdown(_RETURN_SECONDS), False
+        while True:
+            failed: NodeUnavailable | None = None
+            try:
+                others = self._cluster.others(fresh=fresh)
+            except NodeUnavailable as error:  # those that were seen may be there all the same
+                others, failed = self._cluster.last_seen(), error
+            if len(others) >= wanted:
+                return others
+            if failed is None and (wanted >= self._cluster.count_seen() or (fresh and left() == 0) or returning() == 0):
+                return others
+            if failed is not None and left() == 0:
+                raise failed
+            if fresh:
+                time.sleep(_LOOK_SECONDS)
+            # mutant: a-list-of-before-says-that-nodes-are-away
+            fresh = True
 
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
         """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
@@ -435,6 +439,23 @@ class ClusterObjects:
         undoing = threading.Thread(target=undo, name="di-store undo", daemon=True)
         undoing.start()
         undoing.join(_UNDO_WAIT_SECONDS)
+
+
+def _places_of(cluster: Cluster, refs: list[Ref]) -> dict[str, tuple[Node, list[Ref]]]:
+    """By uuid the other nodes that may have these, and which: their homes; of chosen ids all nodes."""
+    places: dict[str, tuple[Node, list[Ref]]] = {}
+    others: list[Node] = []
+    if any(cluster.home_seen(ref.raw) is None for ref in refs):
+        # mutant: a-directory-that-is-away-ends-a-wait
+        with contextlib.suppress(NodeUnavailable):  # then those that were seen are asked
+            others = cluster.others()
+        others = others or cluster.last_seen()
+    for ref in refs:
+        home = cluster.home_seen(ref.raw)
+        for node in others if home is None else [home]:
+            if node.uuid != cluster.here.uuid:
+                places.setdefault(node.uuid, (node, []))[1].append(ref)
+    return places
 
 
 def _patience(total: int, left: float | None) -> float:

@@ -145,5 +145,8 @@ def client_context(tls: Any) -> ssl.SSLContext | None:
     if tls is True:
         return ssl.create_default_context()
     if isinstance(tls, (str, os.PathLike)):
-        return ssl.create_default_context(cafile=os.fspath(tls))
+        try:
+            return ssl.create_default_context(cafile=os.fspath(tls))
+        except FileNotFoundError as error:  # which does not say what file
+            raise FileNotFoundError(error.errno, error.strerror, os.fspath(tls)) from None
     raise TypeError(f"tls={shown(tls)}: give True, the path of a certificate, or an ssl.SSLContext")
