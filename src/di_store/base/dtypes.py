@@ -11,12 +11,14 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from di_store.base.errors import shown
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 DType: TypeAlias = "np.dtype[Any]"
 Array: TypeAlias = "NDArray[Any]"
