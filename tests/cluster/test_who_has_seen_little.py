@@ -123,6 +123,16 @@ def test_a_directory_that_is_away(stores: list[ClusterStore], monkeypatch: pytes
     assert stores[0].delete([here, there, chosen, copied]) == 4
 
 
+def test_a_chosen_id_while_a_node_has_just_fallen_silent(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """The look takes all that a call without time has; those that answer are asked all the same."""
+    chosen = stores[0].put(1, id="cd" * 20)
+    assert len(stores[1].nodes()) == 3
+    with stopped(nodes[2].agent):
+        stores[1]._cluster._looked = float("-inf")
+        assert stores[1].wait([chosen], 1, timeout=0) == ([chosen], [])
+    assert stores[0].delete(chosen) == 1
+
+
 class Slow:
     """A directory of two nodes that answers when it may, or fails."""
 

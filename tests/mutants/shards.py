@@ -180,8 +180,8 @@ MUTANTS = [
     Mutant(
         "a-list-of-before-says-that-nodes-are-away",
         "remote",
-        "fresh = True",
-        "pass",
+        "fresh and left() == 0",
+        "left() == 0",
         (f"{LITTLE}::test_copies_after_a_look_that_missed_a_node",),
     ),
     Mutant(
@@ -197,5 +197,12 @@ MUTANTS = [
         "contextlib.suppress(NodeUnavailable)",
         "contextlib.nullcontext()",
         (f"{LITTLE}::test_a_directory_that_is_away",),
+    ),
+    Mutant(
+        "a-look-leaves-no-time-to-ask",
+        "remote",
+        "looked.another()",
+        "looked",
+        (f"{LITTLE}::test_a_chosen_id_while_a_node_has_just_fallen_silent",),
     ),
 ]

@@ -237,7 +237,7 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
     while node.address != address and left() != 0:
         try:
             far = RemoteSession.connect(node.address, token, node.tls, False, _ASK_SECONDS)
-        except StoreError:
+        except (StoreError, OSError):  # OSError: its certificates are not here any more
             return
         same = far.link.welcome.uuid == session.uuid
         far.close()

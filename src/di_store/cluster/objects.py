@@ -281,7 +281,10 @@ class ClusterObjects:
         found = {ref for ref in refs if self._session.arena.contains(ref.raw, waits.CALL_SECONDS)}
         if len(found) >= wanted:
             return found
-        asking, asked = Deadline(0), _places_of(self._cluster, [ref for ref in refs if ref not in found])
+        looked = Deadline(0)
+        asked = _places_of(self._cluster, [ref for ref in refs if ref not in found])
+        # mutant: a-look-leaves-no-time-to-ask
+        asking = looked.another()
 
         def ask(node: Node, those: list[Ref]) -> None:
             with contextlib.suppress(StoreError):
@@ -294,7 +297,7 @@ class ClusterObjects:
         if asked:
             pool = futures.ThreadPoolExecutor(min(len(asked), 16))
             try:
-                futures.wait([pool.submit(ask, *each) for each in asked.values()], asking.another().rest())
+                futures.wait([pool.submit(ask, *each) for each in asked.values()], asking.rest())
             finally:
                 pool.shutdown(wait=False, cancel_futures=True)
         return set(found)
@@ -393,13 +396,13 @@ class ClusterObjects:
                 others, failed = self._cluster.last_seen(), error
             if len(others) >= wanted:
                 return others
+            # mutant: a-list-of-before-says-that-nodes-are-away
             if failed is None and (wanted >= self._cluster.count_seen() or (fresh and left() == 0) or returning() == 0):
                 return others
             if failed is not None and left() == 0:
                 raise failed
             if fresh:
                 time.sleep(_LOOK_SECONDS)
-            # mutant: a-list-of-before-says-that-nodes-are-away
             fresh = True
 
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
