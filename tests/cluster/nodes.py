@@ -18,6 +18,8 @@ from typing import Any
 from pains import status, until
 
 import di_store
+from di_store import cluster
+from di_store.cluster.store import ClusterStore
 
 SERVED_SECONDS = 30.0  # ten times what it may take
 
@@ -173,6 +175,17 @@ def cluster_nodes(name: str, count: int, *options: str) -> Iterator[list[Node]]:
             running.enter_context(node(f"{name}-{at}", *options, "--listen", place, "--peers", ",".join(places)))
             for at, place in enumerate(places)
         ]
+
+
+@contextmanager
+def attached(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
+    """A handle of the store of each, as a node of their cluster. Each has seen all of them."""
+    made = [cluster.attach(each.name) for each in nodes]
+    for each in made:
+        assert len(each.nodes()) == len(nodes)
+    yield made
+    for each in made:
+        each.close()
 
 
 class Etcd:

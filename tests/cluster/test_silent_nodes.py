@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pains import Program, until
 
-from cluster.nodes import Node, cluster_nodes, stopped
+from cluster.nodes import Node, attached, cluster_nodes, stopped
 from cluster.test_cluster import TABLE, local, tables_of
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreError, Timeout
@@ -45,12 +45,8 @@ def nodes() -> Iterator[list[Node]]:
 
 @pytest.fixture(scope="module")
 def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    for each in made:
-        assert len(each.nodes()) == 3
-    yield made
-    for each in made:
-        each.close()
+    with attached(nodes) as made:
+        yield made
 
 
 def place_of(node: Node) -> str:

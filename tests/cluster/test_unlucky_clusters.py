@@ -17,7 +17,7 @@ from cli_run import fails
 from pains import Program, until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, free_ports, node, stopped
+from cluster.nodes import Node, attached, cluster_nodes, free_ports, node, stopped
 from cluster.test_cluster import LARGE, TABLE, local, same, tables_of
 from di_store import cluster
 from di_store.base.errors import (
@@ -45,12 +45,8 @@ def nodes() -> Iterator[list[Node]]:
 
 @pytest.fixture
 def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    for each in made:
-        assert len(each.nodes()) == 3
-    yield made
-    for each in made:
-        each.close()
+    with attached(nodes) as made:
+        yield made
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

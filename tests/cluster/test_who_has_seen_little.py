@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from pains import until
 
-from cluster.nodes import Node, cluster_nodes, stopped
+from cluster.nodes import Node, attached, cluster_nodes, stopped
 from cluster.test_cluster import TABLE, tables_of
 from cluster.test_silent_nodes import failure, place_of
 from di_store import cluster
@@ -38,12 +38,8 @@ def nodes() -> Iterator[list[Node]]:
 
 @pytest.fixture(scope="module")
 def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    made = [cluster.attach(each.name) for each in nodes]
-    for each in made:
-        assert len(each.nodes()) == 3
-    yield made
-    for each in made:
-        each.close()
+    with attached(nodes) as made:
+        yield made
 
 
 @pytest.fixture

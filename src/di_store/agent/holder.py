@@ -24,7 +24,7 @@ from di_store.agent.membership import KINDS, NAME, Membership, membership_of
 from di_store.agent.orders import Orders, server_context
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError, shown
 from di_store.objects.access import written
-from di_store.remote.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, client_context, own_token
+from di_store.remote.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, as_token, client_context, own_token
 from di_store.remote.session import RemoteSession
 from di_store.runtime.waits import countdown
 from di_store.session import Session
@@ -231,10 +231,12 @@ def _join(store: str, address: str, serving: Serving, token: bytes) -> None:
 def _check_alone(session: Session, address: str, token: bytes) -> None:
     """NodeUnavailable if the store is a node of a cluster already, whose agent goes on answering."""
     node = membership_of(session)
-    if node is None or node.kind == "ray":  # there the keepers see to it, and take over from one that was killed
+    if node is None or node.address == address:
+        return
+    if node.kind == "ray":  # its keepers see to it, and take over from one that was killed
         return
     left = countdown(ALONE_SECONDS)  # the agent of a holder that was killed ends by itself
-    while node.address != address and left() != 0:
+    while left() != 0:
         try:
             far = RemoteSession.connect(node.address, token, node.tls, False, _ASK_SECONDS)
         except (StoreError, OSError):  # OSError: its certificates are not here any more
@@ -245,11 +247,10 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
         if not same:
             return
         time.sleep(_LOOK_SECONDS)
-    if node.address != address:
-        raise NodeUnavailable(
-            f"store {session.name!r} is a node of a cluster already, at {Address.parse(node.address).node}",
-            remedy="end that `di-store serve` first, or serve a store of another name",
-        )
+    raise NodeUnavailable(
+        f"store {session.name!r} is a node of a cluster already, at {Address.parse(node.address).node}",
+        remedy="end that `di-store serve` first, or serve a store of another name",
+    )
 
 
 def credentials_of(serving: Serving) -> tuple[bytes, str | bool | None, bool]:
@@ -328,7 +329,7 @@ def _token(serving: Serving, loopback: bool) -> bytes:
             raise AccessDenied(f"{serving.token_file} is empty", remedy="write a long random text into it")
         return found
     if given := os.environ.get(TOKEN_ENV):
-        return given.encode().rstrip(b"\r\n")
+        return as_token(given)
     found = own_token(make=True) if loopback else None
     if found is None:
         raise AccessDenied(

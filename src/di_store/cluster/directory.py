@@ -39,7 +39,7 @@ class Directory(Protocol):
         """The nodes that are there, as far as it knows."""
 
     def missing(self, nodes: list[Node]) -> list[str]:
-        """HOST:PORT of the nodes that it has beside these, which it listed. Asks nobody."""
+        """HOST:PORT of the nodes of the cluster that are not among these. Asks nobody."""
 
     def read(self, key: str, timeout: Seconds) -> bytes | None:
         """The word under a key."""

@@ -111,6 +111,11 @@ def _kept_token(path: str) -> bytes:
     return token
 
 
+def as_token(given: str | bytes) -> bytes:
+    """The token in a text that may have the end of a line behind it, as a file has."""
+    return (given.encode() if isinstance(given, str) else given).rstrip(b"\r\n")
+
+
 def token_for(address: Address, token: Any) -> bytes:
     """The token to prove to this agent.
 
@@ -120,9 +125,9 @@ def token_for(address: Address, token: Any) -> bytes:
     if token is not None:
         if not isinstance(token, (str, bytes)) or not token.strip():
             raise TypeError("token= is a text that is not empty")
-        return (token.encode() if isinstance(token, str) else token).rstrip(b"\r\n")  # of a file that ends so
+        return as_token(token)
     if found := os.environ.get(TOKEN_ENV):
-        return found.encode().rstrip(b"\r\n")
+        return as_token(found)
     own = own_token(make=False) if address.is_loopback else None
     if own is None:
         raise AccessDenied(
