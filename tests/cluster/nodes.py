@@ -180,12 +180,11 @@ def cluster_nodes(name: str, count: int, *options: str) -> Iterator[list[Node]]:
 @contextmanager
 def attached(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
     """A handle of the store of each, as a node of their cluster. Each has seen all of them."""
-    made = [cluster.attach(each.name) for each in nodes]
-    for each in made:
-        assert len(each.nodes()) == len(nodes)
-    yield made
-    for each in made:
-        each.close()
+    with ExitStack() as opened:
+        made = [opened.enter_context(cluster.attach(each.name)) for each in nodes]
+        for each in made:
+            assert len(each.nodes()) == len(nodes)
+        yield made
 
 
 class Etcd:

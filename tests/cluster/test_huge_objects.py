@@ -8,7 +8,7 @@ from __future__ import annotations
 import multiprocessing as mp
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,7 @@ import pytest
 from pains import until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, node
-from di_store import cluster
-from di_store.cluster.store import ClusterStore
+from cluster.nodes import attached, cluster_nodes, node
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1_200)]
 Names = Callable[[], str]
@@ -71,13 +69,6 @@ def gives_back(*stores: di_store.Store) -> Iterator[None]:
         "the memory to come back",
     )
     assert all(each.check() == [] for each in stores)
-
-
-@contextmanager
-def attached(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
-    """A handle of the store of each."""
-    with ExitStack() as opened:
-        yield [opened.enter_context(cluster.attach(each.name)) for each in nodes]
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["array", "tree"])
