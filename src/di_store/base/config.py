@@ -177,13 +177,19 @@ def from_plain(plain: Any, classes: Iterable[type[T]], what: str) -> T:
 
 
 def instance(option: str, value: object, classes: tuple[type[T], ...]) -> T:
-    """`value` if it is an instance of one of `classes`.
+    """`value` if it is an instance of one of `classes`, and of no subclass: only these can be stored and read back.
 
     Raises:
-        TypeError: it is not; the text says so if the class itself was given instead of an instance.
+        TypeError: it is not; the text says so if the class itself, or a subclass, was given instead of an instance.
     """
-    if isinstance(value, classes):
-        return value
+    if type(value) in classes:
+        return value  # type: ignore[return-value]
+    for cls in classes:
+        if isinstance(value, cls):
+            raise TypeError(
+                f"{option}={shown(value)} is of {type(value).__name__}, a subclass of {cls.__name__}: the store keeps "
+                f"only the fields of {cls.__name__}, so give an instance of that class itself"
+            )
     known = ", ".join(cls.__name__ for cls in classes)
     if isinstance(value, type) and issubclass(value, classes):
         raise TypeError(f"{option}={value.__name__} is the class: write {option}={value.__name__}(…)")

@@ -36,8 +36,10 @@ def check_compress(value: Any) -> Compression:
     Raises:
         TypeError, ValueError: it is something else.
     """
-    if value is None or isinstance(value, Compress):
+    if value is None:
         return value
+    if isinstance(value, Compress):
+        return config.instance("compress", value, (Compress,))
     if isinstance(value, str):
         if value == "auto":
             return value
