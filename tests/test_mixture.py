@@ -79,9 +79,74 @@ def test_a_failed_draw_gives_back_in_all_tables(store: Any) -> None:
 def test_tables_of_other_columns_do_not_mix(store: Any) -> None:
     two(store)
     store.create_table("other", capacity=10).insert({"from": 1})
-    with pytest.raises(ValueError, match="obs/x"):
-        store.mix({"agent": 1, "other": 1}, seed=0).sample(64)
-    assert len(store.mix({"agent": 1, "other": 1}).sample(64, columns="from")) == 64
+    with pytest.raises(ValueError, match=r"'agent' and 'other' give different columns: obs/x; .*columns="):
+        store.mix({"agent": 1, "other": 0}, seed=0)
+    mixture = store.mix({"agent": 1, "other": 1}, columns="from")
+    for shared in (mixture, pickle.loads(pickle.dumps(mixture))):
+        assert list(shared.sample(64).data) == ["from"]
+        with shared.loader(8) as loader:
+            assert list(next(loader).data) == ["from"]
+        with pytest.raises(ValueError, match="obs"):
+            shared.sample(1, columns=("obs", "from"))
+        with pytest.raises(ValueError, match="obs"):
+            shared.loader(1, columns=("obs", "from"))
+
+
+def test_columns_that_come_later_are_checked_before_the_next_batch(store: Any) -> None:
+    """Whatever tables the batch would be from."""
+    two(store)
+    late = store.create_table("late", capacity=10)
+    mixture = store.mix({"late": 0, "agent": 1, "demo": 1})
+    mixture.sample(4)
+    late.insert({"other": 1})
+    with pytest.raises(ValueError, match="'agent' and 'late' give different columns"):
+        mixture.sample(4)
+
+
+def columns_of(data: Any) -> Any:
+    """Names in their order."""
+    return [(name, columns_of(value)) for name, value in data.items()] if isinstance(data, dict) else None
+
+
+def in_two_orders(store: Any) -> None:
+    """Tables of the same columns, declared in another order: fixed, nested and ragged ones."""
+    parts = {
+        "r": di_store.Spec((None,), "i4", max=4),
+        "n": di_store.Spec((), "i8"),
+        "o": {"a": di_store.Spec((2,), "f4"), "b": di_store.Spec((None,), "u1", max=3)},
+    }
+    for name, order in (("a", "rno"), ("b", "onr")):
+        schema = {each: parts[each] for each in order}
+        if name == "b":
+            schema["o"] = dict(reversed(schema["o"].items()))
+        table = store.create_table(name, capacity=10, schema=schema, lanes=1)
+        table.insert({"r": [1, 2], "n": 3, "o": {"a": np.ones(2, np.float32), "b": np.zeros(1, np.uint8)}})
+
+
+def test_the_order_of_columns_is_that_of_the_first_table(store: Any) -> None:
+    in_two_orders(store)
+    mixture = store.mix({"a": 1, "b": 1}, seed=0)
+    wanted = columns_of(store.table("a").sample(1).data)
+    with mixture.loader(1) as loader:
+        batches = [mixture.sample(1) for _ in range(20)] + [next(loader) for _ in range(20)]
+    assert {int(batch.source[0]) for batch in batches} == {0, 1}
+    assert all(columns_of(batch.data) == wanted for batch in batches)
+    assert columns_of(mixture.sample(20).data) == wanted
+    assert columns_of(store.mix({"b": 1, "a": 1}).sample(20).data) == columns_of(store.table("b").sample(1).data)
+
+
+def test_tables_of_python_values_mix(store: Any) -> None:
+    for number, name in enumerate(("a", "b")):
+        store.create_table(name, capacity=10, view=di_store.Opaque()).extend([{"from": number}, {"from": number}])
+    store.create_table("rows", capacity=10).insert({"x": 1})
+    mixture = store.mix({"a": 1, "b": 1}, seed=0)
+    batch = mixture.sample(20)
+    assert [value["from"] for value in batch.data] == batch.source.tolist()
+    with mixture.loader(20) as loader:
+        batch = next(loader)
+        assert [value["from"] for value in batch.data] == batch.source.tolist()
+    with pytest.raises(ValueError, match="different columns"):
+        store.mix({"a": 1, "rows": 1})
 
 
 def test_a_mixture_pickles_by_name(store: Any) -> None:

@@ -486,15 +486,20 @@ class Store:
         """
         return self._tables.writer(tables, lanes, autoreset)
 
-    def mix(self, weights: Shares, *, seed: int | None = None) -> Mixture:
+    def mix(self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None) -> Mixture:
         """A mixture: batches from up to 256 tables, each example from one of them.
+
+        The tables must give the same columns. A table without columns is checked when it gets some.
 
         Args:
             weights: by table name or `Mixture`: its share of the elements, >= 0; shares need not sum to 1. A mixture's
                 share is divided among its tables.
+            columns: those that batches hold if `sample` names none, for tables that have only these in common; None:
+                all.
             seed: of the choice of tables; None: another one each time.
 
         Raises:
-            TableNotFound: a name that is no table. ValueError: no table, too many, a negative share, or all are 0.
+            TableNotFound: a name that is no table. ValueError: no table, too many, a negative share, or all are 0; two
+                tables give different columns.
         """
-        return self._tables.mix(weights, seed)
+        return self._tables.mix(weights, columns, seed)

@@ -277,6 +277,10 @@ def test_a_table_on_another_node(nodes: list[Node], stores: list[ClusterStore]) 
         writer.append({"x": np.ones(4, np.float32)})
         own.append({"x": np.ones(4, np.float32)})
     assert stores[1].mix({"t": 1}).sample(4).data["x"].sum() == 16
+    stores[0].create_table("other", capacity=4, node=nodes[2].name).insert({"y": 1.0})
+    for store in stores:
+        with pytest.raises(ValueError, match="different columns: x, y"):
+            store.mix({"t": 1, "other": 1})
     with pytest.raises(NodeUnavailable, match="no node 'nowhere'"):
         stores[0].create_table("u", node="nowhere", **TABLE)
     with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):

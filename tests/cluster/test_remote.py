@@ -241,6 +241,19 @@ def test_loaders_and_mixtures(far: di_store.Store) -> None:
         far.drop_table(name)
 
 
+def test_a_mixture_of_other_columns_is_refused_when_it_is_made(far: di_store.Store) -> None:
+    far.create_table("one", capacity=10).insert({"n": 1, "own": 2.0})
+    far.create_table("two", capacity=10).insert({"n": 1})
+    with pytest.raises(ValueError, match="'one' and 'two' give different columns: own"):
+        far.mix({"one": 1, "two": 1})
+    mixed = pickle.loads(pickle.dumps(far.mix({"one": 1, "two": 1}, columns="n")))
+    assert list(mixed.sample(20).data) == ["n"]
+    with mixed.loader(20) as loader:
+        assert list(next(loader).data) == ["n"]
+    for name in ("one", "two"):
+        far.drop_table(name)
+
+
 def test_out_and_columns(far: di_store.Store) -> None:
     table = far.create_table("out", capacity=100, schema=_steps())
     table.extend(_step(0, 8))

@@ -68,15 +68,22 @@ class Handles:
 
     # -- mixtures and followers, by the client's numbers ---------------------------------------------------------
 
-    def mix(self, number: int, weights: dict[str, float], seed: int | None, identities: dict[str, str]) -> None:
+    def mix(
+        self,
+        number: int,
+        weights: dict[str, float],
+        columns: list[str] | None,
+        seed: int | None,
+        identities: dict[str, str],
+    ) -> None:
         """Make a mixture of these tables.
 
         Raises:
-            TableNotFound: one of them was dropped.
+            TableNotFound: one of them was dropped. ValueError: they give different columns.
         """
         for name, identity in identities.items():
             self.table(name, identity)
-        made = self._store.mix(weights, seed=seed)
+        made = self._store.mix(weights, columns=columns, seed=seed)
         if any(identities.get(name, "") not in ("", identity) for name, identity in identities_of(made).items()):
             raise TableNotFound("a table of the mixture was dropped; create it again with store.create_table()")
         self._mixtures[number] = made

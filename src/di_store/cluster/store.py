@@ -325,10 +325,10 @@ class ClusterStore(Store):
             return RemoteStore(session_of(far[0])).writer(every, lanes=lanes, autoreset=autoreset)
         return super().writer(every, lanes=lanes, autoreset=autoreset)
 
-    def mix(self, weights: Shares, *, seed: int | None = None) -> Mixture:
+    def mix(self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None) -> Mixture:
         """As `Store.mix`. The tables must lie on one node."""
         every = [self.table(name) for name in flat_shares(self.name, weights)]
         check_whole("mix", every)
         if far := [each for each in every if isinstance(each, RemoteTable)]:
-            return RemoteStore(session_of(far[0])).mix(weights, seed=seed)
-        return super().mix(weights, seed=seed)
+            return RemoteStore(session_of(far[0])).mix(weights, columns=columns, seed=seed)
+        return super().mix(weights, columns=columns, seed=seed)

@@ -23,9 +23,12 @@ T = TypeVar("T")
 class RemoteMixture(Mixture):
     """Samples from several tables of one remote store. Pickles as address, weights and seed."""
 
-    def __init__(self, session: RemoteSession, weights: dict[str, float], seed: int | None) -> None:
+    def __init__(
+        self, session: RemoteSession, weights: dict[str, float], columns: list[str] | None, seed: int | None
+    ) -> None:
         self._far = session
         self._shares = weights
+        self._held_columns = columns
         self._chosen_by = seed
         self._all = [open_remote(session, name, 0) for name in weights]
         self._known: tuple[bytes, bytes] | None = None
@@ -45,6 +48,7 @@ class RemoteMixture(Mixture):
             arguments = {
                 "number": self._number,
                 "weights": self._shares,
+                "columns": self._held_columns,
                 "seed": self._chosen_by,
                 "identities": dict(table.target for table in self._all),
             }
@@ -75,7 +79,7 @@ class RemoteMixture(Mixture):
         return self._far.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load_remote_mixture, (self._far.pickled(), self._shares, self._chosen_by)
+        return load_remote_mixture, (self._far.pickled(), self._shares, self._held_columns, self._chosen_by)
 
     def sample(
         self,
@@ -135,11 +139,13 @@ class RemoteMixture(Mixture):
         return Loader(self._far, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace)
 
 
-def load_remote_mixture(pickled: Any, weights: dict[str, float], seed: int | None) -> RemoteMixture:
+def load_remote_mixture(
+    pickled: Any, weights: dict[str, float], columns: list[str] | None, seed: int | None
+) -> RemoteMixture:
     """Unpickle a mixture, in the process that loads it."""
     session = RemoteSession.of(pickled)
     try:
-        return RemoteMixture(session, weights, seed)
+        return RemoteMixture(session, weights, columns, seed)
     except BaseException:
         session.close()
         raise

@@ -17,6 +17,7 @@ from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_options, check_table_name
 from di_store.policy.samplers import Remover, Sampler
 from di_store.policy.views import Step, View
+from di_store.remote.arguments import named
 from di_store.remote.mixture import RemoteMixture
 from di_store.remote.objects import RemoteObjects
 from di_store.remote.session import RemoteSession
@@ -271,10 +272,12 @@ class RemoteStore(Store):
             raise ValueError(f"tables {[each.name for each in found if each not in own]} belong to another store")
         return RemoteWriter(self._far, own, lanes, autoreset, single=False)
 
-    def mix(self, weights: Shares, *, seed: int | None = None) -> RemoteMixture:
+    def mix(
+        self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None
+    ) -> RemoteMixture:
         shares = flat_shares(self.name, weights)
         number = seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
-        return RemoteMixture(self._far, shares, number)
+        return RemoteMixture(self._far, shares, named(columns), number)
 
 
 def load_remote_store(pickled: Any) -> RemoteStore:

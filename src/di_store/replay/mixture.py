@@ -37,15 +37,21 @@ class Mixture:
     """
 
     def __init__(
-        self, session: Session, tables: Mapping[str, Table], weights: Mapping[str, float], seed: int | None
+        self,
+        session: Session,
+        tables: Mapping[str, Table],
+        weights: Mapping[str, float],
+        columns: tuple[str, ...] | None,
+        seed: int | None,
     ) -> None:
         self._session = session
         self._tables = list(tables.values())
         self._weights = dict(weights)
+        self._columns = columns
         self._seed = seed
         self._ended: StoreError | None = None
         handles = [table._open() for table in self._tables]
-        self._source: MixtureSource | None = MixtureSource(handles, TableChoice(list(weights.values()), seed))
+        self._source: MixtureSource | None = MixtureSource(handles, TableChoice(list(weights.values()), seed), columns)
         session.follow(self, Mixture._end_with)
 
     @property
@@ -64,7 +70,7 @@ class Mixture:
         return self._session.name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load_mixture, (self._session.name, self._weights, self._seed, self._session.readonly)
+        return load_mixture, (self._session.name, self._weights, self._columns, self._seed, self._session.readonly)
 
     def sample(
         self,
@@ -82,10 +88,11 @@ class Mixture:
 
         ``batch.source``, int32[n], is the table that each example is from, as its position in `weights`. Examples of
         one table are adjacent. The highest byte of a key is that position too, so pass these keys only to the
-        mixture's `update_priorities`.
+        mixture's `update_priorities`. Columns come in the order of the mixture's first table, in every batch.
 
         Raises:
             Timeout: what was drawn is given back. EndOfData: a table is finished and has too few items left.
+            ValueError: a table that had no columns when the mixture was made has got different ones.
         """
         whole = self._open()
         if beta is not None:
@@ -160,11 +167,13 @@ class Mixture:
         return source
 
 
-def load_mixture(store: str, weights: dict[str, float], seed: int | None, readonly: bool) -> Mixture:
+def load_mixture(
+    store: str, weights: dict[str, float], columns: tuple[str, ...] | None, seed: int | None, readonly: bool
+) -> Mixture:
     """Unpickle a mixture, in the process that loads it."""
 
     def attach(session: Session) -> Mixture:
-        return Mixture(session, {name: open_table(session, name, 0) for name in weights}, weights, seed)
+        return Mixture(session, {name: open_table(session, name, 0) for name in weights}, weights, columns, seed)
 
     return loaded(attach, store, readonly)
 

@@ -12,9 +12,10 @@ import numpy as np
 from numpy.random import Generator, Philox  # here, since numpy's lazy import fails in a process out of descriptors
 
 from di_store import _core
+from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, Timeout
-from di_store.base.tree import flatten
+from di_store.base.tree import flatten, unflatten
 from di_store.columns.ragged import Ragged
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
@@ -54,20 +55,66 @@ class TableChoice:
         return Generator(Philox(self._seed)), os.getpid()
 
 
+class SharedColumns:
+    """The columns of a mixture's batches: each of its tables has them, and they come in the order of the first one.
+
+    The columns of a table are checked as soon as it has some: when the mixture is made, or before the next batch.
+    """
+
+    def __init__(self, handles: list[TableHandle], names: tuple[str, ...] | None) -> None:
+        self.names = names
+        self._first: TableHandle | None = None
+        self._unchecked = list(handles)
+
+    @property
+    def first(self) -> TableHandle:
+        """The table whose order of columns the batches have: the first one that had columns."""
+        assert self._first is not None
+        return self._first
+
+    def check(self) -> None:
+        """Check the tables that have got their columns since the last call.
+
+        Raises:
+            ValueError: two tables give different columns, or one lacks a column of `names`.
+        """
+        for handle in list(self._unchecked) if self._unchecked else ():
+            if handle.schema is None:
+                continue
+            first = self._first or handle
+            mine, theirs = _shapes(first, self.names), _shapes(handle, self.names)
+            if mine != theirs:
+                named = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
+                raise ValueError(
+                    f"tables {first.name!r} and {handle.name!r} give different columns: {', '.join(named)}; a mixture "
+                    "needs the same, choose them with columns="
+                )
+            self._first = first
+            self._unchecked = [each for each in self._unchecked if each is not handle]
+
+
 class MixtureSource(AttachedSource):
     """Draws a mixture's batches, for `Mixture.sample` and loaders."""
 
-    def __init__(self, handles: list[TableHandle], choice: TableChoice, columns: Any = None) -> None:
+    def __init__(self, handles: list[TableHandle], choice: TableChoice, columns: tuple[str, ...] | None = None) -> None:
+        """Begin; raises ValueError if the tables give different columns."""
         self.handles = handles
         self._choice = choice
         self.columns = columns
+        self.shared = SharedColumns(handles, columns)
+        self.shared.check()
         self._buffers = _core.BatchBuffers()
         self.arena = handles[0].arena
         self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
 
     def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
-        """A source of batches with only these outputs, which shares this one's random generator."""
-        return MixtureSource(self.handles, self._choice, columns)
+        """A source of batches with only these outputs (None: this one's), which shares this one's random generator.
+
+        Raises:
+            ValueError: the tables give different columns of these names.
+        """
+        chosen = self.columns if columns is None else config.names("columns", columns)
+        return MixtureSource(self.handles, self._choice, chosen)
 
     def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """Check the option `replace` of batches of n: any of the tables may have to give all of them."""
@@ -80,6 +127,7 @@ class MixtureSource(AttachedSource):
 
     def begin(self, n: int) -> MixtureDraws:
         """The draws of a batch of n, not made yet; how many are from each table is chosen now."""
+        self.shared.check()
         return MixtureDraws(self, self._choice.counts(n))
 
     def _one_buffer(self, handle: TableHandle, n: int, which: list[int] | None) -> Callable[[str, Any, Any], Array]:
@@ -98,24 +146,12 @@ class MixtureSource(AttachedSource):
 
         return make
 
-    def allocate(self, parts: list[Part], allocate: Callable[[str, Any, Any], Any] | None) -> dict[str, Any]:
-        """The arrays of a batch of these parts, for their outputs of fixed size."""
-        self._check_columns(parts)
-        first = parts[0].handle
-        n = sum(part.held for part in parts)
+    def allocate(self, n: int, allocate: Callable[[str, Any, Any], Any] | None) -> dict[str, Any]:
+        """The arrays of a batch of n that is drawn, for its outputs of fixed size."""
+        self.shared.check()  # a table may have got its columns while the draws waited
+        first = self.shared.first
         which = first.which(self.columns)
         return first.allocate(n, which, allocate or self._one_buffer(first, n, which))
-
-    def _check_columns(self, parts: list[Part]) -> None:
-        first = parts[0].handle
-        for part in parts[1:]:
-            mine, theirs = _shapes(first, self.columns), _shapes(part.handle, self.columns)
-            if mine != theirs:
-                names = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
-                raise ValueError(
-                    f"tables {first.name!r} and {part.handle.name!r} give different columns: {', '.join(names)}; a "
-                    "mixture needs the same, choose them with columns="
-                )
 
 
 class MixtureDraws:
@@ -184,17 +220,17 @@ class MixtureDraws:
 
     def least_bytes(self) -> int:
         """As `Draws.least_bytes`."""
-        first = self._parts[0].handle
+        first = self._source.shared.first
         return self.held * first.bytes_of(first.which(self._source.columns))
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _MixtureCopying:
         """As `Draws.copy`: each table's examples go directly to their place in one batch."""
-        whole = self._source.allocate(self._parts, allocate)
+        whole = self._source.allocate(self.held, allocate)
         copying, at = [], 0
         for part in self._parts:
             copying.append(part.copy(beta, self._source.columns, _cut(whole, at, at + part.held)))
             at += part.held
-        return _MixtureCopying(self._parts, copying, whole)
+        return _MixtureCopying(self._source.shared, self._parts, copying, whole)
 
     def deliver(self) -> None:
         """As `Draws.deliver`."""
@@ -209,7 +245,10 @@ class MixtureDraws:
 class _MixtureCopying:
     """`Copying` of a batch of a mixture."""
 
-    def __init__(self, parts: list[Part], copying: list[_core.Gathering], whole: dict[str, Any]) -> None:
+    def __init__(
+        self, shared: SharedColumns, parts: list[Part], copying: list[_core.Gathering], whole: dict[str, Any]
+    ) -> None:
+        self._shared = shared
         self._parts = parts
         self._copying = copying
         self._whole = whole
@@ -229,16 +268,30 @@ class _MixtureCopying:
         next(each for each in self._copying if not each.is_whole).copy_portion()
 
     def batch(self) -> Batch:
-        whole, parts = self._whole, self._parts
+        parts = self._parts
         batches = [part.handle.batch(each.parts()) for part, each in zip(parts, self._copying, strict=True)]
-        for batch in batches:
-            _join_ragged(whole, batch.data, [other.data for other in batches])
+        whole = self._join([batch.data for batch in batches])
         names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
         joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
         keys = np.concatenate([with_shard(batch.keys, part.place) for part, batch in zip(parts, batches, strict=True)])
         found = Batch(whole, keys, *joined, sum(batch.table_size for batch in batches))
         found.source = np.concatenate([np.full(part.held, part.place, np.int32) for part in parts])
         return found
+
+    def _join(self, parts: list[Any]) -> Any:
+        """The data of the batch: outputs of fixed size lie in place; the others are joined, and put in their order."""
+        if self._shared.first.opaque:
+            return [value for values in parts for value in values]
+        plan = self._shared.first.read_plan()
+        if plan is None or not plan.ragged:
+            return self._whole
+        fixed, each = _flat(self._whole), [_flat(data) for data in parts]
+        found = {
+            name: fixed[name] if name in fixed else _joined([one[name] for one in each])
+            for name in plan.names
+            if name in each[0]
+        }
+        return unflatten(found)
 
 
 class Part:
@@ -388,15 +441,14 @@ def _cut(whole: dict[str, Any], start: int, stop: int) -> dict[str, Any]:
     }
 
 
-def _join_ragged(whole: dict[str, Any], data: Any, parts: list[Any]) -> None:
-    """Concatenate the ragged outputs of the parts into `whole`: they cannot be written in place."""
-    for name, value in data.items():
-        if isinstance(value, dict):
-            _join_ragged(whole.setdefault(name, {}), value, [part[name] for part in parts])
-        elif isinstance(value, Ragged) and name not in whole:
-            each = [part[name] for part in parts]
-            offsets: list[Array] = [np.zeros(1, np.int64)]
-            for ragged in each:
-                offsets.append(ragged.offsets[1:] + offsets[-1][-1])
-            lead = (sum(ragged.lead[0] for ragged in each), *value.lead[1:])
-            whole[name] = Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)
+def _flat(data: dict[str, Any]) -> dict[str, Any]:
+    return flatten(data) if data else {}  # no output is of that kind
+
+
+def _joined(each: list[Ragged]) -> Ragged:
+    """Ragged outputs of several tables as one: they cannot be written in place."""
+    offsets: list[Array] = [np.zeros(1, np.int64)]
+    for ragged in each:
+        offsets.append(ragged.offsets[1:] + offsets[-1][-1])
+    lead = (sum(ragged.lead[0] for ragged in each), *each[0].lead[1:])
+    return Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)

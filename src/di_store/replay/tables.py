@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
@@ -131,11 +131,12 @@ class Tables:
             raise ValueError(f"tables {foreign} belong to another store")
         return Writer(self._session, handles, lanes, autoreset, single=False)
 
-    def mix(self, weights: Shares, seed: int | None) -> Mixture:
+    def mix(self, weights: Shares, columns: str | Iterable[str] | None, seed: int | None) -> Mixture:
         """`Store.mix`."""
         shares = flat_shares(self._session.name, weights)
         number = seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
-        return Mixture(self._session, {name: self.open(name, 0) for name in shares}, shares, number)
+        chosen = None if columns is None else config.names("columns", columns)
+        return Mixture(self._session, {name: self.open(name, 0) for name in shares}, shares, chosen, number)
 
     def _create(self, name: str, settings: Settings, exist_ok: bool, seconds: float) -> Table:
         arena, began = self._session.writable(), time.monotonic()
