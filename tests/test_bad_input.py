@@ -233,47 +233,6 @@ def test_a_repeated_observation_must_equal_the_stored_one(store: Any) -> None:
         assert writer.append({**step, "obs": np.array([1, 7], np.float32)}, next={"obs": obs}).starts.tolist() == [1, 0]
 
 
-class MyPrioritized(di_store.Prioritized):
-    """Users subclass what looks like a class of their framework."""
-
-
-class MyFifo(di_store.Fifo):
-    pass
-
-
-class MyMinSize(di_store.MinSize):
-    pass
-
-
-class MyStep(di_store.Step):
-    pass
-
-
-class MyCompress(di_store.Compress):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "parent"),
-    [
-        ("sampler", MyPrioritized(0.6), "Prioritized"),
-        ("sampler", MyFifo(), "Fifo"),
-        ("remover", MyFifo(), "Fifo"),
-        ("limiter", MyMinSize(1), "MinSize"),
-        ("view", MyStep(), "Step"),
-        ("compress", MyCompress(), "Compress"),
-    ],
-)
-def test_a_subclass_of_a_policy_is_refused(store: Any, option: str, value: Any, parent: str) -> None:
-    with pytest.raises(TypeError, match=f"{option}=.*a subclass of {parent}: .*give an instance of that class"):
-        store.create_table("t", capacity=10, **{option: value})
-    assert not store.stats()["tables"]
-    table = store.create_table("t", capacity=10)
-    if option == "limiter":
-        with pytest.raises(TypeError, match="a subclass of MinSize"):
-            table.configure(limiter=value)
-
-
 def test_capacity_beyond_the_budget(store: Any) -> None:
     live = store.stats()
     frame = {"frame": di_store.Spec((84, 84), "u1"), "action": di_store.Spec((), "i8")}

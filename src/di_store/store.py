@@ -10,7 +10,7 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.base.disk import budget_of_writes, new_capacity
-from di_store.base.errors import ObjectNotFound, StoreFull, TableNotFound, Timeout, of_core
+from di_store.base.errors import ObjectNotFound, StoreFull, Timeout, of_core
 from di_store.base.sizes import budget_bytes
 from di_store.objects import codec
 from di_store.objects.access import Objects
@@ -23,10 +23,8 @@ from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions
 from di_store.policy.samplers import Remover, Sampler
 from di_store.policy.views import Step, View
-from di_store.replay.handle import TableHandle
 from di_store.replay.lost import drop_lost
 from di_store.replay.mixture import Mixture, Shares
-from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.table import Table
 from di_store.replay.tables import Tables
 from di_store.replay.writer import Writer, forget_writers
@@ -123,16 +121,7 @@ class Store:
 
     def stats(self) -> StoreStats:
         """Bytes, clients, waiters and tables as nested dicts. Takes no locks except those of `Table.stats`."""
-        arena = self._session.arena
-        tables: dict[str, TableStats] = {}
-        for name in arena.tables():
-            native = arena.table(name)
-            if native is not None:
-                try:
-                    tables[name] = table_stats(TableHandle(arena, native, self._session.versions))
-                except TableNotFound:
-                    continue  # dropped meanwhile
-        return store_stats(arena, tables)
+        return store_stats(self._session.arena, self._tables.stats())
 
     def check(self, repair: bool = False) -> list[str]:
         """Compare derived data with the data that it is computed from. Returns one line for each difference.

@@ -6,13 +6,13 @@ import hashlib
 import os
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
 
 from di_store import _core
 from di_store.base import config
-from di_store.base.errors import TableExists
+from di_store.base.errors import TableExists, TableNotFound
 from di_store.lowering.native_views import check_limits
 from di_store.lowering.plan import read_plan
 from di_store.lowering.reserve import TableNeeds, make_room, needs_without_rows, table_needs
@@ -30,8 +30,10 @@ from di_store.policy.options import (
 from di_store.policy.samplers import Sampler
 from di_store.policy.settings import Settings
 from di_store.replay.archive import ArchiveReader
+from di_store.replay.handle import TableHandle
 from di_store.replay.importing import Import, closed_limiter
 from di_store.replay.mixture import Mixture, Shares, flat_shares
+from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.table import Table, open_table
 from di_store.replay.writer import Writer
 from di_store.runtime.waits import lock_seconds
@@ -130,6 +132,15 @@ class Tables:
         if foreign := [each.name for each in listed if each._session.name != self._session.name]:
             raise ValueError(f"tables {foreign} belong to another store")
         return Writer(self._session, handles, lanes, autoreset, single=False)
+
+    def stats(self) -> dict[str, TableStats]:
+        """`Table.stats` of every table, by name."""
+        arena, found = self._session.arena, {}
+        for name in arena.tables():
+            if (native := arena.table(name)) is not None:
+                with suppress(TableNotFound):  # dropped meanwhile
+                    found[name] = table_stats(TableHandle(arena, native, self._session.versions))
+        return found
 
     def mix(self, weights: Shares, columns: str | Iterable[str] | None, seed: int | None) -> Mixture:
         """`Store.mix`."""
