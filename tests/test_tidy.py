@@ -379,12 +379,12 @@ def test_class_sizes() -> None:
 
 
 def test_keywords() -> None:
-    """No constructor or public function of the package has more than 8 keywords."""
+    """No constructor or public function has more than 8 keywords; an adapter's, with `store` and `table`, 10."""
     faults = [
         f"{_name(path)}: {name} has {number} keywords"
         for path in _files(".py", under=("src",))
         for name, number in tidy_scan.python_keywords(path)
-        if number > KEYWORDS_BY_CONTRACT.get(name.rpartition(".")[2], MAX_KEYWORDS)
+        if number > KEYWORDS_BY_CONTRACT.get(name.rpartition(".")[2], MAX_KEYWORDS + 2 * ("adapters" in path.parts))
     ]
     assert not faults, "\n".join(faults)
 

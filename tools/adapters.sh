@@ -56,7 +56,7 @@ for name in "${names[@]}"; do
         continue
     fi
     DI_STORE_TEST_SCALE=${DI_STORE_TEST_SCALE:-small} \
-        "$folder/$name/bin/python" -m pytest -q "tests/adapters/test_$name.py" > "$log" 2>&1 || status=$?
+        "$folder/$name/bin/python" -m pytest -q tests/adapters/test_"$name"{,_*}.py > "$log" 2>&1 || status=$?
     result=$(tail -n 1 "$log" | tr -d '=')
     if [ $status = 0 ]; then
         printf '%-16s passed: %s\n' "$name" "$result"

@@ -386,7 +386,7 @@ def test_same_rollouts(space: str, action: str, n_envs: int) -> None:
             ours = pair[0]
             for loaded in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
                 _same_batches((loaded, pair[1]), 16)
-            assert len({each._rows._store.name for each in (ours, loaded)}) == 2
+            assert len({each._rows.store.name for each in (ours, loaded)}) == 2
         for buffer in pair:
             buffer.reset()
 

@@ -9,12 +9,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
+from di_store.adapters.stores import NO_KEY, StoreLike, check_rows_are_there, given_store, own_store, table_of
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
-_NO_KEY = np.uint64(2**64 - 1)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_LEAST_MEMORY = 8 << 20
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Writes that are gathered before they reach the table, and the most bytes they may take."""
 _AT_ONCE = 4_096
@@ -22,10 +21,11 @@ _AT_ONCE = 4_096
 
 
 class Rows:
-    """Slots 0 … `slots` − 1 of a ring, each of which may hold a row, in a table of a store of its own.
+    """Slots 0 … `slots` − 1 of a ring, each of which may hold a row, in a table.
 
     Writes to consecutive slots are gathered first, and reach the table together. The table evicts the rows whose slots
-    are written again, as both drop the oldest.
+    are written again, as both drop the oldest. In a store that is given, rows that the table already holds stay in
+    their slots.
 
     Args:
         specs: type of each column's row.
@@ -34,9 +34,15 @@ class Rows:
         option: the argument that sets the size, which errors name.
         copies: arrays ``[slots, …]`` of all columns, which the caller reads itself; None: none. Rows are assigned to
             their slots of these, and gathered there.
+        store: where the table lies; None: a store of its own.
+        table: its name.
 
     Attributes:
         keys: uint64[slots]: which item of the table a slot holds.
+        store: where the table lies.
+        table: of the rows.
+        given: whether the store was given, so that others may look into it.
+        newest: slot of the newest row that the table held already; -1: none.
     """
 
     def __init__(
@@ -47,29 +53,32 @@ class Rows:
         chunk: int = 1,
         option: str,
         copies: dict[str, Array] | None = None,
+        store: StoreLike = None,
+        table: str = "rows",
     ) -> None:
         self.specs, self.slots, self._chunk, self._copies = dict(specs), slots, chunk, copies
-        self.keys = np.full(slots, _NO_KEY)
+        self.keys = np.full(slots, NO_KEY)
         # Names that cannot name a column are numbered.
         self._names = {
             name: name if _PLAIN.fullmatch(name) else f"column{number}" for number, name in enumerate(self.specs)
         }
         # Below a common name no column is one that tables treat in a special way, as they do "reward".
-        schema = {"row": {self._names[name]: spec for name, spec in self.specs.items()}}
+        schema: dict[str, Any] = {"row": {self._names[name]: spec for name, spec in self.specs.items()}}
         options: dict[str, Any] = {"capacity": slots, "view": di_store.Step(), "schema": schema, "lanes": 1}
-        needed = max(di_store.needed_memory(**options), _LEAST_MEMORY)
-        try:
-            self._store = di_store.open(memory=needed)
-        except di_store.CapacityError as error:
-            raise di_store.CapacityError(
-                f"{slots:,} rows of these columns need {needed / 2**30:.1f} GiB, more than this machine has",
-                remedy=f"lower {option}",
-            ) from error
-        self._table = self._store.create_table("rows", **options)
+        given = given_store(store)
+        self.given, self.newest = given is not None, -1
+        if given is None:
+            self.store = own_store(di_store.needed_memory(**options), f"{slots:,} rows of these columns", option)
+            self.table = self.store.create_table(table, **options)
+        else:
+            self.store, schema["slot"] = given, di_store.Spec((), np.int64)
+            self.table = table_of(given, table, option, **options)
         self._chosen: dict[tuple[str, ...], list[str]] = {}
         self._in_order, self._next = True, -1  # whether slots were written one after the other, and the next one
         self._held = 0  # slots that were written one after the other
         self._stage()
+        if self.given:
+            self._take_over()
 
     def _stage(self) -> None:
         row = sum(self._zeros(spec, 1).nbytes for spec in self.specs.values())
@@ -77,6 +86,16 @@ class Rows:
         # Of `_staged`, the rows that were gathered begin at `_first` if it holds all slots, otherwise at 0.
         self._staged = self._copies or {name: self._zeros(spec, self.limit) for name, spec in self.specs.items()}
         self._first = self._count = 0
+
+    def _take_over(self) -> None:
+        """Find the slots of the rows that the table holds."""
+        keys = self.table.keys()
+        for begin in range(0, len(keys), _AT_ONCE):
+            part = keys[begin : begin + _AT_ONCE]
+            slots = self.table.peek(part, columns="slot").data["slot"]
+            self.keys[slots] = part
+            self.newest = int(slots[-1])
+        self._in_order = not len(keys)
 
     @staticmethod
     def _zeros(spec: di_store.Spec, rows: int) -> Array:
@@ -114,10 +133,12 @@ class Rows:
         self._count, names, slots = 0, self._names, slice(self._first, self._first + count)
         self._in_order = self._in_order and self._next in (-1, self._first, self._first + self.slots)
         if not self._in_order:  # the table would evict rows of other slots
-            self._table.delete(self.keys[slots])
+            self.table.delete(self.keys[slots])
         part = slice(count) if self._copies is None else slots
-        rows = {"row": {names[name]: staged[part] for name, staged in self._staged.items()}}
-        self.keys[slots] = self._table.extend(rows)
+        rows: dict[str, Any] = {"row": {names[name]: staged[part] for name, staged in self._staged.items()}}
+        if self.given:
+            rows["slot"] = np.arange(slots.start, slots.stop)
+        self.keys[slots] = self.table.extend(rows)
         self._next = slots.stop
         self._held = min(self._held + count, self.slots) if self._in_order else 0
 
@@ -130,8 +151,8 @@ class Rows:
     def clear(self) -> None:
         """Remove all rows."""
         self._count = 0
-        self._table.reset()
-        self.keys.fill(_NO_KEY)
+        self.table.reset()
+        self.keys.fill(NO_KEY)
         self._in_order, self._next, self._held = True, -1, 0
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -148,8 +169,11 @@ class Rows:
         names = tuple(names)
         if (columns := self._chosen.get(names)) is None:
             columns = self._chosen[names] = [f"row/{self._names[name]}" for name in names]
-        batch = self._table.peek(self.keys[slots], columns=columns)
+        keys = self.keys[slots]
+        batch = self.table.peek(keys, columns=columns)
         rows = batch.data["row"]
+        if self.given:
+            check_rows_are_there(self.table, keys, batch.live)
         live = None if self._held == self.slots else batch.live
         if live is not None and live.all():
             live = None

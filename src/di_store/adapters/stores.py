@@ -8,12 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
+
 import di_store
 
 StoreLike: TypeAlias = "di_store.Store | str | Mapping[str, Any] | None"
 """What ``store=`` takes: a store (of this machine, a connected one, one of a cluster), the name of one, or a dict of
 `di_store.open`'s options. None: the adapter opens one of its own."""
 
+NO_KEY = np.uint64(2**64 - 1)
+"""In place of the key of an item where there is none."""
 _LEAST_MEMORY = 8 << 20
 
 
@@ -59,3 +63,44 @@ def own_store(needed: int, what: str, lower: str, *, spare: int = 0) -> di_store
             f"{what} need {needed / 2**30:.1f} GiB, more than this machine has",
             remedy=f'lower {lower}, or give a store with a disk tier: store={{"disk": "/data/replay"}}',
         ) from error
+
+
+def table_of(store: di_store.Store, name: str, size: str, **options: Any) -> di_store.Table:
+    """The table of this name in a store that was given: a new one, or the one that is there, with its rows.
+
+    Args:
+        store: where it lies.
+        name: of the table.
+        size: the argument of the adapter that sets its capacity.
+        options: of `Store.create_table`.
+
+    Raises:
+        ValueError: the table that is there holds another number of items. di_store.TableExists: it has other columns.
+    """
+    table = store.create_table(name, exist_ok=True, **options)
+    if table.capacity != options["capacity"]:
+        raise ValueError(
+            f"table {name!r} of the store holds {table.capacity:,} items, and {size} asks for "
+            f"{options['capacity']:,}: give the size that it was made with, or table= another name"
+        )
+    return table
+
+
+def check_rows_are_there(table: di_store.Table, keys: Any, live: Any) -> None:
+    """Others may write to the table of a store that was given; then it evicts rows that the adapter still counts on.
+
+    Args:
+        table: of the rows.
+        keys: uint64[n] of rows that were read; `NO_KEY` where there is none.
+        live: bool[n] or None, of the batch that was read.
+
+    Raises:
+        di_store.StoreError: rows are gone.
+    """
+    if live is None or live.all():
+        return
+    if gone := int(((keys != NO_KEY) & ~live).sum()):
+        raise di_store.StoreError(
+            f"{gone} of the rows are gone from table {table.name!r}: another process wrote to it or removed them",
+            remedy="let one adapter write to a table, and others read; reset() the buffer to go on without them",
+        )

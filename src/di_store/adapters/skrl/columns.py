@@ -9,6 +9,7 @@ import torch
 
 import di_store
 from di_store.adapters.rows import Array, Rows
+from di_store.adapters.stores import StoreLike, given_store
 
 _STORED = {
     getattr(torch, name): np.dtype(name)
@@ -25,12 +26,15 @@ class Columns:
     those that it is given. The others are ordinary tensors. What was not written is NaN, or 0 where there is no NaN.
 
     Of samples that take at most 256 MiB on the CPU there are ordinary tensors besides. Writes assign to these, and the
-    table takes its rows from there, some at a time; reads gather from these.
+    table takes its rows from there, some at a time; reads gather from these. In a store that is given there is the
+    table only, every write reaches it at once, and what it holds already counts as written.
 
     Args:
         memory_size: times.
         num_envs: environments.
         device: of ordinary tensors, and of what is read.
+        store: where the table lies; None: a store of its own.
+        table: its name.
 
     Attributes:
         kinds: dtype of each declared tensor, and the shape of one sample.
@@ -38,7 +42,9 @@ class Columns:
         copied: whether ordinary tensors hold what is in the table.
     """
 
-    def __init__(self, memory_size: int, num_envs: int, device: Any) -> None:
+    def __init__(
+        self, memory_size: int, num_envs: int, device: Any, store: StoreLike = None, table: str = "replay"
+    ) -> None:
         self.kinds: dict[str, tuple[Any, tuple[int, ...]]] = {}
         self.rows: Rows | None = None
         self.copied = False
@@ -48,11 +54,34 @@ class Columns:
         self._arrays: dict[str, Array] = {}  # the same as numpy sees them, where it has the type
         self._shared = False
         self._shared_keys: Any = None
+        self._given, self._table = given_store(store), table
+        if self._given is not None and (specs := _stored_specs(self._given, table)):
+            self.rows = self._make_rows(specs)
+            self._next = (self.rows.newest + 1) % self._slots
+
+    @property
+    def store(self) -> di_store.Store:
+        """Where the table lies, or will lie."""
+        return self._given or self._made().store
+
+    @property
+    def table(self) -> di_store.Table:
+        """Of the tensors that are stored."""
+        return self._made().table
+
+    def _made(self) -> Rows:
+        if self.rows is None:
+            raise RuntimeError("the table is made by the first add_samples(), which decides what lies in it")
+        return self.rows
 
     def declare(self, name: str, dtype: Any, shape: tuple[int, ...]) -> None:
         """Add a tensor, with samples of this shape."""
+        rows = self.rows
+        there = None if rows is None else rows.specs.get(name)  # in the table of a store that was given
+        if there is not None and (there.shape, there.dtype) != (shape, _STORED.get(dtype)):
+            raise ValueError(f"{name!r} is {there.dtype}{list(there.shape)} in the table, not {dtype}{list(shape)}")
         self.kinds[name] = dtype, shape
-        if self.rows is not None:  # its table has its columns
+        if rows is not None and there is None:  # its table has its columns
             self._make_plain(name)
 
     def is_stored(self, name: str) -> bool:
@@ -84,7 +113,15 @@ class Columns:
                 if name not in self._plain:
                     self._make_plain(name)
             copies = {name: self._arrays[name] for name in specs}
-        rows = Rows(specs, self._slots, chunk=self._lead[1], option="memory_size=", copies=copies)
+        rows = Rows(
+            specs,
+            self._slots,
+            chunk=self._lead[1],
+            option="memory_size=",
+            copies=copies,
+            store=self._given,
+            table=self._table,
+        )
         if self._shared:
             self._share_keys(rows)
         return rows
@@ -115,10 +152,10 @@ class Columns:
             staged, part = rows.place(slot, count)
             for name, column in staged.items():
                 column[part] = _array(values[name])
-        if self._shared:
+        if self._shared or self._given is not None:
             rows.flush()
-        if len(given) + len(missing) > len(rows.specs):
-            self._write_plain(slot, count, {name: value for name, value in given.items() if name not in rows.specs})
+        if others := [name for name in given if name in self._plain or name not in rows.specs]:
+            self._write_plain(slot, count, {name: given[name] for name in others})
 
     def _write_copies(self, rows: Rows, slot: int, count: int, given: dict[str, Any]) -> None:
         """`write` if there are copies, from which the table takes its rows later."""
@@ -141,7 +178,9 @@ class Columns:
             if dtype in _STORED and name not in self._plain:
                 specs[name] = di_store.Spec(shape, _STORED[dtype])
         sizes = [self.kinds[name][0].itemsize * int(np.prod(self.kinds[name][1])) for name in specs]
-        self.copied = self._cpu and not self._shared and self._slots * sum(sizes) <= _COPIED_BYTES
+        self.copied = (
+            self._cpu and not self._shared and self._given is None and self._slots * sum(sizes) <= _COPIED_BYTES
+        )
         self.rows = self._make_rows(specs) if specs else None
         return self.rows
 
@@ -152,7 +191,7 @@ class Columns:
 
     def set(self, name: str, tensor: Any) -> None:
         """Set all of a tensor, ``[memory_size, num_envs, …]``, which from now on is an ordinary tensor."""
-        if self.rows is not None and name in self.rows.specs:
+        if self._given is None and self.rows is not None and name in self.rows.specs:
             self._move_out(self.rows, name)
         flat = self._plain[name] if name in self._plain else self._make_plain(name)
         with torch.no_grad():
@@ -189,7 +228,9 @@ class Columns:
             names: of tensors.
         """
         rows, found = self.rows, {}
-        stored = [] if rows is None or self.copied else [name for name in names if name in rows.specs]
+        stored = []
+        if rows is not None and not self.copied:
+            stored = [name for name in names if name in rows.specs and name not in self._plain]
         if rows is not None and stored:
             found = self._read_rows(rows, slots, stored)
             if len(found) == len(names):
@@ -249,7 +290,7 @@ class Columns:
         rows.keys = self._shared_keys.numpy().view(np.uint64)
 
     def __getstate__(self) -> dict[str, Any]:
-        """After `share` the table by name, otherwise its rows."""
+        """After `share`, and in a store that was given, the table by name; otherwise its rows."""
         state = self.__dict__.copy()
         del state["_arrays"]
         rows: Rows | None = state.pop("rows")
@@ -259,6 +300,8 @@ class Columns:
             inner = rows.__getstate__()
             del inner["keys"]
             return state | {"_rows_state": inner}
+        if self._given is not None:
+            return state | {"_specs": rows.specs}
         state["_plain"] = {name: each for name, each in self._plain.items() if name not in rows.specs}
         return state | {"_specs": rows.specs, "_pieces": [*rows.pieces(self._next)]}
 
@@ -273,8 +316,17 @@ class Columns:
             self.rows.__setstate__(inner | {"keys": self._shared_keys.numpy().view(np.uint64)})
         elif specs is not None:
             self.rows = self._make_rows(specs)
-            for slot, data in pieces:
+            for slot, data in pieces or ():
                 self.rows.write(slot, data)
+
+
+def _stored_specs(store: di_store.Store, table: str) -> dict[str, di_store.Spec]:
+    """The tensors that a table of this store holds already."""
+    try:
+        schema = store.table(table).schema
+    except di_store.TableNotFound:
+        return {}
+    return dict(schema["row"]) if schema is not None and "row" in schema else {}
 
 
 def _select(flat: Any, slots: Any) -> Any:

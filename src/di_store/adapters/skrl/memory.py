@@ -10,7 +10,9 @@ import torch
 from skrl.memories.torch import RandomMemory
 from skrl.utils.spaces.torch import compute_space_size
 
+import di_store
 from di_store.adapters.skrl.columns import Columns
+from di_store.adapters.stores import NO_KEY, StoreLike
 
 _AT_ONCE = 4_096
 """Samples that are written in one call while a file is loaded."""
@@ -25,7 +27,10 @@ class Memory(RandomMemory):  # type: ignore[misc]
 
     A memory of at most 256 MiB on the CPU also keeps ordinary tensors of what is in the store, and reads batches from
     them, because to gather small samples costs less than to look them up in a table. Samples reach the table some at a
-    time. With `share_memory` there is the table only.
+    time. With `share_memory`, and in a store that is given, there is the table only.
+
+    In a store that is given, each `add_samples` is in the table when it returns. If the table is there already, the
+    memory goes on with its samples, and a pickle holds the name of the table, not the samples.
 
     Args:
         memory_size: samples of each environment.
@@ -35,6 +40,8 @@ class Memory(RandomMemory):  # type: ignore[misc]
         export_format: of that file: "pt", "npz" or "csv".
         export_directory: its folder.
         replacement: whether a batch may hold a sample twice.
+        store: where the samples lie: a store, its name, or a dict of `di_store.open`'s options; None: its own store.
+        table: name of the table there; one memory writes to it.
 
     Raises:
         ValueError: an export format that skrl does not know. di_store.CapacityError (from the first `add_samples`):
@@ -51,6 +58,8 @@ class Memory(RandomMemory):  # type: ignore[misc]
         export_format: Any = "pt",
         export_directory: str = "",
         replacement: bool = False,
+        store: StoreLike = None,
+        table: str = "replay",
     ) -> None:
         super().__init__(
             memory_size=memory_size,
@@ -63,9 +72,35 @@ class Memory(RandomMemory):  # type: ignore[misc]
         )
         self.memory_index: int
         self.env_index: int
-        self._columns = Columns(memory_size, num_envs, self.device)
+        self._columns = Columns(memory_size, num_envs, self.device, store, table)
+        self._count_rows()
         self.tensors: Mapping[str, Any] = _Tensors(self._columns, flat=False)
         self.tensors_view: Mapping[str, Any] = _Tensors(self._columns, flat=True)
+
+    def _count_rows(self) -> None:
+        """Go on behind the samples that the table of a store that was given holds."""
+        rows = self._columns.rows
+        if rows is not None and rows.newest >= 0:
+            self.filled = bool((rows.keys != NO_KEY).all())
+            self.memory_index, self.env_index = divmod((rows.newest + 1) % rows.slots, self.num_envs)
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the samples.
+
+        Raises:
+            RuntimeError: it is a store of its own, which the first `add_samples` makes.
+        """
+        return self._columns.store
+
+    @property
+    def table(self) -> di_store.Table:
+        """The table of the samples.
+
+        Raises:
+            RuntimeError: nothing was added yet, so there is none.
+        """
+        return self._columns.table
 
     # -- columns ------------------------------------------------------------------------------------------------
 
@@ -233,6 +268,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.tensors, self.tensors_view = _Tensors(self._columns, flat=False), _Tensors(self._columns, flat=True)
+        self._count_rows()
 
 
 class _Tensors(Mapping[str, Any]):

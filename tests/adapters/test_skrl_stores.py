@@ -1,0 +1,162 @@
+"""di_store.adapters.skrl in a store that is given."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("skrl", reason="needs the extra skrl")
+
+import torch
+from given_stores import KINDS, killed_after_a_checkpoint, opened
+from skrl.memories.torch import RandomMemory
+
+import di_store
+from di_store.adapters.skrl import Memory
+
+NAMES = ["observations", "rewards", "returns"]
+
+
+def _declare(memory: RandomMemory, size: int = 3) -> None:
+    memory.create_tensor("observations", size=size, dtype=torch.float32)
+    memory.create_tensor("rewards", size=1, dtype=torch.float32)
+    memory.create_tensor("returns", size=1, dtype=torch.float32)
+
+
+def _add(memory: RandomMemory, step: int, size: int = 3) -> None:
+    """The samples of two environments."""
+    numbers = torch.arange(2.0)[:, None] + 2 * step
+    memory.add_samples(observations=numbers.expand(2, size).clone(), rewards=-numbers)
+
+
+def _same(mine: Memory, theirs: RandomMemory) -> None:
+    assert (mine.memory_index, mine.env_index, mine.filled) == (theirs.memory_index, theirs.env_index, theirs.filled)
+    for ours, other in zip(mine.sample_all(NAMES)[0], theirs.sample_all(NAMES)[0], strict=True):
+        torch.testing.assert_close(ours, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as store:
+        ours, theirs = Memory(memory_size=10, num_envs=2, device="cpu", store=store, table="mine"), None
+        theirs = RandomMemory(memory_size=10, num_envs=2, device="cpu")
+        for memory in (ours, theirs):
+            _declare(memory)
+            for step in range(13):
+                _add(memory, step)
+        _same(ours, theirs)
+        assert ours.table.name == "mine"
+        assert ours.table.stats()["inserts"] == 26
+        assert len(ours.store.table("mine")) == 20
+        ours.set_tensor_by_name("rewards", torch.ones(10, 2, 1))
+        theirs.set_tensor_by_name("rewards", torch.ones(10, 2, 1))
+        for memory in (ours, theirs):
+            _add(memory, 13)
+        _same(ours, theirs)
+        ours.reset()
+        assert len(ours.table) == 0
+
+
+def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+    """847 MB in a store of 256 MiB at full scale."""
+    rows, memory = count(1_500, 15_000), count(16, 256) << 20
+    ours = Memory(memory_size=rows, num_envs=2, device="cpu", store={"memory": memory, "disk": tmp_path / "tier"})
+    size = 84 * 84
+    _declare(ours, size)
+    for step in range(rows):
+        _add(ours, step, size)
+    assert rows * 2 * size * 4 > 3 * memory
+    indexes = torch.arange(0, 2 * rows, 97)
+    observations, rewards = ours.sample_by_index(["observations", "rewards"], indexes=indexes)[0]
+    assert (observations == indexes[:, None]).all()
+    assert (rewards == -indexes[:, None]).all()
+    assert ours.store.stats()["committed"] <= memory
+
+
+def test_others_draw_from_it(tmp_path: Path) -> None:
+    with opened("store", tmp_path) as store:
+        ours = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
+        _declare(ours)
+        _add(ours, 0)
+        with di_store.attach(store.name) as other:
+            row = other.table("replay").sample(16).data["row"]
+            assert set(row["observations"][:, 0].tolist()) == {0.0, 1.0}
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
+        memory = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
+        _declare(memory)
+        for step in range(10**9):
+            if step == 13:
+                checkpoint()
+            _add(memory, step)
+
+    path = killed_after_a_checkpoint(fill, tmp_path)
+    with di_store.restore(path, memory="64MiB", disk=tmp_path / "tier") as store:
+        ours = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
+        theirs = RandomMemory(memory_size=10, num_envs=2, device="cpu")
+        _declare(ours)
+        _declare(theirs)
+        for step in range(13):
+            _add(theirs, step)
+        _same(ours, theirs)
+        for step in range(13, 40):
+            _add(ours, step)
+            _add(theirs, step)
+            _same(ours, theirs)
+        assert len(ours.table) == 20
+
+
+def test_a_pickle_names_the_table(tmp_path: Path) -> None:
+    with opened("store", tmp_path) as store:
+        ours = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
+        theirs = RandomMemory(memory_size=10, num_envs=2, device="cpu")
+        for memory in (ours, theirs):
+            _declare(memory)
+            for step in range(4):
+                _add(memory, step)
+        again = pickle.loads(pickle.dumps(ours))
+        _same(again, theirs)
+        assert again.table.stats()["inserts"] == 8
+
+
+def test_rows_that_others_remove_are_missed(tmp_path: Path) -> None:
+    with opened("store", tmp_path) as store:
+        ours = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
+        _declare(ours)
+        _add(ours, 0)
+        ours.table.delete(ours.table.keys(n=1))
+        with pytest.raises(di_store.StoreError, match="1 of the rows are gone from table 'replay'"):
+            ours.sample_all(NAMES)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [({"memory_size": 20}, "holds 20 items, and memory_size= asks for 40"), ({"store": 7}, "store= is a int")],
+)
+def test_refuses(options: dict[str, Any], text: str, tmp_path: Path) -> None:
+    with opened("store", tmp_path) as store:
+        first = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
+        _declare(first)
+        _add(first, 0)
+        with pytest.raises((ValueError, TypeError), match=text):
+            Memory(**{"memory_size": 10, "num_envs": 2, "device": "cpu", "store": store, **options})
+        second = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
+        with pytest.raises(ValueError, match=r"'observations' is float32\[3\] in the table, not torch.float32\[4\]"):
+            _declare(second, 4)
+
+
+def test_there_is_no_table_before_the_first_samples() -> None:
+    memory = Memory(memory_size=10, device="cpu")
+    with pytest.raises(RuntimeError, match="first add_samples"):
+        _ = memory.table
+    with pytest.raises(RuntimeError, match="first add_samples"):
+        _ = memory.store
+    _declare(memory)
+    memory.add_samples(observations=torch.zeros(1, 3), rewards=torch.zeros(1, 1))
+    assert memory.store.table(memory.table.name).capacity == 10
