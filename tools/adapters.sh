@@ -3,6 +3,7 @@
 # Each adapter gets an environment of its own, build/adapters/<name>, made anew only if the versions change, and one
 # line of output. It takes this tree's sources and native module, so PYTHON must be the one that the module is built for.
 set -euo pipefail
+shopt -s nullglob
 python=$1
 shift
 folder=build/adapters
