@@ -119,7 +119,7 @@ def test_same_batches(space: str, action: str, n_envs: int, timeouts: bool) -> N
         _same(*_batches(1, 32, loaded, theirs))
         loaded.add(*step)
         assert loaded.pos == ours.pos + 1
-    assert len({each._rows._store.name for each in (ours, loaded)}) == 2
+    assert len({each.store.name for each in (ours, loaded)}) == 2
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
@@ -242,7 +242,7 @@ def test_observations_are_stored_once() -> None:
     for number in range(4_000):
         obs, following = (np.full((1, 64, 64), each % 251, np.uint8) for each in (number, number + 1))
         buffer.add(obs, following, np.zeros((1, 1), int), np.ones(1), np.zeros(1, bool), [{}])
-    assert buffer._rows._table.stats()["bytes_stored"] < 1.1 * 4_000 * 64 * 64
+    assert buffer.table.stats()["bytes_stored"] < 1.1 * 4_000 * 64 * 64
 
 
 @pytest.mark.parametrize("steps", [1, 3, 100])
@@ -386,7 +386,7 @@ def test_same_rollouts(space: str, action: str, n_envs: int) -> None:
             ours = pair[0]
             for loaded in (copy.deepcopy(ours), pickle.loads(pickle.dumps(ours))):
                 _same_batches((loaded, pair[1]), 16)
-            assert len({each._rows.store.name for each in (ours, loaded)}) == 2
+            assert len({each.store.name for each in (ours, loaded)}) == 2
         for buffer in pair:
             buffer.reset()
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import di_store
+from di_store.adapters.stored_array import Array, StoredArray
+from di_store.adapters.stores import NO_KEY, StoreLike, check_rows_are_there, given_store, own_store, table_of
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
-
-_NO_KEY = np.uint64(2**64 - 1)
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_LEAST_MEMORY = 8 << 20
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Times that are gathered before they are written, and the most bytes they may take."""
 _AT_ONCE = 4_096
@@ -29,32 +27,47 @@ DRAWN = ("obs", "action", "next_obs")
 
 
 class Ring:
-    """The steps of a buffer in a table of a store of its own.
+    """The steps of a buffer in a table.
 
     A slot is a time of the ring and an environment; `keys` says which item of the table it holds. The table evicts the
-    steps that the ring overwrites, as both drop the oldest. Steps are gathered first, and written together.
+    steps that the ring overwrites, as both drop the oldest.
+
+    In a store of its own, steps are gathered first, and written together. In a store that is given, each step is in the
+    table when `append` returns, with its slot; steps that the table holds already stay in their slots.
 
     Args:
         obs: type of one environment's observation, or a dict of types by key.
         action: type of its action.
         size: times.
         n_envs: environments.
+        store: where the table lies; None: a store of its own.
+        table: its name.
 
     Attributes:
+        store: where the table lies.
+        table: of the steps.
+        given: whether the store was given.
         rewards: float32[size, n_envs].
         dones: float32[size, n_envs], 1 where an episode ended; without the steps that are not in the table yet.
         timeouts: as `dones`, where it was cut off.
         keys: uint64[size, n_envs].
         count: times that hold steps in the table.
+        newest: the newest time that the table held already; -1: none.
         staged: steps that are not in the table yet.
     """
 
     def __init__(
-        self, obs: di_store.Spec | dict[str, di_store.Spec], action: di_store.Spec, size: int, n_envs: int
+        self,
+        obs: di_store.Spec | dict[str, di_store.Spec],
+        action: di_store.Spec,
+        size: int,
+        n_envs: int,
+        store: StoreLike = None,
+        table: str = "replay",
     ) -> None:
         self.rewards = np.zeros((size, n_envs), np.float32)
         self.dones, self.timeouts = self.rewards.copy(), self.rewards.copy()
-        self.keys = np.full(self.rewards.shape, _NO_KEY)
+        self.keys = np.full(self.rewards.shape, NO_KEY)
         self.count = self.staged = self._first = 0
         self._last: Array = self.keys[0]
         self._dict = isinstance(obs, dict)
@@ -64,30 +77,76 @@ class Ring:
             key: key if _PLAIN.fullmatch(key) or not key else f"key{number}" for number, key in enumerate(self._specs)
         }
         self._action, self._n_envs, self._pid = action, n_envs, os.getpid()
-        self._store, self._table, self._tight = self._make(size * n_envs)
-        self._writer = self._table.writer(lanes=n_envs)
+        self.given, self.newest = store is not None, -1
+        self.store, self.table = self._make(size * n_envs, given_store(store), table)
+        self._writer = self.table.writer(lanes=n_envs)
         self._stage()
+        if self.given:
+            self._take_over()
 
-    def _make(self, capacity: int) -> tuple[di_store.Store, di_store.Table, bool]:
-        """The store, the table, and whether its memory may not suffice for episodes of a few steps."""
+    def _make(self, capacity: int, given: di_store.Store | None, name: str) -> tuple[di_store.Store, di_store.Table]:
         columns = {self._names[key]: spec for key, spec in self._specs.items()}
         schema = {"obs": columns if self._dict else columns[""], "action": self._action}
         # The table has to know where episodes end. How they ended is known from `dones` and `timeouts`.
         schema |= {"reward": di_store.Spec((), "f4"), "truncated": di_store.Spec((), "?")}
+        if given is not None:  # other processes read it, and it must tell all that is known of a step
+            schema |= {"terminated": di_store.Spec((), "?"), "slot": di_store.Spec((2,), "i4")}
         view = di_store.Transition(n_step=1, gamma=1.0)
         options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._n_envs}
-        needed = max(di_store.needed_memory(**options), _LEAST_MEMORY)
-        try:  # a last observation takes a row of its own, so episodes of one step take twice as many
-            store, tight = di_store.open(memory=2 * needed), False
-        except di_store.CapacityError:
-            store, tight = _open_smaller(needed, capacity), True
-        return store, store.create_table("replay", **options), tight
+        if given is not None:
+            return given, table_of(given, name, "buffer_size=", **options)
+        needed = di_store.needed_memory(**options)
+        # A last observation takes a row of its own, so episodes of one step take twice as many.
+        what = f"buffer_size={capacity:,} transitions of these spaces"
+        store = own_store(needed, what, "buffer_size=", spare=needed)
+        return store, store.create_table(name, **options)
+
+    def _take_over(self) -> None:
+        """Find the slots of the steps that the table holds, and what is kept of them here."""
+        keys = self.table.keys()
+        if not len(keys):
+            return
+        slots, episodes = self._found(keys)
+        newest = int(slots[-1, 0])
+        partial = keys[-self._n_envs :][slots[-self._n_envs :, 0] == newest]
+        if len(partial) < self._n_envs:  # its writer was killed between two environments
+            self.table.delete(partial)
+            self.keys[newest] = NO_KEY
+            self.rewards[newest] = self.dones[newest] = self.timeouts[newest] = 0
+            newest -= 1
+        self.newest, self._last = newest, self.keys[newest]
+        self.count = len(self.keys) if (self.keys != NO_KEY).all() else newest + 1
+        # An episode that goes on in no row is cut off, also that of the newest step: its writer is gone.
+        order = (np.arange(self.count) + newest + 1 - self.count) % len(self.keys)
+        cut_off = np.ones((self.count, self._n_envs), bool)
+        cut_off[:-1] = episodes[order[:-1]] != episodes[order[1:]]
+        self.timeouts[order] = np.where(cut_off & (self.dones[order] == 0), 1, self.timeouts[order])
+
+    def _found(self, keys: Array) -> tuple[Array, Array]:
+        """Keep what belongs to these items: the slots of all, and the episodes by slot."""
+        slots, episodes = np.zeros((len(keys), 2), np.int64), np.zeros(self.keys.shape, np.int64)
+        for begin in range(0, len(keys), _AT_ONCE):
+            part = slice(begin, begin + _AT_ONCE)
+            batch = self.table.peek(keys[part], columns=("slot", "reward", "terminated", "truncated"))
+            data = batch.data
+            slots[part] = data["slot"]
+            if slots[:, 0].max() >= len(self.keys) or slots[:, 1].max() >= self._n_envs:
+                break
+            where = tuple(slots[part].T)
+            self.keys[where], self.rewards[where], episodes[where] = keys[part], data["reward"], batch.episodes
+            self.dones[where], self.timeouts[where] = data["terminated"] | data["truncated"], data["truncated"]
+        if slots[:, 0].max() >= len(self.keys) or slots[:, 1].max() + 1 != self._n_envs:
+            raise ValueError(
+                f"table {self.table.name!r} holds steps of {slots[:, 1].max() + 1} environments, and n_envs= is "
+                f"{self._n_envs}: give as many as it was made with, or table= another name"
+            )
+        return slots, episodes
 
     def _stage(self) -> None:
         """Arrays that gather steps: ``[rows, n_envs, …]``."""
         specs = [*self._specs.values()] * 2 + [self._action]
         row = sum(self._zeros(spec, 1).nbytes for spec in specs)
-        self._rows = max(1, min(_MOST_STAGED, _STAGED_BYTES // row, len(self.keys)))
+        self._rows = 1 if self.given else max(1, min(_MOST_STAGED, _STAGED_BYTES // row, len(self.keys)))
         self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._actions = self._zeros(self._action, self._rows)
@@ -97,6 +156,8 @@ class Ring:
         self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs_rows, self._next_rows))
         self._action_rows = list(self._actions)
         self._ended = np.zeros((self._rows, self._n_envs), bool)
+        self._terminated, self._slots = self._ended.copy(), np.zeros((self._rows, self._n_envs, 2), np.int32)
+        self._slots[..., 1] = np.arange(self._n_envs)
         self._one = self._columns(0), {"obs": self._named(self._next, 0)}
         self._ends: list[tuple[int, Any, Any]] = []
 
@@ -111,7 +172,8 @@ class Ring:
     def _columns(self, part: Any) -> dict[str, Any]:
         """Gathered rows, except for their rewards."""
         columns = {"obs": self._named(self._obs, part), "action": self._actions[part]}
-        return columns | {"truncated": self._ended[part]}
+        columns["truncated"] = self._ended[part]
+        return columns | {"terminated": self._terminated[part], "slot": self._slots[part]} if self.given else columns
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -170,7 +232,7 @@ class Ring:
             rows = self._columns(slice(count)) | {"reward": self.rewards[times]}
             self.extend(np.arange(times.start, times.stop), rows, self._named(self._next, slice(count)))
         if self._ends:
-            self._ended[:count] = False
+            self._ended[:count] = self._terminated[:count] = False
             self._ends.clear()
         self.staged = 0
         self.count = max(self.count, times.stop)
@@ -182,7 +244,13 @@ class Ring:
             for time, done, timeout in self._ends:
                 self.dones[time] = done
                 self.timeouts[time] = timeout
-            np.not_equal(self.dones[times] + self.timeouts[times], 0, out=self._ended[:count])
+            if self.given:
+                np.not_equal(self.timeouts[times], 0, out=self._ended[:count])
+                np.logical_and(self.dones[times], ~self._ended[:count], out=self._terminated[:count])
+            else:
+                np.not_equal(self.dones[times] + self.timeouts[times], 0, out=self._ended[:count])
+        if self.given:
+            self._slots[:count, :, 0] = np.arange(times.start, times.stop)[:, None]
 
     def extend(self, times: Array, rows: dict[str, Any], following: Any) -> None:
         """Write many rows, leaves ``[times, n_envs, …]``, some of which may not follow those before.
@@ -194,8 +262,8 @@ class Ring:
             rows: all columns.
             following: the next observations.
         """
-        ended = rows["truncated"][:-1]
-        broken = _differ(_cut(following, slice(0, -1)), _cut(rows["obs"], slice(1, None)), 2) & ~ended
+        ended = rows["truncated"] | rows.get("terminated", False)
+        broken = _differ(_cut(following, slice(0, -1)), _cut(rows["obs"], slice(1, None)), 2) & ~ended[:-1]
         self.timeouts[times[:-1]] = np.where(broken, 1, self.timeouts[times[:-1]])
         begin = 0
         for end in [*(np.flatnonzero(broken.any(axis=1)) + 1), len(times)]:
@@ -218,13 +286,18 @@ class Ring:
         )
         dones, timeouts = self.dones[times], self.timeouts[times]
         rows = {"obs": obs, "action": data["action"], "reward": self.rewards[times]}
-        self.extend(times, rows | {"truncated": dones + timeouts != 0}, following)
+        if self.given:
+            slots = np.stack(np.broadcast_arrays(times[:, None], np.arange(self._n_envs)), axis=-1)
+            rows |= {"truncated": timeouts != 0, "terminated": (dones != 0) & (timeouts == 0), "slot": slots}
+        else:
+            rows["truncated"] = dones + timeouts != 0
+        self.extend(times, rows, following)
 
     def clear(self) -> None:
         """Remove all rows."""
         self._writer.end_episode()
-        self._table.reset()
-        self.keys.fill(_NO_KEY)
+        self.table.reset()
+        self.keys.fill(NO_KEY)
         self.count = self.staged = 0
         self._ends.clear()
         self._ended[:] = False
@@ -244,7 +317,7 @@ class Ring:
         except di_store.WriterClosed:
             if os.getpid() != self._pid:
                 raise
-            self._writer = self._table.writer(lanes=self._n_envs)
+            self._writer = self.table.writer(lanes=self._n_envs)
             return write(rows, following)
 
     def _note(self, times: Any, keys: Array) -> None:
@@ -256,8 +329,9 @@ class Ring:
         """End the episodes that `obs`, the next observations, do not continue: bool[n_envs]; None: there are none."""
         if self.count == 0:
             return None
-        last = self._table.peek(self._last, columns=("next_obs", "truncated")).data
-        jumped: Array = _differ(last["next_obs"], obs, 1) & ~last["truncated"]
+        flags = ("truncated", "terminated") if self.given else ("truncated",)
+        last = self.table.peek(self._last, columns=("next_obs", *flags)).data
+        jumped: Array = _differ(last["next_obs"], obs, 1) & ~np.logical_or.reduce([last[name] for name in flags])
         if not jumped.any():
             return None
         self._writer.end_episode(lane=jumped)
@@ -287,14 +361,17 @@ class Ring:
         """Columns of items of the table; zeros for keys of no item, as in an array that is not filled.
 
         Raises:
-            di_store.CapacityError: steps were evicted before the ring overwrites them.
+            di_store.CapacityError: steps were evicted before the ring overwrites them. di_store.StoreError: others
+            removed them.
         """
-        batch = self._table.peek(keys, columns=columns)
-        if self._tight and batch.live is not None and not batch.live.all() and self._table.stats()["evicted_for_room"]:
+        batch = self.table.peek(keys, columns=columns)
+        if self.given:
+            check_rows_are_there(self.table, keys, batch.live)
+        elif batch.live is not None and not batch.live.all() and self.table.stats()["evicted_for_room"]:
             raise di_store.CapacityError(
                 "the buffer's oldest steps were evicted: the last observations of short episodes need more memory than "
                 "this machine has",
-                remedy="lower buffer_size=",
+                remedy='lower buffer_size=, or give a store with a disk tier: store={"disk": "/data/replay"}',
             )
         data: dict[str, Any] = batch.data
         if self._dict:
@@ -314,17 +391,12 @@ class Ring:
         return {key: Column(self, f"{name}/{self._names[key]}", (key,), spec) for key, spec in self._specs.items()}
 
 
-class Column:
-    """One column of all slots, ``[size, n_envs, …]``: reads from the store what it is indexed with."""
+class Column(StoredArray):
+    """One column of all slots, ``[size, n_envs, …]``."""
 
     def __init__(self, rows: Ring, name: str, path: tuple[str, ...], spec: di_store.Spec) -> None:
         self._rows, self._name, self._path = rows, name, path
-        self.dtype = np.dtype(spec.dtype)
-        self.shape: tuple[Any, ...] = (*rows.keys.shape, *spec.shape)
-        self.ndim = len(self.shape)
-
-    def __len__(self) -> int:
-        return len(self._rows.keys)
+        super().__init__(spec.dtype, (*rows.keys.shape, *spec.shape))
 
     def __getitem__(self, index: Any) -> Array:
         inner: tuple[Any, ...] = ()
@@ -339,23 +411,6 @@ class Column:
             data = data[key]
         found: Array = data.reshape(*keys.shape, *self.shape[2:])
         return found[(slice(None),) * keys.ndim + inner] if inner else found
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self[:].astype(dtype or self.dtype, copy=False)
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError("steps in the store do not change: add() the right ones, or reset() the buffer")
-
-
-def _open_smaller(needed: int, capacity: int) -> di_store.Store:
-    try:
-        return di_store.open(memory=needed)
-    except di_store.CapacityError as error:
-        raise di_store.CapacityError(
-            f"buffer_size={capacity:,} transitions of these spaces need {needed / 2**30:.1f} GiB, more than this "
-            "machine has",
-            remedy="lower buffer_size=",
-        ) from error
 
 
 def _cut(rows: Any, part: Any) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
-from di_store.adapters.ring import Array
+from di_store.adapters.stored_array import Array, StoredArray
 
 Tree: TypeAlias = "di_store.Spec | dict[str, Tree]"
 
@@ -284,28 +284,19 @@ class Slots:
         return _original(self._specs["obs" if name == "next_obs" else name], self._names[name])
 
 
-class Column(np.lib.mixins.NDArrayOperatorsMixin):
-    """A column of all places, or of a part of them: reads from the store what it is indexed with.
-
-    It has the methods of the array that ``column[:]`` returns.
-    """
+class Column(StoredArray):
+    """A column of all places, or of a part of them."""
 
     def __init__(self, rows: Slots, name: str, path: tuple[str, ...], spec: di_store.Spec, part: slice) -> None:
         self._rows, self._name, self._path, self._spec = rows, name, path, spec
         self._numbers = np.arange(len(rows.keys))[part]
-        self.dtype = np.dtype(spec.dtype)
-        self.shape: tuple[Any, ...] = (len(self._numbers), *spec.shape)
-        self.ndim = len(self.shape)
-        self.size = int(np.prod(self.shape))
+        super().__init__(spec.dtype, (len(self._numbers), *spec.shape))
 
     def part(self, part: slice) -> Column:
         """The column of a part of these places, without reading it."""
         numbers = self._numbers[part]
         where = slice(numbers[0], numbers[-1] + 1) if len(numbers) else slice(0, 0)
         return Column(self._rows, self._name, self._path, self._spec, where)
-
-    def __len__(self) -> int:
-        return len(self._numbers)
 
     def __getitem__(self, index: Any) -> Any:
         inner: tuple[Any, ...] = ()
@@ -320,21 +311,6 @@ class Column(np.lib.mixins.NDArrayOperatorsMixin):
         for key in self._path:
             data = data[key]
         return data[(slice(None),) * np.ndim(numbers) + inner] if inner else data
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError("steps in the store do not change: add() the right ones, or reset() the buffer")
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        found: Array = self[:]
-        return found.astype(dtype or self.dtype, copy=False)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        return getattr(ufunc, method)(*[each[:] if isinstance(each, Column) else each for each in inputs], **options)
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or not hasattr(np.ndarray, name):
-            raise AttributeError(name)
-        return getattr(self[:], name)
 
     def __repr__(self) -> str:
         return f"<{'/'.join((self._name, *self._path))}: {self.dtype}{list(self.shape)} in a Di-store table>"

@@ -1,0 +1,26 @@
+"""Stable-Baselines3's replay and rollout buffers with their steps in a Di-store table.
+
+`ReplayBuffer` draws what SB3's own buffer would draw: with the same seed a training run is the same. Each observation
+is stored once, also where it is the next observation of the step before.
+"""
+
+try:
+    import stable_baselines3
+    import torch  # noqa: F401
+except ImportError as error:
+    raise ImportError("di_store.adapters.sb3 needs Stable-Baselines3 and PyTorch: pip install di-store[sb3]") from error
+
+if stable_baselines3.__version__.partition(".")[0] != "2":
+    raise ImportError(
+        f"di_store.adapters.sb3 works with Stable-Baselines3 2, and {stable_baselines3.__version__} is installed: "
+        "pip install 'stable-baselines3>=2.3,<3'"
+    )
+
+from di_store.adapters.sb3.hindsight import HerReplayBuffer
+from di_store.adapters.sb3.loading import convert_what_is_loaded
+from di_store.adapters.sb3.replay import NStepReplayBuffer, ReplayBuffer
+from di_store.adapters.sb3.rollout import RolloutBuffer
+
+__all__ = ["HerReplayBuffer", "NStepReplayBuffer", "ReplayBuffer", "RolloutBuffer"]
+
+convert_what_is_loaded()

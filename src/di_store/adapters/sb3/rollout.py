@@ -1,0 +1,187 @@
+"""The rollout buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from stable_baselines3.common import buffers as sb3
+from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
+
+import di_store
+from di_store.adapters.rows import Rows
+from di_store.adapters.sb3.stored_spaces import check_spaces
+from di_store.adapters.stored_array import Array
+from di_store.adapters.stores import StoreLike
+
+
+class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
+    """In place of SB3's `RolloutBuffer` and `DictRolloutBuffer`, for PPO and A2C.
+
+    Observations and actions lie in a store. The rest are arrays as in SB3: rewards and values, which returns
+    are computed from, and advantages and returns, which are known last.
+
+    Args:
+        buffer_size: steps of each environment.
+        observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these.
+        action_space: one of these.
+        device: of the tensors of a batch.
+        gae_lambda: 1: the advantage is the return less the value.
+        gamma: discount per step.
+        n_envs: environments.
+        store: where they lie: a store, its name, or a dict of `di_store.open`'s options; None: its own store. A table
+            that is there already is emptied, as a rollout is for one update only.
+        table: name of the table there; one buffer writes to it.
+
+    Raises:
+        ValueError: a space that cannot be stored. di_store.CapacityError: more than the machine's memory.
+    """
+
+    def __init__(
+        self,
+        buffer_size: int,
+        observation_space: spaces.Space,
+        action_space: spaces.Space,
+        device: Any = "auto",
+        gae_lambda: float = 1,
+        gamma: float = 0.99,
+        n_envs: int = 1,
+        *,
+        store: StoreLike = None,
+        table: str = "rollout",
+    ) -> None:
+        check_spaces(observation_space, action_space)
+        self.pos: int
+        sb3.BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs=n_envs)
+        self.gae_lambda, self.gamma = gae_lambda, gamma
+        self._open(store, table)
+        self._rows.clear()
+        self.reset()
+
+    def _open(self, store: StoreLike, table: str) -> None:
+        space, shape = self.observation_space, self.obs_shape
+        # By key of a Dict space, or "".
+        self._spaces = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        self._columns = {key: f"obs.{key}" if key else "obs" for key in self._spaces}
+        self._shapes = shape if isinstance(space, spaces.Dict) else {"": shape}
+        specs = {self._columns[key]: di_store.Spec(self._shapes[key], each.dtype) for key, each in self._spaces.items()}
+        specs["action"] = di_store.Spec((self.action_dim,), self.action_space.dtype)
+        slots = self.buffer_size * self.n_envs
+        self._rows = Rows(specs, slots, chunk=self.n_envs, option="n_steps=", store=store, table=table)
+        # SB3 numbers samples through the steps of an environment first.
+        self._order = np.arange(self.buffer_size * self.n_envs).reshape(-1, self.n_envs).T.reshape(-1)
+
+    def reset(self) -> None:
+        """Begin the next rollout."""
+        if self.pos not in (0, self.buffer_size):
+            self._rows.clear()
+        shape, kind = (self.buffer_size, self.n_envs), np.float32
+        self.rewards, self.returns, self.episode_starts = (
+            np.zeros(shape, kind),
+            np.zeros(shape, kind),
+            np.zeros(shape, kind),
+        )
+        self.values, self.log_probs, self.advantages = (
+            np.zeros(shape, kind),
+            np.zeros(shape, kind),
+            np.zeros(shape, kind),
+        )
+        self.generator_ready = False
+        sb3.BaseBuffer.reset(self)
+
+    def add(self, obs: Any, action: Array, reward: Array, episode_start: Array, value: Any, log_prob: Any) -> None:
+        """Add one step of every environment, as SB3's."""
+        time, n_envs = self.pos, self.n_envs
+        self.rewards[time] = reward
+        self.episode_starts[time] = episode_start
+        self.values[time] = value.cpu().numpy().reshape(-1)
+        self.log_probs[time] = log_prob.cpu().numpy()
+        staged, part = self._rows.place(time * n_envs, n_envs)
+        staged["action"][part] = action.reshape(n_envs, -1)
+        for key, column in self._columns.items():
+            given = obs[key] if key else obs
+            staged[column][part] = np.reshape(given, (n_envs, *self._shapes[key]))
+        self.pos = time + 1
+        if self.pos == self.buffer_size:
+            self.full = True
+            self._rows.flush()
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the steps."""
+        return self._rows.store
+
+    @property
+    def table(self) -> di_store.Table:
+        """The table of the steps."""
+        return self._rows.table
+
+    def get(self, batch_size: int | None = None) -> Iterator[Any]:
+        """All steps in an order drawn with numpy's global generator, the same one as SB3's.
+
+        Args:
+            batch_size: of each batch; None: all steps.
+        """
+        if not self.full:
+            raise ValueError(f"the rollout has {self.pos} of {self.buffer_size} steps: add() the others before get()")
+        total = self.buffer_size * self.n_envs
+        indices = np.random.permutation(total)
+        if not self.generator_ready:
+            for name in ("values", "log_probs", "advantages", "returns"):
+                self.__dict__[name] = self.swap_and_flatten(self.__dict__[name])
+            self.generator_ready = True
+        size = batch_size or total
+        for begin in range(0, total, size):
+            yield self._get_samples(indices[begin : begin + size])
+
+    def _get_samples(self, batch_inds: Array, env: Any = None) -> Any:
+        data = self._rows.read(self._order[batch_inds], self._rows.specs)[0]
+        tensor = torch.from_numpy if self.device.type == "cpu" else self._moved
+        late = [tensor(each.take(batch_inds)) for each in (self.values, self.log_probs, self.advantages, self.returns)]
+        actions = tensor(data["action"].astype(np.float32, copy=False))
+        if "" in self._columns:
+            return RolloutBufferSamples(tensor(data["obs"]), actions, *late)
+        observations = {key: tensor(data[column]) for key, column in self._columns.items()}
+        return DictRolloutBufferSamples(observations, actions, *late)
+
+    def _moved(self, array: Array) -> Any:
+        return self.to_torch(array, copy=False)
+
+    def _whole(self, column: str) -> Array:
+        """A column as SB3's array: ``[buffer_size, n_envs, …]``, after `get` ``[buffer_size · n_envs, …]``."""
+        slots: Any = self._order if self.generator_ready else slice(None)
+        found = self._rows.read(slots, (column,))[0][column]
+        return found if self.generator_ready else found.reshape(self.buffer_size, self.n_envs, *found.shape[1:])
+
+    @property
+    def observations(self) -> Any:
+        """A copy of all observations; of a Dict space by key."""
+        found = {key: self._whole(column) for key, column in self._columns.items()}
+        return found.get("", found)
+
+    @property
+    def actions(self) -> Array:
+        """A copy of all actions."""
+        return self._whole("action")
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The attributes and the steps themselves: what is loaded is a buffer with another store.
+
+        In a store that was given: the names of store and table instead of the steps.
+        """
+        state = self.__dict__.copy()
+        rows: Rows = state.pop("_rows")
+        if rows.given:
+            rows.flush()
+            return state | {"_place": (rows.store, rows.table.name)}
+        return state | {"_pieces": [*rows.pieces(self.pos % self.buffer_size * self.n_envs)]}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        steps, place = state.pop("_pieces", ()), state.pop("_place", (None, "rollout"))
+        self.__dict__.update(state)
+        self._open(*place)
+        for slot, data in steps:
+            self._rows.write(slot, data)
