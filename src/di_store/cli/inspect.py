@@ -122,7 +122,7 @@ def print_table(about: dict[str, Any]) -> None:
     capacity = "-" if about["capacity"] is None else f"{about['capacity']:,}"
     rows: list[tuple[str, object]] = [
         ("table", f"{about['name']} of store {about['store']}"),
-        ("items", f"{about['size']:,} of {capacity}"),
+        ("items", f"{about['size']:,} of {capacity}{_not_yet(about)}{'; finished' if about['finished'] else ''}"),
         *((name, about[name]) for name in ("view", "sampler", "remover")),
         ("limiter", f"{limiter['kind']}, {limiter['state']}"),
         ("inserts", f"{about['inserts']:,}{_blocked(limiter['insert_reason'])}"),
@@ -141,6 +141,16 @@ def print_table(about: dict[str, Any]) -> None:
     out.print(listing(("column", "dtype", "shape"), shown))
 
 
+def _not_yet(about: dict[str, Any]) -> str:
+    """How many items cannot be drawn yet, and what they lack."""
+    waiting, gathered = about["waiting"], about["gathered"]
+    if not waiting:
+        return ""
+    if not about["view"].startswith("Group("):
+        return f"; waiting for late columns: {waiting:,}"
+    return f"; groups not complete: {waiting:,}, for want of late columns only: {gathered:,}"
+
+
 def _blocked(reason: str) -> str:
     return f"; the next one waits: {reason}" if reason else ""
 
@@ -157,8 +167,8 @@ def item_page(table: di_store.Table, start: int, count: int, values: bool) -> li
             "priority": float(batch.priorities[at]),
             "times_sampled": int(batch.times_sampled[at]),
             "version": int(batch.versions[at]),
-            "episode": int(batch.episodes[at]),
-            "start": int(batch.starts[at]),
+            "episode": batch.episodes[at].tolist(),  # of a `Group` a list: each answer has its own
+            "start": batch.starts[at].tolist(),
             **({"values": example(batch.data, at)} if values else {}),
         }
         for at in range(len(batch.keys))
@@ -213,6 +223,10 @@ def item_row(item: dict[str, Any]) -> tuple[str, ...]:
         f"{item['priority']:.6g}",
         str(item["times_sampled"]),
         version,
-        str(item["episode"]),
-        str(item["start"]),
+        _each(item["episode"]),
+        _each(item["start"]),
     )
+
+
+def _each(place: int | list[int]) -> str:
+    return ", ".join(map(str, place)) if isinstance(place, list) else str(place)

@@ -1,0 +1,121 @@
+"""The commands that look at stores, on tables of every view, sampler and kind of column, in every state."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import looked_at
+import numpy as np
+import pytest
+from looked_at import VIEWS, shown, shown_json
+
+import di_store
+from di_store.cli import main
+from di_store.cli.stores import reports
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[di_store.Store]:
+    """A store that `inspect` finds without a search through all processes, which takes longer than what is tried here.
+
+    `status` looks at no other store: those of other tests may be locked by stopped processes.
+    """
+    with di_store.open(memory="256MiB") as made:
+
+        @contextlib.contextmanager
+        def attached(name: str) -> Iterator[di_store.Store]:
+            yield made
+
+        monkeypatch.setattr(importlib.import_module("di_store.cli.inspect"), "attached", attached)
+        monkeypatch.setattr(importlib.import_module("di_store.cli.status"), "reports", lambda: reports(made.name))
+        yield made
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_every_table_can_be_looked_at(view: str, store: di_store.Store) -> None:
+    """Each table alone, with its items and their values, as text and as JSON; then all of them together."""
+    sizes = {name: _look(store, name, state) for name, state in looked_at.tables(store, view)}
+    assert sum(map(bool, sizes.values())) == len(sizes) * 2 // len(looked_at.STATES), "some items in each with rows"
+    found = shown_json("inspect", store.name)
+    assert {table["name"]: table["size"] for table in found["tables"]} == sizes
+    top = ("top", "--once", store.name)
+    for command in (("status",), top, (*top, "--stat"), ("inspect", store.name)):
+        assert store.name in shown(*command)
+    for command in (("status",), top):
+        (about,) = shown_json(*command)["stores"]
+        assert {table["name"]: table["size"] for table in about["tables"]} == sizes
+    assert shown_json("check", store.name)["findings"] == []
+
+
+def _look(store: di_store.Store, name: str, state: str) -> int:
+    """Look at one table both ways; how many items it has."""
+    about = shown_json("inspect", store.name, name, "--values")
+    text = shown("inspect", store.name, name, "--values", "--items", "3")
+    assert name in text
+    assert len(about["items"]) == about["size"] == len(store.table(name))
+    assert (about["waiting"] > 0) == (
+        f"; waiting for late columns: {about['waiting']}" in text or "not complete" in text
+    )
+    assert ("finished" in text.partition("sampler")[0]) == (state == "finished")
+    for item in about["items"]:
+        assert isinstance(item["episode"], list) == about["view"].startswith("Group(")
+    return int(about["size"])
+
+
+FRAME = np.random.default_rng(1).integers(256, size=(64, 64), dtype=np.uint8)
+
+
+def _filled(table: di_store.Table, view: str) -> None:
+    """Write 8 MiB of rows that do not pack."""
+    if view == "opaque":
+        for at in range(2048):
+            table.insert((at, FRAME))
+        return
+    with table.writer() as writer:
+        for at in range(2048):
+            writer.append({**looked_at.step("fixed", at), "frame": FRAME})
+
+
+def test_rows_that_lie_on_disk_are_shown(tmp_path: Path) -> None:
+    """One table of each view, together 48 MiB in a store of 32: the oldest rows of most are read from disk."""
+    with di_store.open(memory="32MiB", disk=tmp_path, disk_capacity="256MiB") as store:
+        schema = looked_at.BASE | {"frame": di_store.Spec(FRAME.shape, "u1")}
+        for view, how in VIEWS.items():
+            options = {"max_bytes": 12 << 20} if view == "opaque" else {"schema": schema}
+            _filled(store.create_table(view, capacity=2048, view=how, lanes=1, **options), view)
+        for view in VIEWS:
+            item = shown_json("inspect", store.name, view, "--values", "--items", "1")["items"][0]["values"]
+            if view != "opaque":
+                assert np.array_equal(np.array(item["frame"]).reshape(-1, *FRAME.shape)[0], FRAME)
+            shown("inspect", store.name, view, "--values", "--items", "3")
+        for command in (("top", "--once", store.name), ("inspect", store.name)):
+            assert shown(*command)
+            assert shown_json(*command)
+        disk = store.stats()["disk"]
+        assert disk is not None
+        assert disk["read"] > 0
+        assert shown_json("check", store.name)["findings"] == []
+
+
+@pytest.mark.parametrize("view", ["step", "group", "opaque"])
+@pytest.mark.parametrize("before", ["open_table", "table_report", "print_table", "item_page", "print_items"])
+def test_a_table_that_is_dropped_while_it_is_looked_at(
+    before: str, view: str, store: di_store.Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever moment that is, `inspect` shows what it has read, or says in one line that there is no such table."""
+    name = looked_at.make(store, view, "uniform", "fixed", "some")
+    module = importlib.import_module("di_store.cli.inspect")
+    call = getattr(module, before)
+
+    def dropped(*given: Any) -> Any:
+        store.drop_table(name)
+        return call(*given)
+
+    monkeypatch.setattr(module, before, dropped)
+    status = main(["inspect", store.name, name, "--values"])
+    printed = capsys.readouterr()
+    assert (status, printed.err.count("\n")) == ((0, 0) if before == "print_items" else (1, 1)), printed.err
