@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+import di_store
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [path for name in ("README.md", "README.zh-CN.md") if (path := ROOT / name).exists()]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
@@ -160,6 +162,20 @@ def test_the_architecture_names_files_that_exist() -> None:
     tops = (ROOT / "native", ROOT / "src/di_store")
     there = {str(path.relative_to(top).with_suffix("")) for top in tops for path in top.glob("*/*")}
     assert named <= there, sorted(named - there)
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
+def test_the_readmes_name_every_policy(page: str) -> None:
+    """All views, samplers and limiters; and no processor that the build refuses, or fewer."""
+    text = (ROOT / page).read_text()
+    policies = [name for name in dir(di_store) if getattr(di_store, name).__class__ is type]
+    policies = [name for name in policies if getattr(di_store, name).__module__.startswith("di_store.policy.")]
+    assert len(policies) > 15
+    assert not (missing := [name for name in policies if f"`{name}`" not in text and name != "Compress"]), missing
+    processors = re.search(r"MATCHES \"\^\((.*)\)\$\"", (ROOT / "CMakeLists.txt").read_text())
+    assert processors is not None
+    assert processors[1].replace("_", "-").split("|") == ["x86-64", "aarch64"]
+    assert all("aarch64" in line for line in text.splitlines() if "x86-64" in line)
 
 
 def test_languages_are_known() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import multiprocessing as mp
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pytest
 
 import di_store
 from cluster.far import attach_far, open_far
+from cluster.served import TOKEN, agent_here
 from di_store.remote.arguments import lane_of, numbers, travelling
 from di_store.remote.link import Link
 from di_store.wire.connection import Disconnected
@@ -162,12 +164,25 @@ def test_lanes_and_priorities_travel_as_numbers() -> None:
         numbers({"t": Odd()})
 
 
-def test_what_belongs_to_the_machine_of_the_store_says_so(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.undo()
-    with open_far(memory="64MiB") as store:
-        for call in (lambda: store.checkpoint(tmp_path), lambda: store.reserve(np.zeros(3))):
+def test_what_belongs_to_the_machine_of_the_store_says_so(tmp_path: Path) -> None:
+    """These calls, and the README files name them."""
+    pages = [path.read_text() for path in Path(__file__).resolve().parents[2].glob("README*.md")]
+    with (
+        di_store.open(memory="64MiB") as near,
+        agent_here(near) as agent,
+        di_store.connect(f"di-store://{agent.address}", token=TOKEN) as store,
+    ):
+        table = store.create_table("t", capacity=10, schema={"n": spec()})
+        calls: list[tuple[Callable[..., Any], Any]] = [
+            (store.checkpoint, tmp_path),
+            (table.export, tmp_path / "t"),
+            (store.import_table, tmp_path / "t"),
+            (store.reserve, np.zeros(3)),
+        ]
+        for call, value in calls:
             with pytest.raises(di_store.StoreError, match=r"on node .* \(run it there, with di_store\.attach"):
-                call()
+                call(value)
+            assert all(f"`{call.__name__}`" in page for page in pages), call.__name__
 
 
 def test_an_insert_whose_answer_is_lost_is_made_once(store: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
