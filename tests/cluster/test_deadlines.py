@@ -26,11 +26,13 @@ from di_store.base.errors import DrawsLost
 from di_store.remote import leaving
 from di_store.remote.link import Link
 from di_store.remote.store import RemoteStore
-from di_store.remote.waiting import GRACE_SECONDS, CallWait, Deadline
+from di_store.remote.waiting import CallWait, Deadline
 from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected
 
 LONG_SECONDS = 10.0
 """Of a call with a timeout of 0.3 s: the deadline and one second, with room for a busy machine."""
+GRACE = 3.0
+"""Seconds that a call has behind its deadline in tests of what puts its end off: a busy machine answers late."""
 
 
 @pytest.fixture
@@ -48,7 +50,7 @@ def stop(pid: int) -> None:
 
 @contextmanager
 def dribble(port: int, slow: threading.Event) -> Iterator[int]:
-    """A port that leads to another one. Once `slow` is set, what comes back comes in quarters, one each 0.75 s.
+    """A port that leads to another one. Once `slow` is set, what comes back comes in quarters, one each 1.2 s.
 
     So much is gathered before that each has whole records of TLS: of a part of one the receiver sees nothing.
     """
@@ -65,7 +67,7 @@ def dribble(port: int, slow: threading.Event) -> Iterator[int]:
                     part = -(-len(data) // 4) if late else len(data)
                     for at in range(0, len(data), part):
                         if late and at:
-                            ended.wait(0.75)
+                            ended.wait(0.4 * GRACE)
                         to.sendall(data[at : at + part])
 
         def accept() -> None:
@@ -82,8 +84,9 @@ def dribble(port: int, slow: threading.Event) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("tls", [False, True])
-def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any) -> None:
+def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline of 0 ends the wait for items, and not that for the bytes of a batch that was drawn."""
+    monkeypatch.setattr("di_store.remote.waiting.GRACE_SECONDS", GRACE)
     context, path = None, None
     if tls:
         context, path = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authorities[0].path
@@ -106,9 +109,10 @@ def test_a_batch_that_is_copied_for_long_is_waited_for(monkeypatch: pytest.Monke
     copied, never = batches.copied, threading.Event()
 
     def slowly(*given: Any) -> di_store.Batch:
-        never.wait(2.5)
+        never.wait(1.5 * GRACE)
         return copied(*given)
 
+    monkeypatch.setattr("di_store.remote.waiting.GRACE_SECONDS", GRACE)
     monkeypatch.setattr(batches, "copied", slowly)
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         store.create_table("t", capacity=100, sampler=di_store.Once(1)).extend({"x": np.arange(100)})
@@ -158,9 +162,10 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
 def test_what_puts_the_end_off() -> None:
     """A message that is not whole, and an agent at work; not each word of one that was stopped and has begun late."""
     deadline = Deadline(3.0)
+    deadline.grace = 60.0
     waiting = CallWait("node", lambda: None, deadline, "sample", None)
     deadline.count(3.6)
-    end = deadline.began + 3.0 + GRACE_SECONDS
+    end = deadline.began + 3.0 + deadline.grace
     here, there = socket.socketpair()
     connection = Connection(here)
     waiting.on(connection)
@@ -184,7 +189,7 @@ def test_what_puts_the_end_off() -> None:
 
 def flowing_end(deadline: Deadline) -> float:
     """Of a call whose bytes flow."""
-    return deadline.flowed + GRACE_SECONDS
+    return deadline.flowed + deadline.grace
 
 
 def test_a_wait_ends_between_two_looks() -> None:

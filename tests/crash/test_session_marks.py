@@ -30,7 +30,10 @@ SIZES = (1, 3, 64, 65, 130, 0, 7, 200, 0, 2)
 """Rows of one call after the other; 0: it ends the episode."""
 CALLS = 40
 """Of an agent that nobody kills."""
-CAPACITY = 60_000
+CAPACITY = 2_000
+"""Items. A table holds the newest ones."""
+LONG_CALLS = 1_000
+"""Of an agent that is killed while it makes them, however late that comes."""
 
 IN_A_HOLD = (
     "marks.set",
@@ -126,7 +129,7 @@ class Judge:
                 items += last[:done]
             else:
                 assert self.marks[name] == before[name]
-            assert Counter(content(table, table.keys())) == Counter(items), (name, self.marks)
+            assert Counter(content(table, table.keys())) == Counter(items[-CAPACITY:]), (name, self.marks)
             table.reset()
         assert self.store.check() == []
 
@@ -189,15 +192,17 @@ def test_kills_of_those_who_recover(crew: Crew, judge: Judge, count: Callable[[i
 
 def test_kills_anywhere(crew: Crew, judge: Judge, count: Callable[[int, int], int]) -> None:
     """At any instruction, while it writes."""
-    rng = random.Random(3)
+    rng, kills = random.Random(3), 0
     for _ in range(count(100, 2_000)):
-        hand = start(crew, judge, "", 1_000_000)
+        hand = start(crew, judge, "", LONG_CALLS)
         crew.until(lambda hand=hand: judge.has_news() or hand.status is not None, "the agent to write")
         for _ in range(rng.randrange(100)):
             judge.has_news()  # as good as any other way to let it go on for a while
         hand.kill()
-        assert hand.status == KILLED, hand.printed()
+        assert hand.status in (0, KILLED), hand.printed()
+        kills += hand.status == KILLED
         judge.judge()
+    assert kills >= 2
 
 
 def test_a_call_that_is_held_up_in_the_middle(crew: Crew, judge: Judge) -> None:
