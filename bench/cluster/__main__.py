@@ -14,11 +14,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 import di_store
 from bench import RESULTS, ROOT
+from bench.cluster.versions import KILLS, PUBLISHED, kill_agent, known_ms, poll_us, rows_per_second
 from bench.cluster.wire import Raw, bulk, certificate, median_ms, ray_gets
 from bench.kit import Page, Result, Worker, time_alone
 from bench.tier.lines import Line, alone, beside, block, newest, show
@@ -30,11 +32,18 @@ SIZES = {"1 KB": 1 << 10, "110 KB": 110 << 10, "10 MB": 10 << 20, "64 MB": 64 <<
 @contextmanager
 def served(*options: str) -> Iterator[str]:
     """The address of a store of 2 GiB that processes of their own serve."""
+    with told(*options) as said:
+        yield said["address"]
+
+
+@contextmanager
+def told(*options: str) -> Iterator[dict[str, Any]]:
+    """What `di-store serve` says of a store of 2 GiB that it serves."""
     words = [sys.executable, "-m", "di_store", "serve", "--memory", "2GiB", "--listen", "127.0.0.1:0", "--json"]
     process = subprocess.Popen([*words, *options], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     try:
-        yield json.loads(process.stdout.readline())["address"]
+        yield json.loads(process.stdout.readline())
     finally:
         process.terminate()
         process.wait()
@@ -110,7 +119,34 @@ def rows(args: argparse.Namespace, _: Path) -> list[Line]:
     ]
 
 
-PARTS = {each.__name__: each for each in (objects, rows)}
+def versions(args: argparse.Namespace, _: Path) -> list[Line]:
+    """An actor that polls for new weights at each step."""
+    shape = {"obs": di_store.Spec((4,), "f4"), "action": "i8", "reward": "f4", "terminated": "?"}
+    schema = {
+        name: each if isinstance(each, di_store.Spec) else di_store.Spec((), each) for name, each in shape.items()
+    }
+    without, polling, polls = [], [], []
+    with told() as said, di_store.connect(said["address"]) as store:
+        name = said["name"]
+        store.create_table("steps", capacity=100_000, schema=schema)
+        store.publish("w", 0.0)
+        for _round in range(args.rounds):
+            without.append(rows_per_second(store, 2 * args.seconds, False))
+            polling.append(rows_per_second(store, 2 * args.seconds, True))
+            polls.append(poll_us(store, args.seconds))
+        known = known_ms(store, name, PUBLISHED)
+        behind = known_ms(store, name, KILLS, lambda: kill_agent(store, name, said["pid"]))
+    return [
+        alone("append of small steps", "/s", without, None),
+        alone("the same, with a poll of `latest` at each step", "/s", polling, None),
+        alone("a poll that finds nothing new, p50", "µs", polls, 5, most=True),
+        alone("from `publish` to a polling actor, p50", "ms", [known[len(known) // 2]], None),
+        alone("from `publish` to a polling actor, slowest of 200", "ms", known[-1:], 50, most=True),
+        alone("the same behind an agent that was killed, slowest of 10", "ms", behind[-1:], 50, most=True),
+    ]
+
+
+PARTS = {each.__name__: each for each in (objects, rows, versions)}
 
 
 def main() -> int:

@@ -145,6 +145,18 @@ def _plain_call() -> Sent:
     return Sent(Kind.CALL, meta, joined(body), 7)
 
 
+def _watch() -> Sent:
+    """Of protocol 2."""
+    meta, body = values.call_of("watch_versions", "", {"known": {"policy": 3, "value": -1}}, once=False)
+    return Sent(Kind.CALL, meta, joined(body), 7)
+
+
+def _news() -> Sent:
+    """Of protocol 2."""
+    meta, body = values.answer_of({"policy": 4, "value": 0}, [])
+    return Sent(Kind.ANSWER, meta, joined(body), 7)
+
+
 def _answer() -> Sent:
     size, body = values.packed([1, {"a": np.arange(4, dtype=np.int16)}, "text", (None, 2.5)])
     return Sent(Kind.ANSWER, values.answer_meta(size, ["told"]), joined(body), 7)
@@ -207,6 +219,8 @@ MESSAGES: dict[str, Sent] = {
     "batch": _batch(PLAIN),
     "ragged": _batch(RAGGED),
     "opaque": _batch(opaque({"a": np.arange(3)}, "b")),
+    "watch": _watch(),
+    "news": _news(),
 }
 
 _STRUCTS: dict[str, type[Any]] = {
@@ -248,6 +262,8 @@ def reader_of(name: str) -> Callable[[bytes, Array], Any]:
         "call": _read_call,
         "plain call": _read_call,
         "append": _read_rows,
+        "watch": _read_call,
+        "news": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "answer": lambda meta, body: values.value_of(Message(Kind.ANSWER, 7, 0, meta, body)),
         "error": lambda meta, body: values.error_of(meta, "node"),
         "acknowledge": _read_acknowledgement,

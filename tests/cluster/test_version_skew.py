@@ -32,6 +32,10 @@ with di_store.connect(sys.argv[1]) as store:
     assert store.get(ref)["w"][-1] == 99_999
     assert store.publish("w", np.ones(3)) == 1
     assert store.latest("w").version == 1
+    for _ in range(1000):
+        assert store.latest("w", newer_than=1) is None
+    assert store.publish("w", None) == 2
+    assert store.latest("w", newer_than=1).version == 2
     table = store.create_table("t", capacity=1000, schema={"n": di_store.Spec((), "i8")})
     with table.writer() as writer:
         for number in range(int(sys.argv[2])):
@@ -63,7 +67,11 @@ def client(address: str, path: str | None) -> Program:
 
 
 @pytest.mark.parametrize("other", ["agent", "client"])
-@pytest.mark.parametrize(("oldest", "newest"), [(OLDEST - 1, NEWEST), (OLDEST, NEWEST + 1)], ids=["older", "newer"])
+@pytest.mark.parametrize(
+    ("oldest", "newest"),
+    [(OLDEST - 1, NEWEST), (OLDEST, NEWEST - 1), (OLDEST, NEWEST + 1)],
+    ids=["oldest", "older", "newer"],
+)
 def test_versions_that_overlap(serve: Serve, tmp_path: Path, other: str, oldest: int, newest: int) -> None:
     """An older or newer client, and an older or newer agent, beside one of this version: all of it works."""
     path = version(tmp_path, oldest, newest)
@@ -82,16 +90,16 @@ def test_an_agent_that_is_too_new(serve: Serve, tmp_path: Path) -> None:
     """A client of this version is refused, and one of the agent's own is served."""
     path = version(tmp_path, NEWEST + 1, NEWEST + 2)
     served = serve(PYTHONPATH=path)
-    with pytest.raises(LayoutMismatch, match=f"speaks protocols {OLDEST} to {NEWEST}, this agent 2 to 3"):
+    with pytest.raises(LayoutMismatch, match=f"speaks protocols {OLDEST} to {NEWEST}, this agent 3 to 4"):
         served.connect()
     with client(served.address, path) as program:
-        assert program.line() == "2 3"
+        assert program.line() == "3 4"
 
 
 def test_a_client_that_is_too_new(serve: Serve, tmp_path: Path) -> None:
     """It is told both ranges and what to do; clients of the agent's version go on."""
     served, path = serve(), version(tmp_path, NEWEST + 1, NEWEST + 2)
-    told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 2 to 3, this agent 1 to 1(.|\n)*agents first")
+    told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 3 to 4, this agent 1 to 2(.|\n)*agents first")
     with client(served.address, path) as program, told:
         program.line()
     with served.connect() as store:

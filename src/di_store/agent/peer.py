@@ -13,6 +13,7 @@ from di_store.agent.answers import Answers
 from di_store.agent.draws import HeldDraws
 from di_store.agent.engine import Engine
 from di_store.agent.handles import Handles
+from di_store.agent.version_watch import VersionWatch
 from di_store.objects.access import Objects
 from di_store.replay.batch import Blob, mark_foreign
 from di_store.session import Session
@@ -33,6 +34,7 @@ class Peer:
         leaving: it has said that it will not come back.
         chains: of the agent: weights that travel.
         ahead: of the agent: objects that travel before they are read.
+        versions: of the agent: clients wait for new versions of weights there.
         engine: of the agent: lends payloads to other agents; None: it was started without.
         handles: what it has here by number or name.
         draws: that it has not received.
@@ -49,6 +51,7 @@ class Peer:
     leaving: bool = False
     chains: Chains | None = None
     ahead: Ahead | None = None
+    versions: VersionWatch | None = None
     engine: Engine | None = None
 
     def __post_init__(self) -> None:

@@ -25,6 +25,7 @@ from di_store.agent.engine import OWN, Engine
 from di_store.agent.engine_bulk import EngineBulk
 from di_store.agent.greetings import Greetings
 from di_store.agent.peer import Peer
+from di_store.agent.version_watch import VersionWatch
 from di_store.agent.writing import serve_writer
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreClosed, StoreError
 from di_store.base.warned import noted, taken
@@ -38,7 +39,8 @@ from di_store.wire.connection import MAX_CALL_BYTES, Connection, Disconnected
 from di_store.wire.frame import MAGIC, Kind
 from di_store.wire.handshake import Hello, Welcome, answer, one_line, refuse
 
-MAX_CONNECTIONS = 1024
+MAX_CONNECTIONS = 1536
+"""Three of each of 512 actors: for calls, a writer, and to hear of new versions of weights."""
 GREETING_SECONDS = 10.0
 """How long a client may take to prove itself."""
 LEASE_SECONDS = 30.0
@@ -91,6 +93,7 @@ class Agent:
         self._greetings = Greetings()
         self._busy = Busy()
         self._warnings = _Warnings()
+        self._versions = VersionWatch(self._session)
         own = served.address or f"di-store://{self.address}/{served.store}"
         self._chains = Chains(self._session, served.token, served.peers, own, served.allow_pickle)
         self._engine = None if served.bulk == OWN else Engine(served.bulk, Address.parse(own).host)
@@ -159,6 +162,7 @@ class Agent:
         self._stopped.set()
         self._chains.stop()
         self._ahead.stop()
+        self._versions.stop()
         with self._lock:
             peers, self._peers = list(self._peers.values()), {}
             connections = list(self._connections)
@@ -308,6 +312,7 @@ class Agent:
         # Attaching may wait for another process: not with the lock in hand.
         fresh = Peer(hello.link, one_line(hello.name, 200), self._attach({}), self._served.allow_pickle)
         fresh.chains, fresh.ahead, fresh.engine = self._chains, self._ahead, self._engine
+        fresh.versions = self._versions
         with self._lock:
             if not self._stopped.is_set():
                 peer = _joined(self._peers.setdefault(hello.link, fresh))

@@ -13,7 +13,7 @@ from di_store.agent.copies import COPY_CALLS
 from di_store.agent.spreading import SPREAD_CALLS
 from di_store.agent.talk import Talk
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, shown
+from di_store.base.errors import CorruptData, StoreError, shown
 from di_store.objects.access import is_durable, written
 from di_store.objects.blocks import array_head
 from di_store.objects.refs import check_ttl
@@ -100,11 +100,21 @@ def _latest(talk: Talk, arguments: Any) -> Reply:
     return Kind.ANSWER, answer_meta(version, talk.warned()), [] if block is None else [block]
 
 
+def _watch_versions(talk: Talk, arguments: Any) -> Reply:
+    """Waits for at most a second, so nobody else need say that the call waits."""
+    if talk.peer.versions is None:
+        raise StoreError("this agent tells of no versions", remedy="")
+    talk.take_over()
+    found = talk.peer.versions.news(arguments["known"])
+    return (Kind.ANSWER, *answer_of(found, talk.warned()))
+
+
 STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
     "put": _put,
     "publish": _publish,
     "get": _get,
     "latest": _latest,
+    "watch_versions": _watch_versions,
     **COPY_CALLS,
     **SPREAD_CALLS,
 }

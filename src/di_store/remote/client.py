@@ -22,6 +22,7 @@ from typing import Any
 
 from di_store.base.errors import AccessDenied, CorruptData, NodeUnavailable, StoreClosed, StoreError
 from di_store.remote.address import Address
+from di_store.remote.known_versions import KnownVersions
 from di_store.remote.waiting import Deadline, Silent
 from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected
 from di_store.wire.frame import Kind
@@ -61,6 +62,8 @@ class Client:
         token: that both sides know.
         ended: why no call is possible any more.
         versions: of weights, the version of each name that this process last got from `latest`.
+        known_versions: which versions there are, as the agent says.
+        protocol: that the agent which was reached last speaks; 0: none was.
         told: by name, the agent and the version that it was told.
         quiet: whether somebody was told that the agent is silent, and nothing was heard since.
     """
@@ -70,6 +73,7 @@ class Client:
         self.token = token
         self._tls = tls
         self._welcome: Welcome | None = None
+        self.protocol = 0
         self.ended: StoreError | None = None
         self.versions: dict[str, int] = {}
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # links
@@ -97,6 +101,7 @@ class Client:
         self._numbers = itertools.count(1)
         self._once: set[int] = set()
         self._dropped: deque[int] = deque()
+        self.known_versions = KnownVersions(self)
         self.told: dict[str, tuple[bytes, int]] = {}
         self.quiet = False
         self._beats = False
@@ -107,6 +112,7 @@ class Client:
         """In a forked child: the connections are the parent's; this process makes its own."""
         for connection in (*self._idle, *([self._beating] if self._beating is not None else [])):
             connection.forget()
+        self.known_versions.forget()
         numbers, request = self._numbers, self._request
         self._begin()
         self._numbers, self._request = numbers, request  # what the child knows of the parent's is nothing of its own
@@ -137,6 +143,7 @@ class Client:
         if (beating := self._beating) is not None:
             beating.end()
         self._waked.set()
+        self.known_versions.end()
 
     # -- numbers ------------------------------------------------------------------------------------------------
 
@@ -230,7 +237,7 @@ class Client:
             why = f"store {welcome.store!r} at {self.address.node} is another one than it was: the old one is gone"
             self.ended = StoreClosed(why, remedy="connect to it anew; what the old one held is lost")
             raise self.ended
-        self._welcome = welcome
+        self._welcome, self.protocol = welcome, connection.protocol
 
     def take_idle(self) -> Connection | None:
         """A connection that waits for a call; None: there is none."""

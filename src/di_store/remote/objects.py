@@ -130,7 +130,11 @@ class RemoteObjects:
         message = self._session.link.ask(
             "publish", arguments, timeout=seconds, what=f"publish of {name!r}", once=True, feed=feed
         )
-        return int(value_of(message))
+        return self._known(name, int(value_of(message)))
+
+    def _known(self, name: str, version: int) -> int:
+        self._session.link.client.known_versions.at_least(name, version)
+        return version
 
     def publish_at(self, name: str, tree: Any, version: int, timeout: Seconds, what: str) -> bool:
         """Publish a small value as exactly this version; False: there is one as new already.
@@ -151,7 +155,10 @@ class RemoteObjects:
             "at": version,
         }
         message = self._session.link.ask("publish", arguments, timeout=deadline, what=what, once=True)
-        return bool(value_of(message))
+        made = bool(value_of(message))
+        if made:
+            self._known(name, version)
+        return made
 
     def newest(self, name: str, timeout: Seconds, what: str) -> Published | None:
         """The newest version, without waiting for one. `timeout`: seconds that the agent has to answer.
@@ -171,22 +178,30 @@ class RemoteObjects:
             return None
         return Published(answer.header_bytes, self._value(message.body, None) if len(message.body) else None)
 
+    def _is_newest(self, name: Any, version: Any) -> bool:
+        """Whether the agent has said so. What is no name and no version it refuses itself."""
+        known = self._session.link.client.known_versions
+        return type(name) is str and type(version) is int and known.is_newest(name, version)
+
     def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
-        """`Store.latest`."""
-        seconds = check_timeout(timeout)
+        """`Store.latest`. A poll need not ask the agent (`KnownVersions`)."""
+        seconds, link = check_timeout(timeout), self._session.link
+        if seconds == 0 and version is None and self._is_newest(name, newer_than):
+            link.check_open()
+            return None
         arguments = {"name": name, "newer_than": newer_than, "version": version, "timeout": seconds}
         try:
-            message = self._session.link.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
+            message = link.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
         except (NodeUnavailable, Timeout) as error:
             if seconds is None:
                 raise
             # Nothing newer is known at the deadline: an actor goes on with what it has.
-            if not self._session.link.client.quiet:  # once for each silence
-                self._session.link.client.quiet = True
+            if not link.client.quiet:  # once for each silence
+                link.client.quiet = True
                 logger.warning("%s", error)
             return None
         if (found := self._published(message)) is not None:
-            self._session.versions[name] = found.version
+            self._session.versions[name] = self._known(name, found.version)
         return found
 
 

@@ -81,6 +81,8 @@ class Connection:
         self._incoming = _core.Incoming(_KINDS, take_buffer)
         self._sent_at = 0.0
         self.ticking: Callable[[], None] = _go_on
+        self.protocol = 0
+        """That both sides speak; 0 until a client's handshake is over."""
         self.most_bytes = 0
         """Of a body that is accepted; 0 until the handshake is over."""
         self.until: float | None = None

@@ -31,8 +31,10 @@ from di_store.base.errors import (
 from di_store.wire.connection import Connection, Disconnected, Message
 from di_store.wire.frame import Kind
 
-OLDEST, NEWEST = 1, 1
+OLDEST, NEWEST = 1, 2
 """The protocols that this version speaks."""
+WATCHES = 2
+"""From this protocol on an agent tells of new versions of weights: `watch_versions`."""
 NONCE_BYTES = 32
 _TOKEN_REMEDY = "give both sides the same token: DI_STORE_TOKEN, `di-store serve --token-file`, connect(token=)"
 
@@ -46,7 +48,7 @@ class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=False):
         oldest, newest: protocols that it speaks.
         nonce: 32 random bytes.
         link: 16 bytes that name the client process; all its connections have the same.
-        role: what the connection is for: "call", "writer" or "beat".
+        role: what the connection is for: "call", "writer", "beat" or "watch".
         store: name of the store that it wants; "": the one that is served.
         name: of the client, for people.
     """
@@ -143,6 +145,7 @@ def greet(connection: Connection, token: bytes, hello: Hello) -> Welcome:
     # mutant: agents-prove-nothing
     if not hmac.compare_digest(welcome.mac, _mac(token, b"agent", said, challenged)):
         raise AccessDenied("what answers at this address does not know the token", remedy=_TOKEN_REMEDY)
+    connection.protocol = challenge.protocol
     return welcome
 
 
