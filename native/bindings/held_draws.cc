@@ -25,6 +25,23 @@ void end_draws(Draws& draws, bool delivered) {
   }
 }
 
+void deliver_some(Draws& draws, const std::vector<u32>& places) {
+  std::vector<bool> wanted(draws.count());
+  for (const u32 place : places)
+    if (place < wanted.size()) wanted[place] = true;
+  const u32 rows = draws.table->core.groups.size();
+  Draws some(draws.table, false);
+  std::vector<Drawn>& all = draws.set().items;
+  std::vector<Drawn> others;
+  others.reserve(all.size());
+  some.set().items.reserve(all.size());
+  for (std::size_t i = 0; i < all.size(); ++i) (wanted[i / rows] ? some.set().items : others).push_back(all[i]);
+  all.swap(others);
+  draws.set().rng_after = ~u64{0};  // no value of the counter: random numbers of delivered draws do not come again
+  end_draws(some, true);
+  end_draws(draws, false);
+}
+
 void end_copied(Draws& draws, const std::vector<bool>& open) {
   try {
     // Of a part this is tried for a moment only: what stays held is released with the next part, or with all.

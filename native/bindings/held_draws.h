@@ -71,6 +71,8 @@ void require_own(Draws& draws);
 // Delivers the draws or gives them back. If the table's lock is not available, a later call of this process does the
 // rest.
 void end_draws(Draws& draws, bool delivered);
+// Delivers the draws at these places of the batch and gives the others back, in the same way.
+void deliver_some(Draws& draws, const std::vector<u32>& places);
 // Ends the uses of chunks of what has been copied. `open`: see Draws::copied() of the core.
 void end_copied(Draws& draws, const std::vector<bool>& open);
 

@@ -36,6 +36,12 @@ class Reader {
   u32 draw(Draws& draws, u32 n);
   nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
   std::unique_ptr<Gathering> gather(Draws& draws, nb::handle beta, nb::handle which, nb::handle out);
+  void deliver(Draws& draws) { settle(draws, true); }
+  void give_back(Draws& draws) { settle(draws, false); }
+  void deliver_some(Draws& draws, const std::vector<u32>& places) {
+    require_own(draws);
+    py::deliver_some(draws, places);
+  }
   nb::object peek(nb::handle keys, nb::handle beta, nb::handle which);
   nb::object peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline);
   Measured measure(nb::handle keys, Deadline deadline);
@@ -43,6 +49,10 @@ class Reader {
   nb::object rows(RowList& list, nb::handle keys, u64 count, nb::handle observed, Deadline deadline);
 
  private:
+  static void settle(Draws& draws, bool delivered) {
+    require_own(draws);
+    end_draws(draws, delivered);
+  }
   TablePointer table_;
   ViewSpec view_;
   BatchMaker batches_;
@@ -361,20 +371,10 @@ void bind_reader(nb::module_& module) {
            nb::arg("out").none(), nb::keep_alive<0, 1>(), nb::keep_alive<0, 2>(),
            nb::sig("def gather(self, draws: Draws, beta: float | None, which: list[int] | None, out: dict[str, "
                    "typing.Any] | None) -> Gathering"))
-      .def(
-          "deliver",
-          [](const Reader&, Draws& d) {
-            require_own(d);
-            end_draws(d, true);
-          },
-          nb::sig("def deliver(self, draws: Draws, /) -> None"))
-      .def(
-          "give_back",
-          [](const Reader&, Draws& d) {
-            require_own(d);
-            end_draws(d, false);
-          },
-          nb::sig("def give_back(self, draws: Draws, /) -> None"))
+      .def("deliver", &Reader::deliver, nb::sig("def deliver(self, draws: Draws, /) -> None"))
+      .def("deliver_some", &Reader::deliver_some,
+           nb::sig("def deliver_some(self, draws: Draws, places: collections.abc.Sequence[int], /) -> None"))
+      .def("give_back", &Reader::give_back, nb::sig("def give_back(self, draws: Draws, /) -> None"))
       .def("undelivered", &Reader::undelivered, nb::sig("def undelivered(self, draws: Draws, /) -> Undelivered | None"))
       .def("peek", &Reader::peek, nb::arg("keys"), nb::arg("beta").none(), nb::arg("which").none(),
            nb::sig("def peek(self, keys: numpy.typing.NDArray[typing.Any], beta: float | None, which: list[int] | "

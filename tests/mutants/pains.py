@@ -316,6 +316,13 @@ REFUSED = [
         ("tests/test_streams.py::test_a_resize_keeps_the_descriptors_of_a_stream_with_small_chunks",),
     ),
     Mutant(
+        "one-value-that-cannot-be-loaded-costs-the-batch",
+        "input",
+        "            if draws is not None and error.places:\n",
+        "            if False:\n",
+        ("tests/test_unloadable.py::test_where_draws_use_items_up_one_value_costs_one_item",),
+    ),
+    Mutant(
         "resize-below-what-the-limiter-needs",
         "input",
         "    if wanted < least:\n",

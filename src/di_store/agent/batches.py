@@ -36,7 +36,7 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     number = arguments.pop("draws")
     drawn = _drawn(talk.peer, target, arguments.pop("mixture"))
     n, beta, columns = arguments["n"], arguments["beta"], arguments["columns"]
-    if isinstance(drawn, Mixture) or not uses_items_up(drawn):
+    if not uses_items_up(drawn):
         return _reply(talk, drawn.sample(**arguments))
     source = source_of(drawn, columns)
     source.check_replace(n, arguments["replace"])
@@ -91,7 +91,8 @@ def _gather(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
 
 
 def _deliver(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
-    talk.peer.draws.deliver(arguments["draws"])
+    """Deliver a batch; with `places`, only the draws there: the others are given back."""
+    talk.peer.draws.deliver(arguments["draws"], arguments.get("places"))
     return _done(talk)
 
 

@@ -92,9 +92,13 @@ class HeldDraws:
         self._give_back(lost)
         return found
 
-    def deliver(self, number: int) -> None:
-        """The client has the batch."""
-        self.of(number).draws.deliver()
+    def deliver(self, number: int, places: list[int] | None = None) -> None:
+        """The client has the batch; with `places`, only the draws there: the others are given back."""
+        draws = self.of(number).draws
+        if places is None:
+            draws.deliver()
+        else:
+            draws.deliver_some(places)
         self._held.pop(number, None)
 
     def let_go(self, number: int) -> None:

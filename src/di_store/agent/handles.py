@@ -86,6 +86,7 @@ class Handles:
         made = self._store.mix(weights, columns=columns, seed=seed)
         if any(identities.get(name, "") not in ("", identity) for name, identity in identities_of(made).items()):
             raise TableNotFound("a table of the mixture was dropped; create it again with store.create_table()")
+        keep_encoded(made)
         self._mixtures[number] = made
 
     def mixture(self, number: int) -> Mixture:

@@ -8,6 +8,7 @@ attributes, so they cross processes (multiprocessing, Ray) unchanged.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from di_store import _core
@@ -30,9 +31,14 @@ class StoreError(Exception):
         remedy: the option or command that helps; empty when the message names it.
         holder: place in ``store.stats()["clients"]`` of the process that holds a lock or writes the object; None where
             the error is about no process.
+        keys: uint64[m], of the items of an `Opaque` table whose values cannot be loaded; None where the error is about
+            no items.
+        places: where they are in the batch that was drawn.
     """
 
     holder: int | None = None
+    keys: Any = None
+    places: Sequence[int] = ()
     default_remedy: ClassVar[str] = (
         "`di-store status` shows the stores of this machine, `di-store check` looks for damage"
     )

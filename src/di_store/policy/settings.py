@@ -14,6 +14,7 @@ from di_store.policy.compression import Compress, Compression, compress_from_pla
 from di_store.policy.limiters import LIMITERS, Limiter, Queue, Stack, limiter_to_plain
 from di_store.policy.samplers import (
     Fifo,
+    Once,
     Prioritized,
     Remover,
     Sampler,
@@ -69,6 +70,11 @@ class Settings:
     def queued(self) -> bool:
         """Whether inserts wait instead of evicting."""
         return isinstance(self.limiter, (Queue, Stack))
+
+    @property
+    def uses_items_up(self) -> bool:
+        """Whether a draw is something that nobody else gets: then a batch that is lost on its way is a loss."""
+        return bool(self.max_times_sampled) or self.queued or isinstance(self.sampler, Once)
 
     @property
     def opaque(self) -> bool:

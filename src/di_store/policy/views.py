@@ -44,7 +44,11 @@ class Step:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Any Python value, encoded as one object; no columns. An item is one value."""
+    """Any Python value, encoded as one object; no columns. An item is one value.
+
+    If values of a batch cannot be loaded where it is drawn (a class that is not there, a pickle of another machine),
+    the call raises, and `error.keys` are the keys of their items. They count as drawn; the others are given back.
+    """
 
     def outputs(self, schema: Schema) -> frozenset[str]:
         """Names that this view adds to a batch."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from di_store.base import config
@@ -95,16 +95,37 @@ def _drawn(
 ) -> _Kept:
     """A batch that has come."""
     link = session.link
-    given = {**arguments, "timeout": deadline.left, "draws": link.client.next_number()}
+    number = link.client.next_number()
+    given = {**arguments, "timeout": deadline.left, "draws": number}
     try:
         message = link.ask("sample", given, target=target, timeout=deadline, what=what)
-        batch, draws = unpack_batch(message.meta, message.body, trusted=link.allow_pickle)
+        batch, draws = unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=_whose(target))
         return _Kept(batch, draws, link.client.begin_once() if draws else Once(0))
     except NodeUnavailable:
         raise
-    except BaseException:
+    except BaseException as error:
+        _deliver_some(session, number, error, deadline)
         link.drop_idle()  # the agent gives back what it held for such a connection
         raise
+
+
+def _whose(target: tuple[str, str]) -> str:
+    return f"table {target[0]!r}" if target[0] else "the mixture"
+
+
+def _deliver_some(session: RemoteSession, draws: int, error: BaseException, deadline: Deadline) -> None:
+    """Deliver the items of a batch whose values cannot be loaded here; the others are given back.
+
+    Args:
+        session: with the agent.
+        draws: the number by which the agent holds them, if it does.
+        error: what unpacking the batch raised.
+        deadline: of the call.
+    """
+    if isinstance(error, StoreError) and error.places:
+        arguments = {"draws": draws, "places": list(error.places)}
+        with contextlib.suppress(StoreError):  # else the agent gives back all of them
+            session.link.call("deliver", arguments, timeout=deadline, what="delivery of values that cannot be loaded")
 
 
 def _deliver(session: RemoteSession, kept: _Kept, deadline: Deadline, what: str) -> None:
@@ -302,7 +323,11 @@ class RemoteDraws:
         arguments, deadline = {"draws": self.number, "beta": beta}, self._deadline or Deadline(self._timeout)
         what = f"loader of {source.name}"
         message = link.ask("gather", arguments, target=source.target, timeout=deadline, what=what, stop=self._stop)
-        batch = unpack_batch(message.meta, message.body, trusted=link.allow_pickle)[0]
+        try:
+            batch = unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=source.name)[0]
+        except StoreError as error:
+            _deliver_some(source.session, self.number, error, deadline)
+            raise
         return _Received(batch, message.body.nbytes, allocate)
 
     def deliver(self) -> None:
@@ -332,6 +357,9 @@ class RemoteDraws:
             self.number = 0
             raise
         self.number = 0
+
+    def deliver_some(self, places: Sequence[int]) -> None:
+        """As `Draws.deliver_some`: `copy` has done it, which loads the values."""
 
     def give_back(self) -> None:
         """As `Draws.give_back`. The agent hears of it soon, or with the next draw."""

@@ -185,9 +185,9 @@ class RemoteTable(Table):
 
     def _peek(self, keys: Any, columns: str | Iterable[str] | None, timeout: Seconds) -> Batch:
         wanted = {"keys": key_array(keys), "columns": named(columns)}
-        what = f"peek of table {self._table_name!r}"
-        message = self._far.link.ask("peek", wanted, target=self.target, timeout=timeout, what=what)
-        return unpack_batch(message.meta, message.body, trusted=self._far.link.allow_pickle)[0]
+        whose, link = f"table {self._table_name!r}", self._far.link
+        message = link.ask("peek", wanted, target=self.target, timeout=timeout, what=f"peek of {whose}")
+        return unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=whose)[0]
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
         found: Array = self._timed("keys", timeout, start=start, n=n)

@@ -220,7 +220,7 @@ class Ahead:
         raise StoreClosed("this loader was closed")
 
     def look_again(self) -> None:
-        """A batch was lost after it was handed out: what it held may be drawn again, also if the data had ended."""
+        """The draws of a batch were given back: what it held may be drawn again, also if the data had ended."""
         self._ended = False
 
     def _take_turn(self, newcomer: bool) -> AbstractContextManager[bool]:
@@ -238,7 +238,11 @@ class Ahead:
             source.note_loaded(len(self._queue), waited)
         if self._queue and self._queue[0].done:
             self._more.ring()  # one ring wakes only one consumer: wake the next one
-        batch, placed = first.take()
+        try:
+            batch, placed = first.take()
+        except BaseException:
+            self.look_again()
+            raise
         self._batch_bytes = first.bytes
         return first.draws, batch, placed
 

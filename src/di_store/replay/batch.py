@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from di_store.base.dtypes import Array, is_tensor, tensor_array
-from di_store.base.errors import CorruptData, shown
+from di_store.base.errors import AccessDenied, CorruptData, StoreError, shown
 from di_store.columns.ragged import Ragged
 from di_store.objects import codec
 from di_store.replay.devices import moved
@@ -269,6 +269,66 @@ def decode_blobs(values: Array, ends: list[int], foreign: bool | None = None) ->
         else:
             found.append(codec.decode(header, payloads.readonly[behind:end], foreign=sent))
     return found
+
+
+def load_values(
+    keys: Array, values: Array, ends: Array, foreign: bool | None = None, *, what: str, source: Array | None = None
+) -> list[Any]:
+    """The values of a batch of items, as `decode_blobs`.
+
+    Args:
+        keys: of the items.
+        values: as there.
+        ends: as there.
+        foreign: as there.
+        what: whose items they are, for the error text.
+        source: as `Batch.source`.
+
+    Raises:
+        StoreError: some of them cannot be loaded; its `keys` and `places` say which, of a mixture those of one table.
+            AccessDenied, CorruptData: so if that is why the first one cannot.
+    """
+    bounds = ends.tolist()
+    try:
+        return decode_blobs(values, bounds, foreign)
+    except MemoryError:
+        raise
+    except Exception as error:  # of a class that is not here, of the code of one that is, of damage
+        failed = {
+            place: why
+            for place, pair in enumerate(itertools.pairwise(bounds))
+            if (why := _not_loaded(values, list(pair), foreign)) is not None
+        }
+        if not failed:
+            raise
+        if source is not None:
+            number = source[min(failed)]
+            what = f"table number {number} of {what}"
+            failed = {place: why for place, why in failed.items() if source[place] == number}
+        raise _unloadable(keys, failed, what) from error
+
+
+def _not_loaded(values: Array, bounds: list[int], foreign: bool | None) -> Exception | None:
+    try:
+        decode_blobs(values, bounds, foreign)
+    except Exception as error:
+        return error
+    return None
+
+
+def _unloadable(keys: Array, failed: dict[int, Exception], what: str) -> StoreError:
+    why = failed[min(failed)]
+    cls, text = (type(why), why.message) if isinstance(why, (AccessDenied, CorruptData)) else (StoreError, str(why))
+    places = list(failed)
+    gone: Array = np.unique(keys[places])
+    remedy = f"{why.remedy}; " if isinstance(why, StoreError) and why.remedy else ""
+    error = cls(
+        f"{what}: the values of {len(places)} of {len(keys)} items cannot be loaded, keys {shown(gone.tolist())}: "
+        f"{type(why).__name__ + ': ' if cls is StoreError else ''}{text}; the other items can still be drawn",
+        remedy=remedy + "table.delete(error.keys) removes them",
+    )
+    error.keys, error.places = gone, places
+    return error
 
 
 _FOREIGN = 1 << 63

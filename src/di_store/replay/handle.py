@@ -26,7 +26,7 @@ from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings, identity_in
 from di_store.policy.views import Group, Opaque, Step, View, check_columns
-from di_store.replay.batch import Batch, decode_blobs, wrap_ragged
+from di_store.replay.batch import Batch, load_values, wrap_ragged
 from di_store.replay.lost import without_lost
 
 Size = tuple[int, int, Reserve]
@@ -343,15 +343,35 @@ class TableHandle:
             "max_bytes="
         )
 
-    def batch(self, parts: tuple[Any, ...]) -> Batch:
-        """The core's parts as a `Batch`."""
+    def batch(self, parts: tuple[Any, ...], draws: _core.Draws | None = None) -> Batch:
+        """The core's parts as a `Batch`.
+
+        Args:
+            parts: of a batch.
+            draws: those that it is of, if they are not delivered yet.
+
+        Raises:
+            StoreError: values of an `Opaque` table cannot be loaded (`load_values`). Of `draws`, these are delivered
+                and the others given back.
+        """
         plan = self._read_plan
         if plan is not None and plan.ragged:
             if self.opaque:
                 pair = parts[0].get(VALUE)
-                return Batch(pair or () if self.keeps_encoded else _values(pair), *parts[1:])
+                return Batch(pair or () if self.keeps_encoded else self._values(pair, parts[1], draws), *parts[1:])
             wrap_ragged(parts[0], dict(plan.ragged), len(parts[1]))
         return Batch(*parts)
+
+    def _values(self, pair: Any, keys: Array, draws: _core.Draws | None) -> list[Any]:
+        if pair is None:  # columns=()
+            return []
+        try:
+            return load_values(keys, *pair, what=f"table {self.name!r}")
+        except StoreError as error:
+            # mutant: one-value-that-cannot-be-loaded-costs-the-batch
+            if draws is not None and error.places:
+                self.reader().deliver_some(draws, error.places)
+            raise
 
 
 def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
@@ -367,13 +387,6 @@ def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
 
 def not_now(*_arguments: Any) -> None:
     """In place of a call of the core that does its work or nothing: there is no such call yet, or no more."""
-
-
-def _values(pair: Any) -> list[Any]:
-    if pair is None:  # columns=()
-        return []
-    values, offsets = pair
-    return decode_blobs(values, offsets.tolist())
 
 
 def _schema_from(text: str) -> Schema:

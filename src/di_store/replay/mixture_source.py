@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -237,6 +237,13 @@ class MixtureDraws:
         for part in self._parts:
             part.deliver()
 
+    def deliver_some(self, places: Sequence[int]) -> None:
+        """As `Draws.deliver_some`."""
+        first = 0
+        for part in self._parts:
+            part.deliver_some([place - first for place in places if 0 <= place - first < part.held])
+            first += part.held
+
     def give_back(self) -> None:
         """As `Draws.give_back`."""
         _give_back(self._parts)
@@ -269,7 +276,7 @@ class _MixtureCopying:
 
     def batch(self) -> Batch:
         parts = self._parts
-        batches = [part.handle.batch(each.parts()) for part, each in zip(parts, self._copying, strict=True)]
+        batches = [part.handle.batch(each.parts(), part.draws) for part, each in zip(parts, self._copying, strict=True)]
         whole = self._join([batch.data for batch in batches])
         names = ("priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts")
         joined = [np.concatenate([getattr(batch, name) for batch in batches]) for name in names]
@@ -280,9 +287,12 @@ class _MixtureCopying:
 
     def _join(self, parts: list[Any]) -> Any:
         """The data of the batch: outputs of fixed size lie in place; the others are joined, and put in their order."""
-        if self._shared.first.opaque:
+        first = self._shared.first
+        if first.opaque and not first.keeps_encoded:
             return [value for values in parts for value in values]
-        plan = self._shared.first.read_plan()
+        if first.opaque:
+            return _end_to_end(parts) if all(parts) else ()
+        plan = first.read_plan()
         if plan is None or not plan.ragged:
             return self._whole
         fixed, each = _flat(self._whole), [_flat(data) for data in parts]
@@ -305,7 +315,7 @@ class Part:
         self.why = ""
         self.holder: int | None = None  # client slot of the process that blocked the last attempt
         self._count = count
-        self._draws: _core.Draws | None = None
+        self.draws: _core.Draws | None = None
         self._beta: float | None = None  # the sampler's, at the draw
 
     @property
@@ -321,7 +331,7 @@ class Part:
             self.draw(now, holding)
         except Timeout as error:
             self.why, self.holder = error.reason, error.holder
-            self.held = 0 if self._draws is None else self._draws.count
+            self.held = 0 if self.draws is None else self.draws.count
 
     def draw_now(self, terms: Terms) -> bool:
         """Draw without waiting; whether these are all.
@@ -349,8 +359,8 @@ class Part:
             await_columns(self.handle, own)
             reader = self.handle.reader()
             check_fits(self.handle.arena, own.n, self.handle.bytes_of(None))
-            self._draws = self._draws or reader.begin(not terms.replace)
-            self.held = collect(self.handle, reader, self._draws, own)
+            self.draws = self.draws or reader.begin(not terms.replace)
+            self.held = collect(self.handle, reader, self.draws, own)
             self._beta = self.handle.native.beta
         finally:
             terms.wait = own.wait  # all tables share one deadline
@@ -363,19 +373,24 @@ class Part:
     def copy(self, beta: float | None, columns: Any, out: dict[str, Any]) -> _core.Gathering:
         """Copy what is in memory into arrays of the batch."""
         handle = self.handle
-        assert self._draws is not None
-        return handle.reader().gather(self._draws, self._beta if beta is None else beta, handle.which(columns), out)
+        assert self.draws is not None
+        return handle.reader().gather(self.draws, self._beta if beta is None else beta, handle.which(columns), out)
 
     def deliver(self) -> None:
         """The caller has the batch."""
-        if self._draws is not None:
-            self.handle.reader().deliver(self._draws)
+        if self.draws is not None:
+            self.handle.reader().deliver(self.draws)
+
+    def deliver_some(self, places: list[int]) -> None:
+        """As `Draws.deliver_some`."""
+        if self.draws is not None:
+            self.handle.reader().deliver_some(self.draws, places)
 
     def give_back(self) -> None:
         """As if the draws had never been made."""
-        if self._draws is not None:
-            self.handle.reader().give_back(self._draws)
-            self._draws = None
+        if self.draws is not None:
+            self.handle.reader().give_back(self.draws)
+            self.draws = None
             self.held = 0
 
 
@@ -447,8 +462,13 @@ def _flat(data: dict[str, Any]) -> dict[str, Any]:
 
 def _joined(each: list[Ragged]) -> Ragged:
     """Ragged outputs of several tables as one: they cannot be written in place."""
+    values, offsets = _end_to_end([(ragged.values, ragged.offsets) for ragged in each])
+    return Ragged(values, offsets, (sum(ragged.lead[0] for ragged in each), *each[0].lead[1:]))
+
+
+def _end_to_end(pairs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
+    """Values and offsets of several, as of one."""
     offsets: list[Array] = [np.zeros(1, np.int64)]
-    for ragged in each:
-        offsets.append(ragged.offsets[1:] + offsets[-1][-1])
-    lead = (sum(ragged.lead[0] for ragged in each), *each[0].lead[1:])
-    return Ragged(np.concatenate([ragged.values for ragged in each]), np.concatenate(offsets), lead)
+    for _, each in pairs:
+        offsets.append(each[1:] + offsets[-1][-1])
+    return np.concatenate([values for values, _ in pairs]), np.concatenate(offsets)

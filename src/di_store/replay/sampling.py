@@ -6,7 +6,7 @@ The draws that the limiter allows are made and held; then the call waits for the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
@@ -115,7 +115,9 @@ def read_batch(
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)
-            batch = handle.batch(reader.finish(draws, beta, which, _given(out, held), True))
+            batch = handle.batch(reader.finish(draws, beta, which, _given(out, held), not handle.opaque), draws)
+            if handle.opaque:  # delivered once its values are loaded
+                reader.deliver(draws)
             return batch if out is None or held < n else out.become(batch)
         except RowsLost:
             reader.give_back(draws)
@@ -124,6 +126,23 @@ def read_batch(
         except BaseException:
             reader.give_back(draws)
             raise
+
+
+def sample_at_once(handle: TableHandle) -> Callable[[int, float | None, list[int] | None, bool], Any]:
+    """The first attempt of `Table.sample`: returns the parts of a batch, a batch, or the draws if they are too few."""
+    reader = handle.reader()
+    if not (handle.opaque and handle.settings.uses_items_up):
+        return reader.sample
+
+    def sample(n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Batch | _core.Draws:
+        draws = reader.begin(distinct)
+        if reader.draw(draws, n) < n:
+            return draws
+        batch = handle.batch(reader.finish(draws, beta, which, None, False), draws)
+        reader.deliver(draws)
+        return batch
+
+    return sample
 
 
 def _given(out: Batch | None, held: int) -> Any:
@@ -372,6 +391,9 @@ class Draws(Protocol):
 
     def deliver(self) -> None:
         """The caller has the batch."""
+
+    def deliver_some(self, places: Sequence[int]) -> None:
+        """The caller settles the draws at these places of the batch, and gives the others back."""
 
     def give_back(self) -> None:
         """As if they had never been made. A second call does nothing."""

@@ -10,7 +10,6 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import WriterClosed
 from di_store.columns.schema import Schema
 from di_store.policy.options import check_table_name
-from di_store.policy.samplers import Once
 from di_store.policy.settings import Settings
 from di_store.replay.ahead import Source
 from di_store.replay.handle import TableHandle
@@ -40,9 +39,15 @@ def identities_of(mixture: Mixture) -> dict[str, str]:
     return {table.name: handle_of(table).identity for table in mixture._tables}
 
 
-def keep_encoded(table: Table) -> None:
-    """From now on batches of this handle hold the values of an `Opaque` table as bytes, and where they end."""
-    table._open().keeps_encoded = True
+def keep_encoded(drawn: Table | Mixture) -> None:
+    """From now on batches of this handle hold the values of `Opaque` tables as bytes, and where they end."""
+    for table in tables_of(drawn):
+        handle_of(table).keeps_encoded = True
+
+
+def tables_of(drawn: Table | Mixture) -> list[Table]:
+    """The table, or those of the mixture."""
+    return drawn._tables if isinstance(drawn, Mixture) else [drawn]
 
 
 def source_of(drawn: Table | Mixture, columns: str | Iterable[str] | None) -> Source:
@@ -52,10 +57,9 @@ def source_of(drawn: Table | Mixture, columns: str | Iterable[str] | None) -> So
     return TableSource(drawn._writable(), columns)
 
 
-def uses_items_up(table: Table) -> bool:
-    """Whether a draw is something that nobody else gets: then a batch that is lost on its way is a loss."""
-    settings = table._open().settings
-    return bool(settings.max_times_sampled) or settings.queued or isinstance(settings.sampler, Once)
+def uses_items_up(drawn: Table | Mixture) -> bool:
+    """`Settings.uses_items_up`, of a table or of any of a mixture's."""
+    return any(handle_of(table).settings.uses_items_up for table in tables_of(drawn))
 
 
 def settle(session: Session, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> Table:

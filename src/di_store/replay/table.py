@@ -6,7 +6,6 @@ import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,15 +13,15 @@ import numpy as np
 from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import RowsLost, SchemaMismatch, StoreError, TableNotFound
+from di_store.base.errors import RowsLost, SchemaMismatch, StoreError
 from di_store.lowering.shape import UNLIMITED
 from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.limiters import Limiter
-from di_store.policy.options import check_table_name
 from di_store.policy.samplers import Once, Prioritized, Sampler
 from di_store.policy.views import View
 from di_store.replay.batch import Batch, empty_batch, host_array, key_array
 from di_store.replay.exporting import Exported, export_table
+from di_store.replay.find import find_table
 from di_store.replay.handle import TableHandle
 from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
@@ -30,11 +29,11 @@ from di_store.replay.late import update_late
 from di_store.replay.loader import Loader
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.replay.resizing import configure_table, resize_table
-from di_store.replay.sampling import check_terms, read_batch
+from di_store.replay.sampling import check_terms, read_batch, sample_at_once
 from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.table_source import TableSource, begin_learning
 from di_store.replay.writer import Writer
-from di_store.runtime.waits import Missing, check_timeout, lock_seconds, until
+from di_store.runtime.waits import lock_seconds
 from di_store.session import Session, loaded
 
 _MINUTE = 60
@@ -186,6 +185,8 @@ class Table:
             Timeout: what was drawn is given back. EndOfData: the table is finished, and nothing is left.
             CapacityError: the batch does not fit in memory. StoreFull: not in what of it is free now; what was drawn is
                 given back. ValueError: a wrong argument; with replace=False also n above capacity, or sampler=Once().
+            AccessDenied, CorruptData, StoreError: values of an `Opaque` table cannot be loaded here; `error.keys` are
+                their items. These count as drawn; the others of the batch can still be drawn.
         """
         handle, found = self._handle, None
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
@@ -200,6 +201,8 @@ class Table:
                     drop_lost(handle.arena)
             if type(found) is tuple:
                 return handle.batch(found) if handle.special else Batch(*found)
+            if type(found) is Batch:
+                return found
         handle = self._writable()
         terms = check_terms(handle, n, timeout, min_n, linger, replace)
         return read_batch(handle, found, terms, self._beta(handle, beta), columns, out)
@@ -210,7 +213,7 @@ class Table:
         if handle.schema is None:
             return None
         begin_learning(handle.arena)
-        sample = self._sample = handle.reader().sample
+        sample = self._sample = sample_at_once(handle)
         if self._closed is not None:  # another thread has closed the handle meanwhile
             self._sample = self._refuse
         return sample(n, beta, which, distinct)
@@ -479,20 +482,8 @@ class Table:
 
 
 def open_table(session: Session, name: str, timeout: float | None) -> Table:
-    """The table `name`; waits up to `timeout` seconds (None: no limit) for another process to create it.
-
-    Raises:
-        TableNotFound: no table of that name existed in that time.
-    """
-    arena, seconds = session.arena, check_timeout(timeout)
-    look = partial(_look, session.name, check_table_name(name))
-    return Table(session, arena.table(name) or until(lambda: session.arena, seconds, f"table {name!r}", look))
-
-
-def _look(store: str, name: str, arena: _core.Arena) -> _core.Table | Missing[_core.Table]:
-    seen = arena.room_seq()
-    missing = TableNotFound(f"store {store!r} has no table {name!r}")
-    return arena.table(name) or Missing(arena.wait_table, seen, "nobody has created it yet", error=missing)
+    """The table `name`; waits and raises as `find_table`."""
+    return Table(session, find_table(session, name, timeout))
 
 
 def load_table(store: str, name: str, readonly: bool) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from di_store import _core
@@ -122,12 +122,17 @@ class TableDraws:
         which = handle.which(self._columns)
         assert self._draws is not None
         out = None if allocate is None else handle.allocate(self.held, which, allocate)
-        return _TableCopying(handle, handle.reader().gather(self._draws, beta, which, out))
+        return _TableCopying(handle, handle.reader().gather(self._draws, beta, which, out), self._draws)
 
     def deliver(self) -> None:
         """As `Draws.deliver`."""
         assert self._draws is not None
         self._handle.reader().deliver(self._draws)
+
+    def deliver_some(self, places: Sequence[int]) -> None:
+        """As `Draws.deliver_some`."""
+        assert self._draws is not None
+        self._handle.reader().deliver_some(self._draws, places)
 
     def give_back(self) -> None:
         """As `Draws.give_back`."""
@@ -145,8 +150,9 @@ def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:
 class _TableCopying:
     """`Copying` of a batch of one table."""
 
-    def __init__(self, handle: TableHandle, native: _core.Gathering) -> None:
+    def __init__(self, handle: TableHandle, native: _core.Gathering, draws: _core.Draws) -> None:
         self._handle = handle
+        self._draws = draws
         self._native = native
         self.read_ahead = native.read_ahead
         self.copy_portion = native.copy_portion
@@ -160,4 +166,4 @@ class _TableCopying:
         return self._native.bytes
 
     def batch(self) -> Batch:
-        return self._handle.batch(self._native.parts())
+        return self._handle.batch(self._native.parts(), self._draws)

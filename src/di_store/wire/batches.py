@@ -13,7 +13,8 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.base.tree import MAX_DEPTH
 from di_store.columns.ragged import Ragged
-from di_store.replay.batch import Batch, decode_blobs
+from di_store.replay.batch import Batch, load_values
+from di_store.replay.keys import plain
 from di_store.wire.frame import Buffer
 from di_store.wire.handshake import decoded
 from di_store.wire.values import padded, texts, warn
@@ -103,24 +104,25 @@ def _add(
         arrays.append(each)
 
 
-def unpack_batch(meta: bytes, body: Array, *, trusted: bool) -> tuple[Batch, int]:
+def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batch") -> tuple[Batch, int]:
     """The batch, whose arrays are views of `body`, and the number of its draws.
 
     Args:
         meta: of the message.
         body: of the message.
         trusted: whether pickled values of an opaque table are loaded.
+        what: whose batch it is, for error texts.
 
     Raises:
-        CorruptData: it is none.
+        CorruptData: it is none. Others as `load_values`.
     """
     form = decoded(BatchForm, meta)
     reader = _Reader(body)
     arrays = [reader.take(leaf) for leaf in form.leaves]
     parts = {leaf.path[0]: reader.take(leaf) for leaf in form.parts if len(leaf.path) == 1}
     _check_parts(parts)
-    data = _values(arrays, trusted) if form.opaque else _columns(form, arrays)
     warn(form.warnings)
+    data = _values(parts, arrays, trusted, what) if form.opaque else _columns(form, arrays)
     batch = Batch(data, *(parts[name] for name in _PARTS), form.table_size, parts.get("live"))
     batch.source = parts.get("source")
     return batch, form.draws
@@ -136,16 +138,21 @@ def _check_parts(parts: dict[str, Array]) -> None:
             raise CorruptData(f"a batch came whose {name[:40]!r} are {each.dtype} of shape {each.shape}", remedy="")
 
 
-def _values(arrays: list[Array], trusted: bool) -> list[Any]:
+def _values(parts: dict[str, Array], arrays: list[Array], trusted: bool, what: str) -> list[Any]:
     """The values of an opaque table, of their bytes and where they end."""
     if not arrays:
         return []
     if len(arrays) != 2:
         raise CorruptData("a batch of values that are no pair came", remedy="")
     raw, ends = arrays
-    if raw.dtype != np.uint8 or raw.ndim != 1 or not _are_offsets(ends, len(raw)):
+    if (
+        raw.dtype != np.uint8
+        or raw.ndim != 1
+        or not _are_offsets(ends, len(raw))
+        or len(ends) != len(parts["keys"]) + 1
+    ):
         raise CorruptData("a batch of values without their ends came", remedy="")
-    return decode_blobs(raw, ends.tolist(), foreign=not trusted)
+    return load_values(plain(parts["keys"]), raw, ends, not trusted, what=what, source=parts.get("source"))
 
 
 def _columns(form: BatchForm, arrays: list[Array]) -> dict[str, Any]:

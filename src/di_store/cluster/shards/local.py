@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from di_store import _core
@@ -94,6 +94,9 @@ class _LocalDraws:
 
     def deliver(self) -> None:
         self._inner.deliver()
+
+    def deliver_some(self, places: Sequence[int]) -> None:
+        self._inner.deliver_some(places)
 
     def give_back(self) -> None:
         self._inner.give_back()

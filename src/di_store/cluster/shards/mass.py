@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -189,6 +189,9 @@ class MassDraws:
 
     def deliver(self) -> None:
         """As `Draws.deliver`: the shards have delivered their parts."""
+
+    def deliver_some(self, places: Sequence[int]) -> None:
+        """As `Draws.deliver_some`: the shards have delivered their parts."""
 
     def give_back(self) -> None:
         """As `Draws.give_back`: nothing is held."""

@@ -158,7 +158,13 @@ class Decoder:
                 raise CorruptData("a pickle inside the object does not match its checksum")
             stream = raw.tobytes()
         views = [self.span(*span) for span in spans]
-        return pickle.loads(stream, buffers=[view.copy() for view in views] if self._copy else views)
+        try:
+            return pickle.loads(stream, buffers=[view.copy() for view in views] if self._copy else views)
+        except (AttributeError, ImportError, pickle.UnpicklingError) as error:
+            raise TypeError(
+                f"the object holds a pickle, which this process cannot load ({type(error).__name__}: {error}): "
+                "define its classes in a module that all processes share"
+            ) from error
 
 
 class _ForeignDecoder(Decoder):
