@@ -98,7 +98,7 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         ends: Any = None
         if done.tobytes() != self._none_done:  # quicker than any(); other types than bool take the long way
             cut_off = self.handle_timeout_termination
-            ends = done, [info.get("TimeLimit.truncated", False) for info in infos] if cut_off else 0.0
+            ends = done, np.array([info.get("TimeLimit.truncated", False) for info in infos]) if cut_off else 0.0
         if action.shape != self._action_shape:
             action = action.reshape(self._action_shape)
         self._rows.append(self.pos, obs, next_obs, action, reward, ends)
