@@ -7,6 +7,7 @@ import multiprocessing as mp
 import os
 import pickle
 import signal
+import threading
 import time
 from typing import Any
 
@@ -19,7 +20,7 @@ import di_store
 from cluster.served import TOKEN, agent_here, greeted, port_of
 from di_store.agent.draws import Held, HeldDraws
 from di_store.base.errors import DrawsLost
-from di_store.replay.sampling import Terms
+from di_store.replay.sampling import Terms, copied
 from di_store.replay.serving import source_of
 from di_store.wire import values
 from di_store.wire.connection import Connection
@@ -215,6 +216,54 @@ def test_draws_that_a_loader_does_not_name_are_given_back() -> None:
         assert len(held) == 1, "an older word comes late, and changes nothing"
         held.let_go(1)
         assert (len(held), len(table)) == (0, 9)
+
+
+class Overtaken:
+    """Draws whose client was silent for long: just as it delivers them, another thread gives back all that it holds."""
+
+    def __init__(self, held: HeldDraws, draws: Any) -> None:
+        self.held, self.draws, self.given_back = held, draws, -1
+
+    def deliver(self) -> None:
+        def give_back() -> None:
+            self.given_back = self.held.give_back_all()
+
+        thread = threading.Thread(target=give_back)
+        thread.start()
+        thread.join()
+        self.draws.deliver()
+
+    def give_back(self) -> None:
+        self.draws.give_back()
+
+
+def test_draws_are_delivered_or_given_back() -> None:
+    """By one of two threads: the other one finds nothing. A delivery that failed leaves them held."""
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=9, limiter=di_store.Queue(9), schema={"x": di_store.Spec((), "i8")})
+        table.extend({"x": np.arange(9)})
+        held, draws = HeldDraws(), source_of(table, None).begin(2)
+        draws.draw(Terms(2, 0))
+        overtaken = Overtaken(held, draws)
+        held.hold(5, Held(overtaken))  # type: ignore[arg-type]
+        held.deliver(5)
+        assert (overtaken.given_back, len(held), len(table)) == (0, 0, 7)
+        with pytest.raises(DrawsLost):
+            held.deliver(5)
+
+        lost = source_of(table, None).begin(2)
+        lost.draw(Terms(2, 0))
+        held.hold(6, Held(lost))
+        found = held.of(6)
+        assert held.give_back_all() == 1
+        assert len(table) == 7
+        for late in (lambda: copied(found.draws, None, None), found.draws.deliver):
+            with pytest.raises(DrawsLost, match="given back"):
+                late()
+        held.hold(7, found)
+        with pytest.raises(DrawsLost, match="given back"):
+            held.deliver(7)
+        assert len(held) == 1, "what could not be delivered is held as before"
 
 
 def _put_and_wait(store: di_store.Store) -> None:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from di_store.base.errors import DrawsLost
 from di_store.replay.sampling import Draws
 
+_LOST = "these draws are not held any more"
+
 
 @dataclass
 class Held:
@@ -67,7 +69,7 @@ class HeldDraws:
         """
         found = self._held.get(number)
         if found is None:
-            raise DrawsLost("these draws are not held any more", remedy="")
+            raise DrawsLost(_LOST, remedy="")
         return found
 
     def known(self, source: int, turn: int, ours: Iterable[int]) -> list[Held]:
@@ -93,13 +95,20 @@ class HeldDraws:
         return found
 
     def deliver(self, number: int, places: list[int] | None = None) -> None:
-        """The client has the batch; with `places`, only the draws there: the others are given back."""
-        draws = self.of(number).draws
-        if places is None:
-            draws.deliver()
-        else:
-            draws.deliver_some(places)
-        self._held.pop(number, None)
+        """The client has the batch; with `places`, only the draws there: the others are given back.
+
+        Raises:
+            DrawsLost: as `of`. What the table raises, if it cannot be noted now: the draws are held as before.
+        """
+        held = self._held.pop(number, None)  # whoever has taken them out ends them: this, or what gives them back
+        if held is None:
+            raise DrawsLost(_LOST, remedy="")
+        try:
+            held.draws.deliver() if places is None else held.draws.deliver_some(places)
+        except BaseException:
+            with self._lock:
+                self._held[number] = held
+            raise
 
     def let_go(self, number: int) -> None:
         """The client knows nothing of these draws any more, or of this loader."""

@@ -141,7 +141,11 @@ def joined(
         timeout: seconds that the agent of this machine has.
     """
     membership = membership_of(session)
-    assert membership is not None
+    if membership is None:
+        raise NodeUnavailable(
+            f"store {session.name!r} is in no cluster any more",
+            remedy="`di-store serve NAME --peers A,B,C` makes it a node",
+        )
     links = Links(Credentials(token, membership.tls, membership.allow_pickle))
     links.versions = session.versions
     try:

@@ -21,7 +21,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from di_store.agent.membership import Membership, membership_of
-from di_store.base.errors import StoreError
+from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.cluster.directory import TableEntry, unpacked
 from di_store.cluster.kept import Words, own_words
 from di_store.cluster.node import Node
@@ -208,15 +208,16 @@ class KeeperActor:
         if self._session is None:
             with suppress(StoreError):
                 self._session = Session.attach(self._name)
-        membership = None if self._session is None else membership_of(self._session)
-        if membership is None or not _listens(membership):
+        session = self._session
+        membership = None if session is None else membership_of(session)
+        if session is None or membership is None or not _listens(membership):
             self._serve(membership)
-            self._session = self._session or Session.attach(self._name)
-            membership = membership_of(self._session)
-            assert membership is not None
-        assert self._session is not None
-        node = Node(self._session.uuid, self._host, membership.address)
-        ray.get(self._directory.report.remote(self._node_id, node, own_words(self._session)), timeout=5)
+            session = self._session = self._session or Session.attach(self._name)
+            membership = membership_of(session)
+        if membership is None:
+            raise NodeUnavailable(f"store {self._name!r} is in no cluster, though it is served: its node is another's")
+        node = Node(session.uuid, self._host, membership.address)
+        ray.get(self._directory.report.remote(self._node_id, node, own_words(session)), timeout=5)
 
     def _serve(self, before: Membership | None) -> None:
         """Start the holder. It outlives this actor: the store ends with it, or a minute after the raylet."""

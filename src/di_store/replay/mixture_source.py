@@ -28,7 +28,7 @@ from di_store.replay.sampling import (
     check_replace,
     collect,
 )
-from di_store.replay.table_source import AttachedSource, may_draw
+from di_store.replay.table_source import AttachedSource, held_draws, may_draw
 
 _ALIGNED_BYTES = 64
 """Each array of a batch begins at a multiple of this, as in the core."""
@@ -372,9 +372,8 @@ class Part:
 
     def copy(self, beta: float | None, columns: Any, out: dict[str, Any]) -> _core.Gathering:
         """Copy what is in memory into arrays of the batch."""
-        handle = self.handle
-        assert self.draws is not None
-        return handle.reader().gather(self.draws, self._beta if beta is None else beta, handle.which(columns), out)
+        handle, draws = self.handle, held_draws(self.draws)
+        return handle.reader().gather(draws, self._beta if beta is None else beta, handle.which(columns), out)
 
     def deliver(self) -> None:
         """The caller has the batch."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from di_store import _core
+from di_store.base.errors import DrawsLost
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.lost import drop_lost
@@ -118,21 +119,18 @@ class TableDraws:
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Copying:
         """As `Draws.copy`."""
-        handle = self._handle
+        handle, draws = self._handle, held_draws(self._draws)
         which = handle.which(self._columns)
-        assert self._draws is not None
         out = None if allocate is None else handle.allocate(self.held, which, allocate)
-        return _TableCopying(handle, handle.reader().gather(self._draws, beta, which, out), self._draws)
+        return _TableCopying(handle, handle.reader().gather(draws, beta, which, out), draws)
 
     def deliver(self) -> None:
         """As `Draws.deliver`."""
-        assert self._draws is not None
-        self._handle.reader().deliver(self._draws)
+        self._handle.reader().deliver(held_draws(self._draws))
 
     def deliver_some(self, places: Sequence[int]) -> None:
         """As `Draws.deliver_some`."""
-        assert self._draws is not None
-        self._handle.reader().deliver_some(self._draws, places)
+        self._handle.reader().deliver_some(held_draws(self._draws), places)
 
     def give_back(self) -> None:
         """As `Draws.give_back`."""
@@ -140,6 +138,17 @@ class TableDraws:
             self._handle.reader().give_back(self._draws)
             self._draws = None
             self.held = 0
+
+
+def held_draws(draws: _core.Draws | None) -> _core.Draws:
+    """The draws of a batch.
+
+    Raises:
+        DrawsLost: they were given back, perhaps by another thread: an agent does that where a client is silent.
+    """
+    if draws is None:
+        raise DrawsLost("these draws were given back", remedy="")
+    return draws
 
 
 def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:

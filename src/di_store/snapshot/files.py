@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, StoreFull, Timeout
+from di_store.base.errors import CorruptData, StoreError, StoreFull, Timeout
 from di_store.checkpoint.folder import Folder
 from di_store.checkpoint.form import PAGE
 from di_store.runtime.waits import CALL_SECONDS, Wait
@@ -156,7 +156,8 @@ class SegmentFiles:
             self._bytes = -(-most // PAGE) * PAGE + _core.ChunkFile.OWN_BYTES
             self._file = _core.ChunkFile(self._folder, bytes.fromhex(self._uuid), number, self._bytes)
             page = add(self._file)
-            assert page is not None
+            if page is None:
+                raise StoreError(f"a new file of {self._bytes} bytes has no room for a record of {size}")
         self._records += 1
         self._coming -= size
         return self._name, page

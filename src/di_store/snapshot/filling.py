@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from di_store import _core
-from di_store._core import ITEM_BYTES
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.checkpoint.folder import MANIFEST, Folder
@@ -34,7 +33,6 @@ from di_store.snapshot.form import NOWHERE, Manifest, TableState, damaged
 from di_store.snapshot.items import ITEM_WORDS
 from di_store.snapshot.taking import Progress
 
-assert ITEM_BYTES == ITEM_WORDS * 8
 CHOICES = ("capacity", "limiter", "max_bytes", "compress")
 """What `restore(tables=)` may change of a table."""
 _STATE, _NUMBER, _PRIORITY, _PLACE, _SPAN = 0, 1, 2, 4, 5  # words of an item (native/base/item.h)

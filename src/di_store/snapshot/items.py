@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from di_store import _core
 from di_store.base.dtypes import Array
 
-ITEM_WORDS = 6
+ITEM_WORDS = _core.ITEM_BYTES // 8
 BY_PLACE = ("dense", "removed_from")
 """Arrays of which some entries change: like the items they are stored by place."""
 WHOLE: dict[str, Any] = {
