@@ -8,15 +8,59 @@ import subprocess
 import sys
 import threading
 from collections import Counter
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from cluster.nodes import node
+from foreign_values import Bomb
 from reverb_serving import MEMORY, Serve, drawn, serve, table
 
+import di_store
 from di_store.adapters import reverb
 
 __all__ = ["serve"]  # a fixture
+
+
+def read_one(client: reverb.Client) -> None:
+    next(client.sample("t", emit_timesteps=False))
+
+
+def read_a_batch(client: reverb.Client) -> None:
+    dataset = reverb.TrajectoryDataset(client.server_address, "t", np.int64, (1, 3), 1)
+    next(iter(dataset.batch(1)))
+
+
+READS = [read_one, read_a_batch]
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("place", ["in the item", "as its form"])
+def test_who_has_the_token_plants_no_code(serve: Serve, tmp_path: Path, place: str, read: Any) -> None:
+    """Another machine may write what it likes into a served store: nobody who reads it runs it."""
+    client = serve(reverb.Table.queue("t", 10))
+    client.insert(np.arange(3), {"t": 1.0})
+    read(client)
+    name = f"reverb-{client.server_address.rpartition(':')[2]}"
+    bomb, form = pickle.dumps(Bomb(tmp_path / "ran")), 0 if place == "in the item" else 77
+    with node(name) as served, served.connect() as far:
+        far.put(bomb, id=f"{form:040x}")
+        item = np.frombuffer(bomb, np.uint8) if form == 0 else np.zeros(8, np.uint8)
+        far.table("t").insert({"form": np.uint64(form), "item": item})
+        with pytest.raises(di_store.CorruptData):
+            read(client)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_text_comes_back_and_other_objects_are_refused(serve: Serve) -> None:
+    client = serve(reverb.Table.queue("t", 10))
+    client.insert([np.array(["a", b"\xff"], object), np.float32(2), np.array("ü")], {"t": 1.0})
+    found = drawn(client)[0]
+    assert [found[0].tolist(), found[1].tolist(), found[2].tolist()] == [[["a", b"\xff"]], [2.0], ["ü"]]
+    assert found[1].dtype == np.float32
+    with pytest.raises(TypeError, match="holds a dict"):
+        client.insert([np.array({}, object)], {"t": 1.0})
 
 
 # --- items -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -336,7 +337,7 @@ def test_a_checkpoint_holds_the_samples(system: str, tmp_path: Path) -> None:
     assert set(tq.kv_list()["train"]) == set(KEYS)
     with di_store.attach(system) as store:
         assert len(store.keys()) == 4 * (len(TENSORS) + len(NESTED) + 1)
-    (tmp_path / "saved" / "di_store.pkl").unlink()
+    shutil.rmtree(tmp_path / "saved" / "di_store")
     with pytest.raises(Exception, match=r"not saved with backend DiStore"):
         tq.load_checkpoint(tmp_path / "saved")
 

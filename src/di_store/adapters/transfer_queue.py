@@ -13,7 +13,6 @@ import contextlib
 import functools
 import hashlib
 import itertools
-import pickle
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
@@ -70,7 +69,8 @@ _REWRITE_SECONDS = 1.0
 """How long a read waits for an object that is not there: a writer that replaces one deletes the old one first."""
 _REWRITES = 100
 """Times that a put deletes what another process put at the same key in the meantime."""
-_CHECKPOINT = "di_store.pkl"
+_CHECKPOINT = "di_store"
+"""Folder of a checkpoint's parts, each of which `di_store.save` writes."""
 _AT_ONCE = 1_000
 """Objects that are read in one step while a checkpoint is written."""
 _NOT_FOUND: type[KeyError] = getattr(tq_storage, "StorageKeyNotFoundError", KeyError)
@@ -408,27 +408,27 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
         self._store.delete(_ids(keys))
 
     def save(self, path: Path) -> None:
-        """Write everything in the store to a file. What is cleared meanwhile may be left out."""
-        with path.open("wb") as file:
-            last: di_store.Ref | None = None
-            while refs := self._store.keys(last, _AT_ONCE):
-                last, pairs = refs[-1], []
-                for ref in refs:
-                    with contextlib.suppress(di_store.ObjectNotFound):
-                        pairs.append((ref.id, self._store.get(ref)))
-                pickle.dump(pairs, file, protocol=5)
+        """Write everything in the store to a folder. What is cleared meanwhile may be left out."""
+        last: di_store.Ref | None = None
+        for number in itertools.count():
+            refs, found = self._store.keys(last, _AT_ONCE), {}
+            for ref in refs:
+                with contextlib.suppress(di_store.ObjectNotFound):
+                    found[ref.id] = self._store.get(ref)
+            di_store.save(path / f"{number:06}", (bool(refs), found))
+            if not refs:
+                return
+            last = refs[-1]
 
     def load(self, path: Path) -> None:
         """Replace what is in the store by what `save` wrote."""
-        with path.open("rb") as file:
-            while refs := self._store.keys(n=_AT_ONCE):
-                self._store.delete(refs)
-            while True:
-                try:
-                    pairs = pickle.load(file)
-                except EOFError:
-                    return
-                self._store.put_many([form for _, form in pairs], ids=[id for id, _ in pairs], timeout=self._timeout)
+        while refs := self._store.keys(n=_AT_ONCE):
+            self._store.delete(refs)
+        for number in itertools.count():
+            more, found = di_store.load(path / f"{number:06}")
+            if not more:
+                return
+            self._store.put_many(list(found.values()), ids=list(found), timeout=self._timeout)
 
     def close(self) -> None:
         """Close this process's handle of the store."""
@@ -465,7 +465,7 @@ class StorageManager(KVStorageManager):  # type: ignore[misc]
         return TensorDict(columns, batch_size=size)
 
     async def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write all samples to a file in that folder, for `transfer_queue.save_checkpoint`."""
+        """Write all samples to a folder in that one, for `transfer_queue.save_checkpoint`."""
         self.storage_client.save(Path(checkpoint_dir) / _CHECKPOINT)
 
     async def load_checkpoint(self, checkpoint_dir: str) -> None:

@@ -12,7 +12,7 @@ from dopamine.jax.replay_memory.accumulator import TransitionAccumulator
 from dopamine.jax.replay_memory.replay_buffer import ReplayBuffer as DopamineReplayBuffer
 
 from di_store.adapters.dopamine.frames import Frames
-from di_store.adapters.dopamine.leaves import Leaves
+from di_store.adapters.dopamine.leaves import Leaves, rows_of
 from di_store.adapters.dopamine.values import Array
 
 
@@ -106,9 +106,12 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
 
     def to_state_dict(self) -> dict[str, Any]:
         """All that `from_state_dict` needs. Each observation is in it once."""
+        memory = {"oldest": self._oldest, **self._elements.state(self._live())}
+        if "tree" in memory:
+            memory["treedef"] = pickle.dumps(memory.pop("tree"))
         return {
             "add_count": self.add_count,
-            "memory": {"oldest": self._oldest, **self._elements.state(self._live())},
+            "memory": memory,
             "sampling_distribution": self._sampling_distribution.to_state_dict(),
             "transition_accumulator": self._transition_accumulator.to_state_dict(),
         }
@@ -116,17 +119,17 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
     def from_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take over what `to_state_dict` returned, here or of Dopamine's own buffer."""
         memory = state_dict["memory"]
-        self.add_count = state_dict["add_count"]
-        self._transition_accumulator.from_state_dict(state_dict["transition_accumulator"])
-        self._sampling_distribution.from_state_dict(state_dict["sampling_distribution"])
-        if "keys" not in memory:
-            oldest = memory["oldest"]
-        else:
-            oldest = memory["keys"][0] if memory["keys"] else self.add_count
-        self._open(max(self._max_capacity, self.add_count - oldest))
-        self._oldest = oldest
-        if "keys" in memory:
-            self._elements.restore_elements(self._live(), _elements_of(memory))
+        keys = memory["keys"] if "keys" in memory else range(memory["oldest"], state_dict["add_count"])
+        theirs: dict[str, Any] = {"keys": (), "values": (), "treedef": pickle.dumps(jax.tree_util.tree_structure(None))}
+        if "treedef" in memory:
+            values = memory["values"] if "keys" in memory else rows_of(memory["leaves"])
+            theirs |= {"keys": keys, "values": values, "treedef": memory["treedef"]}
+        super().from_state_dict({**state_dict, "memory": theirs})  # Dopamine's own code loads what it pickles
+        elements = map(_unpacked, self._memory.values())
+        self._open(max(self._max_capacity, len(keys)))
+        self._oldest = keys[0] if len(keys) else self.add_count
+        if "treedef" in memory:
+            self._elements.restore_elements(self._live(), elements)
         else:
             self._elements.restore(self._live(), memory)
 
@@ -151,12 +154,8 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
         self._elements.restore(self._live(), elements)
 
 
-def _elements_of(memory: dict[str, Any]) -> Iterator[Any]:
-    """The elements of a checkpoint of Dopamine's own buffer."""
-    tree = pickle.loads(memory["treedef"])
-    for leaves in memory["values"]:
-        element = tree.unflatten(leaves)
-        yield element.unpack() if getattr(element, "is_compressed", False) else element
+def _unpacked(element: Any) -> Any:
+    return element.unpack() if getattr(element, "is_compressed", False) else element
 
 
 class Memory(Mapping[int, Any]):

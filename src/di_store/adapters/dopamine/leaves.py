@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -88,17 +87,20 @@ class Leaves:
     def state(self, slots: Array) -> dict[str, Any]:
         """The elements of these slots for `restore`."""
         if not len(slots):
-            return {"leaves": [], "tree": pickle.dumps(None)}
+            return {"leaves": [], "tree": None}
         pieces = [self.read(slots[begin : begin + 1_024]) for begin in range(0, len(slots), 1_024)]
-        return {"leaves": [jax.tree_util.tree_leaves(piece) for piece in pieces], "tree": pickle.dumps(self._tree)}
+        return {"leaves": [jax.tree_util.tree_leaves(piece) for piece in pieces], "tree": self._tree}
 
     def restore(self, slots: Array, state: dict[str, Any]) -> None:
         """Put the elements that `state` returned."""
-        tree = pickle.loads(state["tree"])
-        rows = (row for piece in state["leaves"] for row in zip(*piece, strict=True))
-        self.restore_elements(slots, (tree.unflatten(row) for row in rows))
+        self.restore_elements(slots, (state["tree"].unflatten(row) for row in rows_of(state["leaves"])))
 
     def restore_elements(self, slots: Array, elements: Iterator[Any]) -> None:
         """Put these elements."""
         for slot, element in zip(slots.tolist(), elements, strict=True):
             self.put(slot, element)
+
+
+def rows_of(pieces: list[Any]) -> Iterator[Any]:
+    """The leaves of each element, from the pieces that `Leaves.state` returned."""
+    return (row for piece in pieces for row in zip(*piece, strict=True))

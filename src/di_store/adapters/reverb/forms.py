@@ -2,27 +2,35 @@
 
 The number of a form is a digest of its description, which lies in the store as an object of that id. So a form is
 described once, however many items and processes use it.
+
+Whoever writes to the store may have made these bytes, on another machine too. Reading them runs no code that they name:
+they hold types, sizes, numbers and text, and are checked.
 """
 
 from __future__ import annotations
 
 import hashlib
-import pickle
+import math
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 import di_store
+from di_store.base import dtypes
 
 Array: TypeAlias = NDArray[Any]
 Kind: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 """Type and shape of a column."""
 
 OBJECTS = np.dtype(object)
-PICKLED = 0
-"""The number in place of a form of items that are pickled, as they hold Python objects (strings)."""
+TEXTS = 0
+"""The number in place of a form of items that hold Python objects (strings), and tell their types themselves."""
+_OBJECTS = (str, bytes, bool, int, float, type(None))
+_Columns = list[tuple[Any, tuple[int, ...], Any]]
+"""Type (None: Python objects), shape and values of each column of an item of `TEXTS`."""
 
 
 class Form:
@@ -43,7 +51,7 @@ class Form:
         end = 0
         for dtype, shape in kinds:
             start = _aligned(end, dtype.alignment)
-            end = start + dtype.itemsize * int(np.prod(shape, dtype=np.int64))
+            end = start + dtype.itemsize * math.prod(shape)
             self.columns.append((dtype, shape, start))
             self.ends.append(end)
         self.total = max(8, _aligned(end, 8))
@@ -88,8 +96,8 @@ class Forms:
         key = tuple(kinds)
         if (known := self._declared.get(key)) is not None:
             return known
-        described = pickle.dumps([(dtype, tuple(shape)) for dtype, shape in kinds], protocol=4)
-        number = int.from_bytes(hashlib.blake2b(described, digest_size=8).digest(), "little") or 1
+        described = [[dtypes.describe(dtype), list(shape)] for dtype, shape in kinds]
+        number = _digest(described)
         try:
             self._store.put(described, id=_object_id(number))
         except di_store.ObjectExists:
@@ -98,10 +106,20 @@ class Forms:
         return form
 
     def find(self, number: int) -> Form:
-        """The form of this number."""
+        """The form of this number.
+
+        Raises:
+            di_store.CorruptData: what lies in its place describes none.
+        """
         if (known := self._known.get(number)) is not None:
             return known
-        kinds = pickle.loads(self._store.get(_object_id(number), timeout=60))
+        try:
+            described = self._store.get(_object_id(number))
+            if _digest(described) != number:
+                raise ValueError("its description is of another form")
+            kinds = [_kind(plain, shape) for plain, shape in described]
+        except (di_store.ObjectNotFound, TypeError, ValueError) as error:
+            raise di_store.CorruptData(f"an item has the unknown form {number}: {error}") from None
         form = self._known[number] = Form(kinds, number)
         return form
 
@@ -116,16 +134,77 @@ class Forms:
         starts = offsets.tolist()
         found = []
         for place, number in enumerate(numbers.tolist()):
-            if number == PICKLED:
-                found.append(pickle.loads(data[starts[place] : starts[place + 1]].data))
-            else:
-                found.append(self.find(number).one(data, starts[place]))
+            item = data[starts[place] : starts[place + 1]]
+            if number == TEXTS:
+                found.append(_untold(item))
+                continue
+            form = self.find(number)
+            if len(item) != form.total:
+                raise di_store.CorruptData(f"an item has {len(item)} bytes, and its form {form.total}")
+            found.append(form.one(item, 0))
         return found
 
 
-def pickled(arrays: Sequence[Array]) -> Array:
-    """The bytes of an item with columns of Python objects."""
-    return np.frombuffer(pickle.dumps([np.asarray(array) for array in arrays], protocol=5), np.uint8)
+def told(arrays: Sequence[Array]) -> Array:
+    """The bytes of an item with columns of Python objects.
+
+    Raises:
+        TypeError: an object is neither text, bytes nor a number.
+    """
+    columns: _Columns = []
+    for array in map(np.asarray, arrays):
+        if array.dtype == OBJECTS:
+            columns.append((None, array.shape, [_plain(each) for each in array.reshape(-1)]))
+        else:
+            columns.append((dtypes.describe(array.dtype), array.shape, array.tobytes()))
+    try:
+        return np.frombuffer(msgspec.msgpack.encode(columns), np.uint8)
+    except (OverflowError, UnicodeEncodeError) as error:
+        raise ValueError(f"an item holds a number or text that a table does not take: {error}") from None
+
+
+def _plain(value: Any) -> Any:
+    if not isinstance(value, _OBJECTS):
+        raise TypeError(f"an item holds a {type(value).__name__}: tables take text, bytes, and arrays of numbers")
+    return value
+
+
+def _untold(item: Array) -> list[Array]:
+    """The columns of an item that `told` made.
+
+    Raises:
+        di_store.CorruptData: it is no such item.
+    """
+    try:
+        return [_column(*column) for column in msgspec.msgpack.decode(item.data, type=_Columns)]
+    except (msgspec.DecodeError, TypeError, ValueError) as error:
+        raise di_store.CorruptData(f"an item of text is damaged: {error}") from None
+
+
+def _column(plain: Any, shape: tuple[int, ...], values: Any) -> Array:
+    if plain is not None:
+        dtype, sizes = _kind(plain, shape)
+        if type(values) is not bytes or len(values) != dtype.itemsize * math.prod(sizes):
+            raise ValueError(f"its bytes are not {list(shape)} of {dtype}")
+        array: Array = np.ndarray(sizes, dtype, bytearray(values))
+        return array
+    if type(values) is not list or len(values) != math.prod(shape):
+        raise ValueError(f"its values are not {list(shape)} objects")
+    found: Array = np.empty(len(values), object)
+    found[:] = [_plain(each) for each in values]
+    return found.reshape(shape)
+
+
+def _kind(plain: Any, shape: Sequence[int]) -> Kind:
+    """Type and shape from their description."""
+    if any(type(size) is not int or size < 0 for size in shape):
+        raise ValueError(f"{shape} is no shape")
+    return dtypes.parse(plain), tuple(shape)
+
+
+def _digest(described: Any) -> int:
+    """The number of a form: of its description."""
+    return int.from_bytes(hashlib.blake2b(repr(described).encode(), digest_size=8).digest(), "little") or 1
 
 
 def _object_id(number: int) -> str:

@@ -17,7 +17,7 @@ _SPARE_ROWS = 64
 def as_array(value: Any) -> Array:
     """A value of a step as numpy array; text as a Python object."""
     found = value if isinstance(value, np.ndarray) else np.asarray(value)
-    return found.astype(object) if found.dtype.kind in "SU" else found
+    return found.astype(object) if found.dtype.kind in "SUT" else found
 
 
 class Column:

@@ -255,7 +255,10 @@ class ServedTable:
         first = int(numbers[0])
         if first == 0 or not (len(numbers) == 1 or bool((numbers == numbers[0]).all())):
             return None
-        return self._service.forms.find(first).many(items.values, len(numbers))
+        form = self._service.forms.find(first)
+        if items.values.size != len(numbers) * form.total:
+            raise di_store.CorruptData(f"an item has another number of bytes than its form, {form.total}")
+        return form.many(items.values, len(numbers))
 
     def items(self, batch: di_store.Batch) -> list[list[Array]]:
         """The columns of each item of a batch, as views."""

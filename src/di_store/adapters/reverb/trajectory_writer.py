@@ -9,7 +9,7 @@ import numpy as np
 
 from di_store.adapters.reverb import nest
 from di_store.adapters.reverb.errors import ReverbError
-from di_store.adapters.reverb.forms import OBJECTS, PICKLED, Array, Form, pickled
+from di_store.adapters.reverb.forms import OBJECTS, TEXTS, Array, Form, told
 from di_store.adapters.reverb.history import Column, ColumnHistory, TrajectoryColumn, as_array
 from di_store.adapters.reverb.pending import Sender
 from di_store.adapters.reverb.reverb_types import TensorSpec
@@ -262,7 +262,7 @@ class Items:
         if known is _UNKNOWN:
             known = self._prepare(key, table, columns, validate)
         if known is None:
-            return {"form": np.uint64(PICKLED), "item": pickled([column.numpy() for column in columns])}
+            return {"form": np.uint64(TEXTS), "item": told([column.numpy() for column in columns])}
         form: Form = known[0]
         row: dict[str, Any] = known[1]
         self._fill(form, row, columns)

@@ -218,7 +218,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
             ValueError: another kind of file, or tensors of another shape. NotImplementedError: a csv file.
         """
         if path.endswith(".pt"):
-            data = torch.load(path, map_location="cpu")
+            data = torch.load(path, map_location="cpu", weights_only=True)
         elif path.endswith(".npz"):
             with np.load(path) as file:
                 data = {name: torch.from_numpy(file[name]) for name in file}
