@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "src/di_store"
 READERS = {
     "cloudpickle": {"load", "loads"},
     "dill": {"load", "loads"},
+    "hickle": {"load"},
     "joblib": {"load"},
     "marshal": {"load", "loads"},
     "pickle": {"load", "loads", "Unpickler"},

@@ -24,6 +24,7 @@ if not version("minari").startswith("0.5."):
         "pip install di-store[minari]"
     )
 
+from di_store.adapters.casts import cast
 from di_store.adapters.spaces import converter, mapped, original, specs, step_specs
 
 __all__ = ["read", "write"]
@@ -74,9 +75,9 @@ def read(
         for episode in dataset.iterate_episodes():
             steps = {
                 "action": acted(episode.actions),
-                "reward": np.asarray(episode.rewards, np.float32),
-                "terminated": np.asarray(episode.terminations, np.bool_),
-                "truncated": np.asarray(episode.truncations, np.bool_),
+                "reward": cast(episode.rewards, np.dtype(np.float32), "a reward"),
+                "terminated": cast(episode.terminations, np.dtype(np.bool_), "a termination"),
+                "truncated": cast(episode.truncations, np.dtype(np.bool_), "a truncation"),
             }
             if infos:
                 steps["info"] = _infos(episode, infos)

@@ -12,10 +12,12 @@ from cpprb.multiprocessing import try_start
 from cpprb.PyReplayBuffer import NstepBuffer
 
 import di_store
+from di_store.adapters.casts import cast
 from di_store.adapters.cpprb.columns import Array, Columns, Rows
 from di_store.adapters.cpprb.episode import Episode
 from di_store.adapters.cpprb.ring import Ring
 
+_FLOAT = np.dtype(np.float32)
 _BACKENDS = ("sharedctypes", "SharedMemory")
 
 
@@ -275,7 +277,7 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
 
     def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
         """As `ReplayBuffer.add`, with a priority for each transition; None: the largest one that was ever given."""
-        given = None if priorities is None else np.asarray(priorities, np.float32).reshape(-1)
+        given = None if priorities is None else cast(priorities, _FLOAT, "priorities").reshape(-1)
         self._enter()
         if self._nstep is None:
             rows = self._columns.rows(kwargs)

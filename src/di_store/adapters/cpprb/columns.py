@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 import di_store
+from di_store.adapters.casts import cast
 
 Array = npt.NDArray[Any]
 Rows = dict[str, Array]
@@ -62,9 +63,10 @@ class Columns:
 
         Raises:
             KeyError: a value is missing. ValueError: a value's shape does not fit, or the values differ in n.
+            di_store.SchemaMismatch: a value lies outside the range of its type.
         """
         rows = {
-            name: np.asarray(values[name], kind).reshape(-1, *self.shapes[name]) for name, kind in self.types.items()
+            name: cast(values[name], kind, name).reshape(-1, *self.shapes[name]) for name, kind in self.types.items()
         }
         if len({len(each) for each in rows.values()}) != 1:
             counts = ", ".join(f"{name} {len(each)}" for name, each in rows.items())

@@ -195,8 +195,9 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     def load_data(self, file_name: str) -> None:
         """Replace all items by those of a file, which may be from `DequeBuffer`."""
-        items, _, meta_index = hickle.load(file_name)
-        self._fill(items, meta_index)
+        loaded = DequeBuffer(size=self.size)
+        loaded.load_data(file_name)  # DI-engine's own code reads the pickles in it
+        self._fill(loaded.storage, loaded.meta_index)
 
     def _items(self) -> list[Any]:
         with self._rows.lock:

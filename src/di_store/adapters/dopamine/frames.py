@@ -10,6 +10,7 @@ import numpy as np
 from dopamine.jax.replay_memory.elements import ReplayElement
 
 import di_store
+from di_store.adapters.casts import cast
 from di_store.adapters.dopamine.values import Array, Values
 from di_store.adapters.rows import Rows
 
@@ -99,6 +100,8 @@ class Frames:
                 f"an observation is {kind}{list(observation.shape)}, and the first one was "
                 f"{self._dtype}{list(self._shape)}"
             )
+        if kind != self._dtype:
+            cast(observation, self._dtype, "an observation")
 
     def _begin(self, first: Array) -> None:
         if first.dtype.kind not in "biufc" or 0 in first.shape:

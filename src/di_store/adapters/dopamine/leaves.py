@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 import di_store
+from di_store.adapters.casts import cast
 from di_store.adapters.dopamine.values import Array, Values
 from di_store.adapters.rows import Rows
 
@@ -57,6 +58,7 @@ class Leaves:
                     f"the accumulator made an element with an array {array.dtype}{list(array.shape)}, which was "
                     f"{np.dtype(spec.dtype)}{list(spec.shape)} in the first one"
                 )
+            cast(array, np.dtype(spec.dtype), "an array of an element")
         if self._rows is not None:
             staged, part = self._rows.place(slot, 1)
             for name in self._specs:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import re
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from tensordict.utils import is_non_tensor
 from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unflatten
 
 import di_store
+from di_store.adapters.casts import cast
 from di_store.adapters.rows import Array
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
@@ -31,6 +33,22 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16}
 SLOT = "slot"
 tensor_dict = getattr(TensorDict, "_new_unsafe", TensorDict)
 """TensorDict without checks of each tensor, which take most of a small batch's time; with them where it lacks that."""
+
+
+def cast_tensor(tensor: Any, dtype: torch.dtype, what: str) -> Any:
+    """A tensor as another type.
+
+    Raises:
+        di_store.SchemaMismatch: it has a value that the type cannot hold.
+    """
+    if tensor.dtype in _DTYPES and dtype in _DTYPES:
+        return torch.from_numpy(cast(tensor.detach().resolve_conj().resolve_neg().cpu().numpy(), _DTYPES[dtype], what))
+    found = tensor.to(dtype)
+    if not (torch.isfinite(found.float()) | ~torch.isfinite(tensor.double())).all():
+        raise di_store.SchemaMismatch(
+            f"{what} is {dtype}, and was given a value beyond its range", remedy="scale it, or store a wider type"
+        )
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,7 +77,7 @@ class Leaf:
     def array(self, tensor: Any, lead: tuple[int, ...]) -> Array:
         """A tensor ``[*lead, *shape]``, or one that broadcasts to it, as the array of its column, ``[n, *shape]``."""
         if tensor.dtype is not self.dtype:
-            tensor = tensor.to(self.dtype)
+            tensor = cast_tensor(tensor, self.dtype, "/".join(self.path) or "the tensor")
         if tensor.shape != (*lead, *self.shape):
             tensor = self._expanded(tensor, lead)
         if len(lead) != 1:
@@ -141,6 +159,7 @@ class Form:
         leaves: all tensors of a row.
         root: of TensorDicts; None: rows are trees of other containers, or tensors.
         inner: the storage's axes behind the first one.
+        width: rows of one step along the first axis.
 
     Raises:
         TypeError: something that is no tensor with values of one size in memory.
@@ -148,7 +167,7 @@ class Form:
 
     def __init__(self, rows: Any, lead: int, inner: tuple[int, ...]) -> None:
         self.leaves: list[Leaf] = []
-        self.inner = inner
+        self.inner, self.width = inner, math.prod(inner)
         self.root: Node | None = None
         self._tree: Any = None
         if is_tensor_collection(rows):

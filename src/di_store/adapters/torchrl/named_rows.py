@@ -51,8 +51,14 @@ class NamedRows:
             table = self.store.table(self.name)
         except di_store.TableNotFound:
             return False
-        self._use(self.store.get(self._form_id()), table)
+        self._use(self._declared_form(), table)
         return True
+
+    def _declared_form(self) -> Form:
+        form = self.store.get(self._form_id())
+        if not isinstance(form, Form):
+            raise di_store.CorruptData(f"the object that describes the rows of table {self.name!r} is none of ours")
+        return form
 
     @property
     def rows(self) -> SlotRows:
@@ -83,7 +89,7 @@ class NamedRows:
         try:
             self.store.put(form, id=self._form_id())
         except di_store.ObjectExists:
-            form = self.store.get(self._form_id())
+            form = self._declared_form()
         options: dict[str, Any] = {"seed": torch.initial_seed() % 2**63 if self._seed is None else self._seed}
         if self.sampler is not None:
             options["sampler"] = self.sampler
@@ -93,8 +99,7 @@ class NamedRows:
         return hashlib.sha1(f"torchrl/{self.name}".encode()).hexdigest()
 
     def _slots(self, form: Form) -> int:
-        each = math.prod(form.inner)
-        return -(-self.size // each) * each
+        return -(-self.size // form.width) * form.width
 
     def _use(self, form: Form, table: di_store.Table) -> None:
         self._stored = [(number, leaf) for number, leaf in enumerate(form.leaves) if leaf.column]
@@ -102,8 +107,8 @@ class NamedRows:
         self._form, self.size = form, self._slots(form)
         self._rows = SlotRows(table, self.size)
 
-    def write(self, slots: Array, lead: tuple[int, ...], data: Any) -> None:
-        """Write rows ``[*lead, …]`` to slots int[n].
+    def write(self, slots: Array, lead: tuple[int, ...], data: Any, turn: bool) -> None:
+        """Write rows ``[*lead, …]`` to slots int[n]; `turn`: the ring goes on behind them.
 
         Rows keep what `data` lacks. What the first rows lacked is left out.
         """
@@ -114,7 +119,7 @@ class NamedRows:
         if len(columns) < len(self._stored):
             missing = [leaf.column for _, leaf in self._stored if leaf.column not in columns]
             columns |= self.rows.read(slots, row_columns(missing))
-        self.rows.write(slots, columns)
+        self.rows.write(slots, columns, turn)
 
     def read(self, slots: Array, lead: tuple[int, ...]) -> Any:
         """Rows of slots int[n], with the leading axes `lead`."""
@@ -150,10 +155,11 @@ class NamedRows:
 
     def first(self) -> int:
         """The slot of the oldest row, where the ring begins."""
-        if not len(self):
-            return 0
-        table = self.rows.table
-        return int(table.peek(table.keys(0, 1), columns=("row/slot",)).data["row"]["slot"][0])
+        return self.rows.next_slot() if len(self) == self.size else 0
+
+    def cursor(self) -> int | None:
+        """Where the ring goes on, along the first axis; None: nothing was written yet."""
+        return self.rows.next_slot() // self.form.width if self.declared else None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_rows": None, "_form": None}

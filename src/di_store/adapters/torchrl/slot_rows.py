@@ -9,6 +9,8 @@ Which item a slot holds is known to each process for itself (`SlotRows.keys`), a
 * Out of turn (rows that are changed in place): the table gets room for a second row of every slot. A new row is
   inserted first, then the old one deleted, so that readers always find one. Memory is freed in blocks of rows that were
   written together, so from time to time all rows are written again in order.
+* Where the ring goes on, is told by the table: after the slot of the newest row that was written in turn. A row that is
+  changed in place is marked, its slot s is written as ~s, unless it was that newest one.
 
 Those who write must take turns, as TorchRL's buffers do by their lock; those who read need not.
 """
@@ -42,14 +44,17 @@ class SlotRows:
 
     Attributes:
         keys: uint64[slots]: the item that each slot held when this process looked last.
+        expected: where rows can be inserted in turn, for a caller that has just asked; None: `write` looks itself.
     """
 
     def __init__(self, table: di_store.Table, slots: int) -> None:
         self.table, self.slots = table, slots
         self.keys = np.full(slots, _NO_KEY)
+        self.expected: int | None = None
         self._last: Array | None = None  # uint64[1]: the newest item that this process knows
         self._loose = False  # whether slots were written out of turn
         self._moved = 0  # rows that were written out of turn since all rows were in order
+        self._end = (_NO_KEY, 0, -1)  # where the ring goes on, as `next_slot` last saw it: key, slot and inserts
         self._ring = np.arange(slots, dtype=np.int32)
         self._whole: dict[str, Array] = {}
         self._prioritized = isinstance(table.sampler, di_store.Prioritized)
@@ -59,21 +64,68 @@ class SlotRows:
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def write(self, slots: Array, columns: Mapping[str, Array]) -> None:
+    def write(self, slots: Array, columns: Mapping[str, Array], turn: bool) -> None:
         """Write rows.
 
         Args:
             slots: int[n]; of repeated ones the last counts.
             columns: of all columns, ``[n, …]``.
+            turn: whether the ring goes on behind the last of these rows; False: they are changed in place.
         """
         if len(slots) > self.slots:
             slots = slots[-self.slots :]
             columns = {name: value[-self.slots :] for name, value in columns.items()}
-        numbers = slots.astype(np.int32)
+        numbers = marks = slots.astype(np.int32)
+        if not turn:
+            newest = (self.next_slot() - 1) % self.slots
+            marks = np.where(numbers == newest, numbers, ~numbers)
         if self._in_turn(numbers):
-            self._insert(numbers, columns, None)
+            self._insert(numbers, marks, columns, None)
         else:
-            self._replace(numbers, columns)
+            self._replace(numbers, marks, columns)
+        if turn:
+            self._end = self.keys[numbers[-1]], (int(numbers[-1]) + 1) % self.slots, self._inserts()
+        elif self._loose:
+            self._end = *self._end[:2], self._inserts()
+
+    def next_slot(self) -> int:
+        """Where the ring goes on: the slot behind the row that was written last, by any process, but not in place."""
+        table, (key, slot, inserts) = self.table, self._end
+        if not (count := len(table)):
+            return 0
+        if self._loose or table.capacity != self.slots:
+            now = table.stats()["inserts"]
+            known = now == inserts
+        else:
+            now = -1
+            known = int(table.positions(np.array([key]))[0]) == count - 1
+        if not known:
+            if now < 0:
+                self.follow()
+            key, slot = self._look_for_end()
+            self._end = key, slot, now
+        return slot
+
+    def expect(self) -> None:
+        """Let the next write trust `next_slot`, which was just called, unless the newest row was changed in place."""
+        key, slot, inserts = self._end
+        if inserts < 0 and key == self.keys[slot - 1] and self._last is not None and key == self._last[0]:
+            self.expected = slot
+
+    def _inserts(self) -> int:
+        """How many rows were ever written, which tells whether others wrote some; -1: their places tell it."""
+        return int(self.table.stats()["inserts"]) if self._loose else -1
+
+    def _look_for_end(self) -> tuple[np.uint64, int]:
+        """Key of the newest row that was not changed in place, and the slot behind it."""
+        count = len(self.table)
+        for end in range(count, 0, -_AT_ONCE):
+            first = max(0, end - _AT_ONCE)
+            keys = self.table.keys(first, end - first)
+            marks = self.table.peek(keys, columns=(f"row/{SLOT}",)).data["row"][SLOT]
+            if len(found := np.flatnonzero(marks >= 0)):
+                return keys[found[-1]], (int(marks[found[-1]]) + 1) % self.slots
+        return _NO_KEY, count % self.slots
 
     def _in_turn(self, slots: Array) -> bool:
         """Whether a table that evicts its oldest rows evicts those of these slots."""
@@ -87,7 +139,7 @@ class SlotRows:
                 expected = np.concatenate((expected, self._ring[: count - len(expected)]))
             if not np.array_equal(slots, expected):
                 return False
-        if count == self.slots or not len(self.table):
+        if count == self.slots or first == self.expected or not len(self.table):
             return True
         if self._is_newest(first - 1):
             return True
@@ -99,36 +151,37 @@ class SlotRows:
         place = int(self.table.positions(self.keys[slot : slot + 1 or None])[0])
         return place == len(self.table) - 1
 
-    def _insert(self, slots: Array, columns: Mapping[str, Array], priority: Any) -> None:
-        keys = self.table.extend({"row": {**columns, SLOT: slots}}, priority=priority)
+    def _insert(self, slots: Array, marks: Array, columns: Mapping[str, Array], priority: Any) -> None:
+        keys = self.table.extend({"row": {**columns, SLOT: marks}}, priority=priority)
         self.keys[slots] = keys
         self._last = keys[-1:]
         for name, whole in self._whole.items():
             whole[slots] = columns[name]
 
-    def _replace(self, slots: Array, columns: Mapping[str, Array]) -> None:
+    def _replace(self, slots: Array, marks: Array, columns: Mapping[str, Array]) -> None:
         """Write rows out of turn."""
         last = np.unique(slots[::-1], return_index=True)[1]
         if len(last) < len(slots):
-            last = len(slots) - 1 - last[::-1]
-            slots, columns = slots[last], {name: value[last] for name, value in columns.items()}
+            last = np.sort(len(slots) - 1 - last)
+            slots, marks = slots[last], marks[last]
+            columns = {name: value[last] for name, value in columns.items()}
         if not self._loose or self.table.capacity == self.slots:
             self.table.resize(2 * self.slots + _AT_ONCE)
             self._loose = True
         for begin in range(0, len(slots), _AT_ONCE):
             part = slice(begin, begin + _AT_ONCE)
-            self._replace_some(slots[part], {name: value[part] for name, value in columns.items()})
+            self._replace_some(slots[part], marks[part], {name: value[part] for name, value in columns.items()})
         self._moved += len(slots)
         if self._moved >= max(self.slots // 2, _AT_ONCE):
             self._put_in_order()
 
-    def _replace_some(self, slots: Array, columns: Mapping[str, Array]) -> None:
+    def _replace_some(self, slots: Array, marks: Array, columns: Mapping[str, Array]) -> None:
         old, live, priorities = self._holders(slots)
         known = old != _NO_KEY
         if (known & ~live).any() or (slots[~known] < len(self.table)).any():
             self.follow()
             old, live, priorities = self._holders(slots)
-        self._insert(slots, columns, priorities if self._prioritized and live.all() else None)
+        self._insert(slots, marks, columns, priorities if self._prioritized and live.all() else None)
         if live.any():
             self.table.delete(old[live])
 
@@ -151,10 +204,13 @@ class SlotRows:
             if not batch.live.all():
                 continue
             rows = batch.data["row"]
-            slots = rows.pop(SLOT)
-            current = self.keys[slots] == keys
-            if current.all():
-                self._insert(slots, rows, batch.priorities if self._prioritized else None)
+            marks = rows.pop(SLOT)
+            slots = _slots_of(marks)
+            current = np.flatnonzero(self.keys[slots] == keys)  # others were left by a process that was killed
+            if len(current):
+                columns = {name: value[current] for name, value in rows.items()}
+                priorities = batch.priorities[current] if self._prioritized else None
+                self._insert(slots[current], marks[current], columns, priorities)
             self.table.delete(keys)
 
     def clear(self) -> None:
@@ -229,7 +285,7 @@ class SlotRows:
     def draw(self, count: int, columns: list[str]) -> tuple[Array, di_store.Batch]:
         """A batch of the table's sampler: its slots int[count], and the batch."""
         batch = self.table.sample(count, columns=[*columns, f"row/{SLOT}"])
-        slots: Array = batch.data["row"].pop(SLOT)
+        slots = _slots_of(batch.data["row"].pop(SLOT))
         self.keys[slots] = batch.keys
         return slots, batch
 
@@ -245,7 +301,7 @@ class SlotRows:
             if not live.any():
                 continue
             rows = batch.data["row"]
-            slots = rows[SLOT][live]
+            slots = _slots_of(rows[SLOT][live])
             self.keys[slots] = keys[live]
             for name, whole in self._whole.items():
                 whole[slots] = rows[name][live]
@@ -270,6 +326,12 @@ class SlotRows:
                 continue
             yield keys
             self._last = keys[-1:]
+
+
+def _slots_of(marks: Array) -> Array:
+    """Slots from what the table has in their place."""
+    slots: Array = marks ^ (marks >> 31)
+    return slots
 
 
 def create_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import math
 from pathlib import Path
@@ -18,6 +19,7 @@ from torchrl.data.replay_buffers import Storage as AnyStorage
 import di_store
 from di_store.adapters.torchrl.named_rows import NamedRows
 from di_store.adapters.torchrl.view import Access, View
+from di_store.adapters.torchrl.writers import continuing
 
 _TURN = "di_store.json"
 _AT_ONCE = 4_096
@@ -133,13 +135,19 @@ class Storage(TensorStorage):  # type: ignore[misc]
             self._numbers()
         if self.ndim == 1 and type(cursor) is torch.Tensor and cursor.ndim == 1 and cursor.dtype is torch.int64:
             slots = cursor.numpy() if cursor.device.type == "cpu" else cursor.cpu().numpy()
-            self.named.write(slots, (len(slots),), data)
+            self.named.write(slots, (len(slots),), data, set_cursor)
         else:
-            self._put(self._numbers()[_torch_index(cursor)], data)
+            self._put(self._numbers()[_torch_index(cursor)], data, set_cursor)
         self._bump_mutation_revision()
 
-    def _put(self, slots: Any, data: Any) -> None:
-        self.named.write(slots.reshape(-1).numpy(), tuple(slots.shape), data)
+    def _put(self, slots: Any, data: Any, turn: bool = False) -> None:
+        self.named.write(slots.reshape(-1).numpy(), tuple(slots.shape), data, turn)
+
+    def attach(self, buffer: Any) -> None:
+        """As TorchRL's. A buffer's writer goes on where the storage's rows end, whoever wrote them."""
+        super().attach(buffer)
+        if hasattr(buffer, "_init_writer"):
+            buffer._init_writer = functools.partial(continuing, self, buffer._init_writer)
 
     def _empty(self) -> None:
         if self.named.declared:
@@ -182,21 +190,16 @@ class Storage(TensorStorage):  # type: ignore[misc]
         """All rows, as TorchRL's storages keep them; None: nothing was written yet."""
         if not self.named.declared:
             return None
-        return self._held(every=True) if self.named.form.root is None else self._view((slice(None),), every=True)
+        return _held(self, every=True) if self.named.form.root is None else self._view((slice(None),), every=True)
 
     def flatten(self) -> Any:
         """A copy with one axis, as TorchRL's."""
         if self.ndim == 1:
             return self
-        held, axes = self._held(), (0, self.ndim - 1)
+        held, axes = _held(self), (0, self.ndim - 1)
         if is_tensor_collection(held):
             return TensorStorage(held.flatten(*axes))
         return TensorStorage(tree_map(lambda each: each.flatten(*axes), held))
-
-    def _held(self, every: bool = False) -> Any:
-        """All rows that were written, read at once; `every`: and zeros for the others."""
-        numbers = self._numbers() if every else self._numbers()[: self._len_along_dim0]
-        return self.named.read(numbers.reshape(-1).numpy(), tuple(numbers.shape))
 
     # -- rows that are changed only if they are still there -----------------------------------------------------
 
@@ -222,7 +225,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """All rows, as TorchRL's storages give them."""
-        held: Any = self._held(every=True) if self.initialized else {}
+        held: Any = _held(self, every=True) if self.initialized else {}
         if is_tensor_collection(held):
             held = held.state_dict()
         elif not isinstance(held, torch.Tensor) and held != {}:
@@ -238,7 +241,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
             held = TensorDict().load_state_dict(copy.copy(held), strict=False) if held else None
         if is_tensor_collection(held):
             held.batch_size = next(iter(held.values(True, True))).shape[: self.ndim]
-        self._take_over(held, state_dict["_len"], state_dict.get("first", 0))
+        _take_over(self, held, state_dict["_len"], state_dict.get("first", 0))
 
     def dumps(self, path: Any) -> None:
         """Write all rows to a folder by the checkpointer, as TorchRL's."""
@@ -254,22 +257,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         self.checkpointer.loads(ordinary, path)
         turn = Path(path) / _TURN
         first = json.loads(turn.read_text())["first"] if turn.exists() else 0
-        self._take_over(ordinary._storage, ordinary._len, first)
-
-    def _take_over(self, held: Any, count: int, first: int) -> None:
-        """Write these rows, the oldest first, in place of those that are there."""
-        self._empty()  # counts as the one change that this is
-        if held is None or not count:
-            return
-        if not self.named.declared:
-            self.named.declare(held, self.ndim, _lead_of(held, self.ndim)[1:])
-        numbers = self._numbers()
-        each = numbers[0].numel()
-        length = -(-count // each)
-        for part in (range(first // each, length), range(first // each)):
-            for begin in range(part.start, part.stop, _AT_ONCE):
-                piece = slice(begin, min(begin + _AT_ONCE, part.stop))
-                self._put(numbers[piece], _cut(held, piece))
+        _take_over(self, ordinary._storage, ordinary._len, first)
 
     def __getstate__(self) -> dict[str, Any]:
         """The names of store and table."""
@@ -283,6 +271,30 @@ class Storage(TensorStorage):  # type: ignore[misc]
             f"{type(self).__name__}(len={len(self)}, max_size={self.max_size}, table {self.named.name!r} of store "
             f"{self.named.store.name!r}, rows of {parts or 'a kind that the first write decides'})"
         )
+
+
+def _held(storage: Storage, every: bool = False) -> Any:
+    """All rows that were written, read at once; `every`: and zeros for the others."""
+    numbers = storage._numbers()
+    if not every:
+        numbers = numbers[: -(-len(storage) // storage.named.form.width)]
+    return storage.named.read(numbers.reshape(-1).numpy(), tuple(numbers.shape))
+
+
+def _take_over(storage: Storage, held: Any, count: int, first: int) -> None:
+    """Write these rows, the oldest first, in place of those that are there."""
+    storage._empty()  # counts as the one change that this is
+    if held is None or not count:
+        return
+    if not storage.named.declared:
+        storage.named.declare(held, storage.ndim, _lead_of(held, storage.ndim)[1:])
+    numbers = storage._numbers()
+    each = numbers[0].numel()
+    length = -(-count // each)
+    for part in (range(first // each, length), range(first // each)):
+        for begin in range(part.start, part.stop, _AT_ONCE):
+            piece = slice(begin, min(begin + _AT_ONCE, part.stop))
+            storage._put(numbers[piece], _cut(held, piece), turn=True)
 
 
 def _view_of(storage: Storage, numbers: Any, first: bool) -> View:
@@ -307,7 +319,7 @@ def _copy(storage: Storage) -> LazyTensorStorage:
     """An ordinary storage with these rows."""
     ordinary = LazyTensorStorage(storage.max_size, ndim=storage.ndim)
     if storage.initialized:
-        ordinary._storage = storage._held(every=True)
+        ordinary._storage = _held(storage, every=True)
         ordinary.initialized = True
         ordinary._len = len(storage)
     ordinary._last_cursor = storage._last_cursor

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
-from di_store.adapters.torchrl.forms import Node, tensor_dict
+from di_store.adapters.torchrl.forms import Node, cast_tensor, tensor_dict
 
 Read = Callable[[int], Any]
 
@@ -75,7 +75,7 @@ class View(TensorDict):  # type: ignore[misc]
         """As TensorDict's: set one key of some rows."""
         old = self.get(key)
         changed = old[index].clone()
-        changed.copy_(torch.as_tensor(value, dtype=old.dtype))
+        changed.copy_(cast_tensor(torch.as_tensor(value), old.dtype, str(key)))
         self._put(key, changed, index)
         return self
 

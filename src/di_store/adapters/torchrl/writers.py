@@ -1,0 +1,97 @@
+"""TorchRL's writers on a storage that holds rows already: they go on where these end.
+
+A writer of TorchRL's counts from 0 in each new buffer. After a restart, or beside another buffer of the same storage,
+it overwrites the newest rows. The writers here ask the storage instead.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torchrl.data.replay_buffers.utils import _reduce
+from torchrl.data.replay_buffers.writers import (
+    RoundRobinWriter,
+    TensorDictMaxValueWriter,
+    TensorDictRoundRobinWriter,
+    Writer,
+)
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _written(writer: Any, write: Callable[[Any], Any], data: Any) -> Any:
+    """Write rows where the ring goes on, which the storage needs not look up a second time."""
+    storage = writer._storage
+    cursor = storage.named.cursor()
+    if cursor is None:
+        return write(data)
+    writer._cursor = cursor
+    rows = storage.named.rows
+    rows.expect()
+    try:
+        return write(data)
+    finally:
+        rows.expected = None
+
+
+class _Ring(RoundRobinWriter):  # type: ignore[misc]
+    """TorchRL's `RoundRobinWriter`."""
+
+    def add(self, data: Any) -> Any:
+        """As TorchRL's."""
+        return _written(self, super().add, data)
+
+    def extend(self, data: Any) -> Any:
+        """As TorchRL's."""
+        return _written(self, super().extend, data)
+
+
+class _TensorDictRing(TensorDictRoundRobinWriter):  # type: ignore[misc]
+    """TorchRL's `TensorDictRoundRobinWriter`."""
+
+    def add(self, data: Any) -> Any:
+        """As TorchRL's."""
+        return _written(self, super().add, data)
+
+    def extend(self, data: Any) -> Any:
+        """As TorchRL's."""
+        return _written(self, super().extend, data)
+
+
+class _MaxValue(TensorDictMaxValueWriter):  # type: ignore[misc]
+    """TorchRL's `TensorDictMaxValueWriter`, which knows the values of the rows that are there already."""
+
+    _current_top_values: list[tuple[float, int]]
+
+    def register_storage(self, storage: Any) -> None:
+        """As TorchRL's."""
+        super().register_storage(storage)
+        count = len(storage)
+        if not count or self._current_top_values:
+            return
+        values = storage[:].get(self._rank_key).reshape(count, -1)
+        ranks = values[:, 0] if values.shape[1] == 1 else _reduce(values, self._reduction, dim=1)
+        self._current_top_values = list(zip(ranks.tolist(), range(count), strict=True))
+        heapq.heapify(self._current_top_values)
+        self._cursor = count % storage.max_size
+
+
+_KINDS = {
+    RoundRobinWriter: _Ring,
+    TensorDictRoundRobinWriter: _TensorDictRing,
+    TensorDictMaxValueWriter: _MaxValue,
+}
+
+
+def continuing(storage: Any, writer: Any) -> Writer:
+    """The writer of a buffer of `storage`, as the buffer's argument `writer` gives it, which asks the storage.
+
+    A ring's writer of a class of the user's own learns once where the ring goes on.
+    """
+    made = RoundRobinWriter() if writer is None else writer if isinstance(writer, Writer) else writer()
+    made.__class__ = _KINDS.get(type(made), type(made))
+    if isinstance(made, RoundRobinWriter) and (cursor := storage.named.cursor()) is not None:
+        made._cursor = cursor
+    return made
