@@ -1,5 +1,5 @@
-# All commands of this repository. Every target installs or builds what it needs: virtual environment, clang, module.
-# Needs python3 (3.11 or later) with headers, g++ 12 or later, make, openssl, etcd, and a way to PyPI (and apt, for clang).
+# All commands of this repository. Every target gets or builds what it needs, with a way to PyPI and, for the programs
+# of tools/programs.sh, to Debian's or Ubuntu's packages.
 
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
@@ -14,6 +14,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 # The tests start thousands of interpreters: none should compile again what it imports.
 unexport PYTHONDONTWRITEBYTECODE
+# What tools/programs.sh has unpacked.
+export PATH := $(abspath $(VENV)/programs/bin):$(PATH)
 
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
@@ -25,11 +27,18 @@ help:  ## this list
 
 # -- environments ---------------------------------------------------------------------------------------------------
 
-$(STAMP)-venv: tools/need_python.sh
-	tools/need_python.sh $(PYTHON)
-	$(PYTHON) -m venv $(VENV)
+$(STAMP)-venv: tools/programs.sh
+	tools/programs.sh build $(PYTHON)
+	if $(PYTHON) -c 'import ensurepip' 2>/dev/null; then $(PYTHON) -m venv $(VENV); else \
+	    $(PYTHON) -m venv --without-pip $(VENV); \
+	    for wheel in $(VENV)/programs/usr/share/python-wheels/pip-*.whl; do $(BIN)/python $$wheel/pip install -q --no-index $$wheel; done; \
+	fi
 	$(PIP) install -q --upgrade pip
 	touch $@
+
+.PHONY: programs
+programs:
+	@tools/programs.sh test $(PYTHON)
 
 # The tools to build and check; a small download.
 $(STAMP)-build: $(STAMP)-venv pyproject.toml constraints.txt tools/requires.py
@@ -69,7 +78,7 @@ $(RELEASE)/.stamp: $(STAMP)-source CMakeLists.txt $(SOURCES)
 demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors and a learner train on CartPole through a store: 60 s, then a chart (ARGS="--env ALE/Qbert-v5")
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store demo $(ARGS)
 
-test: $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
+test: programs $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
 	DI_STORE_TEST_SCALE=small $(PYTEST) -n $$(( $(JOBS) + 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 adapters: build  ## tests of each adapter with the versions of requirements/<name>.txt (ADAPTER=sb3: one)
@@ -78,16 +87,16 @@ adapters: build  ## tests of each adapter with the versions of requirements/<nam
 wheels:  ## wheels of CPython 3.10 to 3.14, x86-64 and aarch64, into build/wheels/dist (PYTHONS="python3.11" ARCHES=x86_64)
 	tools/wheels.sh
 
-soak: $(STAMP)-test build  ## hard use of one store for 30 minutes, then calls with odd arguments for as long (DI_STORE_SOAK_SECONDS=600 for less)
+soak: programs $(STAMP)-test build  ## hard use of one store for 30 minutes, then calls with odd arguments for as long (DI_STORE_SOAK_SECONDS=600 for less)
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 -s tests/soak $(ARGS)
 
-full: $(STAMP)-test build  ## all tests with full counts, and the long ones: hours (ARGS="tests/crash/test_kills.py")
+full: programs $(STAMP)-test build  ## all tests with full counts, and the long ones: hours (ARGS="tests/crash/test_kills.py")
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
 
-dropped: $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/test_table.py")
+dropped: programs $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/test_table.py")
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) --timeout 1200 -o faulthandler_timeout=1260 -n $(JOBS) --dist loadfile $(ARGS)
 
-far: $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted)
+far: programs $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted)
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_FAR=$(FAR) DI_STORE_WINDOW=1 $(PYTEST) --timeout 300 -n $(JOBS) --dist loadfile $$(PYTHONPATH=tests $(BIN)/python -m cluster.conformance) $(ARGS)
 
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy: a test must fail (ARGS="kills", see docs/testing.md)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from programs import need
+
 
 class Authority:
     """Makes certificates in a folder, with the command `openssl`."""
 
     def __init__(self, folder: Path) -> None:
+        need("openssl")
         self._folder = folder
         self._run("req", "-x509", *_NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
         self.path = str(folder / "ca.pem")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pains import status, until
+from programs import need
 
 import di_store
 from di_store import cluster
@@ -191,6 +192,7 @@ class Etcd:
     """Members of a real etcd cluster on this machine."""
 
     def __init__(self, folder: Path, count: int) -> None:
+        need("etcd")
         ports = free_ports(2 * count)
         clients, peers = ports[:count], ports[count:]
         every = ",".join(f"m{at}=http://127.0.0.1:{port}" for at, port in enumerate(peers))

@@ -1,0 +1,92 @@
+"""tools/programs.sh: what `make demo` and `make test` need besides Python's packages, and what they say without it.
+
+Whether it gets all of that on a new machine is for tools/clean_root.sh, which needs root and a mirror.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from programs import need
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPT = ROOT / "tools" / "programs.sh"
+BASICS = ("bash", "dirname", "mkdir", "flock", "sort", "xargs", "id", "mktemp", "rm", "echo", "make")
+
+
+def run(
+    folder: Path, what: str, *present: str, python: str = sys.executable, **others: str
+) -> subprocess.CompletedProcess[str]:
+    """The script in a tree of its own, on a machine that has these programs alone, and no apt-get."""
+    programs, tools = folder / "bin", folder / "tree" / "tools"
+    programs.mkdir()
+    tools.mkdir(parents=True)
+    for name in (*BASICS, *present):
+        found = shutil.which(name)
+        assert found is not None, name
+        (programs / name).symlink_to(found)
+    for name, text in others.items():
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    shutil.copy(SCRIPT, tools)
+    environment = {key: value for key, value in os.environ.items() if key != "CXX"} | {"PATH": str(programs)}
+    words = [str(programs / "bash"), str(tools / SCRIPT.name), what, python]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+
+
+COMPILER = "#!/bin/bash\necho 12\n"
+
+
+@pytest.mark.parametrize("what", ["build", "test"])
+@pytest.mark.parametrize("text", [None, COMPILER.replace("12", "11")])
+def test_a_build_needs_a_compiler(tmp_path: Path, what: str, text: str | None) -> None:
+    done = run(tmp_path, what, **({} if text is None else {"g++": text}))
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("apt-get install g++"), line
+
+
+def test_a_build_needs_python(tmp_path: Path) -> None:
+    done = run(tmp_path, "build", python="no-python", **{"g++": COMPILER})
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert line.endswith("apt-get install python3 python3-dev python3-venv"), line
+
+
+def test_nothing_is_said_when_all_is_there(tmp_path: Path) -> None:
+    done = run(tmp_path, "build", **{"g++": COMPILER})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_tests_can_do_without(tmp_path: Path) -> None:
+    """What only tests need is named, and does not stop them."""
+    done = run(tmp_path, "test", **{"g++": COMPILER})
+    assert done.returncode == 0
+    assert [line.rpartition(" ")[2] for line in done.stderr.splitlines()] == ["openssl", "etcd-server"]
+
+
+@pytest.mark.parametrize("target", ["test", "demo"])
+def test_it_comes_before_anything_is_built(tmp_path: Path, target: str) -> None:
+    """In a tree where nothing has been built."""
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    shutil.copytree(ROOT / "tools", tmp_path / "tools")
+    for name in ("pyproject.toml", "constraints.txt", "CMakeLists.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    made = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert made.stdout.startswith("tools/programs.sh "), made.stdout
+
+
+def test_a_test_without_its_program_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And fails where all of them must be there."""
+    need("make")
+    monkeypatch.delenv("CI", raising=False)
+    with pytest.raises(pytest.skip.Exception, match="no-such-program"):
+        need("no-such-program")
+    monkeypatch.setenv("CI", "true")
+    with pytest.raises(pytest.fail.Exception, match="no-such-program"):
+        need("no-such-program")
