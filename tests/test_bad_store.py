@@ -185,6 +185,31 @@ def strangers_folder() -> Iterator[str]:
     shutil.rmtree(folder, ignore_errors=True)
 
 
+UMASK = """
+import os, sys, di_store
+if os.geteuid() == 0:
+    os.setgroups([]); os.setgid(int(sys.argv[1])); os.setuid(int(sys.argv[1]))
+os.umask(int(sys.argv[2], 8))
+with di_store.open("x", memory="16MiB", disk=sys.argv[3], disk_capacity="64MiB") as store:
+    store.put(1, durability="disk")
+"""
+
+
+def test_a_umask_of_the_first_process_shuts_nobody_out(strangers_folder: str) -> None:
+    """Nor does it the process itself: folders are made for their owner whatever the umask takes."""
+    environment = {**os.environ, "DI_STORE_DIR": strangers_folder + "/locks"}
+    for umask in ("0177", "0022"):
+        command = [sys.executable, "-c", UMASK, str(STRANGER_UID), umask, strangers_folder + "/disk"]
+        done = subprocess.run(command, timeout=120, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+    os.rmdir(strangers_folder + "/locks")
+    os.mkdir(strangers_folder + "/locks", mode=0o000)  # of one that was killed before it had changed the mode
+    if os.geteuid() == 0:
+        os.chown(strangers_folder + "/locks", STRANGER_UID, STRANGER_UID)
+    done = subprocess.run(command, timeout=120, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def look(name: str, uid: int, folder: str) -> list[str]:
     """What a process of user `uid` (0: of ours) finds of a store: how often it is listed, and two errors."""
     command = [sys.executable, "-c", LOOK, name, str(uid)]

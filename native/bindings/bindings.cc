@@ -300,4 +300,5 @@ NB_MODULE(_core, module) {
   di::py::bind_pieces(module);
   di::py::bind_messages(module);
   di::py::bind_snapshot(module);
+  di::py::bind_folders(module);
 }

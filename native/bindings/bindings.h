@@ -137,6 +137,7 @@ void bind_turn(nb::module_& module);
 void bind_pieces(nb::module_& module);
 void bind_messages(nb::module_& module);
 void bind_snapshot(nb::module_& module);
+void bind_folders(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
 void bind_sessions(nb::class_<Arena>& type);                      // marks of remote writers' sessions
 #ifdef DI_FAULTS

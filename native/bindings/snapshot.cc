@@ -361,11 +361,12 @@ void bind_restoring(nb::module_& module) {
           nb::arg("table"), nb::arg("index"), nb::arg("generation"), nb::arg("pack_rows"), nb::arg("packed_anew"))
       .def(
           "link_files",
-          [](Restore& self, const Restore::FilePages& files, const Restore::FilePages& loaded, Deadline deadline) {
+          [](Restore& self, const Restore::FilePages& files, const Restore::FilePages& loaded, bool own,
+             Deadline deadline) {
             const MaybeRelease release(true);
-            self.link_files(files, loaded, deadline);
+            self.link_files(files, loaded, own, deadline);
           },
-          nb::arg("files"), nb::arg("loaded"), nb::arg("timeout"))
+          nb::arg("files"), nb::arg("loaded"), nb::arg("own"), nb::arg("timeout"))
       .def(
           "add_chunk",
           [](Restore& self, SavedFile& file, u32 page, SavedFile* stored, u32 body_page, u32 layout, u32 rows,

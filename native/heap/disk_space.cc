@@ -126,11 +126,12 @@ void DiskSpace::seal(u32 number, bool failed_link) {
   settle(at);
 }
 
-u32 DiskSpace::take_link(u64 bytes, u64 filled, u32* file) {
+u32 DiskSpace::take_link(u64 bytes, u64 filled, bool own, u32* file) {
   TierHeader& tier = memory_.tier_header();
   u32 unused = 0;
   while (unused < high() && !is(tier.segment[unused], SegmentUse::kAbsent)) ++unused;
-  if (unused == kMaxSegments || tier.file_bytes.load() + bytes > tier.capacity.load()) return kNone;
+  // mutant: own-files-are-refused-for-want-of-room
+  if (unused == kMaxSegments || (!own && tier.file_bytes.load() + bytes > tier.capacity.load())) return kNone;
   *file = ++tier.next_file | kLinkedFile;
   add_file(unused, *file, bytes);
   begin(unused, SegmentUse::kOpen, static_cast<u32>(filled / kPageBytes));

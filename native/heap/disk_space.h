@@ -51,8 +51,9 @@ class DiskSpace {
   void add_fresh(u32 number, u64 bytes, u64 raw_bytes);  // a record that has just been written
   void remove(u32 number, u64 bytes, u64 raw_bytes);
   // A file of a checkpoint that gets a name in the folder, the number *file: `bytes` long, `filled` of them in records. As one
-  // that this process fills, until seal(). kNone: there is no room.
-  u32 take_link(u64 bytes, u64 filled, u32* file);
+  // that this process fills, until seal(). kNone: there is no room. One of the store's `own` folder is there already, and is
+  // taken also above the capacity; nothing is written then until what goes has given room.
+  u32 take_link(u64 bytes, u64 filled, bool own, u32* file);
   static constexpr u32 kMostEmpty = 4;  // segments kept to be used again
   // Of empty segments more than `keep`: one whose file is to be removed now, by its number. False: there is none. Killed after
   // it: the file stays until a store opens the folder again.

@@ -159,7 +159,10 @@ bool remove_object(Arena& arena, const Id& id, Deadline deadline) {
 }
 
 void sync_objects(Arena& arena, Deadline deadline) {
-  if (arena.tier() != nullptr) log_of(arena).sync_marks(deadline);
+  if (arena.tier() == nullptr) return;
+  arena.tier()->folder().require_in_place();
+  log_of(arena).require_files(deadline);
+  log_of(arena).sync_marks(deadline);
 }
 
 }  // namespace di

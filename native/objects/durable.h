@@ -24,6 +24,8 @@ void keep_objects(Arena& arena, std::span<const DurableDraft> drafts);
 i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 keep, u32 pin = kNone);
 // False: missing. The record of a durable one is marked first; sync_objects() has the mark on disk.
 bool remove_object(Arena& arena, const Id& id, Deadline deadline);
+// All that was durable before is on disk, where the next store of the folder finds it. Throws kStoreError: files, or the folder,
+// were removed or renamed.
 void sync_objects(Arena& arena, Deadline deadline);
 // Whoever begins a file of records, of durable objects or others, also looks after those that are full. Between two calls.
 void tidy_if_rolled(Arena& arena);

@@ -21,6 +21,8 @@ void CachedFile::close() {
   fd_ = -1;
 }
 
+bool CachedFile::is_at(const std::string& path) const { return os::is_at(fd_, path); }
+
 int CachedFile::preallocate(u64 bytes) {
   rlimit limit{};
   // Past RLIMIT_FSIZE the kernel does not only refuse, it kills with SIGXFSZ.

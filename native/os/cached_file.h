@@ -18,6 +18,7 @@ class CachedFile {
   int open(const std::string& path, FileAccess access);  // plain files only, no symbolic links; 0600, CLOEXEC
   void close();
   bool is_open() const { return fd_ >= 0; }
+  bool is_at(const std::string& path) const;  // false: it was removed or renamed since it was opened
   u64 bytes() const { return file_bytes(fd_); }
 
   int preallocate(u64 bytes);                           // blocks behind all of it, where the filesystem can do that

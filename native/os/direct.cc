@@ -254,7 +254,8 @@ Error file_error(const std::string& what, int number) {
     case EUCLEAN: return Error(Code::kStoreError, text + "; the disk fails: see the kernel's log (dmesg)").told();
     case ENOENT:
     case ESTALE:
-      return Error(Code::kStoreError, text + "; somebody has removed it, or its filesystem is no longer mounted")
+      return Error(Code::kStoreError,
+                   text + "; somebody has removed or renamed it, or its filesystem is no longer mounted")
           .told();
     default: return Error(Code::kStoreError, text + "; look whether the filesystem is mounted and sound").told();
   }

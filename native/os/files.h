@@ -46,6 +46,9 @@ int repeated(const char* point, Call call) {
 // Returns 0 or an errno.
 int open_plain_file(const std::string& path, int flags, int* fd);
 
+// Whether `path` names the file that is open here: it was neither removed nor renamed, nor a folder above it.
+bool is_at(int fd, const std::string& path);
+
 // A descriptor that is closed at the end of its scope.
 class ScopedFd {
  public:

@@ -55,8 +55,14 @@ int open_plain_file(const std::string& path, int flags, int* fd) {
 }
 
 // -------------------------------------------------------------------------------------------------------- folders
+int create_no_link(const std::string& path, int flags) {
+  return ::open(path.c_str(), flags | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666);
+}
+
 int make_folder(const std::string& path) {
-  return repeated("file.make_folder", [&] { return mkdir(path.c_str(), 0700); });
+  const int number = repeated("file.make_folder", [&] { return mkdir(path.c_str(), 0700); });
+  if (number != 0) return number;
+  return chmod(path.c_str(), 0700) == 0 ? 0 : errno;  // whatever the umask took
 }
 
 int remove_file(const std::string& path) {
@@ -145,9 +151,27 @@ int blocks_of(const std::string& path, u64* bytes) {
   return 0;
 }
 
+u64 bytes_of_files(const std::string& folder, std::set<u64>* seen) {
+  std::vector<std::string> names;
+  if (list_folder(folder, &names) != 0) return 0;
+  u64 bytes = 0;
+  for (const std::string& name : names) {
+    struct stat info{};
+    if (lstat((folder + "/" + name).c_str(), &info) != 0 || !S_ISREG(info.st_mode)) continue;
+    if (seen->insert(info.st_ino).second) bytes += static_cast<u64>(info.st_blocks) * 512;
+  }
+  return bytes;
+}
+
 u64 names_of(const std::string& path) {
   struct stat info{};
   return lstat(path.c_str(), &info) == 0 ? static_cast<u64>(info.st_nlink) : 0;
+}
+
+bool is_at(int fd, const std::string& path) {
+  struct stat open{}, named{};
+  return fstat(fd, &open) == 0 && lstat(path.c_str(), &named) == 0 && open.st_dev == named.st_dev &&
+         open.st_ino == named.st_ino;
 }
 
 bool is_folder(const std::string& path) {
@@ -254,6 +278,8 @@ int LockFile::open(const std::string& path) {
   if (const int number = refused("file.open_lock")) return number;
   return open_plain_file(path, O_RDWR | O_CREAT, &fd_);
 }
+
+bool LockFile::is_at(const std::string& path) const { return os::is_at(fd_, path); }
 
 void LockFile::close() {
   if (fd_ >= 0) ::close(fd_);

@@ -2,6 +2,7 @@
 // EINTR. Fault points: "file." and the name of the call.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,8 @@
 
 namespace di::os {
 
+// Opens for Python's open(): made if need be with permissions by the umask, no symbolic link, CLOEXEC. The descriptor, or -1 with errno set.
+int create_no_link(const std::string& path, int flags);
 int make_folder(const std::string& path);  // 0700; EEXIST. Its parent must be there
 int remove_file(const std::string& path);  // ENOENT when it is gone already
 int link_file(const std::string& from, const std::string& to);
@@ -20,6 +23,8 @@ int list_folder(const std::string& path, std::vector<std::string>* names);
 int read_small(const std::string& path, std::string* text, u64 most = 65536);  // EFBIG: it is longer
 int write_small(const std::string& folder, const std::string& name, const std::string& text);
 int blocks_of(const std::string& path, u64* bytes);  // that a file takes; EINVAL: no plain file
+// Of the plain files in a folder, but of those that were `seen`, by their numbers; 0: there is no such folder.
+u64 bytes_of_files(const std::string& folder, std::set<u64>* seen);
 u64 names_of(const std::string& path);     // how many names a file has (hard links); 0: it cannot be looked at
 bool is_folder(const std::string& path);   // follows symbolic links
 int may_write(const std::string& folder);  // whether this user may make files there: 0, EACCES, EROFS …
@@ -48,6 +53,7 @@ class LockFile {
   int open(const std::string& path);  // made if need be, unlocked
   void close();                       // does not unlock while children have it open
   bool is_open() const { return fd_ >= 0; }
+  bool is_at(const std::string& path) const;  // false: it was removed or renamed since it was opened
   // Without waiting: EWOULDBLOCK when others hold it. A lock of the other kind that is held already is let go first:
   // somebody may come in between, and after a failure none is held.
   int lock_exclusive();

@@ -337,6 +337,11 @@ bool make_runtime_folder(const std::string& folder) {
   if ((info.st_mode & 077) != 0) {
     refuse_folder(folder, "others may enter it; run chmod 700 " + folder);
   }
+  // Made under a umask that takes from its owner too: by this process, or by one that was killed before this line.
+  // mutant: a-umask-shuts-its-user-out
+  if ((info.st_mode & 0700) != 0700 && chmod(folder.c_str(), 0700) != 0 && errno != ENOENT) {
+    refuse_folder(folder, "its owner may not use it: " + errno_text(errno) + "; run chmod 700 " + folder);
+  }
   if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
     if (errno == ENOENT) return false;
     refuse_folder(folder, "this process may not write there: " + errno_text(errno));

@@ -21,12 +21,12 @@ bool same_parts(const PackPlan& a, const PackPlan& b) {
 
 }  // namespace
 
-u32 LinkedBodies::link_one(const SavedFile& file, Deadline deadline) {
+u32 LinkedBodies::link_one(const SavedFile& file, bool own, Deadline deadline) {
   const TierHeader& header = heap_.memory.tier_header();
   u32 entry = kNone, name = 0;
   {
     Heap::Guard guard(heap_, deadline);
-    entry = heap_.disk.take_link(file.bytes(), file.filled_bytes(), &name);
+    entry = heap_.disk.take_link(file.bytes(), file.filled_bytes(), own, &name);
   }
   if (entry == kNone) return kNone;
   DI_FAULT("restore.link_counted");
@@ -36,24 +36,25 @@ u32 LinkedBodies::link_one(const SavedFile& file, Deadline deadline) {
   return kNone;
 }
 
-void LinkedBodies::link(std::vector<Wanted> files, u64 beside, Deadline deadline) {
+void LinkedBodies::link(std::vector<Wanted> files, u64 beside, bool own, Deadline deadline) {
   const TierHeader& header = heap_.memory.tier_header();
   const auto dense = [](const Wanted& each) {
     return static_cast<double>(each.needed) / static_cast<double>(each.file->bytes());
   };
   std::sort(files.begin(), files.end(), [&](const Wanted& a, const Wanted& b) { return dense(a) > dense(b); });
   // Beside them: the rest, in files that do not get quite full, one that is being filled and one for copying forward.
-  const u64 own = 2 * segment_bytes(header.capacity.load());
-  u64 linked = header.file_bytes.load() + own, rest = beside;
+  const u64 working = 2 * segment_bytes(header.capacity.load());
+  u64 linked = header.file_bytes.load() + working, rest = beside;
   for (const Wanted& each : files) linked += each.file->bytes();
+  const auto saves = [](const Wanted& each) { return each.needed + each.needed / kSlackShare < each.file->bytes(); };
   // mutant: files-are-linked-until-the-disk-is-full
-  while (!files.empty() && linked + rest + rest / kSlackShare > header.capacity.load()) {
+  while (!own && !files.empty() && saves(files.back()) && linked + rest + rest / kSlackShare > header.capacity.load()) {
     linked -= files.back().file->bytes();
     rest += files.back().needed;
     files.pop_back();
   }
   for (const Wanted& each : files)
-    if (const u32 entry = link_one(*each.file, deadline); entry != kNone) entries_.emplace(each.file, entry);
+    if (const u32 entry = link_one(*each.file, own, deadline); entry != kNone) entries_.emplace(each.file, entry);
 }
 
 u32 LinkedBodies::entry_of(const SavedFile& file) const {

@@ -20,9 +20,10 @@ class LinkedBodies {
     const SavedFile* file = nullptr;
     u64 needed = 0;  // bytes of it
   };
-  // Links these files, if there is room for all, and `beside` bytes that are loaded. Else, the more of it is needed, the sooner a file is linked; what is needed of the
-  // others finds room beside those. None of another filesystem.
-  void link(std::vector<Wanted> files, u64 beside, Deadline deadline);
+  // Links these files, if there is room for all of them and for `beside` bytes that are loaded. Else those of which little is
+  // needed are left out: their rows are loaded, and take less room. None of another filesystem. Files of the store's `own`
+  // folder lie on the disk already, and what it was filled with comes back whatever fills it: all of them are linked.
+  void link(std::vector<Wanted> files, u64 beside, bool own, Deadline deadline);
   // What follows may run in several threads.
   u32 entry_of(
       const SavedFile& file) const;  // in the store's folder; kNone: it was not linked, and its rows are to be loaded
@@ -34,7 +35,7 @@ class LinkedBodies {
   void end(Deadline deadline);
 
  private:
-  u32 link_one(const SavedFile& file, Deadline deadline);
+  u32 link_one(const SavedFile& file, bool own, Deadline deadline);
 
   Heap& heap_;
   std::map<const SavedFile*, u32> entries_;

@@ -52,7 +52,7 @@ std::span<const u8> Restore::unpacked(SavedFile& file, const RecordHeader& recor
   return *room;
 }
 
-void Restore::link_files(const FilePages& files, const FilePages& loaded, Deadline deadline) {
+void Restore::link_files(const FilePages& files, const FilePages& loaded, bool own, Deadline deadline) {
   if (!arena_->tiered()) return;
   std::vector<LinkedBodies::Wanted> wanted;
   for (const auto& [file, pages] : files) {
@@ -65,7 +65,7 @@ void Restore::link_files(const FilePages& files, const FilePages& loaded, Deadli
   u64 beside = 0;
   for (const auto& [file, pages] : loaded)
     for (const u32 page : pages) beside += file->with_body_at(page).raw_bytes;
-  linked_.link(std::move(wanted), beside, deadline);
+  linked_.link(std::move(wanted), beside, own, deadline);
 }
 
 namespace {

@@ -28,9 +28,9 @@ class Restore {
   u32 add_layout(const std::string& bytes, Deadline deadline);  // as the meta block of a layout lies in a store
   void add_table(RestoredTable table) { tables_.push_back(std::move(table)); }
   // Files, and the pages of them at which bodies of chunks to come begin: the disk tier takes them as they are, where it can.
-  // `loaded`: bodies that are to lie there in another way.
+  // `loaded`: bodies that are to lie there in another way. `own`: the checkpoint lies in the store's own folder.
   using FilePages = std::vector<std::pair<SavedFile*, std::vector<u32>>>;
-  void link_files(const FilePages& files, const FilePages& loaded, Deadline deadline);
+  void link_files(const FilePages& files, const FilePages& loaded, bool own, Deadline deadline);
   // A chunk of `rows` rows for these tables, by their numbers here. Its head is the record at `page` of `file`; so is its body,
   // or it is the record of `stored` whose body begins at `body_page`. It stays on disk if `stored` was linked. Returns its
   // descriptor. May run in several threads, if each has `stored` for itself, or without it `file`.

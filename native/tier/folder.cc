@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <set>
 
 #include "os/direct.h"
 #include "tier/crc32c.h"
@@ -18,6 +19,8 @@ namespace {
 constexpr u64 kLeavingNs = 1'000'000'000, kLookNs = 5'000'000;
 
 constexpr const char* kEpochName = "epoch";
+constexpr const char* kCheckpointName = "manifest.json";  // of checkpoints (src/di_store/checkpoint/folder.py)
+constexpr const char* kDurableFolder = "durable";         // of durable tables (src/di_store/snapshot/durable.py)
 constexpr const char* kFormat = "di-store-tier";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why, const std::string& remedy) {
@@ -121,9 +124,26 @@ class OpenLock {
 
 }  // namespace
 
+// Before anything is written there. A folder without an epoch is new, unless something else lies in it.
+void TierFolder::refuse_others() const {
+  u64 bytes = 0;
+  const auto is_there = [&](const char* name) { return os::blocks_of(path_ + "/" + name, &bytes) != ENOENT; };
+  if (is_there(kEpochName)) return;
+  // mutant: checkpoints-become-folders-of-stores
+  if (is_there(kCheckpointName))
+    throw Error(Code::kStoreError, "the folder " + path_ + " holds a checkpoint, or another file " + kCheckpointName +
+                                       ", and disk= wants a folder of its own; choose another one")
+        .told();
+  if (!segments().empty() || !logs().empty())
+    throw Error(Code::kCorruptData, "the folder " + path_ + " holds segments but no file " + kEpochName +
+                                        ", which says whose they are; put it back, or move the segments away")
+        .told();
+}
+
 TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   prepare(path);
   TierFolder folder(path);
+  folder.refuse_others();
   OpenLock opening;
   folder.lock_open(&opening.file, deadline);
   int number = folder.alive_.open(folder.alive_path());
@@ -146,10 +166,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   folder.require(number);
   const bool known = folder.read_epoch();
   if (!known) {
-    if (!folder.segments().empty() || !folder.logs().empty())
-      throw Error(Code::kCorruptData, "the folder " + path + " holds segments but no file " + kEpochName +
-                                          ", which says whose they are; put it back, or move the segments away")
-          .told();
+    folder.refuse_others();
     os::random_bytes(folder.uuid_.data(), folder.uuid_.size());
   }
   DI_FAULT("folder.before_epoch");
@@ -204,17 +221,28 @@ void TierFolder::raise_epoch() {
 }
 
 // ------------------------------------------------------------------------------------------------------- segments
-u64 TierFolder::free_bytes() const {
+u64 TierFolder::room_in(const std::string& path) {
   os::Filesystem found;
-  if (const int number = os::filesystem_of(path_, &found))
-    throw os::file_error("the filesystem of " + path_ + " cannot be looked at", number);
-  return found.free_bytes;
+  if (const int number = os::filesystem_of(path, &found))
+    throw os::file_error("the filesystem of " + path + " cannot be looked at", number);
+  std::set<u64> seen;  // a segment has a second name beside the durable tables that need it
+  // mutant: own-files-are-taken-for-those-of-others
+  return found.free_bytes + os::bytes_of_files(path, &seen) + os::bytes_of_files(path + "/" + kDurableFolder, &seen);
+}
+
+void TierFolder::require_in_place() const {
+  // mutant: a-folder-that-was-renamed-is-synced
+  if (!alive_.is_open() || alive_.is_at(alive_path())) return;
+  throw Error(Code::kStoreError,
+              "the folder " + path_ +
+                  " of this store's files is not under its name any more, so "
+                  "nothing in it is durable: somebody has removed or renamed it, or its filesystem is no "
+                  "longer mounted; put it back, or save what is needed elsewhere (store.checkpoint)")
+      .told();
 }
 
 void TierFolder::check_space(u64 capacity) const {
-  u64 room = free_bytes();
-  for (const SegmentFile& file : segments()) room += file.bytes;
-  for (const SegmentFile& file : logs()) room += file.bytes;
+  const u64 room = room_in(path_);
   if (room < capacity)
     throw Error(Code::kStoreFull, "disk_capacity=" + std::to_string(capacity) + " does not fit: the filesystem of " +
                                       path_ + " has room for " + std::to_string(room) +

@@ -46,9 +46,13 @@ class TierFolder {
   u64 epoch() const { return epoch_; }        // 1 when it was first opened
   std::string segment_path(u32 number) const { return path_ + "/" + segment_name(number); }
 
-  u64 free_bytes() const;  // of the filesystem, that this user may take
-  // Throws kStoreFull, naming both numbers, when these and the segments that are there do not fit.
+  // Bytes that a store there may take: what is free for this user, and what files of the folder take. `path`: of the folder,
+  // or of the one in which it is to be made.
+  static u64 room_in(const std::string& path);
+  // Throws kStoreFull, naming both numbers, when so many bytes do not fit.
   void check_space(u64 capacity) const;
+  // Throws kStoreError when the folder was removed or renamed, so that what is written here is not found under its name.
+  void require_in_place() const;
   std::vector<SegmentFile> segments() const;  // by number
   std::vector<SegmentFile> logs() const;      // files of durable objects, by number
   void remove_segment(u32 number) const;      // nothing happens when it is gone
@@ -62,6 +66,7 @@ class TierFolder {
 
  private:
   explicit TierFolder(const std::string& path) : path_(path) {}
+  void refuse_others() const;  // kStoreError, kCorruptData: the folder holds something else
   void lock_open(os::LockFile* file, Deadline deadline) const;
   std::string alive_path() const { return path_ + "/alive.lock"; }
   void require(int locked) const;  // throws unless alive.lock could be locked

@@ -249,14 +249,17 @@ void ObjectLog::sync_some(Lock* lock) {
   }
   const u64 target = appended_;
   const std::shared_ptr<os::CachedFile> file = file_;
+  const u32 name = taken_.file;
   syncing_ = true;
   lock->unlock();
-  const int number = file->sync();
+  int number = file->sync();
+  // mutant: records-in-a-removed-file-are-durable
+  if (number == 0 && !file->is_at(path_of(name))) number = ENOENT;
   DI_FAULT("log.synced");
   lock->lock();
   syncing_ = false;
   if (number != 0) {
-    failed_.push_back({synced_, appended_, number});
+    failed_.push_back({synced_, appended_, name, number});
     synced_ = appended_;
     size_ = end_;  // the next record goes to another file
   } else {
@@ -270,7 +273,7 @@ void ObjectLog::sync(u64 ticket) {
   Lock lock(mutex_, std::adopt_lock);
   while (synced_ < ticket) sync_some(&lock);
   for (const Failed& failed : failed_)
-    if (ticket > failed.from && ticket <= failed.to) fail(taken_.file, "synced", failed.number);
+    if (ticket > failed.from && ticket <= failed.to) fail(failed.file, "synced", failed.number);
 }
 
 // ------------------------------------------------------------------------------------------------------------- deletions
@@ -286,6 +289,24 @@ void ObjectLog::mark(const LogPlace& place, u32 mark) {
   if (number != 0) fail(place.file, "written", number);
   dirty.store(kMarked);
   DI_FAULT("log.marked");
+}
+
+// Looks without the lock, which a stopped process may hold: it is taken for a file that seems to be missing. A log that goes
+// meanwhile, as nobody needs it, is none any more under the lock.
+void ObjectLog::require_files(Deadline deadline) {
+  const TierHeader& tier = heap_.memory.tier_header();
+  const u32 high = std::min(tier.segment_high.load(), kMaxSegments);
+  for (u32 number = 0; number < high; ++number) {
+    const SegmentEntry& at = tier.segment[number];
+    const SegmentUse use = static_cast<SegmentUse>(at.use.load());
+    if ((use != SegmentUse::kLog && use != SegmentUse::kSealedLog) || at.live.load() == 0) continue;
+    if (os::names_of(path_of(at.file)) != 0) continue;
+    Heap::Guard guard(heap_, deadline);
+    for (const DiskSpace::Log& log : heap_.disk.logs())
+      // mutant: objects-of-removed-files-are-durable
+      if (log.number == number && !log.passing && log.live != 0 && os::names_of(path_of(log.file)) == 0)
+        fail(log.file, "found, in which durable objects lie", ENOENT);
+  }
 }
 
 // Puts a word of its own, neither 0 nor kMarked, into `dirty` before it syncs the file, and clears that only: while another call

@@ -52,6 +52,8 @@ class ObjectLog {
   void sync(u64 ticket);  // after an error, records up to the ticket may be on disk or not
   // Marks a record in its file (kMark…); on disk after sync_marks(). A file that is gone needs no mark.
   void mark(const LogPlace& place, u32 mark);
+  // Throws kStoreError when a file that durable objects need is not under its name any more.
+  void require_files(Deadline deadline);
   // All marks that any process made before are on disk.
   void sync_marks(Deadline deadline);
   void remove_file(u32 file);  // if it is there
@@ -66,6 +68,7 @@ class ObjectLog {
   using Lock = std::unique_lock<std::mutex>;
   struct Failed {
     u64 from, to;  // tickets
+    u32 file;
     int number;
   };
   struct Open {

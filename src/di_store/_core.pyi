@@ -925,6 +925,7 @@ class Restore:
         self,
         files: Sequence[tuple[SavedFile, Sequence[int]]],
         loaded: Sequence[tuple[SavedFile, Sequence[int]]],
+        own: bool,
         timeout: float,
     ) -> None: ...
     def add_chunk(
@@ -940,3 +941,16 @@ class Restore:
     ) -> int: ...
     def link(self, chunk: int, next: int) -> None: ...
     def end_chunks(self, timeout: float) -> None: ...
+
+def create_no_link(path: str, flags: int) -> int:
+    """
+    An opener for open(): makes the file if need be, and refuses symbolic links.
+    """
+
+def sync_folder(path: str) -> None:
+    """Names that came and went there survive a power cut."""
+
+def disk_room(folder: str) -> int:
+    """
+    Bytes that a store's files may take there: what is free, and what files of the folder take.
+    """

@@ -66,7 +66,8 @@ def open(
         disk: folder for what memory does not hold, on a local drive; it belongs to one store. Made if its parent is
             there. None: everything stays in memory. A store that exists keeps its own folder. Tables,
             objects and weights with ``durability="disk"`` of the store that had it before are made again.
-        disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there; None: half of that.
+        disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there, files that the folder
+            has already counted as free; None: half of that.
         staging: bytes of batches that the loaders of this handle hold ahead together, "1GiB"; each holds at least one.
             Only of a store with a disk tier. None: the least of 256 MiB and an eighth of its memory.
         write_budget: bytes a day that rows may be written to disk, "100GB", to spare the drive; an hour's part of them

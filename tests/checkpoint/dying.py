@@ -11,8 +11,13 @@ import numpy as np
 
 import di_store
 from di_store import _core
+from di_store.checkpoint import folder
 
-CALLS = ("replace", "fsync", "unlink", "open", "listdir")
+CALLS = (
+    *((os, name) for name in ("replace", "fsync", "unlink", "open", "listdir")),
+    (_core, "sync_folder"),
+    (folder, "FileIO"),
+)
 VALUES = 3_000_000  # int32: three pieces
 
 
@@ -33,11 +38,11 @@ def die_at(step: int) -> None:
 
         return instead
 
-    for name in CALLS:
-        setattr(os, name, counted(getattr(os, name)))
+    for module, name in CALLS:
+        setattr(module, name, counted(getattr(module, name)))
 
 
-def main(folder: str, value: int, rank: int, ranks: int, fault: str, step: int) -> None:
+def main(path: str, value: int, rank: int, ranks: int, fault: str, step: int) -> None:
     """Save, and die at a step of `fault`: a fault point of the core, or "python" for the package's own system calls.
 
     Exit status 3: the other ranks did not come.
@@ -47,6 +52,6 @@ def main(folder: str, value: int, rank: int, ranks: int, fault: str, step: int) 
     elif fault:
         _core.arm_fault(f"{fault}:{step}")
     try:
-        di_store.save(folder, tree(value), shard=(rank, ranks), timeout=0.4 if fault else 60)
+        di_store.save(path, tree(value), shard=(rank, ranks), timeout=0.4 if fault else 60)
     except di_store.Timeout:
         sys.exit(3)

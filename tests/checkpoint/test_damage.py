@@ -104,6 +104,9 @@ def test_foreign_files_and_other_versions(tmp_path: Path) -> None:
         manifest.write_bytes(foreign)
         with pytest.raises(di_store.CorruptData, match="no manifest"):
             di_store.load(tmp_path)
+    with pytest.raises(di_store.StoreError, match="none of Di-store"):
+        di_store.save(tmp_path, TREE)
+    manifest.write_bytes(b"\0" * 20)
     di_store.save(tmp_path, TREE)  # in the place of a damaged one
     assert not refused(tmp_path)
 

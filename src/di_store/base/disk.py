@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import shutil
 from typing import Any
 
+from di_store import _core
 from di_store.base.errors import StoreError, shown
 from di_store.base.sizes import format_size, parse_size
 
@@ -23,7 +23,8 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
 
     Args:
         disk: the folder, made if its parent is there; None: no disk tier.
-        disk_capacity: bytes, "100GiB", or a share of what is free on its filesystem, such as "80%"; None: half of that.
+        disk_capacity: bytes, "100GiB", or a share of what is free on its filesystem, such as "80%", what the folder
+            has counted as free; None: half of that.
 
     Raises:
         ValueError, TypeError: no path, no size, or less than `LEAST_BYTES`. StoreError: its parent is not there.
@@ -39,6 +40,10 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
         raise TypeError(f"disk={shown(disk)}: give the path of a folder for the store's files") from None
     except UnicodeError:
         size = _MOST_PATH + 1
+    if not os.fspath(disk):
+        raise ValueError('disk="" names no folder: give its path, or leave disk= out for a store in memory')
+    if not folder.strip("/"):
+        raise ValueError(f"disk={shown(disk)} is the root of all files: a store wants a folder of its own")
     if size > _MOST_PATH or "\0" in folder:
         raise ValueError(f"disk={shown(disk)} is no path of at most {_MOST_PATH} bytes")
     parent = folder if os.path.isdir(folder) else os.path.dirname(folder)
@@ -74,8 +79,8 @@ def budget_of_writes(folder: str, write_budget: Any) -> int:
 
 
 def _capacity(folder: str, given: Any) -> int:
-    free = shutil.disk_usage(folder).free
-    capacity = parse_size(given, total=max(1, free), option="disk_capacity")
+    # Files that the store has there already count as free: opened again, it gets as much as before.
+    capacity = parse_size(given, total=max(1, _core.disk_room(folder)), option="disk_capacity")
     if capacity < LEAST_BYTES:
         raise ValueError(
             f"disk_capacity={shown(given)} is {format_size(capacity)}; the files of a store take at least "

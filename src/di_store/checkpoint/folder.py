@@ -5,14 +5,22 @@ from __future__ import annotations
 import os
 import re
 import secrets
+from io import FileIO
 
+from di_store import _core
 from di_store.base.errors import CorruptData, StoreError
-from di_store.checkpoint.form import Manifest, damaged
+from di_store.checkpoint.form import FORMAT, STORE_FORMAT, Manifest, damaged
 
 MANIFEST = "manifest.json"
+DURABLE = "durable"
+"""The folder, in that of a disk tier, in which durable tables lie."""
+_TIER = ("epoch", "alive.lock")
+"""What lies in the folder of a disk tier (native/tier/folder.h)."""
+_HELD = {FORMAT: "a tree saved by di_store.save()", STORE_FORMAT: "the checkpoint of a store"}
+_FORMAT = re.compile(rb'"format":\s*"([^"]*)"')
 CALL = "call.json"
 """Written by rank 0: the id of the save that it is making, which the others answer."""
-_OURS = re.compile(r"rank-(\d{5})\.([0-9a-f]{16}\.tree|answer\.json)(\.partial)?")
+FILE = re.compile(r"rank-(\d{5})\.([0-9a-f]{16}\.tree|answer\.json)(\.partial)?")
 _MOST_BYTES = 16 << 20
 
 
@@ -36,11 +44,31 @@ class Folder:
         except (FileExistsError, NotADirectoryError):
             raise StoreError(f"{self.path!r} is no folder", remedy="save to another path") from None
         for above in made:
-            _sync(above)
+            _core.sync_folder(above)
+
+    def refuse_others(self, wanted: str, files: re.Pattern[str]) -> None:
+        """Raise StoreError if the folder holds something else than a checkpoint of this format.
+
+        One whose manifest says nothing is a damaged one where `files` of such checkpoints lie beside it.
+        """
+        own = os.path.realpath(self.path)
+        of_tier = os.path.dirname(own) if os.path.basename(own) == DURABLE else own
+        if any(os.path.exists(os.path.join(at, name)) for at in (own, of_tier) for name in _TIER):
+            what = "is the folder of a store's disk tier"
+        elif os.path.lexists(self.at(MANIFEST)):
+            found = _FORMAT.search((self.small(MANIFEST) or b"") if os.path.isfile(self.at(MANIFEST)) else b"")
+            held = found[1].decode(errors="replace") if found else ""
+            # mutant: a-tree-replaces-the-checkpoint-of-a-store
+            if held == wanted or (not held and any(map(files.fullmatch, os.listdir(self.path)))):
+                return
+            what = f"holds {_HELD.get(held, f'a file {MANIFEST} that is none of Di-store')}"
+        else:
+            return
+        raise StoreError(f"{self.path!r} {what}", remedy="choose another folder, best one of its own beside it")
 
     def create(self, name: str) -> None:
         """Make an empty file, with the permissions that this process gives new files."""
-        os.close(os.open(self.at(name), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        FileIO(self.at(name), "x").close()
 
     def manifest(self) -> Manifest | None:
         """That of the newest complete save. Raises CorruptData, LayoutMismatch, OSError."""
@@ -57,7 +85,7 @@ class Folder:
     def remove_all(self, rank: int, kept: set[str]) -> None:
         """Remove what saves of a rank have left, but for these files."""
         for name in os.listdir(self.path):
-            match = _OURS.fullmatch(name)
+            match = FILE.fullmatch(name)
             if match is not None and int(match[1]) == rank and name not in kept:
                 self.remove(name)
 
@@ -88,7 +116,7 @@ class Folder:
 
     def sync(self) -> None:
         """Names that came and went survive a power cut."""
-        _sync(self.path)
+        _core.sync_folder(self.path)
 
     def remove(self, name: str) -> None:
         """Remove a file, if it is there."""
@@ -99,15 +127,7 @@ class Folder:
 
     def ranks(self) -> set[int]:
         """Which ranks have files."""
-        return {int(match[1]) for name in os.listdir(self.path) if (match := _OURS.fullmatch(name)) is not None}
-
-
-def _sync(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        return {int(match[1]) for name in os.listdir(self.path) if (match := FILE.fullmatch(name)) is not None}
 
 
 def tree_name(rank: int) -> str:

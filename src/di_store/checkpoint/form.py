@@ -14,6 +14,8 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch
 
+FORMAT, STORE_FORMAT = "di-store checkpoint", "di-store store checkpoint"
+"""What manifests call themselves: that of a tree (docs/checkpoints.md), that of a store (docs/store_checkpoints.md)."""
 MAGIC = b"DStree\r\n"
 VERSION = 1
 PAGE = 4096
@@ -130,7 +132,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def pack(self) -> bytes:
         """Its text: one JSON object."""
-        plain = {"format": "di-store checkpoint", "version": VERSION, "id": self.id, "parts": self.parts}
+        plain = {"format": FORMAT, "version": VERSION, "id": self.id, "parts": self.parts}
         plain["crc"] = _core.crc32c(msgspec.json.encode(plain))
         return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
 
@@ -139,9 +141,9 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The manifest of a text. Raises as `Head.read`."""
         try:
             plain: Any = msgspec.json.decode(text)
-            if isinstance(plain, dict) and plain.get("format") == "di-store store checkpoint":
+            if isinstance(plain, dict) and plain.get("format") == STORE_FORMAT:
                 raise CorruptData(f"{path!r} is the checkpoint of a store", remedy="read it with di_store.restore()")
-            if not isinstance(plain, dict) or plain.get("format") != "di-store checkpoint":
+            if not isinstance(plain, dict) or plain.get("format") != FORMAT:
                 raise ValueError("not ours")
         except ValueError:
             raise damaged(path, "is no manifest of a checkpoint, or is damaged") from None

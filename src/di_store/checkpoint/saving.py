@@ -9,8 +9,8 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.checkpoint import ranks
-from di_store.checkpoint.folder import Folder, answer_name, tree_name
-from di_store.checkpoint.form import PIECE_BYTES, Head, Part, begin_of, extents
+from di_store.checkpoint.folder import FILE, Folder, answer_name, tree_name
+from di_store.checkpoint.form import FORMAT, PIECE_BYTES, Head, Part, begin_of, extents
 from di_store.checkpoint.memory import address
 from di_store.objects.codec import Encoded, encode
 from di_store.runtime.waits import SLICE_SECONDS, Wait, check_timeout
@@ -38,8 +38,9 @@ def save(
 
     Raises:
         StoreFull: the filesystem has no room; it is set aside before anything is written. Timeout: other ranks did not
-            come. AccessDenied, StoreError, OSError: the folder cannot be written. TypeError: something in the tree does
-            not pickle. ValueError: no such rank.
+            come. StoreError: the folder holds something else, such as the checkpoint of a store or the files of a disk
+            tier; nothing was written. AccessDenied, OSError: the folder cannot be written. TypeError: something in the
+            tree does not pickle. ValueError: no such rank.
 
     Cost:
         One copy of the tree through 16 MiB of buffers, at the speed of the disk. Tensors on a GPU and arrays with gaps
@@ -49,6 +50,7 @@ def save(
     seconds = check_timeout(timeout)
     encoded = encode(tree)
     folder = Folder(path)
+    folder.refuse_others(FORMAT, FILE)
     folder.make()
     called = ranks.call(folder, count) if rank == 0 else None
     _clean(folder, rank)

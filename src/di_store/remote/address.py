@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import ipaddress
 import os
 import re
@@ -86,7 +87,7 @@ def own_token(*, make: bool) -> bytes | None:
             return None
     part = f"{path}.{secrets.token_hex(8)}"  # no process and no thread has the same; one that dies here leaves it
     try:
-        with open(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        with open(part, "xb", opener=functools.partial(os.open, mode=0o600)) as file:
             file.write(secrets.token_hex(32).encode())
         os.link(part, path)  # whoever is first
     except FileExistsError:

@@ -16,13 +16,14 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import IO, Any
 
 import msgspec
 import numpy as np
 
+from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch, StoreError
 from di_store.columns.schema import Schema
@@ -162,20 +163,20 @@ class ArchiveWriter:
                 except BaseException:
                     self._give_up()
                     raise
-                _sync_folder(self._path)
+                _core.sync_folder(os.path.dirname(os.path.abspath(self._path)))
                 return
             self._give_up()
 
     def _give_up(self) -> None:
         self._zip.fp = None  # else its destructor would write the directory
-        os.unlink(self._part)
+        with suppress(FileNotFoundError):  # Ctrl-C came behind the rename
+            os.unlink(self._part)
 
 
 def _lock_part(part: str) -> IO[bytes]:
     """The empty file `part`, locked: one that a killed process has left is used again."""
-    how = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW  # a link would lead to a file that is not ours
     while True:
-        file = os.fdopen(os.open(part, how, 0o666), "r+b")
+        file = open(part, "r+b", opener=_core.create_no_link)  # noqa: SIM115  (a link leads to a file that is not ours)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             if os.path.exists(part) and os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
@@ -189,14 +190,6 @@ def _lock_part(part: str) -> IO[bytes]:
             file.close()
             raise
         file.close()  # renamed or removed by its owner between the two calls
-
-
-def _sync_folder(path: str) -> None:
-    folder = os.open(os.path.dirname(os.path.abspath(path)), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 _DAMAGE: tuple[type[Exception], ...] = (

@@ -17,7 +17,7 @@ import weakref
 
 from di_store import _core
 from di_store.base.errors import StoreClosed, StoreError, TableNotFound, Timeout
-from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.checkpoint.folder import DURABLE, MANIFEST, Folder
 from di_store.policy.settings import Settings
 from di_store.replay.serving import settle
 from di_store.replay.table import Table
@@ -36,7 +36,7 @@ LEAVING_SECONDS = 60.0
 
 def folder_of(disk: str) -> Folder:
     """Where the durable part of a store lies, by the folder of its disk tier."""
-    return Folder(os.path.join(disk, taking.DURABLE))
+    return Folder(os.path.join(disk, DURABLE))
 
 
 def refuse_old(disk: str) -> None:
@@ -107,7 +107,7 @@ def reopen(session: Session) -> None:
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
         return
     folder, manifest = read_manifest(folder_of(arena.disk).path)
-    Filling(folder, manifest, {}, read_home(folder).makers).fill(session, None)
+    Filling(folder, manifest, {}, read_home(folder).makers, own=True).fill(session, None)
     begin(arena)
 
 
@@ -123,7 +123,7 @@ def _sync_at_end(arena: _core.Arena) -> None:
     except StoreClosed:
         return
     except (StoreError, OSError) as error:
-        text = f"the durable tables of store {arena.name!r} were not written at the end: {error}"
+        text = f"what is durable in store {arena.name!r} was not written at the end: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 
@@ -164,6 +164,7 @@ def _age(arena: _core.Arena) -> float:
 def _renew(arena: _core.Arena) -> None:
     folder = folder_of(arena.disk)
     try:
+        arena.sync_objects(CALL_SECONDS)  # raises if the folder is not in its place any more
         folder.make()
         with locked(folder, 0):
             if _age(arena) >= arena.sync_every_ms / 1000:  # nobody did meanwhile

@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
+from io import FileIO
 from typing import Any, TypeVar
 
 from di_store import _core
@@ -36,7 +37,7 @@ def reading(folder: Folder) -> Iterator[None]:
     """What the manifest names stays there. A folder without the file is a copy, in which nobody makes checkpoints."""
     with ExitStack() as stack:
         try:
-            file = stack.enter_context(lock_file(folder.at(READING), os.O_RDONLY))
+            file = stack.enter_context(lock_file(folder.at(READING), "r"))
         except OSError:
             pass
         else:
@@ -49,7 +50,7 @@ def reading(folder: Folder) -> Iterator[None]:
 @contextmanager
 def unread(folder: Folder) -> Iterator[bool]:
     """Whether nobody reads there, and nobody begins to."""
-    with lock_file(folder.at(READING), os.O_RDWR | os.O_CREAT) as file:
+    with lock_file(folder.at(READING), "a+") as file:
         yield try_lock(file, fcntl.LOCK_EX)
 
 
@@ -63,7 +64,7 @@ def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
 @contextmanager
 def one_at_a_time(folder: Folder, name: str, timeout: float | None, does: str, remedy: str) -> Iterator[None]:
     """Hold a file of the folder locked. `does`: what whoever holds it is at, for people."""
-    with lock_file(folder.at(name), os.O_RDWR | os.O_CREAT) as file:
+    with lock_file(folder.at(name), "a+") as file:
         wait = Wait(None, timeout, "checkpoint")
         while not try_lock(file, fcntl.LOCK_EX):
             if wait.left <= 0:
@@ -85,28 +86,31 @@ def full_is_told(path: str) -> Iterator[None]:
         raise StoreFull(text, remedy="free space there, or choose another folder") from error
 
 
-_lock_files: set[int] = set()
-"""Descriptors of those that this process has open."""
+_lock_files: set[FileIO] = set()
+"""Those that this process has open."""
 
 
 @contextmanager
-def lock_file(path: str, flags: int) -> Iterator[int]:
-    """A file to lock, open. A child that is forked meanwhile has no part in the lock: it may live on for long."""
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o666)
-    _lock_files.add(descriptor)
+def lock_file(path: str, mode: str) -> Iterator[int]:
+    """A file to lock, open. A child that is forked meanwhile has no part in the lock: it may live on for long.
+
+    `mode`: "r": it must be there; "a+": it is made if it is not.
+    """
+    file = FileIO(path, mode)
     try:
-        yield descriptor
+        _lock_files.add(file)
+        yield file.fileno()
     finally:
-        if descriptor in _lock_files:  # not in a child
-            _lock_files.discard(descriptor)
-            fcntl.flock(descriptor, fcntl.LOCK_UN)  # of a child too that was forked before it was listed
-            os.close(descriptor)
+        _lock_files.discard(file)
+        if not file.closed:  # in a child it is
+            fcntl.flock(file, fcntl.LOCK_UN)  # of a child too that was forked before it was listed
+            file.close()
 
 
 def _close_lock_files() -> None:
     # mutant: children-keep-locks-of-folders
     while _lock_files:
-        os.close(_lock_files.pop())
+        _lock_files.pop().close()
 
 
 os.register_at_fork(after_in_child=_close_lock_files)

@@ -217,6 +217,7 @@ class Filling:
         manifest: Manifest,
         tables: Mapping[str, Mapping[str, Any]],
         makers: Mapping[str, str] | None = None,
+        own: bool = False,
     ) -> None:
         """Read what the checkpoint has of tables.
 
@@ -225,8 +226,9 @@ class Filling:
             manifest: its own.
             tables: as `restore` takes it.
             makers: by table, what tells it from others of its name: of those that are the same ones as before.
+            own: the checkpoint lies in the folder of the disk tier of the store that is filled.
         """
-        self._folder, self._manifest = folder, manifest
+        self._folder, self._manifest, self._own = folder, manifest, own
         names = [state.name for state in manifest.tables]
         if not isinstance(tables, Mapping) or not all(isinstance(chosen, Mapping) for chosen in tables.values()):
             raise TypeError('tables= is a dict by table, of a dict by option: {"replay": {"capacity": 1000}}')
@@ -320,7 +322,7 @@ class Filling:
                 to = kept if packed_anew.isdisjoint(used[number]) else loaded
                 to.setdefault(body, []).append(int(chunks["body_page"][number]))
         files = [[(self._file(body), at) for body, at in pages.items()] for pages in (kept, loaded)]
-        restore.link_files(files[0], files[1], seconds)
+        restore.link_files(files[0], files[1], self._own, seconds)
 
     def _body_file(self, number: int) -> int:
         body = int(self._chunks["body_segment"][number])

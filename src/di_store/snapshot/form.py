@@ -12,8 +12,9 @@ from msgspec import Meta
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch
+from di_store.checkpoint import form as tree
+from di_store.checkpoint.form import STORE_FORMAT
 
-FORMAT = "di-store store checkpoint"
 VERSION = 1
 REMEDY = "restore another checkpoint, or make this one again"
 
@@ -163,7 +164,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def pack(self) -> bytes:
         """Its text: one JSON object."""
-        plain: dict[str, Any] = {"format": FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
+        plain: dict[str, Any] = {"format": STORE_FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
         plain["crc"] = _core.crc32c(msgspec.json.encode(plain))
         return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
 
@@ -179,16 +180,16 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except ValueError:
             raise damaged(path, "is no manifest of a checkpoint, or is damaged") from None
         form = plain.get("format") if isinstance(plain, dict) else None
-        if form == "di-store checkpoint":
+        if form == tree.FORMAT:
             raise CorruptData(f"{path!r} is the checkpoint of a tree", remedy="read it with di_store.load()")
-        if form != FORMAT:
+        if form != STORE_FORMAT:
             raise damaged(path, "is no manifest of a checkpoint, or is damaged")
         if plain.pop("version", None) != VERSION:
             text_ = f"{path!r} has another version of the format, this process reads {VERSION}"
             raise LayoutMismatch(text_, remedy="use the version of di-store that wrote it")
         crc = plain.pop("crc", None)
         del plain["format"]
-        if crc != _core.crc32c(msgspec.json.encode({"format": FORMAT, "version": VERSION, **plain})):
+        if crc != _core.crc32c(msgspec.json.encode({"format": STORE_FORMAT, "version": VERSION, **plain})):
             raise damaged(path, "differs from its checksum")
         try:
             made = msgspec.convert(plain, cls)

@@ -19,6 +19,7 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, StoreFull, TableNotFound
 from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.checkpoint.form import STORE_FORMAT
 from di_store.policy.settings import without_identity
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
@@ -50,11 +51,6 @@ _BATCH_BYTES = 8 << 20
 """Of objects that are written together; and of rows that are let go together once they are written."""
 _UUID = slice(16, 32)
 """Where a segment says of which folder, or checkpoint, it is (docs/segment_format.md)."""
-_TIER = ("epoch", "alive.lock")
-"""What lies in the folder of a disk tier (native/tier/folder.h), whose segments have such names too."""
-
-DURABLE = "durable"
-"""The folder, in that of a disk tier, in which durable tables lie."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of rows and objects that are written, and of all that will be."""
@@ -69,12 +65,7 @@ def checkpoint(
 ) -> None:
     """`Store.checkpoint`; with `names` of these tables only."""
     folder = Folder(path)
-    own = os.path.realpath(folder.path)
-    of_tier = os.path.dirname(own) if os.path.basename(own) == DURABLE else own
-    if any(os.path.exists(os.path.join(at, name)) for at in (own, of_tier) for name in _TIER):
-        raise StoreError(
-            f"{folder.path!r} is the folder of a store's disk tier", remedy="choose another folder, best beside it"
-        )
+    folder.refuse_others(STORE_FORMAT, FILE)
     with full_is_told(folder.path):
         folder.make()
     write_locked(arena, folder, timeout, progress, names)
@@ -142,16 +133,11 @@ def _before(folder: Folder, arena: _core.Arena) -> Manifest | None:
 
 
 def readable(folder: Folder) -> Manifest | None:
-    """The folder's checkpoint; None: there is none that this version can read. StoreError: the folder holds a tree."""
+    """The folder's checkpoint; None: there is none that this version can read."""
     text = folder.small(MANIFEST)
     try:
         return None if text is None else Manifest.unpack(folder.at(MANIFEST), text)
-    except CorruptData as error:
-        if b'"di-store checkpoint"' not in (text or b""):
-            return None
-        why = f"{folder.path!r} holds a tree saved by di_store.save()"
-        raise StoreError(why, remedy="choose another folder") from error
-    except LayoutMismatch:
+    except (CorruptData, LayoutMismatch):
         return None
 
 

@@ -1,0 +1,169 @@
+"""Each call that takes a path, against each other thing that may lie there: it is refused, and all stays as it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import di_store
+from di_store import Spec
+
+TIER: dict[str, Any] = {"memory": "16MiB", "disk_capacity": "64MiB"}
+TREE = {"x": np.arange(1_000)}
+
+
+def _filled(store: di_store.Store, durability: str = "memory") -> di_store.Table:
+    table = store.create_table("t", capacity=100, lanes=1, durability=durability, schema={"x": Spec((4,), "f4")})
+    with table.writer() as writer:
+        writer.extend({"x": np.ones((10, 4), np.float32)})
+    return table
+
+
+def _own_manifest(path: Path) -> None:
+    path.mkdir()
+    (path / "manifest.json").write_text(json.dumps({"format": "theirs", "rows": [1, 2, 3]}))
+
+
+def _tier(path: Path) -> None:
+    with di_store.open(disk=path, **TIER) as store:
+        _filled(store, "disk")
+        store.put(b"kept", durability="disk")
+
+
+def _store_checkpoint(path: Path) -> None:
+    with di_store.open(memory="16MiB") as store:
+        _filled(store)
+        store.checkpoint(path)
+
+
+def _export(path: Path) -> None:
+    with di_store.open(memory="16MiB") as store:
+        _filled(store).export(path)
+
+
+LIES: dict[str, Callable[[Path], None]] = {
+    "a tree": lambda path: di_store.save(path, TREE),
+    "the checkpoint of a store": _store_checkpoint,
+    "the folder of a disk tier": _tier,
+    "the durable tables of a disk tier": lambda path: None,  # below: they lie in a folder of the one above
+    "a manifest.json of somebody": _own_manifest,
+    "a damaged manifest.json": lambda path: (_own_manifest(path), (path / "manifest.json").write_bytes(b"\0" * 9))[0],
+    "an export": _export,
+    "a file": lambda path: Path(path).write_text("notes"),
+    "a link that leads nowhere": lambda path: path.symlink_to("nowhere/at/all"),
+    "a pipe": lambda path: os.mkfifo(path),
+}
+
+
+def _save(path: Path, store: di_store.Store) -> None:
+    di_store.save(path, TREE)
+
+
+def _open(path: Path, store: di_store.Store) -> None:
+    di_store.open(disk=path, **TIER).close()
+
+
+def _restore_to(path: Path, store: di_store.Store) -> None:
+    source = path.with_name("source")
+    store.checkpoint(source)
+    di_store.restore(source, disk=path, **TIER).close()
+
+
+def _restore_beside(path: Path, store: di_store.Store) -> None:
+    di_store.restore(path, disk=path, **TIER).close()
+
+
+CALLS: dict[str, Callable[[Path, di_store.Store], Any]] = {
+    "save": _save,
+    "checkpoint": lambda path, store: store.checkpoint(path),
+    "open": _open,
+    "restore to": _restore_to,
+    "restore beside": _restore_beside,
+    "export": lambda path, store: store.table("t").export(path),
+    "load": lambda path, store: di_store.load(path),
+    "restore": lambda path, store: di_store.restore(path, memory="16MiB").close(),
+    "import": lambda path, store: store.import_table(path, name="u"),
+}
+WORKS = {  # what a call may do with what lies there
+    ("save", "a tree"),
+    ("checkpoint", "the checkpoint of a store"),
+    ("open", "the folder of a disk tier"),
+    ("export", "an export"),
+    ("export", "a file"),
+    ("export", "a link that leads nowhere"),
+    ("load", "a tree"),
+    ("restore", "the checkpoint of a store"),
+    ("restore", "the durable tables of a disk tier"),
+    ("import", "an export"),
+}
+
+
+def _content(path: Path) -> dict[str, str]:
+    """What lies at a path, and below it."""
+    found = {}
+    for at in [path, *sorted(path.rglob("*"))] if path.is_dir() else [path]:
+        name = str(at.relative_to(path))
+        if at.is_symlink():
+            found[name] = f"link to {os.readlink(at)}"
+        elif at.is_file():
+            found[name] = hashlib.sha256(at.read_bytes()).hexdigest()
+        else:
+            found[name] = f"{at.lstat().st_mode:o}"
+    return found
+
+
+@pytest.mark.parametrize("lies", LIES)
+@pytest.mark.parametrize("call", CALLS)
+def test_what_lies_at_a_path_is_refused_whole_or_used(call: str, lies: str, tmp_path: Path) -> None:
+    path = tmp_path / "path"
+    LIES[lies](path)
+    if lies == "the durable tables of a disk tier":
+        _tier(tmp_path / "tier")
+        path = tmp_path / "tier" / "durable"
+    before = _content(path)
+    with di_store.open(memory="16MiB") as store:
+        _filled(store)
+        if (call, lies) in WORKS:
+            CALLS[call](path, store)
+            return
+        with pytest.raises((di_store.StoreError, OSError, ValueError)) as refused:
+            CALLS[call](path, store)
+    assert "\n" not in str(refused.value)
+    assert _content(path) == before
+
+
+def test_a_checkpoint_takes_further_ones_after_it_was_refused_as_a_folder_of_a_store(tmp_path: Path) -> None:
+    with di_store.open(memory="16MiB") as store:
+        _filled(store)
+        store.checkpoint(tmp_path / "c")
+        with pytest.raises(di_store.StoreError, match="holds a checkpoint"):
+            di_store.open(disk=tmp_path / "c", **TIER)
+        store.checkpoint(tmp_path / "c")
+    with di_store.restore(tmp_path / "c", memory="16MiB") as again:
+        assert len(again.table("t")) == 10
+
+
+def test_a_tree_lies_in_a_folder_of_its_own_in_that_of_a_checkpoint(tmp_path: Path) -> None:
+    with di_store.open(memory="16MiB") as store:
+        _filled(store)
+        store.checkpoint(tmp_path / "c")
+        di_store.save(tmp_path / "c" / "learner", TREE)
+        store.checkpoint(tmp_path / "c")
+    assert (di_store.load(tmp_path / "c" / "learner")["x"] == TREE["x"]).all()
+    shutil.rmtree(tmp_path / "c" / "learner")
+    with di_store.restore(tmp_path / "c", memory="16MiB") as again:
+        assert len(again.table("t")) == 10
+
+
+@pytest.mark.parametrize("disk", ["", b"", "/", "//", "/../"])
+def test_what_is_no_folder_of_a_store_is_refused(disk: Any) -> None:
+    with pytest.raises(ValueError, match="disk="):
+        di_store.open(disk=disk, **TIER)
