@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import di_store
+from di_store import session
 
 
 @pytest.fixture
@@ -111,3 +113,19 @@ def test_items_carry_the_version_their_writer_got(store: Any) -> None:
         writer.append({"x": 4.0})
     table.insert({"x": 5.0})
     assert table.peek(table.keys()).versions.tolist() == [-1, -1, 1, 1, 2, 2]
+
+
+def test_versions_of_stores_that_were_closed_take_no_memory() -> None:
+    """Of the last ones they are kept: who attaches again goes on with the version that it had."""
+    with di_store.open(memory="64MiB") as kept:
+        kept.publish("w", 1)
+        assert kept.latest("w") is not None
+        for _ in range(100):
+            with di_store.open(memory="64MiB") as store:
+                store.publish("w", 1)
+                assert store.latest("w") is not None
+        gc.collect()
+        assert len(session._versions) <= 70
+        with di_store.attach(kept.name) as again:
+            assert again._session.versions is kept._session.versions
+            assert again._session.uuid == kept._session.uuid == kept.stats()["uuid"]

@@ -147,6 +147,16 @@ void note_loaded(const ArenaPointer& arena, u64 ahead, double stalled_seconds) {
   tier.stalled_ns.fetch_add(static_cast<u64>(stalled_seconds * 1e9), std::memory_order_relaxed);
 }
 
+std::string uuid_text(const ArenaPointer& arena) {
+  std::string uuid;
+  for (const u8 byte : arena->header().uuid) {
+    char text[3];
+    std::snprintf(text, sizeof text, "%02x", byte);
+    uuid += text;
+  }
+  return uuid;
+}
+
 nb::dict stats(const ArenaPointer& arena) {
   arena->enter();
   try {
@@ -157,13 +167,7 @@ nb::dict stats(const ArenaPointer& arena) {
   const HeapHeader& heap = arena->heap_header();
   nb::dict all = new_dict();
   all["name"] = arena->name();
-  std::string uuid;
-  for (const u8 byte : arena->header().uuid) {
-    char text[3];
-    std::snprintf(text, sizeof text, "%02x", byte);
-    uuid += text;
-  }
-  all["uuid"] = uuid;
+  all["uuid"] = uuid_text(arena);
   const u64 object = heap.object_bytes, chunk = heap.chunk_bytes, meta = heap.meta_bytes, fixed = heap.fixed_bytes;
   all["budget"] = heap.budget.load();
   all["committed"] = object + chunk + meta + fixed + heap.free_bytes;
@@ -281,6 +285,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("damaged_objects", [](const ArenaPointer& a) { return a->damaged_objects(); })
       .def_prop_ro("foreign_logs", [](const ArenaPointer& a) { return a->foreign_logs(); })
       .def_prop_ro("fd_number", [](const ArenaPointer& a) { return a->fd(); })
+      .def_prop_ro("uuid", &uuid_text)
       .def_prop_ro("seed", [](const ArenaPointer& a) { return a->header().seed; })
       .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })
       .def_prop_ro("fit", [](const ArenaPointer& a) { return a->header().fit != 0; })

@@ -6,6 +6,7 @@ Closing the `Store` ends the session and every handle registered with `Session.f
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -16,8 +17,21 @@ from di_store.runtime.staging import Staging
 
 H = TypeVar("H")
 
-_versions: dict[str, dict[str, int]] = {}
-"""By uuid of the store, the version of each name of weights that this process last got from `latest`."""
+
+class Versions(dict[str, int]):
+    """Of weights of a store, the version of each name that this process last got from `latest`."""
+
+
+_versions: weakref.WeakValueDictionary[str, Versions] = weakref.WeakValueDictionary()
+"""By uuid of the store: of all that have a session, and of `_recent`."""
+_recent: deque[Versions] = deque(maxlen=64)
+"""Who closes a store and attaches to it again goes on with the versions that it had."""
+
+
+def _versions_of(uuid: str) -> Versions:
+    found = _versions.setdefault(uuid, Versions())
+    _recent.append(found)
+    return found
 
 
 class Session:
@@ -46,8 +60,8 @@ class Session:
         self.seed: int = arena.seed if seed is None else seed
         self.readonly = readonly
         self.staging = Staging(staging)
-        self.uuid: str = arena.stats()["uuid"]
-        self.versions = _versions.setdefault(self.uuid, {}) if versions is None else versions
+        self.uuid: str = arena.uuid
+        self.versions = _versions_of(self.uuid) if versions is None else versions
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
         """How a table of that name pickles, if processes on other machines may load it; None: for this one alone."""
         self._arena: _core.Arena | None = arena

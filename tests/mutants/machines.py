@@ -307,7 +307,7 @@ REMOTE = [
     Mutant(
         "each-address-has-all-the-time",
         "remote",
-        "max((until - time.monotonic()) / left, _LEAST_SECONDS)",
+        "(until - time.monotonic()) / left",
         "1.0",
         (f"{DEADLINES}::test_addresses_of_a_host_share_the_time",),
     ),

@@ -7,6 +7,7 @@ meanwhile waits for the same copy. All of this is a hint: what cannot be sent or
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import ssl
 import threading
@@ -51,6 +52,7 @@ class _Workers:
         self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(MOST_WAITING)
         self._lock = threading.Lock()
         self._started = 0  # under _lock
+        self._stopped = False
 
     def add(self, job: Callable[[], None]) -> bool:
         """Have a call made soon; False: too many wait."""
@@ -64,15 +66,28 @@ class _Workers:
                 self._started += 1
         return True
 
+    def stop(self) -> None:
+        """End the threads once they have made the call that each is at; calls that wait are dropped."""
+        self._stopped = True
+        for _ in range(self._number):  # each wakes one thread; where the queue is full, none waits
+            with contextlib.suppress(queue.Full):
+                self._waiting.put_nowait(_nothing)
+
     def _run(self) -> None:
         while True:
             job = self._waiting.get()
+            if self._stopped:
+                return
             try:
                 job()
             except StoreClosed:
                 pass  # the agent ends
             except Exception as error:  # whatever a stranger's answer leads to: the next job is another one
                 logger.warning("%s: %s: %s", self._name, type(error).__name__, error)
+
+
+def _nothing() -> None:
+    """Wakes a thread."""
 
 
 class Ahead:
@@ -130,6 +145,8 @@ class Ahead:
     def stop(self) -> None:
         """The agent ends."""
         self._stopped = True
+        self._tellers.stop()
+        self._copiers.stop()
         self._lines.close()
         with self._lock:
             sources, self._sources = list(self._sources.values()), {}
@@ -175,12 +192,31 @@ class Ahead:
                 logger.warning("object %s was not copied ahead from %s: %s", raw.hex(), address, error.message)
 
     def _source(self, address: str, timeout: float) -> RemoteSession:
-        """The session with the store at an address; whichever is there now."""
+        """The session with the store at an address; whichever is there now.
+
+        Raises:
+            StoreClosed: the agent ends. As `RemoteSession.connect`.
+        """
         with self._lock:
             known = self._sources.get(address)
-        if known is not None and not known.ended() and known.link.client.ended is None:
+        if known is not None and _is_open(known):
             return known
         made = RemoteSession.connect(address, self._token, self._tls, self._trusted, timeout)
-        with self._lock:
-            self._sources[address] = made
-        return made
+        with self._lock:  # another thread may have connected meanwhile, or `stop` have closed all
+            known = self._sources.get(address)
+            if self._stopped:
+                kept, spare = None, [made]
+            elif known is not None and _is_open(known):
+                kept, spare = known, [made]
+            else:
+                kept, spare = made, [] if known is None else [known]
+                self._sources[address] = made
+        for each in spare:
+            each.close()
+        if kept is None:
+            raise StoreClosed("the agent ends")
+        return kept
+
+
+def _is_open(session: RemoteSession) -> bool:
+    return not session.ended() and session.link.client.ended is None

@@ -63,6 +63,7 @@ class DirectoryActor:
         self._plan = plan
         self._lock = threading.Condition()
         self._words: Words = {}
+        self._dropped: set[str] = set()  # keys that were taken out, and are not there again
         self._nodes: dict[str, tuple[Node, float]] = {}  # by Ray's id: what its keeper said last, and when
         self._ready = False
         self._began = time.monotonic()
@@ -79,7 +80,9 @@ class DirectoryActor:
         """A keeper says that its store is served, and what the node keeps of its own tables."""
         with self._lock:
             if node_id not in self._nodes:  # its first word to this actor
-                self._words = {**kept, **self._words}
+                # What the node said before it heard of a drop, or while it was away, brings nothing back.
+                news = {key: word for key, word in kept.items() if key not in self._dropped}
+                self._words = {**news, **self._words}
             self._nodes[node_id] = node, time.monotonic()
             self._lock.notify_all()
 
@@ -110,8 +113,10 @@ class DirectoryActor:
                 return False
             if new is None:
                 self._words.pop(key, None)
+                self._dropped.add(key)
             else:
                 self._words[key] = new
+                self._dropped.discard(key)
             return True
 
     def stop(self, timeout: float | None) -> int:

@@ -322,19 +322,25 @@ def _dialled(address: Address, until: float) -> socket.socket:
     Raises:
         OSError: none of them answers; of the last one.
     """
-    found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-    for left, (family, kind, protocol, _, where) in zip(range(len(found), 0, -1), found, strict=True):
-        sock = socket.socket(family, kind, protocol)
-        try:
+    *others, last = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
+    for left, each in zip(range(len(others) + 1, 1, -1), others, strict=True):
+        with contextlib.suppress(OSError):
             # mutant: each-address-has-all-the-time
-            sock.settimeout(max((until - time.monotonic()) / left, _LEAST_SECONDS))
-            sock.connect(where)
-            return sock
-        except BaseException as error:
-            sock.close()
-            if left == 1 or not isinstance(error, OSError):
-                raise
-    raise OSError(f"{address.host} has no address")
+            return _connected(each, (until - time.monotonic()) / left)
+    return _connected(last, until - time.monotonic())
+
+
+def _connected(found: tuple[Any, ...], seconds: float) -> socket.socket:
+    """A socket that is connected to what `getaddrinfo` has found."""
+    family, kind, protocol, _, where = found
+    sock = socket.socket(family, kind, protocol)
+    try:
+        sock.settimeout(max(seconds, _LEAST_SECONDS))
+        sock.connect(where)
+        return sock
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _reason(error: OSError) -> str:

@@ -16,21 +16,28 @@ from di_store.base.errors import StoreError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+class _Inside(threading.local):
+    """The ids of objects of which this thread is inside a call. A new thread has none, in a forked child too."""
+
+    def __init__(self) -> None:
+        self.objects: set[int] = set()
+
+
 def refusing_calls_inside(text: str, remedy: str) -> Callable[[F], F]:
     """Makes methods raise `StoreError` if this thread is inside one of them, of the same object."""
-    inside: set[tuple[int, int]] = set()
+    inside = _Inside()
 
     def decorate(method: F) -> F:
         @wraps(method)
         def call(self: Any, *args: Any, **options: Any) -> Any:
-            here = threading.get_ident(), id(self)
-            if here in inside:
+            mine, here = inside.objects, id(self)
+            if here in mine:
                 raise StoreError(text, remedy=remedy)
             try:  # before `add`: a signal handler may raise in between
-                inside.add(here)
+                mine.add(here)
                 return method(self, *args, **options)
             finally:
-                inside.discard(here)
+                mine.discard(here)
 
         return call  # type: ignore[return-value]
 
