@@ -269,7 +269,7 @@ def test_a_search_for_a_backup_ends_at_a_signal(tmp_path: Path, number: int) -> 
     command = [sys.executable, "-m", "di_store", "serve", f"b-{uuid.uuid4().hex[:12]}", *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        assert "looking for a backup of node 127.0.0.1:1" in process.stderr.readline()
+        assert "looking for a backup of node '127.0.0.1:1'" in process.stderr.readline()
         process.send_signal(number)
         assert process.wait(20) != 0
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import click
 
@@ -44,6 +45,27 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(f"di_store.cli.{cmd_name}"), cmd_name)
         return command
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Refuse what is no text before any command sees it: the core takes names and paths as UTF-8."""
+        for each in args:
+            try:
+                each.encode()
+            except UnicodeEncodeError:
+                raise click.UsageError(f"{each!a} is no UTF-8 text", ctx) from None
+        return super().parse_args(ctx, args)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a wrong value, and what the system refuses, end it with one line."""
+        try:
+            return super().invoke(ctx)
+        except ValueError as error:
+            raise click.UsageError(str(error), _context(self, ctx)) from None
+        except OSError as error:
+            if isinstance(error, BrokenPipeError):
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}") from None
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="di-store", prog_name="di-store")
@@ -54,12 +76,25 @@ def group() -> None:
     """
 
 
+def _context(commands: Commands, ctx: click.Context) -> click.Context:
+    """That of the command which ran in `ctx`, for its usage."""
+    name = ctx.invoked_subcommand or ""
+    command = commands.get_command(ctx, name)
+    return ctx if command is None else click.Context(command, ctx, name)
+
+
+def _line(said: str) -> str:
+    """What is said, on one line, without codes that a terminal would carry out."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in said)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. `arguments` default to those of the process."""
     try:
         # With standalone_mode=False, click returns the status given to `context.exit`.
         status = group.main(args=arguments, prog_name="di-store", standalone_mode=False)
     except click.ClickException as error:
+        vars(error)["message"] = _line(error.message)  # it may hold what the user gave
         error.show()
         return error.exit_code
     except StoreError as error:

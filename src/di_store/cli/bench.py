@@ -14,7 +14,7 @@ import di_store
 from di_store.base.errors import CapacityError
 from di_store.base.tree import did_you_mean
 from di_store.cli import loads
-from di_store.cli.common import console, json_option, listing, print_json, usage_errors
+from di_store.cli.common import Seconds, console, json_option, listing, print_json
 from di_store.workloads.catalogue import GROUPS, LOADS, QUICK, find
 from di_store.workloads.crew import CrewError
 from di_store.workloads.load import Load
@@ -29,7 +29,7 @@ ROUND_SECONDS = 0.5
 @click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
 @click.option(
     "--seconds",
-    type=click.FloatRange(min=0.01),
+    type=Seconds(0.01),
     default=None,
     help=f"Length of a round [default: {ROUND_SECONDS}], or of a load's measurement [default: its own, mostly 60].",
 )
@@ -107,9 +107,7 @@ def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
     figures: list[Figure] = []
     for name in names:
         for case in QUICK[name]:
-            with usage_errors():
-                store = di_store.open(memory=memory)
-            with store:
+            with di_store.open(memory=memory) as store:
                 figures.append(figure := meter.take(name, case, store))
             if as_json:
                 print_json(dataclasses.asdict(figure))

@@ -7,7 +7,7 @@ import time
 import click
 
 from di_store.base.sizes import format_size
-from di_store.cli.common import attached, json_option, print_json, progress_bar, usage_errors
+from di_store.cli.common import attached, json_option, print_json, progress_bar
 
 
 @click.command(short_help="Write all of a store to a folder.")
@@ -27,8 +27,7 @@ def checkpoint(store: str, path: str, as_json: bool) -> None:
             bytes_ = total
             show(done, total)
 
-        with usage_errors():
-            handle.checkpoint(path, progress=progress)
+        handle.checkpoint(path, progress=progress)
     seconds = time.monotonic() - began
     if as_json:
         print_json({"name": store, "path": path, "seconds": seconds, "rows_bytes": bytes_})

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
+import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +34,37 @@ LOCK_SECONDS = 5.0
 PIPE_WIDTH = 400
 """Line width in characters if stdout is no terminal: wide, so that no text is cut for programs that read it."""
 
+MOST_ITEMS = 2**31 - 1
+MOST_SECONDS = 1e6
+
+
+class Seconds(click.FloatRange):
+    """Seconds up to `MOST_SECONDS`, or another most; not NaN, which is in no range and outside none."""
+
+    name = "seconds"
+
+    def __init__(self, least: float, most: float = MOST_SECONDS) -> None:
+        super().__init__(least, most)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number; a usage error if it is none in the range."""
+        found = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(f"{value!r} is no number of seconds", param, ctx)
+        return found
+
+
+class InputFile(click.Path):
+    """A file to read, or a pipe. Not a device: reading one may never end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path; a usage error if something else lies there."""
+        found = super().convert(value, param, ctx)
+        if os.path.exists(found) and not (os.path.isfile(found) or stat.S_ISFIFO(os.stat(found).st_mode)):
+            self.fail(f"{value!r} is no file", param, ctx)
+        return found
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 
 
@@ -40,7 +73,7 @@ def timeout_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[..
     return click.option(
         "--timeout",
         "timeout_seconds",
-        type=click.FloatRange(min=0),
+        type=Seconds(0),
         default=seconds,
         show_default=True,
         help="Seconds to wait for a process that holds a lock.",
@@ -52,7 +85,7 @@ def interval_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[.
     return click.option(
         "--interval",
         "interval_seconds",
-        type=click.FloatRange(min=0.1, max=3600),
+        type=Seconds(0.1, 3600),
         default=seconds,
         show_default=True,
         help="Seconds between two refreshes.",
@@ -165,15 +198,6 @@ class Stop:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         with suppress(BlockingIOError):  # one byte is as good as many
             os.write(self._ask, b"!")
-
-
-@contextmanager
-def usage_errors() -> Iterator[None]:
-    """Turn a `ValueError` inside the block into a usage error, exit status 2."""
-    try:
-        yield
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
 
 
 @contextmanager

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from di_store.base.sizes import parse_size
-from di_store.cli.common import usage_errors
 from di_store.demo import DemoConfig, run
 from di_store.demo.config import AUTORESET_MODES
 
@@ -37,7 +36,6 @@ def demo(context: click.Context, /, as_json: bool, **options: object) -> None:
 
     Ctrl-C ends it early and cleanly. Needs: pip install 'di-store[demo]'.
     """
-    with usage_errors():
-        parse_size(str(options["memory"]), total=1 << 40, option="--memory")
-        config = DemoConfig(**options, json=as_json)  # type: ignore[arg-type]  # click has converted them
+    parse_size(str(options["memory"]), total=1 << 40, option="--memory")
+    config = DemoConfig(**options, json=as_json)  # type: ignore[arg-type]  # click has converted them
     context.exit(run(config))

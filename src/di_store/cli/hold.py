@@ -8,7 +8,7 @@ import click
 
 import di_store
 from di_store.base.errors import StoreClosed
-from di_store.cli.common import Stop, json_option, print_json, usage_errors
+from di_store.cli.common import Stop, json_option, print_json
 from di_store.opening import check_held, is_made_here
 
 LOOK_SECONDS = 0.5
@@ -23,8 +23,7 @@ def hold(name: str, memory: str, as_json: bool) -> None:
 
     A store lives as long as some process holds it; this one does nothing else.
     """
-    with usage_errors():
-        store = di_store.open(name, memory=memory)
+    store = di_store.open(name, memory=memory)
     with Stop().installed() as stop:
         made = is_made_here(store)
         did = "made" if made else "attached to"

@@ -16,6 +16,7 @@ from di_store.base.sizes import format_size, seconds_text
 from di_store.base.tree import did_you_mean, flatten
 from di_store.cli.common import (
     LOCK_SECONDS,
+    MOST_ITEMS,
     attached,
     console,
     grid,
@@ -37,8 +38,8 @@ ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 @click.command(short_help="Show one store, or one table with its items.")
 @click.argument("store")
 @click.argument("table", required=False)
-@click.option("--items", type=click.IntRange(min=0), default=20, show_default=True, help="Items to show.")
-@click.option("--start", type=click.IntRange(min=0), default=0, show_default=True, help="Items to pass over.")
+@click.option("--items", type=click.IntRange(0, MOST_ITEMS), default=20, show_default=True, help="Items to show.")
+@click.option("--start", type=click.IntRange(0, MOST_ITEMS), default=0, show_default=True, help="Items to pass over.")
 @click.option("--values", is_flag=True, help="Show the columns of the items too, as the table's view shows them.")
 @timeout_option(LOCK_SECONDS)
 @json_option

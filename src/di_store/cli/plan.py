@@ -9,12 +9,12 @@ from typing import Any
 import click
 
 from di_store.base.sizes import format_size, parse_size, seconds_text
-from di_store.cli.common import console, json_option, listing, print_json, usage_errors
+from di_store.cli.common import InputFile, console, json_option, listing, print_json
 from di_store.forecast import Forecast, TableForecast, forecast, read_job
 
 
 @click.command(short_help="What the tables of a job will need, before it runs.")
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
+@click.argument("file", type=InputFile(exists=True))
 @json_option
 @click.pass_context
 def plan(context: click.Context, file: str, as_json: bool) -> None:
@@ -23,13 +23,12 @@ def plan(context: click.Context, file: str, as_json: bool) -> None:
     FILE is YAML or JSON; docs/operations.md, "Before a job runs", shows one. Exit status 1: the memory or the disk that
     it names are too small.
     """
-    with usage_errors():
-        job = read_job(file)
-        try:
-            found = forecast(job)
-            disk = None if job.get("disk") is None else parse_size(job["disk"], option="disk")
-        except TypeError as error:
-            raise ValueError(str(error)) from None
+    job = read_job(file)
+    try:
+        found = forecast(job)
+        disk = None if job.get("disk") is None else parse_size(job["disk"], option="disk")
+    except TypeError as error:
+        raise ValueError(str(error)) from None
     short = _short(found, disk)
     if as_json:
         print_json({**asdict(found), "fits": not short, "short": short})

@@ -7,7 +7,7 @@ import os
 import click
 
 import di_store
-from di_store.cli.common import Stop, json_option, print_json, progress_bar, usage_errors
+from di_store.cli.common import Stop, json_option, print_json, progress_bar
 from di_store.cli.hold import hold_until
 
 
@@ -23,7 +23,7 @@ def restore(path: str, name: str, memory: str, disk: str | None, disk_capacity: 
 
     Programs attach to it as to any other; it lives as long as some process holds it.
     """
-    with usage_errors(), progress_bar("reading", as_json) as show:
+    with progress_bar("reading", as_json) as show:
         store = di_store.restore(path, name, memory=memory, disk=disk, disk_capacity=disk_capacity, progress=show)
     with Stop().installed() as stop:
         tables = store.stats()["tables"]

@@ -13,7 +13,7 @@ import di_store
 from di_store.agent.engine import BULK_KINDS, OWN
 from di_store.agent.holder import Holder, Serving, TlsFiles, is_listed
 from di_store.base.errors import StoreClosed
-from di_store.cli.common import Stop, json_option, print_json, usage_errors
+from di_store.cli.common import InputFile, Stop, json_option, print_json
 from di_store.cluster.listing import listed
 from di_store.cluster.rejoining import fetch, settling
 from di_store.opening import check_held
@@ -30,15 +30,27 @@ AFTER_SECONDS = 60.0
 @click.option("--disk-capacity", default=None, help="Of that, such as 100GiB.")
 @click.option("--listen", default="127.0.0.1:7370", show_default=True, help="HOST:PORT; port 0: any that is free.")
 @click.option(
-    "--token-file", default=None, help="File with the token. [default: $DI_STORE_TOKEN; on loopback your own]"
+    "--token-file",
+    type=InputFile(),
+    default=None,
+    help="File with the token. [default: $DI_STORE_TOKEN; on loopback your own]",
 )
-@click.option("--tls-cert", default=None, help="Certificate (PEM). Off loopback TLS, or --plaintext, is due.")
-@click.option("--tls-key", default=None, help="Its key (PEM).")
-@click.option("--tls-ca", default=None, help="Who signed the other agents' certificates. [default: the system's]")
+@click.option(
+    "--tls-cert", type=InputFile(), default=None, help="Certificate (PEM). Off loopback TLS, or --plaintext, is due."
+)
+@click.option("--tls-key", type=InputFile(), default=None, help="Its key (PEM).")
+@click.option(
+    "--tls-ca",
+    type=InputFile(),
+    default=None,
+    help="Who signed the other agents' certificates. [default: the system's]",
+)
 @click.option("--peers", default=None, help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
 @click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
 @click.option("--rejoin", default=None, help="Take over the synced tables of a lost node: machine, store, HOST:PORT.")
-@click.option("--while-pid", default=None, type=int, help="End a minute after this process: a raylet.")
+@click.option(
+    "--while-pid", default=None, type=click.IntRange(1, 2**31 - 1), help="End a minute after this process: a raylet."
+)
 @click.option(
     "--plaintext", is_flag=True, help="Serve other machines without TLS, or with --bulk: only in a trusted network."
 )
@@ -77,16 +89,11 @@ def serve(
     tls = TlsFiles(tls_cert, tls_key, tls_ca)
     serving = Serving(listen, token_file, tls, plaintext, allow_pickle, nodes, join, bulk)
     if rejoin is not None:
-        with usage_errors():
-            _take_over(rejoin, disk, serving)
-    with Stop().installed() as stop, usage_errors():
+        _take_over(rejoin, disk, serving)
+    with Stop().installed() as stop:
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
             holder = Holder(store, serving)
-        except OSError as error:
-            store.close()
-            where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(f"{where}{error.strerror or error}") from None
         except BaseException:
             store.close()
             raise
@@ -115,11 +122,8 @@ def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
     """Bring the tables of a lost node to this one's disk."""
     if disk is None:
         raise ValueError("--rejoin brings tables to the disk of this node: give --disk")
-    click.echo(f"looking for a backup of node {lost}", err=True)
-    try:
-        came = fetch(disk, lost, serving)
-    except OSError as error:
-        raise click.ClickException(f"{error.filename or disk}: {error.strerror or error}") from None
+    click.echo(f"looking for a backup of node {lost!r}", err=True)
+    came = fetch(disk, lost, serving)
     told = f"the tables of node {lost} have come" if came else f"{disk} has tables already: none were brought"
     click.echo(told, err=True)
 

@@ -10,6 +10,7 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+import di_store
 from di_store.base.sizes import format_size
 from di_store.cli.common import (
     Stop,
@@ -55,7 +56,7 @@ def top(store: str | None, interval_seconds: float, once: bool, stat: bool, as_j
             while True:
                 found = reports(store)
                 if first and store is not None and not found:
-                    raise no_such_store(store, [each["name"] for each in reports()])
+                    raise no_such_store(store, sorted({each.name for each in di_store.list_stores()}))
                 rates.add(found)
                 if as_json:
                     print_json({"time": time.time(), "stores": found})
