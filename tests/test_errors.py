@@ -65,3 +65,15 @@ def test_tracebacks_name_errors_as_users_do() -> None:
         if isinstance(error, type) and issubclass(error, di_store.StoreError):
             assert f"{error.__module__}.{error.__qualname__}" == f"di_store.{name}"
             assert pickle.loads(pickle.dumps(error)) is error
+
+
+def test_a_next_that_was_not_the_next_observation_is_explained() -> None:
+    """Whoever gives next= of another step learns what it takes, not only how to begin an episode."""
+    with di_store.open(memory="16MiB") as store:
+        table = store.create_table("t", capacity=9, view=di_store.Transition())
+        step = {"obs": 0.0, "reward": 0.0, "terminated": False, "truncated": False}
+        with table.writer() as writer:
+            writer.append(step, next={"obs": 0.0})
+            writer.append(step, next={"obs": 1.0})
+            with pytest.raises(ValueError, match=r"'obs' differs .* next= takes the observation that follows its step"):
+                writer.append({**step, "obs": 2.0})

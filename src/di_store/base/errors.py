@@ -264,8 +264,9 @@ def of_core(failure: _core.Failure) -> Exception:
         )
     if code == Code.COLUMN_DIFFERS:
         return ValueError(
-            f"lane {failure.lane}: {failure.column!r} differs from what next= gave before, so the lane's episode went "
-            "on elsewhere; call end_episode() first"
+            f"lane {failure.lane}: {failure.column!r} differs from what next= gave with the step before: next= takes "
+            "the observation that follows its step, so this step must begin with the same one; if the lane's "
+            "episode went on elsewhere, call end_episode() first"
         )
     if code == Code.TIMEOUT:
         return Timeout("timed out", failure.text, failure.culprit or None, holder=failure.holder)
