@@ -7,12 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
 import di_store
 from checkpoint.test_save_load import at_once, same
+from di_store import _core
 from di_store.checkpoint.form import MAGIC, Head, Manifest, Part
+from di_store.objects.codec.form import pack_header, unpack_header
 
 TREE = {"a": np.arange(3_000), "text": "x" * 2_000, "set": {1, 2}, "more": [np.ones((3, 5), "f4")] * 3}
 
@@ -60,6 +63,32 @@ def test_a_file_that_was_cut_short(kept: int, tmp_path: Path) -> None:
     path = the_file(tmp_path)
     path.write_bytes(path.read_bytes()[:kept])
     with pytest.raises(di_store.CorruptData, match=re.escape(str(path))):
+        di_store.load(tmp_path)
+
+
+def replaced(node: Any, number: int, by: int) -> Any:
+    return [replaced(each, number, by) for each in node] if isinstance(node, list) else by if node == number else node
+
+
+@pytest.mark.parametrize("number", [2_000, 3_000], ids=["text", "array"])
+@pytest.mark.parametrize("large", [1 << 20, 1 << 44, 1 << 60])
+def test_more_bytes_than_the_file_has(number: int, large: int, tmp_path: Path) -> None:
+    """Somebody wrote these sizes, with right checksums: they are refused before memory is taken for them."""
+    di_store.save(tmp_path, TREE)
+    path = the_file(tmp_path)
+    head = Head.read(str(path))[0]
+    _, node = unpack_header(head.header)
+    header = pack_header(1 << 63, replaced(node, number, large))
+    wrong = Head(header, head.payload_bytes, head.piece_bytes, head.crcs, head.token, head.rank, head.ranks)
+    assert wrong.begin == head.begin
+    packed = wrong.pack()
+    path.write_bytes(packed.ljust(head.begin, b"\0") + path.read_bytes()[head.begin :])
+    manifest = msgspec.json.decode((tmp_path / "manifest.json").read_bytes())
+    manifest["parts"][0]["crc"] = Head.crc_of(packed)
+    del manifest["crc"]
+    manifest["crc"] = _core.crc32c(msgspec.json.encode(manifest))
+    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
+    with pytest.raises(di_store.CorruptData, match="has only"):
         di_store.load(tmp_path)
 
 

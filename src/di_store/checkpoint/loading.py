@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,7 @@ class _Tree:
         if self._targets is None:
             self._leaves = []
             self._built(self._listed)
+            self._require_there(leaf.bytes for leaf in self._leaves)
             self._targets = [Target(memory.fresh(leaf), leaf) for leaf in self._leaves]
         targets = self._targets
         places = [(target.address, leaf.offset, leaf.bytes) for target, leaf in zip(targets, self._leaves, strict=True)]
@@ -143,9 +145,16 @@ class _Tree:
             spans = small_spans(self._head.header)
         except CorruptData as error:
             raise damaged(self._path, f"is damaged: {error.message}") from None
+        self._require_there(size for _, size in spans)
         found = {span: np.empty(span[1], np.uint8) for span in spans}
         self._move([(memory.address(at), *span) for span, at in found.items() if span[1]], found)
         return found
+
+    def _require_there(self, sizes: Iterable[int]) -> None:
+        """Refuse more bytes than the file has, before memory is taken for them."""
+        # mutant: arrays-as-large-as-they-say
+        if sum(sizes) > self._head.payload_bytes:
+            raise damaged(self._path, f"has only {self._head.payload_bytes} bytes of what it lists")
 
     def _move(self, places: list[tuple[int, int, int]], owners: Any) -> None:
         head, where = self._head, extents(places)
