@@ -1,7 +1,9 @@
 #include "snapshot/restore.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "objects/draft.h"
 #include "objects/weights.h"
@@ -11,7 +13,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kMostBodyBytes = u64{64} << 30;
+constexpr u64 kMostUnpacked = u64{1} << 15;  // what zstd makes of a byte: 128 KiB of 4 bytes, where all are alike
 constexpr u64 kMostVersions = u64{1} << 40;  // none goes
 
 [[noreturn]] void damaged(const std::string& what) {
@@ -37,19 +39,24 @@ u32 Restore::add_layout(const std::string& bytes, Deadline deadline) {
   return static_cast<u32>(layouts_.size() - 1);
 }
 
+// Memory is committed for what the file's blocks really unpack to, not for what its numbers say.
 std::span<const u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
-                                      std::vector<u8>* room) {
+                                      Unpacked* room) {
   const std::span<const u8> stored = file.body(record);
   if (record.codec == static_cast<u8>(BodyCodec::kRaw)) return stored;
   const ChunkTier* const tier = apart ? find_tier(head->data(), head->size()) : nullptr;
   if (tier == nullptr || record.codec != static_cast<u8>(BodyCodec::kZstd))
     damaged("a chunk does not say how it is packed");
-  if (tier->body_bytes > std::min(record.raw_bytes, kMostBodyBytes)) damaged("the size of a chunk");
+  if (tier->body_bytes > record.raw_bytes) damaged("the size of a chunk");
   const std::optional<BodyPacks> packs = packs_of(*head, *tier);
   if (!packs) damaged("a chunk does not say how it is packed");
-  room->resize(packs->plan.body_bytes());
-  PackedBody(packs->plan, packs->ends, stored).body(room->data());
-  return *room;
+  const PackPlan& plan = packs->plan;
+  room->reset(static_cast<u8*>(std::calloc(std::max<u64>(plan.body_bytes(), 1), 1)));  // zeros, between the parts too
+  if (*room == nullptr) throw std::bad_alloc();
+  const PackedBody packed(plan, packs->ends, stored);
+  for (u32 part = 0; part < plan.parts().size(); ++part)
+    packed.rows(part, 0, plan.parts()[part].rows, room->get() + plan.parts()[part].offset);
+  return {room->get(), plan.body_bytes()};
 }
 
 void Restore::link_files(const FilePages& files, const FilePages& loaded, bool own, Deadline deadline) {
@@ -119,6 +126,8 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
   const bool apart = (record.flags & kHeadApart) != 0;
   const RecordHeader with_body = stored == nullptr ? record : stored->with_body_at(body_page);
   if (with_body.uid != record.uid) damaged("head and body of a chunk do not belong together");
+  // mutant: chunks-as-large-as-they-say
+  if (with_body.raw_bytes / kMostUnpacked > with_body.stored_bytes) damaged("the size of a chunk");
   const LayoutInfo& layout = layouts_.at(layout_number);
   const SavedRows saved(head, nullptr, with_body.raw_bytes, apart ? 0 : head.size(), layout, rows);
   const ChunkPlan plan = plan_for(saved, head, record.uid, tables);
@@ -137,7 +146,7 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
       saved.copy_head_to(chunk.places(), layout);
       linked_.adopt(number, head, with_body, entry, body_page, deadline);
     } else {
-      std::vector<u8> room;
+      Unpacked room;
       const std::span<const u8> body = unpacked(stored == nullptr ? file : *stored, with_body, &head, apart, &room);
       const SavedRows whole(head, body.data(), body.size(), apart ? 0 : head.size(), layout, rows);
       whole.copy_to(chunk.places(), layout, *arena_);

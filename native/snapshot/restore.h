@@ -3,6 +3,7 @@
 // checked before it is used; damage raises kCorruptData.
 #pragma once
 
+#include <cstdlib>
 #include <map>
 #include <memory>
 #include <string>
@@ -48,9 +49,13 @@ class Restore {
  private:
   void restore_orders(TableCore& core, const TableImage& image);
   void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
+  struct Free {
+    void operator()(u8* at) const { std::free(at); }
+  };
+  using Unpacked = std::unique_ptr<u8[], Free>;
   // In memory of the file, or in *room.
   static std::span<const u8> unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
-                                      std::vector<u8>* room);
+                                      Unpacked* room);
   ChunkPlan plan_for(const SavedRows& saved, std::span<u8> head, u64 uid, const std::vector<u32>& tables) const;
 
   std::shared_ptr<Arena> arena_;
