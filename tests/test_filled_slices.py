@@ -23,6 +23,35 @@ while arena.chore():
     pass
 print("done", flush=True)
 """
+PASSING_FILLER = """
+import sys, threading, di_store
+from di_store import _core
+arena = di_store.attach(sys.argv[1], timeout=60)._session.arena
+_core.arm_fault(sys.argv[2])
+
+def fill():
+    try:
+        while arena.chore():
+            pass
+    except di_store.Timeout:
+        print("held up", flush=True)
+
+sys.stdin.readline()
+thread = threading.Thread(target=fill)
+thread.start()
+thread.join()
+sys.stdin.readline()
+while arena.chore():
+    pass
+print("done", flush=True)
+"""
+HOLDER = """
+import sys, di_store
+from di_store import _core
+store = di_store.attach(sys.argv[1], timeout=60)
+_core.arm_fault("heap.make_before_state:1:stop")
+store.put(1, timeout=60)
+"""
 COMMITS, COLLAPSES = ("chores.charged:1:stop", "+chores.committed:1"), ("chores.chosen:1:stop", "+chores.collapsed:1")
 
 
@@ -30,6 +59,26 @@ def sweep(store: di_store.Store) -> None:
     """What every process does now and then: settle what the dead left."""
     arena = store._session.arena
     arena.reap()
+    assert store.check() == []
+
+
+def fill_store(store: di_store.Store) -> list[di_store.Ref]:
+    """Objects, so many that slices can be filled."""
+    return [store.put(np.full(65_000, number % 251, np.uint8)) for number in range(320)]
+
+
+def punch_most(store: di_store.Store, refs: list[di_store.Ref]) -> None:
+    """Some objects stay in each slice, and so many that the store fits only if all free pages are punched."""
+    store.delete([ref for number, ref in enumerate(refs) if number % 8 >= 3])
+    store.resize(33 * MIB // 4)
+    with pytest.raises(di_store.StoreFull):  # looks for what the dead left
+        store.put(np.zeros(MIB, np.uint8), timeout=0)
+
+
+def assert_counted(store: di_store.Store) -> None:
+    stats = store.stats()
+    assert stats["present"] <= stats["committed"] + MIB // 4
+    assert stats["committed"] <= stats["budget"]
     assert store.check() == []
 
 
@@ -45,15 +94,11 @@ def test_pages_punched_while_a_slice_is_filled(
     """
     armed = points if killed else points[:1]
     with di_store.open(store_name(), memory="64MiB") as store, Program(FILLER, store.name, *armed) as program:
-        refs = [store.put(np.full(65_000, number % 251, np.uint8)) for number in range(320)]
+        refs = fill_store(store)
         program.say()
         until(lambda: status(program.pid)["State"].startswith("T"), "a slice to be chosen")
         sweep(store)
-        # Some stay in each slice, and so many that the store fits only if all free pages are punched.
-        store.delete([ref for number, ref in enumerate(refs) if number % 8 >= 3])
-        store.resize(33 * MIB // 4)
-        with pytest.raises(di_store.StoreFull):  # looks for what the dead left
-            store.put(np.zeros(MIB, np.uint8), timeout=0)
+        punch_most(store, refs)
         sweep(store)
         program.signal(signal.SIGCONT)
         if killed:
@@ -61,7 +106,27 @@ def test_pages_punched_while_a_slice_is_filled(
             sweep(store)
         else:
             assert program.line() == "done"
-        stats = store.stats()
-        assert stats["present"] <= stats["committed"] + MIB // 4
-        assert stats["committed"] <= stats["budget"]
-        assert store.check() == []
+        assert_counted(store)
+
+
+@pytest.mark.memory_only
+@pytest.mark.parametrize("point", [COMMITS[0], COLLAPSES[0]])
+def test_a_thread_that_ends_before_it_has_settled_its_slice(store_name: Callable[[], str], point: str) -> None:
+    """It filled the slice and could not have the heap's lock. Another thread of its process settles the slice."""
+    with (
+        di_store.open(store_name(), memory="64MiB") as store,
+        Program(PASSING_FILLER, store.name, point) as filler,
+    ):
+        refs = fill_store(store)
+        filler.say()
+        until(lambda: status(filler.pid)["State"].startswith("T"), "a slice to be chosen")
+        punch_most(store, refs)
+        with Program(HOLDER, store.name) as holder:
+            until(lambda: status(holder.pid)["State"].startswith("T"), "a process to stop with the heap's lock")
+            filler.signal(signal.SIGCONT)
+            assert filler.line() == "held up"
+            holder.signal(signal.SIGCONT)
+            assert holder.process.wait(120) == 0
+        filler.say()
+        assert filler.line() == "done"
+        assert_counted(store)

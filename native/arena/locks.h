@@ -8,8 +8,8 @@
 // waiter asks whether the owner lives. A dead owner is replaced by one compare-and-swap; of several waiters one wins. The
 // lock is never taken from a stopped process: the wait ends by deadline or Ctrl-C.
 //
-// A thread that already holds a shared lock waits 50 ms at most, and runs no Python meanwhile. patiently() then gives
-// everything back, waits, and repeats the call.
+// A thread that already holds a shared lock waits 50 ms at most, runs no Python meanwhile, and neither lets the GIL go nor asks
+// for it (os.h): another thread may keep that. patiently() then gives everything back, waits, and repeats the call.
 //
 // A kill at any line leaves the word free or naming a dead owner. `dirty` and the undo record tell the next owner what to
 // finish. Lock order: directory (reap), tables by index, heap. Nothing is taken while the heap's is held.
@@ -31,6 +31,7 @@ inline u32 lock_owner_word(u32 slot, u32 generation) {
   return ((generation << kLockSlotBits) | (slot + 1)) & 0x7fffffffu;
 }
 inline u32 lock_owner(u32 word) { return (word & ((1u << kLockSlotBits) - 1)) - 1; }  // client slot, or kNone
+static_assert(kFillEnded == 1u << kLockSlotBits);                                     // nobody's
 
 inline u32 lock_owner_word(const Client& client) { return lock_owner_word(client.slot(), client.slot_generation()); }
 // The process of the word is dead, perhaps for so long that its slot is another one's, or has left. One that exits
@@ -85,7 +86,7 @@ auto patiently(const Client& client, Deadline deadline, Call&& call) {
     try {
       return call();
     } catch (const Error& error) {
-      if (!error.is_worth_repeating() || os::is_python_held_off()) throw;
+      if (!error.is_worth_repeating() || os::t_in_hand.locks != 0) throw;
       held_up = error;
     }
     await_inner(client, *held_up, deadline);

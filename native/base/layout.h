@@ -143,9 +143,10 @@ constexpr u32 kBlockUses = 3;
 constexpr u32 kBlockClasses = 96;
 
 // Slice::filler: the process that adds pages to the slice without holding the heap's lock, by a collapse or a commit
-// ahead, as a word that could own a lock; 0: none. What others punch meanwhile may come back without being charged, so
-// the filler settles the slice afterwards. If it dies, a sweep does.
-struct Slice {  // [heap], derived but for `present`
+// ahead, as a word that could own a lock; kFillEnded: it adds no more; 0: none. What others punch meanwhile may come back
+// uncharged, so the slice is settled afterwards: by the filler, or by whoever meets it once the fill has ended or the filler is dead.
+constexpr u32 kFillEnded = 1u << 11;  // as the word of a process that is gone (arena/locks.h)
+struct Slice {                        // [heap], derived but for `present`
   u64 present[kPagesPerSlice /
               64];  // truth; bit: the page is charged to the budget, and the one who charges it commits it
   SliceState state;
@@ -157,7 +158,7 @@ struct Slice {  // [heap], derived but for `present`
   u32 run;   // slices of the run, at its head
   u32 prev;  // list of slices of this class with a free block
   u32 next;
-  u32 filler;
+  Shared<u32> filler;  // chosen and settled under the lock; its end is stored without
   u32 pad2[9];
 };
 static_assert(sizeof(Slice) == 128);

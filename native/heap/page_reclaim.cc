@@ -145,6 +145,13 @@ u64 PageReclaim::from_holes(Cursor* cursor) {
 
 // -------------------------------------------------------------------------------------------------------------- chores
 
+bool PageReclaim::is_being_filled(u64 slice) {
+  const Shared<u32>& filler = memory_.slice(slice).filler;
+  // mutant: ended-fills-stay
+  if (filler.load(std::memory_order_acquire) == kFillEnded) settle_filled(slice, true);  // pairs with end_fill()
+  return filler.load(std::memory_order_relaxed) != 0;
+}
+
 u64 PageReclaim::charge_free_slice(u32 filler) {
   HeapHeader& heap = memory_.heap_header();
   const u64 committed = heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
@@ -152,10 +159,10 @@ u64 PageReclaim::charge_free_slice(u32 filler) {
   for (u64 at = heap.free_low; at < memory_.header().slice_count; ++at) {
     if (at < heap.slice_high && memory_.slice(at).state != SliceState::kFree) continue;
     pages_.cover_slice(at);
-    if (memory_.slice(at).filler != 0) continue;
+    if (is_being_filled(at)) continue;
     const u64 missing = pages_.missing(at, 0, kPagesPerSlice);
     if (missing == 0) continue;
-    memory_.slice(at).filler = filler;
+    memory_.slice(at).filler.store(filler, std::memory_order_relaxed);
     pages_.charge(at, 0, kPagesPerSlice);
     add_bytes(heap.free_bytes, missing * kPageBytes);
     return pages_.offset_of(at);
@@ -165,7 +172,7 @@ u64 PageReclaim::charge_free_slice(u32 filler) {
 
 void PageReclaim::settle_filled(u64 slice, bool give_back) {
   Slice& entry = memory_.slice(slice);
-  entry.filler = 0;
+  entry.filler.store(0, std::memory_order_relaxed);
   const u64 missing = pages_.missing(slice, 0, kPagesPerSlice);
   // mutant: pages-that-come-back-are-not-counted
   if (missing == 0 && !give_back) return;

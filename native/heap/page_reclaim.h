@@ -26,9 +26,13 @@ class PageReclaim {
   // budget, so that whoever gets them next commits them.
   void punch_block(u64 offset, u64 bytes);
 
+  // Whether somebody adds pages to it. Settles it first if that has ended.
+  bool is_being_filled(u64 slice);
   // Charges all pages of the lowest free slice that lacks some; its offset, or 0. The caller, `filler`, commits them
-  // without the heap's lock and then settles the slice.
+  // without the heap's lock, ends the fill and then settles the slice.
   u64 charge_free_slice(u32 filler);
+  // Without the lock, by the filler: it adds no more pages.
+  void end_fill(u64 slice) { memory_.slice(slice).filler.store(kFillEnded, std::memory_order_release); }
   // After somebody filled a slice: charges the pages that others punched meanwhile, which may be back, and punches what
   // no block uses. `give_back`: punches even if nothing is missing.
   void settle_filled(u64 slice, bool give_back);

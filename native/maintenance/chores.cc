@@ -1,7 +1,6 @@
 #include "maintenance/chores.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "arena/waits.h"
 #include "maintenance/reaper.h"
@@ -14,25 +13,13 @@ constexpr u64 kAheadMost = 24u << 20;  // the most bytes of free memory kept com
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
-// Slices that this thread has filled and not settled, because the heap's lock was not available. One thread of a process
-// does a store's chores. If the process ends before it has settled them, ChunkEnds::sweep() does.
-struct Filled {
-  u64 slice;
-  bool give_back;
-};
-thread_local std::vector<Filled> t_filled;
-
-void settle_slices(Arena& arena) {
-  while (!t_filled.empty()) {
-    Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
-    arena.heap().reclaim.settle_filled(t_filled.back().slice, t_filled.back().give_back);
-    t_filled.pop_back();
-  }
-}
-
+// The fill ends first: if the heap's lock is not available then, whoever meets the slice settles it.
 void settle_slice(Arena& arena, u64 offset, bool give_back) {
-  t_filled.push_back({(offset - arena.header().data.value) / kSliceBytes, give_back});
-  settle_slices(arena);
+  PageReclaim& reclaim = arena.heap().reclaim;
+  const u64 slice = (offset - arena.header().data.value) / kSliceBytes;
+  reclaim.end_fill(slice);
+  Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
+  if (arena.slice(slice).filler.load(std::memory_order_relaxed) == kFillEnded) reclaim.settle_filled(slice, give_back);
 }
 
 u64 ahead_bytes(const HeapHeader& heap) {
@@ -83,12 +70,12 @@ u64 next_whole_slice(Arena& arena) {
     if (next >= high) next = 0;
     const u64 at = next++;
     Slice& slice = arena.slice(at);
-    if (slice.state == SliceState::kFree || slice.collapsed != 0 || slice.filler != 0) continue;
+    if (arena.heap().reclaim.is_being_filled(at) || slice.state == SliceState::kFree || slice.collapsed != 0) continue;
     bool whole = true;
     for (const u64 word : slice.present) whole = whole && word == ~u64{0};
     if (!whole) continue;
     slice.collapsed = 1;
-    slice.filler = lock_owner_word(arena.heap().client);
+    slice.filler.store(lock_owner_word(arena.heap().client), std::memory_order_relaxed);
     return arena.header().data.value + at * kSliceBytes;
   }
   return 0;
@@ -119,7 +106,6 @@ bool chore(const std::shared_ptr<Arena>& arena) {
     if (reap(arena, Deadline::after(kPatienceSeconds)) != 0) return true;
     arena->heap().sweeper.sweep_all(Deadline::after(kPatienceSeconds));
   }
-  settle_slices(*arena);
   tidy_if_rolled(*arena);
   if (arena->tier() != nullptr && arena->tier()->chore(Deadline::after(kPatienceSeconds))) return true;
   return give_back(*arena) || commit_ahead(*arena) || collapse_one(*arena);
