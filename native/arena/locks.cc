@@ -25,7 +25,7 @@ bool SharedLock::try_acquire() {
   u32 free = 0;
   // acquire: pairs with the release in release(); what the last owner wrote is visible.
   if (!word_.word.compare_exchange_strong(free, lock_owner_word(client_), std::memory_order_acquire)) return false;
-  os::hold_python_off();
+  ++os::t_in_hand.locks;
   return true;
 }
 
@@ -48,7 +48,7 @@ bool owner_gone(const Client& client, u32 word) {
 
 void SharedLock::acquire_slow(Deadline deadline) {
   const u32 mine = lock_owner_word(client_) | kSleeping;  // others may sleep too: wake one at release
-  const bool nested = os::is_python_held_off() && !deadline.tries_only();
+  const bool nested = os::t_in_hand.locks != 0 && !deadline.tries_only();
   // mutant: waits-with-a-lock-in-hand-last
   const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;
   WaitRecord record(client_);
@@ -85,7 +85,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
     if (!deadline.tries_only()) record.give_up();
     refuse(holder, nested);
   }
-  os::hold_python_off();
+  ++os::t_in_hand.locks;
 }
 
 void SharedLock::refuse(u32 holder, bool nested) {
@@ -112,7 +112,7 @@ void await_inner(const Client& client, const Error& error, Deadline deadline) {
 void SharedLock::release() {
   // release: pairs with the acquire of the next owner.
   const u32 before = word_.word.exchange(0, std::memory_order_release);
-  os::let_python_in();
+  --os::t_in_hand.locks;
   if (before & kSleeping) os::futex_wake(word_.word, 1);
 }
 

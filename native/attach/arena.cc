@@ -9,6 +9,7 @@ namespace {
 constexpr u64 kMinBudget = 8u << 20;
 constexpr u64 kLeavingNs = 100'000;        // between two looks at a store that another thread is leaving
 constexpr u64 kMostPauseNs = 200'000'000;  // between two looks at one that is being made
+constexpr u64 kNameNs = 2'000'000'000;     // for a folder that others open, with the lock of a name in hand
 constexpr int kLeavingLooks = 30;          // on a busy machine who looks may get no processor for long
 constexpr u64 kLeavingPauseNs = 10'000'000;
 constexpr u64 kEndingNs = 1'000'000'000;  // for a process that is about to leave as the last
@@ -146,7 +147,9 @@ Arena::Found Arena::find(const std::string& name, Deadline deadline) {
   return found;
 }
 
-void Arena::still_made(const std::string& name, u32 pid) {
+namespace {
+
+[[noreturn]] void still_made(const std::string& name, u32 pid) {
   const bool known = pid != os::kUnknownPid;
   const char state = known ? os::look_at(pid).state : char{0};
   const bool stopped = state == 'T' || state == 't';
@@ -158,31 +161,38 @@ void Arena::still_made(const std::string& name, u32 pid) {
       .told();
 }
 
-std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline) {
-  os::hold_store_folder();
-  std::optional<os::FolderLock> folder;
-  Found found;
-  for (u64 pause = kLeavingNs;; pause = std::min(2 * pause, kMostPauseNs)) {
-    folder.emplace(name, deadline);
-    {
-      os::lock_aside(registry().mutex);
-      const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
-      found = find(name, deadline);
-    }
-    if (found.arena) {
-      if (mode == Mode::kNew)
-        throw Error(Code::kStoreError, "store '" + name + "' exists already; mode=\"rw\" attaches to it").told();
-      return found.arena;
-    }
-    if (!found.leaving && found.maker == 0) break;
-    if (found.maker != 0 && mode == Mode::kNew)
-      throw Error(Code::kStoreError, "store '" + name + "' is being made already; choose another name").told();
-    folder.reset();
-    if (found.maker != 0 && deadline.over()) still_made(name, found.maker);
-    const os::Blocking scope;  // the thread that drops the last handle, or makes the store, may need the GIL for it
-    os::sleep_ns(pause);
+// Holds the lock of a store's name, without the GIL: other processes wait for it.
+class NameGuard {
+ public:
+  NameGuard(const std::string& name, Deadline deadline)
+      : folder_(name, deadline) {  // with the GIL: its wait looks for signals
+    aside_.emplace();
   }
-  if (found.refused > 0)
+
+ private:
+  std::optional<os::Aside> aside_;  // first: the GIL comes back when the name is free
+  os::FolderLock folder_;
+};
+
+}  // namespace
+
+// Null: not yet. Throws kTimeout where a file of the store's folder on disk is locked.
+std::shared_ptr<Arena> Arena::try_open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline,
+                                       Found* found) {
+  const NameGuard guard(name, deadline);
+  // To the end: no child is forked that has half a store.
+  const os::LongGuard local(registry().mutex);
+  const Deadline wait = deadline.at_most(kNameNs);
+  *found = find(name, wait);
+  if (found->arena) {
+    if (mode == Mode::kNew)
+      throw Error(Code::kStoreError, "store '" + name + "' exists already; mode=\"rw\" attaches to it").told();
+    return found->arena;
+  }
+  if (found->maker != 0 && mode == Mode::kNew)
+    throw Error(Code::kStoreError, "store '" + name + "' is being made already; choose another name").told();
+  if (found->leaving || found->maker != 0) return nullptr;
+  if (found->refused > 0)
     throw Error(Code::kAccessDenied, "every process that holds store '" + name +
                                          "' refuses access (another group, or not dumpable): run as the same user and "
                                          "group, or let `di-store hold " +
@@ -190,9 +200,24 @@ std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const New
         .told();
   if (mode == Mode::kAttach) throw Error(Code::kStoreNotFound, "no live process holds a store named '" + name + "'");
   if (mode != Mode::kFresh) refuse_unseen(name);
-  std::shared_ptr<Arena> made = make_new(name, fresh, deadline);
+  std::shared_ptr<Arena> made = make_new(name, fresh, wait);
   if (!fresh.hidden) made->announce();
   return made;
+}
+
+std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline) {
+  os::hold_store_folder();
+  for (u64 pause = kLeavingNs;; pause = std::min(2 * pause, kMostPauseNs)) {
+    Found found;
+    try {
+      if (std::shared_ptr<Arena> arena = try_open(name, mode, fresh, deadline, &found)) return arena;
+    } catch (const Error& error) {
+      if (error.code() != Code::kTimeout || deadline.over()) throw;
+    }
+    if (found.maker != 0 && deadline.over()) still_made(name, found.maker);
+    const os::Blocking scope;  // the thread that drops the last handle, or makes the store, may need the GIL for it
+    os::sleep_ns(pause);
+  }
 }
 
 std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& fresh, Deadline deadline) {
@@ -216,8 +241,6 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   arena->created_ = true;
   arena->hidden_ = true;
   arena->header().magic.store(kBeingMade, std::memory_order_release);
-  os::lock_aside(registry().mutex);
-  const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
   registry().arenas.push_back(arena.get());
   return arena;
 }
@@ -325,7 +348,7 @@ Arena::~Arena() {
   }
   // Under this mutex to the end: a thread that opens the store meanwhile finds it leaving and waits. Once the file is
   // closed here it may open it again; before, closing would drop the record lock of the new attachment.
-  os::LocalGuard<std::recursive_mutex> guard(registry().mutex);
+  const os::LongGuard local(registry().mutex);
   std::erase(registry().arenas, this);
   if (tier_ != nullptr && empty && is_end(*this, *this)) tier_->end_as_last();
   tier_.reset();

@@ -65,9 +65,10 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
  private:
   Arena() : Client(static_cast<Memory&>(*this)) {}
   struct Found;
+  static std::shared_ptr<Arena> try_open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline,
+                                         Found* found);
   static Found find(const std::string& name, Deadline deadline);
   static bool in_registry(os::FileId file, Found* found);
-  [[noreturn]] static void still_made(const std::string& name, u32 pid);
   static std::shared_ptr<Arena> make_new(const std::string& name, const NewStore& fresh, Deadline deadline);
   static std::shared_ptr<Arena> attach(int fd, os::FileId id, Deadline deadline);
   void join();

@@ -19,7 +19,7 @@ thread_local int t_pipe[2] = {-1, -1};           // through which it does; made 
 thread_local bool t_frozen = false;              // this fork has frozen the ledgers
 
 // ------------------------------------------------------------------------------------------------------- around fork()
-// While a thread holds the registry's mutex it never waits for the GIL (os.h). So the other mutexes can simply be waited
+// While a thread holds one of these mutexes it never waits for the GIL (os.h). So the other mutexes can simply be waited
 // for: the threads that hold them release them without our help.
 
 void prepare_fork() {
@@ -82,8 +82,7 @@ void after_fork_parent() {
     os::close_fd(reading);
   }
   if (!std::exchange(t_frozen, false) || !Ledger::unfreeze()) return;
-  os::lock_aside(registry().mutex);
-  const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
+  const os::LocalGuard local(registry().mutex);
   for (Arena* arena : registry().arenas) arena->ledger().thaw();
 }
 
@@ -146,7 +145,7 @@ void keep_inherited(Arena& arena) noexcept {
 
 // Killed anywhere: a slot that is free or a dead client's, with the pins repeated so far in its ledger.
 void Arena::renew_in_child() {
-  os::LocalGuard<std::mutex> guard(renewal_);
+  const os::LongGuard local(renewal_);
   if (!is_foreign()) return;
   // mutant: fork-keeps-the-parents-slot
   begin_child();

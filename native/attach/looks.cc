@@ -17,8 +17,7 @@ std::vector<StoreHolder> list_holders() {
   for (const os::Holder& holder : os::find_holders()) {
     auto found = known.find(holder.uuid);
     if (found == known.end()) {
-      os::lock_aside(registry().mutex);
-      const std::lock_guard<std::recursive_mutex> guard(registry().mutex, std::adopt_lock);
+      const os::LocalGuard local(registry().mutex);
       Facts facts{0, false, true};
       const auto own = [&](os::FileId file) {
         for (const Arena* arena : registry().arenas) {

@@ -94,6 +94,7 @@ void park() {
 }
 
 void take_gil_back(PyThreadState* state) {
+  os::require_empty_hands("asks for the interpreter's lock");
   // No check here whether the interpreter is ending: only it knows which thread ends it, and that one must get the GIL.
   // mutant: the-end-takes-itself-for-a-daemon
   in_python([state] { PyEval_RestoreThread(state); });
@@ -234,7 +235,7 @@ void bind_lists(nb::module_& module) {
 
 void bind_errors(nb::module_& module) {
   nb::register_exception_translator(translate, nullptr);
-  os::set_block_hooks({leave_gil, enter_gil, enter_gil_quietly, ending, tell_waited});
+  os::set_block_hooks({has_gil, leave_gil, enter_gil, enter_gil_quietly, ending, tell_waited});
   bind_failure(module);
   module.def(
       "set_python",

@@ -9,6 +9,8 @@
 #include <type_traits>
 #include <utility>
 
+#include "os/os.h"
+
 namespace di::py {
 
 namespace nb = nanobind;
@@ -33,6 +35,7 @@ struct LastFrame {
 // through this. `call` uses the C API only: it throws nothing, and has no C++ objects to destroy.
 template <class Call>
 auto in_python(const Call& call) {
+  os::require_empty_hands("runs Python");
   LastFrame frame;
   if constexpr (std::is_void_v<decltype(call())>) {
     call();

@@ -112,7 +112,9 @@ bool Heap::shrink_some(PageReclaim::Cursor* cursor, Deadline deadline) {
 }
 
 u64 Heap::check(bool repair, Deadline deadline, std::vector<std::string>* findings) {
+  std::optional<os::Aside> aside;  // the GIL comes back after the lock
   Guard guard(*this, deadline);
+  aside.emplace();
   sweeper.settle_dropped();
   if (repair) {
     HeapRecovery(*this).check(findings);

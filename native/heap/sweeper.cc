@@ -81,7 +81,7 @@ u32 Sweeper::reader_of(u32 table) const {
 
 void Sweeper::wait_readers(u32 table, Deadline deadline) {
   constexpr u64 kNestedNs = 50'000'000;  // the directory's lock is held: see patiently()
-  const bool nested = os::is_python_held_off();
+  const bool nested = os::t_in_hand.locks != 0;
   const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;
   for (;;) {
     const u32 reader = reader_of(table);

@@ -59,35 +59,28 @@ u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
   bool any = false;
   for (u32 slot = 0; slot < kMaxClients && !any; ++slot) any = is_dead(*arena, slot);
   if (!any) return 0;
-  SharedLock directory(*arena, arena->header().reap_lock, "the store's directory");
-  directory.acquire(deadline);
+  const DirectoryGuard directory(*arena, deadline);
   u32 reaped = 0;
-  try {
-    await_recoveries(arena, deadline);
-    for (u32 slot = 0; slot < kMaxClients; ++slot) {
-      ClientSlot& client = arena->client(slot);
-      const u32 generation = client.generation.load();
-      if (!is_dead(*arena, slot) || !begin_reaping(*arena, slot, generation)) continue;
-      DI_FAULT("reap.begun");
-      take_over_locks(arena, slot, deadline);
-      settle_ledger(arena, slot, deadline);
-      DI_FAULT("reap.before_free");
-      client.generation.fetch_add(1);
-      arena->heap_header().deaths.fetch_add(1);
-      client.state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);
-      ++reaped;
-    }
-    if (reaped != 0) {
-      // One may have died while it looked whether it was the last (attach/arena.cc). It was not: this process lives.
-      if (arena->tiered()) arena->tier_header().ended.store(0);
-      TableDirectory(arena).finish_broken(deadline);
-      arena->heap().chunks.sweep(deadline);
-    }
-  } catch (...) {
-    directory.release();
-    throw;
+  await_recoveries(arena, deadline);
+  for (u32 slot = 0; slot < kMaxClients; ++slot) {
+    ClientSlot& client = arena->client(slot);
+    const u32 generation = client.generation.load();
+    if (!is_dead(*arena, slot) || !begin_reaping(*arena, slot, generation)) continue;
+    DI_FAULT("reap.begun");
+    take_over_locks(arena, slot, deadline);
+    settle_ledger(arena, slot, deadline);
+    DI_FAULT("reap.before_free");
+    client.generation.fetch_add(1);
+    arena->heap_header().deaths.fetch_add(1);
+    client.state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);
+    ++reaped;
   }
-  directory.release();
+  if (reaped != 0) {
+    // One may have died while it looked whether it was the last (attach/arena.cc). It was not: this process lives.
+    if (arena->tiered()) arena->tier_header().ended.store(0);
+    TableDirectory(arena).finish_broken(deadline);
+    arena->heap().chunks.sweep(deadline);
+  }
   return reaped;
 }
 

@@ -339,18 +339,22 @@ BlockHooks g_hooks;
 // Only the outermost scope of a thread leaves: a lock wait may block inside a wait that has already left.
 thread_local u32 t_blocking_depth = 0;
 thread_local u32 t_quiet_depth = 0;
-// Taken and given back with every shared lock: one instruction where the model is given.
-__attribute__((tls_model("initial-exec"))) constinit thread_local u32 t_python_held_off = 0;
-
 }  // namespace
 
-void hold_python_off() { ++t_python_held_off; }
-void let_python_in() { --t_python_held_off; }
-bool is_python_held_off() { return t_python_held_off != 0; }
+constinit thread_local InHand t_in_hand;
+
+#ifdef DI_FAULTS
+void require_empty_hands(const char* what) {
+  if (!t_in_hand.any()) return;
+  std::fprintf(stderr, "di-store: a thread %s with %u shared locks and %u mutexes in hand\n", what, t_in_hand.locks,
+               t_in_hand.mutexes);
+  std::abort();
+}
+#endif
 
 bool LongWait::is_due() const {
   constexpr u64 kEveryNs = 1'000'000'000;
-  return now_ns() - told_ns_ >= kEveryNs && !is_python_held_off() && g_hooks.waited != nullptr;
+  return now_ns() - told_ns_ >= kEveryNs && !t_in_hand.any() && g_hooks.waited != nullptr;
 }
 
 void LongWait::tell(const std::string& what) {
@@ -373,15 +377,21 @@ Aside::~Aside() {
 }
 
 Blocking::Blocking() : unwinding_(std::uncaught_exceptions()) {
-  if (t_blocking_depth++ == 0 && g_hooks.leave != nullptr) token_ = g_hooks.leave();
+  // mutant: asks-for-the-interpreter-with-a-lock-in-hand
+  left_ = t_blocking_depth++ == 0 && !t_in_hand.any() && g_hooks.leave != nullptr;
+  if (left_) token_ = g_hooks.leave();
+#ifdef DI_FAULTS
+  // Others wait for the mutex, with the GIL in hand too: whoever sleeps with one holds it by a LongGuard.
+  if (t_in_hand.mutexes != 0 && g_hooks.inside != nullptr && g_hooks.inside())
+    require_empty_hands("sleeps with the interpreter's lock");
+#endif
 }
 
 Blocking::~Blocking() noexcept(false) {
-  if (--t_blocking_depth != 0 || g_hooks.enter == nullptr) return;
-  // A shared lock is held, an error is on its way already, or this is a destructor: a handler would run under the lock,
-  // an interrupt would end the process. It stays pending in Python.
-  // mutant: handlers-run-with-a-lock-in-hand
-  if (t_quiet_depth != 0 || is_python_held_off() || std::uncaught_exceptions() != unwinding_)
+  --t_blocking_depth;
+  if (!left_) return;
+  // An error is on its way already, or this is a destructor: an interrupt would end the process. It stays pending in Python.
+  if (t_quiet_depth != 0 || std::uncaught_exceptions() != unwinding_)
     g_hooks.enter_quietly(token_);
   else
     g_hooks.enter(token_);

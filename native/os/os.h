@@ -140,8 +140,25 @@ int fault_errno(const char* point);       // errno this call is to fail with, or
 #define DI_FAULT(point) ((void)0)
 #endif
 
+// --- what a thread has in hand: shared locks, and mutexes of this process. Others wait for these, so with any in hand a thread
+// never asks for the GIL: another thread may keep that for as long as it likes, and at the interpreter's end for ever. Nor does
+// it run Python. A short hold keeps the GIL as it finds it, also where it waits for one more lock: whoever has that one does not
+// ask for the GIL either. Whoever may hold something for long lets the GIL go meanwhile (Aside), and takes it back afterwards.
+struct InHand {
+  u32 locks = 0, mutexes = 0;
+  bool any() const { return (locks | mutexes) != 0; }
+};
+// One instruction where the model is given.
+extern __attribute__((tls_model("initial-exec"))) constinit thread_local InHand t_in_hand;
+#ifdef DI_FAULTS
+void require_empty_hands(const char* what);  // ends the process: `what` is done with something in hand
+#else
+inline void require_empty_hands(const char*) {}
+#endif
+
 // --- blocking: the bindings leave the GIL here and look for signals on the way back
 struct BlockHooks {
+  bool (*inside)() = nullptr;  // whether this thread has the GIL
   void* (*leave)() = nullptr;
   void (*enter)(void*) = nullptr;  // may throw the error of a signal handler
   void (*enter_quietly)(void*) = nullptr;
@@ -157,7 +174,9 @@ class Quiet {   // scope of a destructor: its waits look for no signals, which w
   Quiet(const Quiet&) = delete;
   Quiet& operator=(const Quiet&) = delete;
 };
-class Aside {  // scope in which this thread may wait for another one of this process; looks for no signals
+// Scope without the GIL, in which this thread may wait for another one of this process; looks for no signals. What is taken in
+// hand inside is given back inside; it may begin with something in hand that is given back before it ends.
+class Aside {
  public:
   Aside();
   ~Aside();
@@ -167,11 +186,12 @@ class Aside {  // scope in which this thread may wait for another one of this pr
  private:
   void* token_ = nullptr;
 };
-// Locks a mutex of this process. Nobody waits for one with the GIL in hand, nor for the GIL with one in hand: others wait
-// for it while they hold a shared lock, for which a forked child may be waiting, and for that the GIL's owner; and at the
-// interpreter's end who waits for the GIL never gets it. A fork takes all of them for its own moment (attach/fork.cc).
+// Locks a mutex of this process. Without anything in hand the wait lets the GIL go: the mutex may be one that is held for long.
+// With something in hand the GIL stays as it is: the mutex is one that is held for a moment. A fork takes all of them for its
+// own moment (attach/fork.cc).
 template <class Mutex>
 void lock_aside(Mutex& mutex) {
+  if (t_in_hand.any()) return mutex.lock();
   while (!mutex.try_lock()) {
     const Aside aside;
     mutex.lock();
@@ -179,21 +199,32 @@ void lock_aside(Mutex& mutex) {
   }
 }
 template <class Mutex>
-class LocalGuard {
+class LocalGuard {  // for a moment: nothing that takes time is done or waited for meanwhile
  public:
-  explicit LocalGuard(Mutex& mutex) : mutex_(mutex) { lock_aside(mutex_); }
-  ~LocalGuard() { mutex_.unlock(); }
+  explicit LocalGuard(Mutex& mutex) : mutex_(mutex) {
+    lock_aside(mutex_);
+    ++t_in_hand.mutexes;
+  }
+  ~LocalGuard() {
+    --t_in_hand.mutexes;
+    mutex_.unlock();
+  }
   LocalGuard(const LocalGuard&) = delete;
   LocalGuard& operator=(const LocalGuard&) = delete;
 
  private:
   Mutex& mutex_;
 };
-// How many shared locks this thread holds: no Python runs in it meanwhile, others would wait for that.
-void hold_python_off();
-void let_python_in();
-bool is_python_held_off();
-// A wait that goes on: the hook is to be told about once a second, unless Python is held off.
+template <class Mutex>
+class LongGuard {  // as long as it takes, without the GIL: its owner waits for shared locks, or for the disk
+ public:
+  explicit LongGuard(Mutex& mutex) : guard_(mutex) {}
+
+ private:
+  Aside aside_;  // first: it ends last
+  LocalGuard<Mutex> guard_;
+};
+// A wait that goes on: the hook is to be told about once a second, if the thread has nothing in hand.
 class LongWait {
  public:
   LongWait() : began_ns_(now_ns()), told_ns_(began_ns_) {}
@@ -203,7 +234,9 @@ class LongWait {
  private:
   u64 began_ns_, told_ns_;
 };
-class Blocking {  // scope in which this thread may sleep; only a thread's outermost scope calls the hooks
+// Scope in which this thread may sleep: without the GIL, unless it has something in hand. Only a thread's outermost scope calls
+// the hooks.
+class Blocking {
  public:
   Blocking();
   ~Blocking() noexcept(false);
@@ -211,6 +244,7 @@ class Blocking {  // scope in which this thread may sleep; only a thread's outer
   Blocking& operator=(const Blocking&) = delete;
 
  private:
+  bool left_ = false;
   void* token_ = nullptr;
   int unwinding_;
 };

@@ -13,18 +13,21 @@
 
 namespace di {
 
-// Holds the directory lock: one process at a time makes or drops a table, claims or frees marks of sessions, or reaps.
+// Holds the directory lock: one process at a time makes or drops a table, claims or frees marks of sessions, or reaps. That may
+// take long, so the GIL is let go meanwhile.
 class DirectoryGuard {
  public:
   DirectoryGuard(const Arena& arena, Deadline deadline)
       : lock_(arena, arena.header().reap_lock, "the store's directory") {
-    lock_.acquire(deadline);
+    lock_.acquire(deadline);  // with the GIL: its wait looks for signals
+    aside_.emplace();
   }
-  ~DirectoryGuard() { lock_.release(); }
+  ~DirectoryGuard() { lock_.release(); }  // the GIL comes back after it
   DirectoryGuard(const DirectoryGuard&) = delete;
   DirectoryGuard& operator=(const DirectoryGuard&) = delete;
 
  private:
+  std::optional<os::Aside> aside_;
   SharedLock lock_;
 };
 

@@ -277,7 +277,9 @@ u64 Table::check(bool repair, Deadline deadline, std::vector<std::string>* findi
 }
 
 void Table::try_check(bool repair, Deadline deadline, std::vector<std::string>* findings) {
+  std::optional<os::Aside> aside;  // the GIL comes back after the locks
   TableCore::Guard guard(core, deadline);
+  aside.emplace();
   if (repair) return TableRecovery(core).check(deadline, findings);
   // The private copy still shares the pages that it has not written with the store. With the heap's lock no chunk is
   // freed while its uses are counted: otherwise the bytes of a reused block could be taken for a chunk's header.

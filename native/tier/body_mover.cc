@@ -151,7 +151,7 @@ void BodyMover::end_claims(std::size_t count, Deadline deadline) {  // of the fi
 }
 
 void BodyMover::settle(Deadline deadline) {
-  os::LocalGuard<std::mutex> local(mutex_);
+  const os::LongGuard local(mutex_);
   end_claims(moves_.size(), deadline);
 }
 
@@ -268,7 +268,7 @@ u64 BodyMover::commit(std::size_t count, Deadline deadline) {
 }
 
 BodyMover::Result BodyMover::move_some(bool all, Deadline deadline) {
-  os::LocalGuard<std::mutex> local(mutex_);
+  const os::LongGuard local(mutex_);
   end_claims(moves_.size(), deadline);
   if (!begin(all, deadline)) return Result::kHeldUp;
   if (bodies_.empty()) {

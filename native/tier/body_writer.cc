@@ -179,7 +179,7 @@ u64 BodyWriter::commit(std::size_t count, Deadline deadline) {
 }
 
 void BodyWriter::settle(Deadline deadline) {
-  os::LocalGuard<std::mutex> local(mutex_);
+  const os::LongGuard local(mutex_);
   commit(bodies_.size(), deadline);
 }
 
@@ -201,7 +201,7 @@ bool BodyWriter::await_others(Deadline deadline) {
 
 // Segments are sealed after what lies in them was committed: one without live bytes would be used again at once.
 u64 BodyWriter::write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why) {
-  os::LocalGuard<std::mutex> local(mutex_);
+  const os::LongGuard local(mutex_);
   commit(bodies_.size(), deadline);
   if (segment_.is_removed()) segment_.close(deadline);  // by somebody: what were written to it would be lost
   claim(wanted, deadline);

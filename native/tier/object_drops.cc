@@ -155,7 +155,7 @@ void ObjectDrops::write_chosen(Search* search, Deadline deadline) {
 }
 
 u64 ObjectDrops::drop(u64 bytes, Deadline deadline) {
-  os::LocalGuard<std::mutex> local(mutex_);
+  const os::LongGuard local(mutex_);
   const u64 began = os::now_ns();
   if (heap_.memory.heap_header().live_bytes.load() == 0 || began < again_ns_) return 0;
   Search search;

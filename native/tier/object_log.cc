@@ -148,7 +148,7 @@ bool ObjectLog::seal(u32 number, Deadline deadline) {
 
 void ObjectLog::settle(const LogPlace& place) noexcept {
   try {
-    os::LocalGuard<std::mutex> lock(mutex_);
+    const os::LongGuard lock(mutex_);
     const auto found = open_.find(place.segment);
     if (found == open_.end() || found->second.records == 0) return;
     --found->second.records;
@@ -207,8 +207,8 @@ void ObjectLog::leave_cache() {
 }
 
 ObjectLog::Appended ObjectLog::append(const LoggedObject& object, Deadline deadline) {
-  os::lock_aside(mutex_);
-  Lock lock(mutex_, std::adopt_lock);
+  const os::Aside aside;
+  Lock lock(mutex_);
   const u64 bytes = log_record_bytes(object.extra.size(), object.bytes.size());
   while (file_ == nullptr || bytes > size_ - end_) {
     if (file_ == nullptr) {
@@ -269,8 +269,8 @@ void ObjectLog::sync_some(Lock* lock) {
 }
 
 void ObjectLog::sync(u64 ticket) {
-  os::lock_aside(mutex_);
-  Lock lock(mutex_, std::adopt_lock);
+  const os::Aside aside;
+  Lock lock(mutex_);
   while (synced_ < ticket) sync_some(&lock);
   for (const Failed& failed : failed_)
     if (ticket > failed.from && ticket <= failed.to) fail(failed.file, "synced", failed.number);

@@ -252,6 +252,20 @@ HANDLES = [
 
 REFUSED = [
     Mutant(
+        "chunks-as-large-as-they-say",
+        "input",
+        '  if (with_body.raw_bytes / kMostUnpacked > with_body.stored_bytes) damaged("the size of a chunk");\n',
+        "",
+        ("tests/checkpoint/test_store_lengths.py",),
+    ),
+    Mutant(
+        "arrays-as-large-as-they-say",
+        "input",
+        "if sum(sizes) > self._head.payload_bytes:",
+        "if sum(sizes) < 0:",
+        ("tests/checkpoint/test_damage.py",),
+    ),
+    Mutant(
         "nan-priority-accepted",
         "input",
         "priority == 0 || (priority >= least && priority <= most)",

@@ -143,11 +143,11 @@ STOPPED = [
         ("tests/crash/test_deadlines.py",),
     ),
     Mutant(
-        "handlers-run-with-a-lock-in-hand",
+        "asks-for-the-interpreter-with-a-lock-in-hand",
         "stops",
-        "  if (t_quiet_depth != 0 || is_python_held_off() || ",
-        "  if (t_quiet_depth != 0 || ",
-        ("native:test_os",),
+        "left_ = t_blocking_depth++ == 0 && !t_in_hand.any() && ",
+        "left_ = t_blocking_depth++ == 0 && ",
+        ("tests/crash/test_interpreter_lock.py",),
     ),
     Mutant(
         "ledger-grows-without-limit",
@@ -161,6 +161,13 @@ STOPPED = [
         "kills",
         "filler != 0 && owner_gone(heap_.client, filler)",
         "filler != 0",
+        ("tests/test_filled_slices.py",),
+    ),
+    Mutant(
+        "ended-fills-stay",
+        "kills",
+        "== kFillEnded) settle_filled(slice, true);",
+        "== ~u32{0}) settle_filled(slice, true);",
         ("tests/test_filled_slices.py",),
     ),
     Mutant(
@@ -187,6 +194,13 @@ STOPPED = [
 ]
 
 ALIVE = [
+    Mutant(
+        "a-file-without-a-head-is-a-store",
+        "liveness",
+        "found.announced = magic != 0 && magic != kBeingMade;",
+        "found.announced = magic != kBeingMade;",
+        ("native:test_reaper",),
+    ),
     Mutant(
         "record-lock-not-asked",
         "liveness",

@@ -1,4 +1,5 @@
 // Shared locks: exclusion, holders that die, stop and come back, words that outlive their owner.
+#include <mutex>
 #include <thread>
 
 #include "store_fixture.h"
@@ -198,6 +199,38 @@ void only_try_does_not_wait() {
   CHECK(door.lock.owner() == kNone);
 }
 
+std::mutex g_gil;
+
+// A thread waits for a mutex of its process with a shared lock in hand. It comes back to release the lock, although another
+// thread keeps the GIL from then on.
+void a_mutex_of_the_process_does_not_cost_the_lock() {
+  const auto arena = make_store("local", 16 * kMiB);
+  const auto leave = []() -> void* { return g_gil.unlock(), &g_gil; };
+  const auto enter = [](void*) { g_gil.lock(); };
+  os::set_block_hooks({nullptr, leave, enter, enter});
+  std::atomic<u32> thread{0};
+  arena->local().lock();
+  std::thread other([&] {
+    Door door(arena);
+    g_gil.lock();
+    door.take(soon());
+    thread.store(os::thread_id());
+    arena->ledger().give_unused(arena->ledger().take_one(soon()));
+    door.let_go();
+    g_gil.unlock();
+  });
+  while (thread.load() == 0 || os::look_at(thread.load()).state != 'S') sched_yield();
+  const bool left = g_gil.try_lock();
+  arena->local().unlock();
+  if (!left) g_gil.lock();
+  Door door(arena);
+  for (const Deadline deadline = Deadline::in(20'000'000'000); !door.lock.try_acquire();) CHECK(!deadline.over());
+  door.let_go();
+  g_gil.unlock();
+  other.join();
+  os::set_block_hooks({});
+}
+
 }  // namespace
 
 int main() {
@@ -207,5 +240,6 @@ int main() {
   a_waiter_that_slept_does_not_rob();
   a_running_holder_is_waited_for();
   only_try_does_not_wait();
+  a_mutex_of_the_process_does_not_cost_the_lock();
   std::puts("locks ok");
 }
