@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import threading
 from collections.abc import Callable
 
 from di_store.agent.membership import Membership, membership_of
@@ -13,6 +12,7 @@ from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Directory
 from di_store.cluster.links import Credentials, Links
+from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.opening import check_name, list_stores
@@ -26,9 +26,8 @@ STORE_ENV = "DI_STORE_NODE"
 JOIN_SECONDS = 10.0
 """How long the agent of this machine may take to answer."""
 
-_lock = threading.Lock()
-_loaded: dict[Membership, ClusterStore] = {}
-"""By cluster, the store that tables and stores loaded from pickles in this process use. Under `_lock`."""
+_loaded: OwnStores[Membership] = OwnStores()
+"""By cluster, the store that tables and stores loaded from pickles in this process use."""
 
 
 def attach(
@@ -184,25 +183,15 @@ LOADERS: dict[str, Callable[[Membership], ClusterStore]] = {"static": _own_store
 
 def load_store(membership: Membership) -> ClusterStore:
     """Unpickle a store, on any node: the one of its machine. All handles loaded in a process are one."""
-    with _lock:
-        known = _loaded.get(membership)
-        if known is None or known.is_closed():
-            if membership.kind not in LOADERS:
-                importlib.import_module(f"di_store.cluster.{membership.kind}")
-            known = _loaded[membership] = LOADERS[membership.kind](membership)
-        return known
+
+    def load(_: float | None) -> ClusterStore:
+        if membership.kind not in LOADERS:
+            importlib.import_module(f"di_store.cluster.{membership.kind}")
+        return LOADERS[membership.kind](membership)
+
+    return _loaded.get(membership, None, load)
 
 
 def load_table(membership: Membership, name: str) -> Table:
     """Unpickle a table, on any node."""
     return load_store(membership).table(name)
-
-
-def _forget() -> None:
-    """In a forked child: the parent's connections are not its own."""
-    global _lock
-    _lock = threading.Lock()
-    _loaded.clear()
-
-
-os.register_at_fork(after_in_child=_forget)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import threading
 import time
 from typing import Any
 
@@ -23,6 +22,7 @@ from di_store.cluster.directory import unavailable
 from di_store.cluster.joining import LOADERS, joined
 from di_store.cluster.kept import Words
 from di_store.cluster.node import Node
+from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE, DirectoryActor, Plan
 from di_store.cluster.store import ClusterStore
 from di_store.remote.link import Seconds
@@ -108,12 +108,7 @@ def store(*, timeout: float | None = 30) -> ClusterStore:
     _check_ray()
     context = ray.get_runtime_context()
     key = os.getpid(), context.gcs_address, context.get_node_id()
-    with _lock:
-        known = _own.get(key)
-        if known is None or known.is_closed():
-            _own.clear()  # of a Ray cluster before, or of the parent
-            known = _own[key] = _attached(timeout)
-        return known
+    return _own.get(key, check_timeout(timeout), _attached, alone=True)  # others are of a Ray cluster before
 
 
 def down(*, timeout: float | None = 60) -> None:
@@ -127,10 +122,7 @@ def down(*, timeout: float | None = 60) -> None:
     """
     _check_ray()
     given = check_timeout(timeout)
-    with _lock:
-        for each in _own.values():
-            each.close()
-        _own.clear()
+    _own.clear()
     try:
         actor = ray.get_actor(ACTOR, namespace=NAMESPACE)
     except ValueError:
@@ -188,9 +180,8 @@ class RayDirectory:
         """As `Directory.close`: nothing is to be done."""
 
 
-_lock = threading.Lock()
-_own: dict[tuple[int, str, str], ClusterStore] = {}
-"""By process, Ray cluster and node: a forked child makes its own. Under `_lock`."""
+_own: OwnStores[tuple[int, str, str]] = OwnStores()
+"""By process, Ray cluster and node."""
 
 
 def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None = None) -> Any:
@@ -227,16 +218,6 @@ def _attached(timeout: float | None) -> ClusterStore:
         if left() == 0:
             raise NodeUnavailable(why, remedy="call di_store.cluster.ray.up() once; timeout= waits longer")
         time.sleep(_LOOK_SECONDS)
-
-
-def _forget() -> None:
-    """In a forked child: another thread of the parent may hold the lock for ever."""
-    global _lock
-    _lock = threading.Lock()
-    _own.clear()
-
-
-os.register_at_fork(after_in_child=_forget)
 
 
 def _loaded(membership: Membership) -> ClusterStore:

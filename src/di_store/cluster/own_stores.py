@@ -1,0 +1,93 @@
+"""The stores that this process has as nodes of clusters, one for each. No lock is held while one is attached."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+from di_store.base.errors import NodeUnavailable
+from di_store.cluster.store import ClusterStore
+from di_store.runtime.waits import countdown
+
+K = TypeVar("K", bound=Hashable)
+
+
+class OwnStores(Generic[K]):
+    """By key. Thread-safe. A forked child has none."""
+
+    def __init__(self) -> None:
+        self.begin()
+        _every.add(self)
+
+    def begin(self) -> None:
+        """Also in a forked child: the parent's connections are not its own, and its locks may be held for ever."""
+        self._lock = threading.Lock()
+        self._stores: dict[K, ClusterStore] = {}
+        self._attaching: dict[K, threading.Event] = {}  # set when the thread that attaches has ended
+
+    def get(
+        self, key: K, timeout: float | None, attach: Callable[[float | None], ClusterStore], *, alone: bool = False
+    ) -> ClusterStore:
+        """The store of a key. One thread attaches; others wait for it no longer than their own timeout.
+
+        Args:
+            key: of the store.
+            timeout: seconds; None: no limit.
+            attach: makes it, within so many seconds.
+            alone: stores of other keys are forgotten.
+
+        Raises:
+            NodeUnavailable: another thread still attaches at the end, or `clear` was called meanwhile. As `attach`.
+        """
+        left = countdown(timeout)
+        while True:
+            with self._lock:
+                known = self._stores.get(key)
+                if known is not None and not known.is_closed():
+                    return known
+                under_way = self._attaching.get(key)
+                if under_way is None:
+                    mine = self._attaching[key] = threading.Event()
+                    break
+            if not under_way.wait(left()):
+                raise NodeUnavailable(
+                    "another thread of this process still attaches to the store", remedy="timeout= waits longer"
+                )
+        try:
+            made = attach(left())
+            with self._lock:
+                wanted = self._attaching.get(key) is mine
+                if wanted:
+                    if alone:
+                        self._stores.clear()
+                    self._stores[key] = made
+            if not wanted:
+                made.close()
+                raise NodeUnavailable("the stores of this process were closed while this one was attached")
+            return made
+        finally:
+            with self._lock:
+                if self._attaching.get(key) is mine:
+                    del self._attaching[key]
+            mine.set()
+
+    def clear(self) -> None:
+        """Close all; those that are being attached are closed by the threads that do so."""
+        with self._lock:
+            stores, self._stores, self._attaching = list(self._stores.values()), {}, {}
+        for each in stores:
+            each.close()
+
+
+_every: weakref.WeakSet[OwnStores[Any]] = weakref.WeakSet()
+
+
+def _begin_anew() -> None:
+    for each in list(_every):
+        each.begin()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
