@@ -19,7 +19,7 @@ def convert_what_is_loaded() -> None:
 
     @functools.wraps(load)
     def load_replay_buffer(self: Any, *args: Any, **options: Any) -> None:
-        mine = self.replay_buffer
+        mine = getattr(self, "replay_buffer", None)
         load(self, *args, **options)
         if isinstance(mine, ReplayBuffer) and not isinstance(self.replay_buffer, ReplayBuffer):
             mine.take_over(self.replay_buffer)
