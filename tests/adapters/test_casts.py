@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store.adapters.casts import cast
+from di_store.adapters.casts import assign, cast, zeros
 
 NUMBERS = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8", "c8", "c16"]
 VALUES = [0, 1, -1, 2, 127, 128, 255, 256, 300, -129, 65_504, 65_536, 2**31, 2**32, 2**53, 2**63 - 1, 2**63, 2**64 - 1]
@@ -60,3 +60,18 @@ def test_the_same_type_is_the_same_array() -> None:
     for odd in (["a"], [None], [10**30], np.zeros(2, "M8[s]")):
         with pytest.raises(di_store.SchemaMismatch):
             cast(odd, np.dtype(np.int32), "x")
+
+
+def test_an_assignment_that_is_refused_changes_nothing() -> None:
+    target = np.array([1, 2], np.uint8)
+    with pytest.raises(di_store.SchemaMismatch, match="x is uint8, and was given the value 300"):
+        assign(target, np.array([7, 300]), "x")
+    assert target.tolist() == [1, 2]
+    assign(target, [7, 30], "x")
+    assert target.tolist() == [7, 30]
+
+
+def test_zeros_have_numpys_own_type() -> None:
+    found = zeros((4,), di_store.Spec((2,), np.dtype(np.float32).newbyteorder("=")))
+    assert found.shape == (4, 2)
+    assert found.dtype is np.dtype(np.float32)

@@ -274,3 +274,56 @@ def test_what_cannot_be_recorded_is_named(store: di_store.Store) -> None:
     with pytest.raises(TypeError, match="would be rounded"):
         env.step((1.5, np.array([0, 0])))
     env.close()
+
+
+class Wide(gym.Env):  # type: ignore[misc,name-defined]
+    """Gives observations of wider types than its space says."""
+
+    observation_space = spaces.Dict({"n": spaces.Box(0, 255, (2,), np.uint8), "x": spaces.Box(-1, 1, (2,), np.float32)})
+    action_space = spaces.Discrete(2)
+    reward = 0.0
+
+    def __init__(self) -> None:
+        self.n, self.x = np.array([1, 2]), np.array([0.5, 0.25])
+
+    def reset(self, **_: Any) -> Any:
+        return {"n": self.n, "x": self.x}, {}
+
+    def step(self, action: Any) -> Any:
+        return {"n": self.n, "x": self.x}, self.reward, False, False, {}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("n", np.array([3, 300]), "the observation has 300, and uint8 holds 0 … 255"),
+        ("n", np.array([3, -1]), "the observation has -1, and uint8 holds 0 … 255"),
+        ("x", np.array([0.5, 1e300]), "the observation has a number that is too large for float32"),
+        ("reward", 1e300, "reward"),
+    ],
+)
+def test_numbers_do_not_wrap(store: di_store.Store, name: str, value: Any, text: str) -> None:
+    env = Wide()
+    table = store.create_table("replay", capacity=10, view=di_store.Transition(), schema=Recorder.schema(env))
+    recorder = Recorder(env, table)
+    recorder.reset()
+    recorder.step(1)
+    setattr(env, name, value)
+    with pytest.raises(di_store.SchemaMismatch, match=text):
+        recorder.step(1)
+    assert len(table) == 1
+    assert table.peek(table.keys()).data["obs"]["n"].tolist() == [[1, 2]]
+
+
+def test_rewards_of_a_vector_do_not_become_infinite(store: di_store.Store) -> None:
+    inner = Wide()
+    inner.n, inner.x = inner.n.astype(np.uint8), inner.x.astype(np.float32)
+    env = SyncVectorEnv([lambda: inner])
+    table = store.create_table("replay", capacity=10, view=di_store.Transition(), schema=Recorder.schema(env))
+    recorder = Recorder(env, table)
+    recorder.reset()
+    recorder.step(np.array([1]))
+    inner.reward = 1e300
+    with pytest.raises(di_store.SchemaMismatch, match="the reward has a number that is too large for float32"):
+        recorder.step(np.array([1]))
+    assert len(table) == 1

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
 
+import torch
 from gymnasium import spaces
 from stable_baselines3 import DQN
 from stable_baselines3.common import buffers as sb3
@@ -18,8 +19,9 @@ from stable_baselines3.common.envs import BitFlippingEnv
 from stable_baselines3.common.save_util import save_to_pkl
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as Sb3HerReplayBuffer
 
+import di_store
 import di_store.adapters.sb3 as ours
-from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer
+from di_store.adapters.sb3 import HerReplayBuffer, ReplayBuffer, RolloutBuffer
 
 BOX = spaces.Box(-1, 1, (4,), np.float32)
 
@@ -144,3 +146,23 @@ def test_arrays_in_the_store_compute_like_arrays() -> None:
         np.testing.assert_array_equal(one.reshape(-1), other.reshape(-1))
         assert float(np.sum(one)) == float(np.sum(other))
         np.testing.assert_array_equal(np.concatenate([one, one]), np.concatenate([other, other]))
+
+
+def test_numbers_do_not_wrap() -> None:
+    """SB3's own buffer lets them."""
+    image = spaces.Box(0, 255, (2,), np.uint8)
+    for space in (image, spaces.Dict({"image": image})):
+        buffer = ReplayBuffer(10, space, spaces.Box(-1, 1, (1,), np.float32), "cpu")
+        good, bad = np.array([[1, 2]]), np.array([[1, 300]])
+        if isinstance(space, spaces.Dict):
+            good, bad = {"image": good}, {"image": bad}  # type: ignore[assignment]
+        rest: Any = np.zeros(1), np.zeros(1, bool), [{}]
+        with pytest.raises(di_store.SchemaMismatch, match="the observation has 300, and uint8 holds"):
+            buffer.add(good, bad, np.zeros((1, 1)), *rest)
+        with pytest.raises(di_store.SchemaMismatch, match="the action has a number that is too large for float32"):
+            buffer.add(good, good, np.full((1, 1), 1e300), *rest)
+        buffer.add(good, good, np.zeros((1, 1)), *rest)
+        assert buffer.size() == 1
+        rollout = RolloutBuffer(10, space, spaces.Discrete(2), "cpu")
+        with pytest.raises(di_store.SchemaMismatch, match="the observation has 300, and uint8 holds"):
+            rollout.add(bad, np.zeros(1), np.zeros(1), np.zeros(1), torch.zeros(1), torch.zeros(1))

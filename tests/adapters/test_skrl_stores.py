@@ -160,3 +160,11 @@ def test_there_is_no_table_before_the_first_samples() -> None:
     _declare(memory)
     memory.add_samples(observations=torch.zeros(1, 3), rewards=torch.zeros(1, 1))
     assert memory.store.table(memory.table.name).capacity == 10
+
+
+@pytest.mark.parametrize("copies", [False, True])
+def test_numbers_do_not_wrap(copies: bool) -> None:
+    memory = Memory(memory_size=10, device="cpu", store=None if copies else {"memory": "16MiB"})
+    memory.create_tensor("observations", size=2, dtype=torch.uint8)
+    with pytest.raises(di_store.SchemaMismatch, match="the observations has 300, and uint8 holds"):
+        memory.add_samples(observations=torch.tensor([[1, 300]]))

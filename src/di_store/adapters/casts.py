@@ -10,6 +10,20 @@ from numpy.typing import NDArray
 import di_store
 
 
+def zeros(lead: tuple[int, ...], spec: di_store.Spec) -> NDArray[Any]:
+    """Zeros of the type of a column, ``[*lead, …]``; of numpy's own dtype object, so that ``is`` compares it."""
+    shape: Any = (*lead, *spec.shape)
+    dtype = np.dtype(spec.dtype)
+    return np.zeros(shape, np.dtype(dtype.str) if dtype.kind in "biuf" else dtype)
+
+
+def assign(target: NDArray[Any], value: Any, what: str) -> None:
+    """``target[...] = value``; of another type, as `cast` has it."""
+    if getattr(value, "dtype", None) is not target.dtype:
+        value = cast(value, target.dtype, what)
+    target[...] = value
+
+
 def cast(values: Any, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     """`values` as an array of `dtype`: the same array if it has the type.
 

@@ -24,9 +24,12 @@ if gym.__version__.partition(".")[0] != "1":
         "pip install di-store[gymnasium]"
     )
 
+from di_store.adapters.casts import cast
 from di_store.adapters.spaces import converter, mapped, step_specs
 
 __all__ = ["Recorder"]
+
+_REWARD = np.dtype(np.float32)
 
 
 class Recorder:
@@ -171,7 +174,7 @@ class _VectorRecorder(Recorder, VectorWrapper):  # type: ignore[misc]
             row = {
                 "obs": before,
                 "action": acted,
-                "reward": np.array(rewards, np.float32),
+                "reward": cast(np.array(rewards), _REWARD, "reward"),
                 "terminated": np.array(terminated, np.bool_),
                 "truncated": np.array(truncated, np.bool_),
             }

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import di_store
+from di_store.adapters.casts import assign, zeros
 from di_store.adapters.stored_array import Array, StoredArray
 from di_store.adapters.stores import NO_KEY, StoreLike, check_rows_are_there, given_store, own_store, table_of
 
@@ -154,7 +155,7 @@ class Ring:
         self._obs_rows = {key: list(each) for key, each in self._obs.items()}
         self._next_rows = {key: list(each) for key, each in self._next.items()}
         self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs_rows, self._next_rows))
-        self._action_rows = list(self._actions)
+        self._action_rows, self._plain_dtype = list(self._actions), self._plain[0].dtype
         self._ended = np.zeros((self._rows, self._n_envs), bool)
         self._terminated, self._slots = self._ended.copy(), np.zeros((self._rows, self._n_envs, 2), np.int32)
         self._slots[..., 1] = np.arange(self._n_envs)
@@ -162,8 +163,7 @@ class Ring:
         self._ends: list[tuple[int, Any, Any]] = []
 
     def _zeros(self, spec: di_store.Spec, rows: int) -> Array:
-        shape: Any = (rows, self._n_envs, *spec.shape)
-        return np.zeros(shape, spec.dtype)
+        return zeros((rows, self._n_envs), spec)
 
     def _named(self, obs: dict[str, Array], part: Any) -> Any:
         """Observations under the names of their columns."""
@@ -178,7 +178,7 @@ class Ring:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def append(self, time: int, obs: Any, next_obs: Any, action: Any, reward: Any, ends: Any) -> None:
-        """Add one row per environment. Values are cast as numpy casts them when they are assigned.
+        """Add one row per environment. Values are cast as `casts.assign` does.
 
         Args:
             time: of the ring: the one after the last.
@@ -187,16 +187,29 @@ class Ring:
             action: of all environments.
             reward: of all environments.
             ends: whether episodes ended, and whether they were cut off; None: none ended.
+
+        Raises:
+            di_store.SchemaMismatch: a number that its column cannot hold.
         """
         row = self.staged
         if self._dict:
             for key, staged in self._obs_rows.items():
-                staged[row][...] = obs[key]
-                self._next_rows[key][row][...] = next_obs[key]
+                assign(staged[row], obs[key], "observation")
+                assign(self._next_rows[key][row], next_obs[key], "observation")
         else:
-            self._plain[row][...] = obs
-            self._plain_next[row][...] = next_obs
-        self._action_rows[row][...] = action
+            dtype = self._plain_dtype  # asked here, because a call costs more than all of it
+            if type(obs) is np.ndarray and obs.dtype is dtype:
+                self._plain[row][...] = obs
+            else:
+                assign(self._plain[row], obs, "observation")
+            if type(next_obs) is np.ndarray and next_obs.dtype is dtype:
+                self._plain_next[row][...] = next_obs
+            else:
+                assign(self._plain_next[row], next_obs, "observation")
+        if action.dtype is self._actions.dtype:
+            self._action_rows[row][...] = action
+        else:
+            assign(self._action_rows[row], action, "action")
         self.rewards[time] = reward
         if ends is not None:
             done, cut_off = np.empty((2, self._n_envs), np.float32)

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
+from di_store.adapters.casts import zeros
 from di_store.adapters.stores import NO_KEY, StoreLike, check_rows_are_there, given_store, own_store, table_of
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -81,10 +82,10 @@ class Rows:
             self._take_over()
 
     def _stage(self) -> None:
-        row = sum(self._zeros(spec, 1).nbytes for spec in self.specs.values())
+        row = sum(zeros((1,), spec).nbytes for spec in self.specs.values())
         self.limit = max(self._chunk, min(_MOST_STAGED * self._chunk, _STAGED_BYTES // max(row, 1)))
         # Of `_staged`, the rows that were gathered begin at `_first` if it holds all slots, otherwise at 0.
-        self._staged = self._copies or {name: self._zeros(spec, self.limit) for name, spec in self.specs.items()}
+        self._staged = self._copies or {name: zeros((self.limit,), spec) for name, spec in self.specs.items()}
         self._first = self._count = 0
 
     def _take_over(self) -> None:
@@ -96,11 +97,6 @@ class Rows:
             self.keys[slots] = part
             self.newest = int(slots[-1])
         self._in_order = not len(keys)
-
-    @staticmethod
-    def _zeros(spec: di_store.Spec, rows: int) -> Array:
-        shape: Any = (rows, *spec.shape)
-        return np.zeros(shape, spec.dtype)
 
     # -- writing ------------------------------------------------------------------------------------------------
 

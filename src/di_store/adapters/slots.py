@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
+from di_store.adapters.casts import cast, zeros
 from di_store.adapters.stored_array import Array, StoredArray
 
 Tree: TypeAlias = "di_store.Spec | dict[str, Tree]"
@@ -91,7 +92,7 @@ class Slots:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def stage(self, values: Mapping[str, Any], lanes: Any) -> None:
-        """Gather one row for some lanes; it counts when `commit` follows. Values are cast as numpy casts them.
+        """Gather one row for some lanes; it counts when `commit` follows. Values are cast as `casts.cast` does.
 
         Args:
             values: of all columns, ``[len(lanes), …]``; with `follows` also next_obs and flags. A nested one is
@@ -99,7 +100,7 @@ class Slots:
             lanes: numbers of lanes, an int for one without that axis, or None for all lanes.
 
         Raises:
-            ValueError: a value does not fit its column.
+            ValueError: a value is of another shape. di_store.SchemaMismatch: a number that its column cannot hold.
         """
         row = len(self._written)
         where = row if lanes is None else (row, lanes)
@@ -107,12 +108,13 @@ class Slots:
             if type(staged) is dict:
                 _assign(staged, where, values[name], self._names[name], name)
             else:
-                staged[where] = values[name]
+                value = values[name]
+                staged[where] = value if name in _FLAGS else _fitting(value, staged.dtype, name)
         if self._next is not None:
             if type(self._next) is dict:
                 _assign(self._next, where, values["next_obs"], self._names["obs"], "obs_next")
             else:
-                self._next[where] = values["next_obs"]
+                self._next[where] = _fitting(values["next_obs"], self._next.dtype, "obs_next")
 
     def commit(self, places: Any, lanes: Any) -> None:
         """The row that was staged lies at these places."""
@@ -379,8 +381,7 @@ def _original(spec: Tree, names: dict[str, Any]) -> Tree:
 def _zeros(specs: Any, lead: tuple[int, ...]) -> Any:
     if isinstance(specs, dict):
         return {name: _zeros(spec, lead) for name, spec in specs.items()}
-    shape: Any = (*lead, *specs.shape)
-    return np.zeros(shape, specs.dtype)
+    return zeros(lead, specs)
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
@@ -398,14 +399,19 @@ def _assign(staged: dict[str, Any], where: Any, value: Any, names: dict[str, Any
         if inner:
             _assign(staged[column], where, value[key], inner, f"{what}.{key}")
         else:
-            staged[column][where] = value[key]
+            staged[column][where] = _fitting(value[key], staged[column].dtype, f"{what}.{key}")
+
+
+def _fitting(value: Any, dtype: Any, what: str) -> Any:
+    """`value`, whose numbers fit this type."""
+    return value if getattr(value, "dtype", None) is dtype else cast(value, dtype, what)
 
 
 def _arranged(value: Any, part: slice, names: Any, spec: Any) -> Any:
     """Rows of a column, ``[T, 1, …]``, of its type."""
     if isinstance(spec, dict):
         return {column: _arranged(value[key], part, inner, spec[column]) for key, (column, inner) in names.items()}
-    return np.ascontiguousarray(np.asarray(value[part])[:, None], spec.dtype)
+    return np.ascontiguousarray(cast(value[part], np.dtype(spec.dtype), "entry")[:, None])
 
 
 def _put(arrays: Any, where: Any, values: Any) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 from gymnasium import spaces
 
 import di_store
+from di_store.adapters.casts import cast
 
 _LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -75,7 +76,7 @@ def _leaf_converter(dtype: np.dtype[Any], what: str) -> Convert:
             return found
         if whole and found.dtype.kind not in "biu":
             raise TypeError(f"the {what} is {found.dtype}, and its space has {dtype}: it would be rounded")
-        return found.astype(dtype)
+        return cast(found, dtype, what)
 
     return convert
 

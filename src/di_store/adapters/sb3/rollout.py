@@ -12,6 +12,7 @@ from stable_baselines3.common import buffers as sb3
 from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, RolloutBufferSamples
 
 import di_store
+from di_store.adapters.casts import assign
 from di_store.adapters.rows import Rows
 from di_store.adapters.sb3.stored_spaces import check_spaces
 from di_store.adapters.stored_array import Array
@@ -100,10 +101,10 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         self.values[time] = value.cpu().numpy().reshape(-1)
         self.log_probs[time] = log_prob.cpu().numpy()
         staged, part = self._rows.place(time * n_envs, n_envs)
-        staged["action"][part] = action.reshape(n_envs, -1)
+        assign(staged["action"][part], action.reshape(n_envs, -1), "action")
         for key, column in self._columns.items():
             given = obs[key] if key else obs
-            staged[column][part] = np.reshape(given, (n_envs, *self._shapes[key]))
+            assign(staged[column][part], np.reshape(given, (n_envs, *self._shapes[key])), "observation")
         self.pos = time + 1
         if self.pos == self.buffer_size:
             self.full = True

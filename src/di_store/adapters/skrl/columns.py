@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import di_store
+from di_store.adapters.casts import assign, cast
 from di_store.adapters.rows import Array, Rows
 from di_store.adapters.stores import StoreLike, given_store
 
@@ -147,11 +148,12 @@ class Columns:
         missing = [name for name in rows.specs if name not in given]
         values = given | self.read(slice(slot, slot + count), missing) if missing else given
         if count > rows.limit:
-            rows.write(slot, {name: _array(values[name]) for name in rows.specs})
+            dtypes = {name: np.dtype(spec.dtype) for name, spec in rows.specs.items()}
+            rows.write(slot, {name: cast(_array(values[name]), dtype, name) for name, dtype in dtypes.items()})
         else:
             staged, part = rows.place(slot, count)
             for name, column in staged.items():
-                column[part] = _array(values[name])
+                assign(column[part], _array(values[name]), name)
         if self._shared or self._given is not None:
             rows.flush()
         if others := [name for name in given if name in self._plain or name not in rows.specs]:
@@ -165,10 +167,7 @@ class Columns:
             if name not in arrays:
                 self._write_plain(slot, count, {name: value})
             else:
-                try:
-                    arrays[name][part] = value.numpy()
-                except (RuntimeError, TypeError):
-                    arrays[name][part] = _array(value)
+                assign(arrays[name][part], _array(value), name)
 
     def _first_rows(self, given: dict[str, Any]) -> Rows | None:
         """The table, with a column for each given tensor that is of a type numpy has; None: there is none."""

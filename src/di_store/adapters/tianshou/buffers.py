@@ -346,9 +346,10 @@ class ReplayBuffer(_Stored):
         if self._rows is None:
             self._begin(values, 1)
         indices = (self._insertion_idx + np.arange(len(source))) % self.maxsize
-        for number, index in enumerate(indices.tolist()):
-            if self._rows is not None:
-                self._stage({key: value[number] for key, value in values.items()}, 0)
+        if self._rows is not None:
+            needed = {key: values[key] for key in (*_STORED, *_FLAGS) if key in values}  # `info` may have no entries
+            for number, index in enumerate(indices.tolist()):
+                self._stage({key: value[number] for key, value in needed.items()}, 0)
                 self._rows.commit(index, 0)
         self._assign(indices, {key: value for key, value in values.items() if key not in self._columns}, False)
         self._insertion_idx = int(indices[-1] + 1) % self.maxsize

@@ -17,6 +17,16 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
     _size: Any
     _weight_norm: Any
 
+    def init_weight(self, index: Any) -> None:
+        """As Tianshou's, whose sum tree never comes back from an empty index."""
+        if np.size(index):
+            super().init_weight(index)
+
+    def update_weight(self, index: Any, new_weight: Any) -> None:
+        """As Tianshou's, also of no steps."""
+        if np.size(index):
+            super().update_weight(index, new_weight)
+
     def sample_indices(self, batch_size: int | None) -> Any:
         """As Tianshou's, with the same random numbers. It checks the sum of the priorities once, not each number."""
         tree, total = self.weight._value, self.weight.reduce()
