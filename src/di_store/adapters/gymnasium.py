@@ -62,6 +62,7 @@ class Recorder:
         if not isinstance(table, di_store.Table):
             raise TypeError(f"Recorder(env, table) takes a table of di_store, not {type(table).__name__}")
         super().__init__(env)  # type: ignore[call-arg]
+        self.table = table
 
     @staticmethod
     def schema(env: Any) -> dict[str, Any]:
