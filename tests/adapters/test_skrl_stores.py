@@ -166,5 +166,5 @@ def test_there_is_no_table_before_the_first_samples() -> None:
 def test_numbers_do_not_wrap(copies: bool) -> None:
     memory = Memory(memory_size=10, device="cpu", store=None if copies else {"memory": "16MiB"})
     memory.create_tensor("observations", size=2, dtype=torch.uint8)
-    with pytest.raises(di_store.SchemaMismatch, match="the observations has 300, and uint8 holds"):
+    with pytest.raises(di_store.SchemaMismatch, match="observations is uint8, and was given the value 300"):
         memory.add_samples(observations=torch.tensor([[1, 300]]))
