@@ -65,10 +65,28 @@ def test_keys_are_text(key: Any) -> None:
         tree.flatten({"a": {key: 1}})
 
 
-@pytest.mark.parametrize("key", ["", "a/b", "/"])
-def test_keys_hold_no_separator(key: str) -> None:
-    with pytest.raises(ValueError, match="keys are not empty and hold no '/'"):
+@pytest.mark.parametrize("key", ["", "a\u2215b"])
+def test_keys_are_not_empty_and_hold_no_division_slash(key: str) -> None:
+    with pytest.raises(ValueError, match="keys are not empty and hold no '\u2215'"):
         tree.flatten({"a": {key: 1}})
+
+
+@pytest.mark.parametrize("key", ["a/b", "/", "//", "a/"])
+def test_keys_with_a_slash_stay_keys(key: str) -> None:
+    nested = {"a": {key: 1, "b": 2}, key: 3, "c": {"d": {key: {key: 4}}}}
+    leaves = tree.flatten(nested)
+    assert len(leaves) == 4
+    assert tree.unflatten(leaves) == nested
+    assert [tree.name_of(tree.path_of(name)) for name in leaves] == list(leaves)
+    assert tree.path_of(tree.name_of(("a", key))) == ("a", key)
+
+
+def test_a_key_with_a_slash_and_a_path_stay_apart() -> None:
+    nested = {"a/b": 1, "a": {"b": 2}}
+    leaves = tree.flatten(nested)
+    assert tree.unflatten(leaves) == nested
+    assert tree.select(leaves, "a/b") == ("a/b",)
+    assert tree.select([next(iter(leaves))], "a/b") == (f"a{tree.SLASH}b",)
 
 
 def test_a_dict_that_holds_itself_is_refused() -> None:

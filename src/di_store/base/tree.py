@@ -2,6 +2,9 @@
 
 ``{"obs": {"pixels": p, "speed": s}, "reward": r}`` is ``{"obs/pixels": p, "obs/speed": s, "reward": r}``. Everything
 that is not a mapping is a leaf. An inner node's name (``"obs"``) means all leaves below it.
+
+A key may hold a ``/`` itself (``"walker/pos"``). In names it is written as `SLASH` then, which no key holds, so that
+``{"a/b": x}`` and ``{"a": {"b": x}}`` have different names, and each comes back as it was.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ from typing import Any
 from di_store.base.errors import shown
 
 SEPARATOR = "/"
+SLASH = "\u2215"
+"""Stands in names for a "/" of a key: a division slash, which reads as one."""
 MAX_DEPTH = 32
 
 
@@ -25,7 +30,7 @@ def flatten(tree: Mapping[str, Any], *, what: str = "step") -> dict[str, Any]:
 
     Raises:
         TypeError: `tree` is not a mapping, or a key is not text.
-        ValueError: an empty mapping, an empty key or one with "/", more than 32 levels.
+        ValueError: an empty mapping, an empty key or one with `SLASH`, more than 32 levels.
     """
     if not isinstance(tree, Mapping):
         raise TypeError(
@@ -45,15 +50,40 @@ def _collect(tree: Mapping[Any, Any], prefix: str, leaves: dict[str, Any], what:
     for key, value in tree.items():
         if type(key) is not str:
             key = _checked_type(key, prefix, what)
-        if not key or SEPARATOR in key:
-            raise ValueError(
-                f"key {shown(key)} in {what} {prefix or 'root'!r}: keys are not empty and hold no {SEPARATOR!r}, "
-                f'which joins the parts of a path; nest instead: {{"a": {{"b": …}}}}'
-            )
+        if not key or not key.isascii() or SEPARATOR in key:
+            key = _part(key, prefix, what)
         if isinstance(value, Mapping):
             _collect(value, f"{prefix}{key}{SEPARATOR}", leaves, what, depth + 1)
         else:
             leaves[prefix + key] = value
+
+
+def _part(key: str, prefix: str, what: str) -> str:
+    """A key as it stands in names."""
+    if not key or SLASH in key:
+        raise ValueError(
+            f"key {shown(key)} in {what} {prefix or 'root'!r}: keys are not empty and hold no {SLASH!r} (U+2215), "
+            'which stands for the "/" of a key in the names of columns; a plain "/" may be in a key'
+        )
+    try:
+        key.encode()
+    except UnicodeEncodeError:
+        raise ValueError(
+            f"key {shown(key)} in {what} {prefix or 'root'!r} holds half a character (a lone surrogate), which UTF-8 "
+            "cannot hold: a column's name is text of UTF-8"
+        ) from None
+    return key.replace(SEPARATOR, SLASH)
+
+
+def path_of(name: str) -> tuple[str, ...]:
+    """The keys that lead to the leaf of that name."""
+    parts = name.split(SEPARATOR)
+    return tuple(part.replace(SLASH, SEPARATOR) for part in parts) if SLASH in name else tuple(parts)
+
+
+def name_of(path: Iterable[str]) -> str:
+    """The name of the leaf to which these keys lead."""
+    return SEPARATOR.join(key.replace(SEPARATOR, SLASH) for key in path)
 
 
 def _checked_type(key: object, prefix: str, what: str) -> str:
@@ -82,9 +112,9 @@ def unflatten(leaves: Mapping[str, Any]) -> dict[str, Any]:
             if name in leaves:
                 raise _leaf_and_node(name)
             if name not in nodes:
-                nodes[name] = node[part] = {}
+                nodes[name] = node[part.replace(SLASH, SEPARATOR)] = {}
             node = nodes[name]
-        node[last] = leaf
+        node[last.replace(SLASH, SEPARATOR)] = leaf
     return root
 
 
@@ -102,7 +132,8 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
 
     Args:
         paths: all column names.
-        wanted: a name or several; an inner node's name means all below.
+        wanted: a name or several; an inner node's name means all below. The "/" of a key may be written as such, unless
+            that is the name of something else.
         option: the argument's name, for the error text.
 
     Raises:
@@ -116,6 +147,7 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
         if not isinstance(name, str):
             raise TypeError(f"{option}: {shown(name)} is a {type(name).__name__}, column names are text")
         found = [path for path in known if is_below(path, name)]
+        found = found or [path for path in known if is_below(path.replace(SLASH, SEPARATOR), name)]
         if not found:
             raise ValueError(f"{option}: no column {name!r}{did_you_mean(name, known)}")
         chosen.update(found)

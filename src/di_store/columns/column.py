@@ -66,8 +66,13 @@ class Column:
                     else "it ends the lane's episode, so every step gives it"
                 )
             )
-        if any(size < 1 for size in self.shape) or self.dtype.itemsize < 1:
+        if min(self.shape, default=0) < 0 or self.dtype.itemsize < 1:
             raise ValueError(f"column {self.name!r} is {self.type_text} and holds no bytes: leave it out")
+        if 0 in self.shape and (self.ragged or self.late):
+            raise ValueError(
+                f"column {self.name!r} is {self.type_text} {'and late ' if self.late else ''}and holds no bytes: "
+                "only a column of fixed size that every step gives may be empty; leave it out"
+            )
         if len(self.shape) > _MAX_DIMENSIONS:
             raise ValueError(f"column {self.name!r} has {len(self.shape)} dimensions, more than {_MAX_DIMENSIONS}")
         if (largest := max(self.shape, default=1)) > MAX_COUNT:

@@ -71,8 +71,8 @@ def _dimension(size: Any, at: int, shape: Any) -> int | None:
         number = operator.index(size)
     except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
         raise TypeError(f"shape={shown(shape)}: {shown(size)} is no whole number") from None
-    if number < 1:
-        raise ValueError(f"shape={shown(shape)}: a dimension of {number} holds no bytes")
+    if number < 0:
+        raise ValueError(f"shape={shown(shape)}: a dimension of {number} is below 0")
     return number
 
 
@@ -93,13 +93,16 @@ class Schema:
         # Not a cached_property: up to Python 3.11 that takes a lock, and a forked child could inherit it locked.
         object.__setattr__(self, "names", tuple(column.name for column in self.columns))
         object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
-        if not self.columns:
-            raise ValueError("a schema has at least one column")
+        if all(column.row_bytes == 0 for column in self.columns):
+            names = ", ".join(map(repr, self.names[:6]))
+            raise ValueError(
+                f"a schema has at least one column that is not empty: with {names} alone a row holds no bytes"
+            )
         if len(self.columns) > _MAX_COLUMNS:
             raise ValueError(f"{len(self.columns)} columns are more than {_MAX_COLUMNS}: put alike ones into one array")
         if len(self._by_name) != len(self.columns):
             raise ValueError("a schema has two columns of one name")
-        tree.unflatten(self._by_name)
+        tree.unflatten(self._by_name)  # raises for a leaf that is also an inner node
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)
@@ -312,7 +315,7 @@ def _restored(entry: Any) -> Column:
     storage, extension = dtypes.resolve(
         plain if isinstance(plain, str) and plain in dtypes.EXTENSIONS else dtypes.parse(plain)
     )
-    shape = tuple(config.count("dimension", size, minimum=1) for size in entry["shape"])
+    shape = tuple(config.count("dimension", size, minimum=0) for size in entry["shape"])
     return Column(
         name,
         storage,

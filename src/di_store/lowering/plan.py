@@ -16,7 +16,7 @@ import numpy as np
 from di_store import _core
 from di_store._core import ColumnPlace, Number, Op, ViewKind
 from di_store.base import dtypes
-from di_store.base.tree import SEPARATOR, select
+from di_store.base.tree import path_of, select
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
 from di_store.lowering.native_views import (
@@ -163,7 +163,7 @@ class Layout:
 def native_column(column: Column) -> Plan:
     """A column as the core reads its values from a call's arguments."""
     return {
-        "path": tuple(column.name.split(SEPARATOR)),
+        "path": path_of(column.name),
         "name": column.name,
         "dtype": column.dtype,
         "shape": column.shape,
@@ -208,15 +208,19 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
     if late > _core.MOST_LATE:
         raise ValueError(f"{late} late columns: at most {_core.MOST_LATE} are possible; put alike ones into one array")
     offset, widest = 0, 1
-    for size, number in sorted(in_record, key=lambda each: (-math.gcd(each[0], 8), each[1])):
+    for size, number in sorted(in_record, key=lambda each: (-_alignment(each[0]), each[1])):
         column = schema.columns[number]
         kind = ColumnPlace.HEAP if column.ragged or column.name in sparse else ColumnPlace.RECORD
         found[number] = Place(kind, column.element_bytes, offset)
         offset += size
-        widest = max(widest, math.gcd(size, 8))
+        widest = max(widest, _alignment(size))
     record = -(-offset // widest) * widest
     places = tuple(found[number] for number in range(len(schema)))
     return Layout(schema.columns, sparse, places, record, wide, wide_bytes, late_bytes)
+
+
+def _alignment(size: int) -> int:
+    return math.gcd(size, 8) if size else 1  # an empty column asks for none
 
 
 def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
@@ -232,7 +236,7 @@ def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
         if isinstance(view, Sequence) and grid and view.first:
             first = set(schema.select(view.first, option="first"))
         wanted |= first
-        dense |= set(schema.names) - first
+        dense |= {column.name for column in schema if column.name not in first or not column.element_bytes}
     return frozenset(wanted - dense)
 
 
@@ -319,7 +323,7 @@ class _Outputs:
     def _add(self, op: Op, name: str, dtype: Any, shape: tuple[int, ...], row_bytes: int) -> None:
         self.found.append(
             {
-                "path": tuple(name.split(SEPARATOR)),
+                "path": path_of(name),
                 "name": name,
                 "op": op,
                 "column": 0,

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from di_store.base import config
 from di_store.base.errors import DrawsLost, NodeUnavailable, StoreError, Timeout
+from di_store.base.tree import name_of
 from di_store.remote.client import Client, Once
 from di_store.remote.session import RemoteSession
 from di_store.remote.waiting import Deadline
@@ -406,7 +407,7 @@ def _placed(data: dict[str, Any], path: tuple[str, ...], allocate: Callable[[str
         if isinstance(value, dict):
             found[name] = _placed(value, (*path, name), allocate)
         elif hasattr(value, "dtype"):
-            found[name] = allocate("/".join((*path, name)), value.shape, value.dtype)
+            found[name] = allocate(name_of((*path, name)), value.shape, value.dtype)
             found[name][...] = value
         else:
             found[name] = value

@@ -215,7 +215,8 @@ class Form:
 
 def _tree_of(names: list[str]) -> dict[str, Any] | None:
     """The nested dict that steps with these columns are; None: without nested ones."""
-    return tree.unflatten({name: name for name in names}) if any(tree.SEPARATOR in name for name in names) else None
+    plain = all(tree.path_of(name) == (name,) for name in names)
+    return None if plain else tree.unflatten({name: name for name in names})
 
 
 def _flat(given: Any, form: Any) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ import numpy as np
 from di_store import _core
 from di_store._core import ITEM_FINISHED
 from di_store.base.dtypes import Array
+from di_store.base.tree import path_of
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
 from di_store.lowering.native_views import finished_schema, native_view, observed_columns
@@ -188,7 +189,7 @@ class _Source:
 
 
 def _leaf(data: Any, name: str) -> Any:
-    for part in name.split("/"):
+    for part in path_of(name):
         data = data[part]
     return data
 

@@ -295,7 +295,7 @@ class RowReader:
     """Reads the arrays of records."""
 
     def __init__(self, schema: Schema) -> None:
-        self._columns = [(column.name.split(tree.SEPARATOR), column) for column in schema]
+        self._columns = [(list(tree.path_of(column.name)), column) for column in schema]
         self._plans: dict[Any, _Plan] = {}
 
     def find(self, record: Record, body: Array, at: int) -> Run:
