@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from di_store.base import disk
 from di_store.base.sizes import MAX_BYTES, format_size, parse_size
 
 
@@ -100,3 +103,12 @@ def test_format(size: int, text: str) -> None:
 @given(st.integers(1, MAX_BYTES))
 def test_a_formatted_size_parses_back_to_three_digits(size: int) -> None:
     assert abs(parse_size(format_size(size)) - size) <= 0.006 * size
+
+
+def test_a_full_filesystem_is_named_without_a_capacity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(disk, "_core", SimpleNamespace(disk_room=lambda folder: 100_000))
+    with pytest.raises(ValueError, match=r"the filesystem of .* free, .*give disk= a folder elsewhere") as told:
+        disk.disk_folder(tmp_path / "d", None)
+    assert "50%" not in str(told.value)
+    with pytest.raises(ValueError, match="disk_capacity='50%' is"):
+        disk.disk_folder(tmp_path / "d", "50%")

@@ -49,7 +49,7 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
     parent = folder if os.path.isdir(folder) else os.path.dirname(folder)
     if not os.path.isdir(parent):
         raise StoreError(f"disk={folder}: there is no folder {parent}", remedy="make it, or choose another path")
-    return folder, _capacity(parent, "50%" if disk_capacity is None else disk_capacity)
+    return folder, _capacity(parent, disk_capacity)
 
 
 def new_capacity(folder: str, disk_capacity: Any) -> int:
@@ -80,10 +80,14 @@ def budget_of_writes(folder: str, write_budget: Any) -> int:
 
 def _capacity(folder: str, given: Any) -> int:
     # Files that the store has there already count as free: opened again, it gets as much as before.
-    capacity = parse_size(given, total=max(1, _core.disk_room(folder)), option="disk_capacity")
+    room = _core.disk_room(folder)
+    capacity = room // 2 if given is None else parse_size(given, total=max(1, room), option="disk_capacity")
     if capacity < LEAST_BYTES:
-        raise ValueError(
-            f"disk_capacity={shown(given)} is {format_size(capacity)}; the files of a store take at least "
-            f"{format_size(LEAST_BYTES)}"
-        )
+        least = f"the files of a store take at least {format_size(LEAST_BYTES)}"
+        if given is None:
+            raise ValueError(
+                f"the filesystem of {folder!r} has {format_size(room)} free, of which a store takes half unless "
+                f"disk_capacity= says more, and {least}: free some, or give disk= a folder elsewhere"
+            )
+        raise ValueError(f"disk_capacity={shown(given)} is {format_size(capacity)}; {least}")
     return capacity
