@@ -34,6 +34,37 @@ def table(store: di_store.Store) -> di_store.Table:
     return found
 
 
+def test_a_batch_is_a_pytree(table: di_store.Table) -> None:
+    """Also where data are new at each call: a function is compiled once."""
+    traced = []
+
+    @jax.jit
+    def step(batch: Any, factor: Any) -> Any:
+        traced.append(batch.keys)
+        return (batch.data["in"]["obs"] * factor).sum(axis=1) * batch.weights, batch
+
+    for _ in range(3):
+        batch = as_jax(table.sample(N))
+        found, back = step(batch, 2.0)
+        np.testing.assert_allclose(found, 2 * np.asarray(batch.data["in"]["obs"]).sum(axis=1), rtol=1e-5)
+        assert np.array_equal(back.data["big"], batch.data["big"])
+        assert back.keys is None
+    assert traced == [None]
+    grads = jax.grad(lambda batch: (batch.weights * batch.data["x"]).sum(), allow_int=True)(
+        as_jax(batch_of(table, np.arange(4, dtype=np.float32)))
+    )
+    assert grads.data["x"].tolist() == [1.0] * 4
+    ragged = di_store.Ragged(np.arange(3.0), np.array([0, 1, 3]), (2,))
+    doubled = jax.tree_util.tree_map(lambda leaf: leaf * 2, ragged)
+    assert (doubled.values.tolist(), doubled.lead) == ([0.0, 2.0, 4.0], (2,))
+
+
+def batch_of(table: di_store.Table, values: Any) -> di_store.Batch:
+    found = table.sample(len(values))
+    found.data = {"x": values}
+    return found
+
+
 def address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.unsafe_buffer_pointer())
 

@@ -365,7 +365,7 @@ def test_a_storage_pickles_as_a_name() -> None:
     late[4:6] = rows(2, 77)
     assert storage[:]["n"][4:6].tolist() == [77, 78]
     with di_store.open(memory="fit") as store:
-        one, other = (Storage(SIZE, store=store, name="steps") for _ in range(2))
+        one, other = (Storage(SIZE, store=store, table="steps") for _ in range(2))
         one.set(range(3), rows(3))
         assert other[:]["n"].tolist() == [0, 1, 2]
 

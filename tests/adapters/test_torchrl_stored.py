@@ -49,11 +49,11 @@ def same_storage(buffer: Any, folder: Path) -> Any:
 
 
 def same_name(buffer: Any, folder: Path) -> Any:
-    return Storage(SIZE, store=buffer.storage.named.store)
+    return Storage(SIZE, store=buffer.storage.store)
 
 
 def restored(buffer: Any, folder: Path) -> Any:
-    buffer.storage.named.store.checkpoint(folder / "saved")
+    buffer.storage.store.checkpoint(folder / "saved")
     return Storage(SIZE, store=di_store.restore(folder / "saved", memory="64MiB"))
 
 
@@ -80,7 +80,7 @@ def test_another_buffer_goes_on_where_the_rows_end(more: Any, held: int, kind: A
 @pytest.mark.parametrize("kind", KINDS)
 def test_buffers_that_write_by_turns_make_one_ring(kind: Any) -> None:
     storage = Storage(SIZE)
-    buffers = [kind(storage=storage), kind(storage=Storage(SIZE, store=storage.named.store)), kind(storage=storage)]
+    buffers = [kind(storage=storage), kind(storage=Storage(SIZE, store=storage.store)), kind(storage=storage)]
     for number in range(33):
         buffers[number % 3].extend(rows(number, 1))
         assert numbers(buffers[0]) == ring(number + 1)

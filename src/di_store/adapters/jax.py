@@ -25,6 +25,25 @@ if version("jax").partition(".")[0] != "0":
 
 __all__ = ["as_jax"]
 
+jax.tree_util.register_pytree_node(
+    di_store.Batch, lambda batch: ((batch.data, batch.weights), None), lambda _, parts: _batch_of(*parts)
+)
+jax.tree_util.register_pytree_node(
+    di_store.Ragged,
+    lambda ragged: ((ragged.values, ragged.offsets), tuple(ragged.lead)),
+    lambda lead, parts: di_store.Ragged(parts[0], parts[1], lead),
+)
+
+
+def _batch_of(data: Any, weights: Any) -> di_store.Batch:
+    """What a function that JAX transforms is given for a batch: only what is computed with."""
+    found = di_store.Batch.__new__(di_store.Batch)
+    for name in ("keys", "priorities", "probabilities", "times_sampled", "versions", "episodes", "starts"):
+        setattr(found, name, None)
+    found.table_size, found.live, found.source = 0, None, None
+    found.data, found.weights = data, weights
+    return found
+
 
 def as_jax(batch: di_store.Batch, device: Any = None) -> di_store.Batch:
     """A batch with `data` and `weights` as JAX arrays. All other attributes stay numpy arrays, shared with `batch`.

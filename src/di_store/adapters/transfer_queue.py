@@ -63,7 +63,7 @@ Array: TypeAlias = NDArray[Any]
 BACKEND = "DiStore"
 """The name in `backend.storage_backend`, and of the section of the configuration with this backend's settings."""
 _CLIENT = "DiStoreClient"
-_SETTINGS = frozenset({"memory", "timeout", "name", "registration", "client_name"})
+_SETTINGS = frozenset({"memory", "disk", "disk_capacity", "timeout", "name", "registration", "client_name"})
 _ATTACH_SECONDS = 10.0
 _REWRITE_SECONDS = 1.0
 """How long a read waits for an object that is not there: a writer that replaces one deletes the old one first."""
@@ -127,8 +127,8 @@ def _registered() -> _Registration:
 class _Keeper:
     """Holds the store, so that it lives as long as TransferQueue does."""
 
-    def __init__(self, name: str, memory: Any) -> None:
-        self._store = di_store.open(name, memory=memory, mode="x")
+    def __init__(self, name: str, options: dict[str, Any]) -> None:
+        self._store = di_store.open(name, mode="x", **options)
 
     def ready(self) -> str:
         """The name of the store, which now exists."""
@@ -153,7 +153,8 @@ def _start(conf: Any) -> dict[str, Any]:
             f"backend.DiStore.name: a store named {name!r} exists already; leave out the name for a new one"
         )
     actor: Any = _Keeper
-    keeper = actor.remote(name, given.get("memory", "25%"))
+    options = {option: given[option] for option in ("disk", "disk_capacity") if given.get(option) is not None}
+    keeper = actor.remote(name, {"memory": given.get("memory", "25%"), **options})
     try:
         ray.get(keeper.ready.remote())
     except ray.exceptions.RayActorError as error:
@@ -173,7 +174,10 @@ def _settings(section: Any) -> dict[str, Any]:
     """The section `backend.DiStore` of a configuration as a dict."""
     given: dict[str, Any] = dict(section or {})
     if unknown := sorted(map(str, given.keys() - _SETTINGS)):
-        raise ValueError(f"backend.DiStore: there is no setting {unknown[0]!r}; there are memory, name and timeout")
+        raise ValueError(
+            f"backend.DiStore: there is no setting {unknown[0]!r}; there are memory, disk, disk_capacity, name and "
+            "timeout"
+        )
     return given
 
 
@@ -433,6 +437,11 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
     def close(self) -> None:
         """Close this process's handle of the store."""
         self._store.close()
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the samples, which are its objects: there is no table."""
+        return self._store
 
 
 class StorageManager(KVStorageManager):  # type: ignore[misc]

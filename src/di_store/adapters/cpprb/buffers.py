@@ -16,6 +16,7 @@ from di_store.adapters.casts import cast
 from di_store.adapters.cpprb.columns import Array, Columns, Rows
 from di_store.adapters.cpprb.episode import Episode
 from di_store.adapters.cpprb.ring import Ring
+from di_store.adapters.stores import StoreLike, given_store
 
 _FLOAT = np.dtype(np.float32)
 _BACKENDS = ("sharedctypes", "SharedMemory")
@@ -34,7 +35,8 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         stack_compress: names whose last axis is a stack of frames, each of which is stored once.
         default_dtype: float32 if None.
         Nstep: n-step returns, computed by cpprb's own code in the process that adds.
-        store: the store to lie in; None: one of its own, which grows to what the buffer needs.
+        store: the store to lie in: a store (of this machine, a connected one, one of a cluster), the name of one, or a
+            dict of `di_store.open`'s options; None: one of its own, which grows to what the buffer needs.
         table: name of the table in `store`. If it exists, this buffer is another handle of it; None: a new one.
         others: cpprb's `ctx` and `backend`, which are checked and else not needed.
     """
@@ -52,7 +54,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         stack_compress: Any = None,
         default_dtype: Any = None,
         Nstep: Mapping[str, Any] | None = None,
-        store: di_store.Store | None = None,
+        store: StoreLike = None,
         table: str | None = None,
         **others: Any,
     ) -> None:
@@ -67,14 +69,16 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         columns = Columns(env, default_dtype or np.float32, following, stacked)
         if table is not None and store is None:
             raise ValueError(f"table={table!r} names a table of a store: give store= too")
-        self._store = store if store is not None else di_store.open(memory="fit")
+        self._store = given_store(store) or di_store.open(memory="fit")
         made = _table(self._store, table, int(size), columns, self._sampler())
         if made.capacity != int(size):
             raise ValueError(f"size={int(size)}: table {table!r} of the store holds {made.capacity} transitions")
-        self._begin(made, int(size), columns, nstep)
+        self._begin(self._store, made, int(size), columns, nstep)
 
-    def _begin(self, table: di_store.Table, size: int, columns: Columns, nstep: dict[str, Any] | None) -> None:
-        self._table, self._size, self._columns, self._nstep_arguments = table, size, columns, nstep
+    def _begin(
+        self, store: di_store.Store, table: di_store.Table, size: int, columns: Columns, nstep: dict[str, Any] | None
+    ) -> None:
+        self._store, self._table, self._size, self._columns, self._nstep_arguments = store, table, size, columns, nstep
         self._ring = Ring(table, size)
         self._pid = 0
         self._enter()
@@ -92,7 +96,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         return di_store.Uniform()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kept = (self._table, self._size, self._columns, self._nstep_arguments)
+        kept = (self._store, self._table, self._size, self._columns, self._nstep_arguments)
         return _restored, (type(self), kept, self._settings())
 
     def _settings(self) -> dict[str, Any]:
@@ -101,6 +105,11 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._table!r}, {self.get_stored_size()} of {self._size} transitions>"
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the transitions."""
+        return self._store
 
     @property
     def table(self) -> di_store.Table:

@@ -17,8 +17,10 @@ from ding.data.buffer.deque_buffer import BufferIndex
 from ding.utils import fastcopy
 from ditk import logging
 
+import di_store
 from di_store.adapters.ding.forms import packed, unpacked
 from di_store.adapters.ding.rows import Rows, Stored
+from di_store.adapters.stores import StoreLike, given_store
 
 _index, _meta = attrgetter("index"), attrgetter("meta")
 _draw = DequeBuffer.sample.__wrapped__  # without its middleware
@@ -38,13 +40,40 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         sliced: whether groups are cut at multiples of `unroll_len`.
         keep: how many of the newest items stay in this process too, as the objects that were pushed, if these are dicts
             or trees of tensors of up to 1 KiB together. Batches of them take no longer than DI-engine's. 0: none.
+        store: where the data lie: a store (of this machine, a connected one, one of a cluster), the name of one, or a
+            dict of `di_store.open`'s options; None: a store of its own.
+        table: name of the table there.
     """
 
-    def __init__(self, size: int, sliced: bool = False, *, keep: int = 20_000) -> None:
+    def __init__(
+        self,
+        size: int,
+        sliced: bool = False,
+        *,
+        keep: int = 20_000,
+        store: StoreLike = None,
+        table: str = "data",
+    ) -> None:
         DingBuffer.__init__(self, size=size)
         self.sliced = sliced
         self._keep = keep
-        self._rows = Rows(size, keep)
+        self._rows = Rows(size, keep, given_store(store), table)
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the data."""
+        return self._rows.store
+
+    @property
+    def table(self) -> di_store.Table:
+        """The table of the data, of the first form that was pushed.
+
+        Raises:
+            RuntimeError: nothing was pushed yet, so there is none.
+        """
+        if not (tables := self._rows.tables):
+            raise RuntimeError("the table is made by the first push(), which decides what lies in it")
+        return tables[0]
 
     @property
     def storage(self) -> deque[Stored]:

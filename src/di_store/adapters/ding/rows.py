@@ -78,22 +78,25 @@ class Rows:
     Args:
         size: items, of which the oldest are removed first.
         keep: how many of the newest items keep their data as objects too, if these are small.
+        store: where the tables lie; None: a store of its own.
+        table: name of the first one; those of data of other forms are numbered.
 
     Attributes:
+        store: where the tables lie.
         items: in the order of their push.
         meta_index: values of a key of `meta` by item, for keys that were grouped by.
         lock: held by whoever uses the items.
     """
 
-    def __init__(self, size: int, keep: int) -> None:
-        self._keep = keep
+    def __init__(self, size: int, keep: int, store: di_store.Store | None = None, table: str = "data") -> None:
+        self._keep, self._table = keep, table
+        self.store = store or di_store.open(memory="fit")
         self.items: deque[Stored] = deque(maxlen=size)
         self.meta_index: dict[Any, Any] = {}
         self.lock = threading.RLock()
         self._size, self._pushed = size, 0
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers: dict[str, int] = {}  # of the items, by index
-        self._store = di_store.open(memory="fit")
         self._places: dict[Any, Place] = {}
         self._live_places: dict[Any, Place] = {}  # by `flat`'s form, of data that stay live
         self._staged: list[tuple[Stored, list[Any]]] = []  # live items that are not written yet
@@ -101,6 +104,11 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    @property
+    def tables(self) -> list[di_store.Table]:
+        """The tables, in the order in which they were made."""
+        return [place.table for place in self._places.values()]
 
     # -- where an item is ---------------------------------------------------------------------------------------
 
@@ -224,14 +232,20 @@ class Rows:
         # One row more than items: a new row is written before an old one is removed.
         options: dict[str, Any] = {"capacity": self._size + 1}
         try:
-            table = self._store.create_table(
-                f"data{len(self._places)}",
+            number = len(self._places)
+            table = self.store.create_table(
+                f"{self._table}-{number}" if number else self._table,
                 view=di_store.Opaque() if columns is None else di_store.Step(),
                 schema=None if columns is None else columns.schema,
                 **options,
             )
         except di_store.SchemaMismatch as error:  # a type that tables lack
             raise NoColumnsError from error
+        except di_store.TableExists as error:
+            raise di_store.TableExists(
+                f"{error.message}, and the order of a buffer's items is not in it",
+                remedy="load the buffer (load_data) into a new table: give table= another name, or drop it",
+            ) from error
         place = self._places[form] = Place(table, columns)
         self._in_order = len(self._places) == 1
         return place

@@ -11,9 +11,12 @@ import numpy as np
 from dopamine.jax.replay_memory.accumulator import TransitionAccumulator
 from dopamine.jax.replay_memory.replay_buffer import ReplayBuffer as DopamineReplayBuffer
 
+import di_store
 from di_store.adapters.dopamine.frames import Frames
 from di_store.adapters.dopamine.leaves import Leaves, rows_of
 from di_store.adapters.dopamine.values import Array
+from di_store.adapters.rows import Rows
+from di_store.adapters.stores import StoreLike, given_store
 
 
 class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
@@ -29,6 +32,9 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
         max_capacity: elements, of which the oldest are removed first.
         checkpoint_duration: checkpoints to keep.
         compress: accepted, without effect.
+        store: where the elements lie: a store (of this machine, a connected one, one of a cluster), the name of one, or
+            a dict of `di_store.open`'s options; None: a store of its own.
+        table: name of the table there.
 
     Raises:
         ValueError: `max_capacity` or `checkpoint_duration` is below 1.
@@ -36,8 +42,9 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
 
     add_count: int
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, store: StoreLike = None, table: str = "replay", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._given, self._table = given_store(store), table
         if self._max_capacity < 1:
             raise ValueError(f"max_capacity={self._max_capacity}: a buffer holds at least 1 element")
         self._open(self._max_capacity)
@@ -45,10 +52,31 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
     def _open(self, slots: int) -> None:
         """Begin with no elements."""
         kind = Frames if type(self._transition_accumulator) is TransitionAccumulator else Leaves
-        self._elements: Frames | Leaves = kind(self._transition_accumulator, slots)
+        if (before := self.__dict__.get("_elements")) is not None:
+            before.close()
+        self._elements: Frames | Leaves = kind(self._transition_accumulator, slots, self._given, self._table)
         self._slots = slots
         self._oldest = self.add_count
         self._memory = Memory(self)
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the elements; raises as `table` if it is one of its own."""
+        return self._given if self._given is not None else self._rows().store
+
+    @property
+    def table(self) -> di_store.Table:
+        """The table of the observations, or of the elements' arrays.
+
+        Raises:
+            RuntimeError: nothing was added yet, so there is none.
+        """
+        return self._rows().table
+
+    def _rows(self) -> Rows:
+        if (rows := self._elements.rows) is None:
+            raise RuntimeError("the table is made by the first add(), which decides what lies in it")
+        return rows
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -143,6 +171,7 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
         state = self.__dict__.copy()
         for name in ("_elements", "_memory"):
             del state[name]
+        state["_given"] = None
         return state | {"elements": self._elements.state(self._live())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:

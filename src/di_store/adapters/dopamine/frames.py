@@ -11,6 +11,7 @@ from dopamine.jax.replay_memory.elements import ReplayElement
 
 import di_store
 from di_store.adapters.casts import cast
+from di_store.adapters.dopamine.stored import new_rows
 from di_store.adapters.dopamine.values import Array, Values
 from di_store.adapters.rows import Rows
 
@@ -38,10 +39,15 @@ class Frames:
     Args:
         accumulator: whose trajectory it continues.
         slots: elements that it holds.
+        store: where the observations lie; None: a store of its own.
+        table: its name.
     """
 
-    def __init__(self, accumulator: Any, slots: int) -> None:
+    def __init__(
+        self, accumulator: Any, slots: int, store: di_store.Store | None = None, table: str = "replay"
+    ) -> None:
         its = vars(accumulator)
+        self._given, self._table = store, table
         self._slots, self._trajectory = slots, its["_trajectory"]
         self._stack: int = its["_stack_size"]
         self._horizon: int = its["_update_horizon"]
@@ -114,7 +120,21 @@ class Frames:
 
     def _ring(self, observations: int) -> Rows:
         spec = di_store.Spec(self._shape, self._dtype)
-        return Rows({"frame": spec}, observations + 2 * self._recent, option="max_capacity=")
+        slots, name, old = observations + 2 * self._recent, self._table, self._rows
+        if self._given is not None and old is not None:  # it moves to a larger table
+            number = int(old.table.name.removeprefix(f"{name}-")) if old.table.name != name else 0
+            name = f"{name}-{number + 1}"
+        return new_rows({"frame": spec}, slots, self._given, name)
+
+    @property
+    def rows(self) -> Rows | None:
+        """The observations; None: there are none yet."""
+        return self._rows
+
+    def close(self) -> None:
+        """Drop the table."""
+        if self._rows is not None:
+            self._rows.store.drop_table(self._rows.table.name)
 
     def _made(self) -> Element | None:
         """The element that ends with the newest transition of the trajectory."""
@@ -173,6 +193,7 @@ class Frames:
             if slot + len(frames) > new.slots:
                 new.write(0, {"frame": frames[new.slots - slot :]})
             number += len(frames)
+        old.store.drop_table(old.table.name)
 
     def put(self, slot: int, element: Any) -> None:
         """Set the element of a slot, which is one of `accumulate`, or a `ReplayElement`."""

@@ -10,6 +10,7 @@ import numpy as np
 
 import di_store
 from di_store.adapters.casts import cast
+from di_store.adapters.dopamine.stored import new_rows
 from di_store.adapters.dopamine.values import Array, Values
 from di_store.adapters.rows import Rows
 
@@ -20,16 +21,23 @@ class Leaves:
     Args:
         accumulator: makes the elements.
         slots: elements that it holds.
+        store: where the arrays lie; None: a store of its own.
+        table: its name.
     """
 
-    def __init__(self, accumulator: Any, slots: int) -> None:
+    def __init__(
+        self, accumulator: Any, slots: int, store: di_store.Store | None = None, table: str = "replay"
+    ) -> None:
+        self._store, self._table = store, table
+        self._rows: Rows | None = None
         self._accumulator, self._slots = accumulator, slots
         self.clear()
 
     def clear(self) -> None:
         """Remove all elements. The next one decides what they are."""
+        self.close()
         self._tree: Any = None
-        self._rows: Rows | None = None
+        self._rows = None
         self._specs: dict[str, di_store.Spec] = {}
         self._values: dict[str, Values] = {}
 
@@ -74,7 +82,17 @@ class Leaves:
             else:
                 self._values[name] = Values(self._slots, "a value of an element")
         if self._specs:
-            self._rows = Rows(self._specs, self._slots, option="max_capacity=")
+            self._rows = new_rows(self._specs, self._slots, self._store, self._table)
+
+    @property
+    def rows(self) -> Rows | None:
+        """The arrays; None: there are none yet."""
+        return self._rows
+
+    def close(self) -> None:
+        """Drop the table."""
+        if self._rows is not None:
+            self._rows.store.drop_table(self._rows.table.name)
 
     def drop(self, oldest: int) -> None:
         """Nothing to do: slots are written again."""

@@ -82,7 +82,10 @@ class Column:
         row = step - self.base
         if row == len(self.rows):
             row = self._move()
-        self.rows[row] = value
+        if self.bytes is None:
+            self.rows[row, ...] = value  # of objects, not the array that holds them
+        else:
+            self.rows[row] = value
         self.values[row] = 1
         if step == self.end:
             self.end = step + 1

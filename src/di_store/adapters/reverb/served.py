@@ -6,6 +6,7 @@ is created in the store by whoever inserts the first item, since its size tells 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -25,12 +26,15 @@ from di_store.adapters.reverb.errors import DeadlineExceededError, ReverbError
 from di_store.adapters.reverb.forms import OBJECTS, Array, Form, Forms, Kind
 from di_store.adapters.reverb.rate_limiters import RateLimiter
 from di_store.adapters.reverb.reverb_types import TensorSpec
+from di_store.adapters.stores import StoreLike, given_store
 
 _DESCRIPTION = "reverb"
 _LOOK_SECONDS = 0.02
 _SPARE = 4
 """A table without fixed item sizes gets this many times the memory of as many items as the first one."""
 _LEAST_BYTES = 64 << 20
+_LANES_ON_DISK = 8
+"""Rows that are being written lie in memory, for each lane: few, where a disk makes up for little memory."""
 _MOST_ITEMS = 1 << 28  # that a table can hold
 AT_ONCE = 64
 """Items that are drawn ahead of those handed out one by one, at most; fewer if they are large."""
@@ -83,10 +87,16 @@ class TableSpec:
 
 
 class Service:
-    """A store that holds the tables of one server, in this process."""
+    """A store that holds the tables of one server, in this process.
 
-    def __init__(self, store: di_store.Store, specs: dict[str, TableSpec]) -> None:
-        self.store, self.specs = store, specs
+    Args:
+        store: where they lie.
+        specs: their settings, by name.
+        given: whether the store is the program's own, which keeps it, and the tables in it, when the server stops.
+    """
+
+    def __init__(self, store: di_store.Store, specs: dict[str, TableSpec], given: bool = False) -> None:
+        self.store, self.specs, self._given = store, specs, given
         self.forms = Forms(store)
         self.stopped = False
         self.tables = {name: ServedTable(self, spec) for name, spec in specs.items()}
@@ -110,8 +120,12 @@ class Service:
                 del _services[self.store.name]
 
     def stop(self) -> None:
-        """Remove the tables. Calls of all clients raise `ReverbError` from now on."""
+        """Remove the tables, unless the store was given. Calls of all clients raise `ReverbError` from now on."""
         self.leave()
+        if self._given:
+            with contextlib.suppress(di_store.StoreClosed):  # the program has closed it already
+                self.store.publish(_DESCRIPTION, None)
+            return
         self.store.publish(_DESCRIPTION, None)
         for name in self.specs:
             try:
@@ -167,8 +181,8 @@ class ServedTable:
         spec, store = self.spec, self._service.store
         fixed = spec.item_bytes
         each = (item_bytes if fixed is None else max(fixed, item_bytes)) + 64
-        share = self._share()
-        wanted = each * (spec.max_size + 1) * (_SPARE if fixed is None else 2) + _LEAST_BYTES
+        share, in_memory = self._shares()
+        wanted = each * (spec.max_size + 1) * (_SPARE if fixed is None else 2) + min(_LEAST_BYTES, in_memory // 4)
         settings: dict[str, Any] = {
             "schema": {"form": di_store.Spec((), np.uint64), "item": di_store.Spec((None,), np.uint8)},
             "sampler": item_selectors.sampler(spec.sampler),
@@ -176,6 +190,8 @@ class ServedTable:
             "limiter": spec.rate_limiter.limiter(spec.queue, spec.max_size),
             "max_times_sampled": max(0, spec.max_times_sampled),
         }
+        if store.stats()["disk"] is not None:
+            settings["lanes"] = _LANES_ON_DISK
         capacity = min(spec.max_size, _MOST_ITEMS)
         try:
             return store.create_table(spec.name, capacity=capacity, max_bytes=min(wanted, share), **settings)
@@ -185,12 +201,14 @@ class ServedTable:
         # More items than memory can hold, as max_size is often just a large number: as many as there is room for.
         return store.create_table(spec.name, capacity=None, max_bytes=share * 3 // 4, **settings)
 
-    def _share(self) -> int:
-        """Bytes that the table may take: an equal part for each table that is still to come."""
-        store = self._service.store
-        stats = store.stats()
-        coming = len(self._service.specs) - len(stats["tables"])
-        return max(1 << 20, int((stats["free"] - stats["reserved"]) * 0.9) // max(1, coming))
+    def _shares(self) -> tuple[int, int]:
+        """Bytes that the table may take, on disk too, and in memory: an equal part for each table that is to come."""
+        stats = self._service.store.stats()
+        memory = free = stats["free"] - stats["reserved"]
+        if (disk := stats["disk"]) is not None:
+            free = max(free, disk["capacity"] - disk["live"] - stats["reserved"])
+        coming = max(1, len(self._service.specs.keys() - stats["tables"].keys()))
+        return max(1 << 20, int(free * 0.9) // coming), max(1 << 20, int(memory * 0.9) // coming)
 
     # -- items --------------------------------------------------------------------------------------------------
 
@@ -361,6 +379,30 @@ def serve(specs: dict[str, TableSpec], port: int | None, memory: Any) -> tuple[S
     with _lock:
         _services[store.name] = os.getpid(), service
     return service, number
+
+
+def serve_in(specs: dict[str, TableSpec], given: StoreLike) -> Service:
+    """Serve tables in a store that was given. Those that it holds already go on with their items.
+
+    Raises:
+        ValueError: a table of one of these names is none of a server's.
+    """
+    store = given_store(given)
+    assert store is not None
+    service = Service(store, specs, given=True)
+    for name in specs:
+        try:
+            schema = store.table(name).schema
+        except di_store.TableNotFound:
+            continue
+        if schema is None or set(schema) != {"form", "item"}:
+            raise ValueError(
+                f"table {name!r} of the store was not made by a Reverb server: give the table another name"
+            )
+    store.publish(_DESCRIPTION, specs_for(specs))
+    with _lock:
+        _services[store.name] = os.getpid(), service
+    return service
 
 
 def specs_for(specs: dict[str, TableSpec]) -> dict[str, TableSpec]:

@@ -8,11 +8,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+import di_store
 from di_store.adapters.reverb import item_selectors, rate_limiters, served
 from di_store.adapters.reverb.client import Client, spec_info, table_info
 from di_store.adapters.reverb.item_selectors import Selector
 from di_store.adapters.reverb.rate_limiters import RateLimiter
 from di_store.adapters.reverb.reverb_types import TableInfo, to_signature
+from di_store.adapters.stores import StoreLike
 
 
 class Table:
@@ -65,6 +67,11 @@ class Table:
         """A table that gives each item once, newest first; inserts wait while `max_size` items are there."""
         selector, limiter = item_selectors.Lifo(), rate_limiters.Stack(max_size)
         return cls(name, selector, selector, max_size, limiter, 1, extensions, signature)
+
+    @property
+    def table(self) -> di_store.Table | None:
+        """The table in the store; None: no server has it, or no item has come yet."""
+        return None if self._served is None else self._served.opened()
 
     @property
     def name(self) -> str:
@@ -127,10 +134,13 @@ class Server:
         tables: at least one.
         port: None: a free number.
         checkpointer: none is supported.
-        memory: the most that the tables may take, as `di_store.open` has it.
+        memory: the most that the tables may take, as `di_store.open` has it; without `store` only.
+        store: where the tables lie: a store, the name of one, or a dict of `di_store.open`'s options; None: a store of
+            its own. Tables that it holds already go on with their items, and stay in it when the server stops. Clients
+            reach the server by the store's name.
 
     Raises:
-        ValueError: no table, or two of the same name. ReverbError: another server has that port.
+        ValueError: no table, two of the same name, or a port beside a store. ReverbError: another server has that port.
     """
 
     def __init__(
@@ -140,6 +150,7 @@ class Server:
         checkpointer: Any = None,
         *,
         memory: int | float | str = "75%",
+        store: StoreLike = None,
     ) -> None:
         if not tables:
             raise ValueError("At least one table must be provided")
@@ -150,7 +161,14 @@ class Server:
             raise ValueError("checkpointer: checkpoints are not in this version of Di-store")
         for table in tables:
             item_selectors.remover(table.spec.remover)
-        self._service, self._port = served.serve({table.name: table.spec for table in tables}, port, memory)
+        specs = {table.name: table.spec for table in tables}
+        self._port: int | None = None
+        if store is None:
+            self._service, self._port = served.serve(specs, port, memory)
+        elif port is not None:
+            raise ValueError(f"port={port}: a server in a store that is given is reached by the store's name")
+        else:
+            self._service = served.serve_in(specs, store)
         self._pid = os.getpid()
         self._stopped = threading.Event()
         for table in tables:
@@ -164,8 +182,8 @@ class Server:
         return f"Server(tables=[{', '.join(self._service.tables)}], port={self._port})"
 
     @property
-    def port(self) -> int:
-        """The number in the address of clients, ``localhost:port``."""
+    def port(self) -> int | None:
+        """The number in the address of clients, ``localhost:port``; None: the address is the store's name."""
         return self._port
 
     @property
@@ -189,4 +207,9 @@ class Server:
 
     def localhost_client(self) -> Client:
         """A client of this server."""
-        return Client(f"localhost:{self._port}")
+        return Client(self.store.name if self._port is None else f"localhost:{self._port}")
+
+    @property
+    def in_process_client(self) -> Client:
+        """The same, as no client of this machine goes through a network."""
+        return self.localhost_client()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -53,6 +54,44 @@ class Dataset:
                 yield each
                 if place == count:
                     return
+
+        return Dataset(made)
+
+    def repeat(self, count: int | None = None) -> Dataset:
+        """The elements `count` times, each time drawn anew; None, or below 0: without end."""
+
+        def made() -> Iterator[Any]:
+            for _ in itertools.count() if count is None or count < 0 else range(count):
+                yield from self
+
+        return Dataset(made)
+
+    def shuffle(
+        self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None
+    ) -> Dataset:
+        """The elements in random order: each is drawn from `buffer_size` of them that are held.
+
+        Args:
+            buffer_size: elements.
+            seed: of the draws; None: another one each time.
+            reshuffle_each_iteration: whether each iteration has an order of its own; None: yes.
+        """
+        _check_positive("buffer_size", buffer_size, False)
+        source = np.random.default_rng(seed)
+        same = int(source.integers(2**63)) if reshuffle_each_iteration is False else None
+
+        def made() -> Iterator[Any]:
+            draws = source if same is None else np.random.default_rng(same)
+            held: list[Any] = []
+            for each in self:
+                if len(held) < buffer_size:
+                    held.append(each)
+                    continue
+                place = int(draws.integers(buffer_size))
+                found, held[place] = held[place], each
+                yield found
+            draws.shuffle(held)
+            yield from held
 
         return Dataset(made)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
+import di_store
 from di_store.adapters.rllib.parts import Content, Name, contents
 from di_store.adapters.rllib.rows import Form, Piece, Place, form_of
 from di_store.adapters.rllib.stored import Episodes, Stored
@@ -45,14 +46,19 @@ class Archive:
 
     Args:
         capacity: steps of the buffer.
+        first: number of the first episode.
+        store: where the tables lie; None: a store of its own for each.
+        table: name of the first one; those of episodes of other forms are numbered.
 
     Attributes:
         episodes: what it holds.
         numbers: of episodes by their id.
     """
 
-    def __init__(self, capacity: int, first: int = 0) -> None:
-        self._capacity = capacity
+    def __init__(
+        self, capacity: int, first: int = 0, store: di_store.Store | None = None, table: str = "steps"
+    ) -> None:
+        self._capacity, self._store, self._table = capacity, store, table
         self._places: dict[Form, Place] = {}
         self.episodes = Episodes(first)
         self.numbers: dict[str, int] = {}
@@ -88,8 +94,29 @@ class Archive:
                     f"the buffer holds episodes of {_MOST_FORMS} different types and shapes: give observations, "
                     "actions, rewards and model outputs the same dtype and shape in all episodes"
                 )
-            place = self._places[form] = Place(found, self._capacity)
+            place = self._places[form] = self._new_place(found)
         return place
+
+    def _new_place(self, found: dict[Name, Content]) -> Place:
+        number = len(self._places)
+        name = f"{self._table}-{number}" if number else self._table
+        try:
+            return Place(found, self._capacity, self._store, name)
+        except di_store.TableExists as error:
+            raise di_store.TableExists(
+                f"table {name!r} of the store is there already, and a buffer's own state tells which steps are whose",
+                remedy="load the buffer's state (set_state) into a new table: give table= another name, or drop it",
+            ) from error
+
+    @property
+    def places(self) -> list[Place]:
+        """The tables, in the order in which they were made."""
+        return [*self._places.values()]
+
+    def close(self) -> None:
+        """Drop the tables."""
+        for place in self._places.values():
+            place.store.drop_table(place.table.name)
 
     def drop(self, chunks: Iterable[Chunk]) -> None:
         """Remove rows of chunks that are not added."""

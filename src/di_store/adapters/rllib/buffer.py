@@ -12,12 +12,15 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
+import di_store
 from di_store.adapters.rllib.archive import Archive
 from di_store.adapters.rllib.batch import Rows
 from di_store.adapters.rllib.drawn import Maker, Transition, Values
+from di_store.adapters.rllib.rows import Place
 from di_store.adapters.rllib.steps import Steps
 from di_store.adapters.rllib.stored import Episodes, Stored
 from di_store.adapters.rllib.windows import Window, windows
+from di_store.adapters.stores import StoreLike, given_store
 
 _MOST_DRAWS = 10_000
 """Of which one is long enough, before an error."""
@@ -50,6 +53,9 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
         batch_size_B: rows of a batch.
         batch_length_T: steps of a row.
         metrics_num_episodes_for_smoothing: how many samples the means of metrics are of.
+        store: where the steps lie: a store (of this machine, a connected one, one of a cluster), the name of one, or a
+            dict of `di_store.open`'s options; None: stores of its own.
+        table: name of the table there.
 
     Raises:
         ValueError: no capacity.
@@ -62,6 +68,8 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
         batch_size_B: int = 16,
         batch_length_T: int = 64,
         metrics_num_episodes_for_smoothing: int = 100,
+        store: StoreLike = None,
+        table: str = "steps",
         **kwargs: Any,
     ) -> None:
         if capacity < 1:
@@ -74,11 +82,36 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
             **kwargs,
         )
         self._maker = Maker()
+        self._given, self._name = given_store(store), table
         self._open(0)
+
+    @property
+    def table(self) -> di_store.Table:
+        """The table of the steps, of the first form that episodes had.
+
+        Raises:
+            RuntimeError: no step was added yet, so there is none.
+        """
+        return self._place().table
+
+    def _place(self) -> Place:
+        if not (places := self._archive.places):
+            raise RuntimeError("the table is made by the first add(), which decides what lies in it")
+        return places[0]
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the steps; raises as `table` if it is one of its own."""
+        if self._given is not None:
+            return self._given
+        return self._place().store
 
     def _open(self, first: int) -> None:
         """Begin without episodes; the next one gets the number `first`."""
-        self._archive = Archive(self.capacity, first)
+        before: Archive | None = getattr(self, "_archive", None)
+        if before is not None:
+            before.close()
+        self._archive: Archive = Archive(self.capacity, first, self._given, self._name)
         self.episodes: Episodes = self._archive.episodes
         self.episode_id_to_index: dict[str, int] = self._archive.numbers
         self._indices: Steps = self._new_steps()
@@ -322,7 +355,7 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
         names = {name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())}
         state = {name: getattr(self, name) for name in names | set(vars(self)) if hasattr(self, name)}
         state["_filled"] = list(self.episodes), dict(self.episode_id_to_index), list(self._indices)
-        return {name: value for name, value in state.items() if name not in _STATE}
+        return {name: value for name, value in state.items() if name not in _STATE} | {"_given": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         filled = state.pop("_filled")

@@ -18,6 +18,7 @@ from di_store.adapters.rllib.drawn import Transition, Values
 from di_store.adapters.rllib.steps import Steps
 from di_store.adapters.rllib.stored import Stored
 from di_store.adapters.rllib.trees import assign, find
+from di_store.adapters.stores import StoreLike
 
 _LEAST_PRIORITY, _INFINITE = 1e-12, float("inf")
 
@@ -44,6 +45,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         batch_length_T: int = 1,
         alpha: float = 1.0,
         metrics_num_episodes_for_smoothing: int = 100,
+        store: StoreLike = None,
+        table: str = "steps",
         **kwargs: Any,
     ) -> None:
         if not alpha >= 0:
@@ -53,6 +56,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
             batch_size_B=batch_size_B,
             batch_length_T=batch_length_T,
             metrics_num_episodes_for_smoothing=metrics_num_episodes_for_smoothing,
+            store=store,
+            table=table,
             alpha=alpha,
         )
 

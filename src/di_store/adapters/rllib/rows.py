@@ -10,8 +10,9 @@ import numpy as np
 
 import di_store
 from di_store.adapters.rllib.parts import Array, Content, Name, Part
+from di_store.adapters.stores import own_store
 
-_LEAST_MEMORY = 8 << 20
+_OPTION = 'replay_buffer_config={"capacity": …}'
 _SPARE = 1_024
 """Rows for last observations and for the chunks of one `add`, beside the steps that a buffer holds."""
 
@@ -36,17 +37,21 @@ class Piece(NamedTuple):
 
 
 class Place:
-    """A table, in a store of its own, for episodes of one form.
+    """A table for episodes of one form.
 
     Args:
         contents: of the first episode.
         capacity: steps of the buffer.
+        store: where it lies; None: a store of its own.
+        name: of the table.
 
     Attributes:
         parts: by name of the sequence.
     """
 
-    def __init__(self, contents: dict[Name, Content], capacity: int) -> None:
+    def __init__(
+        self, contents: dict[Name, Content], capacity: int, store: di_store.Store | None = None, name: str = "steps"
+    ) -> None:
         self.parts: dict[Name, Part] = {name: each.part for name, each in contents.items()}
         self._columns: dict[Name, list[str]] = {}  # by sequence: the names of its columns
         names = iter(range(len(contents) * 1_000))
@@ -58,19 +63,14 @@ class Place:
                 schema[column] = di_store.Spec(leaf.shape, leaf.dtype)
         self._options: dict[str, Any] = {"view": di_store.Step(), "schema": {"step": schema}, "lanes": 1}
         self._capacity, self._held = capacity + capacity // 8 + _SPARE, 0
-        try:
-            self._store = di_store.open(memory=self._memory(self._capacity))
-            self._table = self._store.create_table("steps", capacity=self._capacity, **self._options)
-        except di_store.CapacityError as error:
-            raise di_store.CapacityError(
-                f"{capacity:,} steps of these episodes need {self._memory(self._capacity) / 2**30:.1f} GiB, more than "
-                "this machine has",
-                remedy='lower replay_buffer_config={"capacity": …}',
-            ) from error
+        self._given = store is not None
+        needed = self._memory(self._capacity)
+        self.store = store or own_store(needed, f"{capacity:,} steps of these episodes", _OPTION)
+        self.table = self.store.create_table(name, capacity=self._capacity, **self._options)
 
     def _memory(self, rows: int) -> int:
         # Episodes leave as a whole, and steps of others lie between theirs: blocks are free when all of theirs left.
-        return max(2 * di_store.needed_memory(capacity=rows, **self._options), _LEAST_MEMORY)
+        return max(2 * di_store.needed_memory(capacity=rows, **self._options), 8 << 20)
 
     def write(self, pieces: Sequence[Piece]) -> list[array[int]]:
         """Add rows. Returns their keys by piece."""
@@ -83,7 +83,7 @@ class Place:
         for name, columns in self._columns.items():
             for number, column in enumerate(columns):
                 rows[column] = _joined([(piece, piece.contents[name], number) for piece in pieces], total)
-        keys = self._table.extend({"step": rows}).tolist()
+        keys = self.table.extend({"step": rows}).tolist()
         self._held += total
         found, begin = [], 0
         for piece in pieces:
@@ -95,15 +95,16 @@ class Place:
     def _grow(self, rows: int) -> None:
         """An episode that is longer than the buffer's capacity is kept as long as it is the only one."""
         capacity = max(rows, self._capacity + self._capacity // 4)
-        self._store.resize(memory=self._memory(capacity))
-        self._table.resize(capacity)
+        if not self._given:
+            self.store.resize(memory=self._memory(capacity))
+        self.table.resize(capacity)
         self._capacity = capacity
 
     def delete(self, keys: Iterable[int]) -> None:
         """Remove rows."""
         listed = np.fromiter(keys, np.uint64)
         if len(listed):
-            self._table.delete(listed)
+            self.table.delete(listed)
             self._held -= len(listed)
 
     def read(self, keys: Any, names: Iterable[Name]) -> dict[Name, list[Array]]:
@@ -114,11 +115,11 @@ class Place:
         """
         names = list(names)
         wanted = [f"step/{column}" for name in names for column in self._columns[name]]
-        batch = self._table.peek(np.asarray(keys, np.uint64), columns=wanted)
+        batch = self.table.peek(np.asarray(keys, np.uint64), columns=wanted)
         if batch.live is not None and not batch.live.all():
             raise di_store.CapacityError(
                 "steps left the buffer's table before their episode did, as its memory did not suffice",
-                remedy='lower replay_buffer_config={"capacity": …}',
+                remedy=f"lower {_OPTION}",
             )
         rows = batch.data["step"]
         return {name: [rows[column] for column in self._columns[name]] for name in names}

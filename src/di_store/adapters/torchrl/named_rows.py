@@ -11,7 +11,7 @@ import torch
 import di_store
 from di_store.adapters.rows import Array
 from di_store.adapters.torchrl.forms import Form, Leaf
-from di_store.adapters.torchrl.slot_rows import SlotRows, create_rows, row_columns
+from di_store.adapters.torchrl.slot_rows import SlotRows, capacities, create_rows, row_columns
 
 _SMALL_BYTES = 16
 """A column of rows up to this size that is read whole is kept, so that samplers find ends of trajectories in it."""
@@ -105,6 +105,12 @@ class NamedRows:
         self._stored = [(number, leaf) for number, leaf in enumerate(form.leaves) if leaf.column]
         self.columns = row_columns(leaf.column for _, leaf in self._stored)
         self._form, self.size = form, self._slots(form)
+        if table.capacity not in capacities(self.size):
+            self._form = None
+            raise ValueError(
+                f"table {self.name!r} of the store was made for another max_size= than {self.size:,}: "
+                "give that one, or table= another name"
+            )
         self._rows = SlotRows(table, self.size)
 
     def write(self, slots: Array, lead: tuple[int, ...], data: Any, turn: bool) -> None:

@@ -166,7 +166,7 @@ class SlotRows:
             slots, marks = slots[last], marks[last]
             columns = {name: value[last] for name, value in columns.items()}
         if not self._loose or self.table.capacity == self.slots:
-            self.table.resize(2 * self.slots + _AT_ONCE)
+            self.table.resize(capacities(self.slots)[1])
             self._loose = True
         for begin in range(0, len(slots), _AT_ONCE):
             part = slice(begin, begin + _AT_ONCE)
@@ -326,6 +326,11 @@ class SlotRows:
                 continue
             yield keys
             self._last = keys[-1:]
+
+
+def capacities(slots: int) -> tuple[int, int]:
+    """Of the table of so many slots: while they are written in turn, and since some were not."""
+    return slots, 2 * slots + _AT_ONCE
 
 
 def _slots_of(marks: Array) -> Array:

@@ -17,6 +17,7 @@ from torchrl.data.replay_buffers import LazyTensorStorage, TensorStorage
 from torchrl.data.replay_buffers import Storage as AnyStorage
 
 import di_store
+from di_store.adapters.stores import StoreLike, given_store
 from di_store.adapters.torchrl.named_rows import NamedRows
 from di_store.adapters.torchrl.view import Access, View
 from di_store.adapters.torchrl.writers import continuing
@@ -37,15 +38,16 @@ class Storage(TensorStorage):  # type: ignore[misc]
         max_size: rows; with `ndim` above 1, elements of all axes.
         device: of the tensors that it returns. The rows are in the machine's memory.
         ndim: number of axes that count as rows, as TorchRL's.
-        store: where the rows lie; None: a store of its own. A storage of the same name in the same store has the same
-            rows.
-        name: of the table.
+        store: where the rows lie: a store (of this machine, a connected one, one of a cluster), the name of one, or a
+            dict of `di_store.open`'s options; None: a store of its own.
+        table: name of the table. A storage with the same one in the same store has the same rows.
         sampler: `di_store.Uniform` or `di_store.Prioritized`: how `ReplayBuffer` draws, if it has no sampler of
             TorchRL's.
         seed: of these draws; None: torch's seed.
 
     Raises:
-        ValueError: a size that is no positive number. TypeError (from the first write): data that are no tensors.
+        ValueError: a size that is no positive number, or (from the first use) not that of the table that is there.
+        TypeError (from the first write): data that are no tensors.
         di_store.CapacityError (from the first write): more than the machine's memory.
     """
 
@@ -55,8 +57,8 @@ class Storage(TensorStorage):  # type: ignore[misc]
         *,
         device: Any = "cpu",
         ndim: int = 1,
-        store: di_store.Store | None = None,
-        name: str = "replay",
+        store: StoreLike = None,
+        table: str = "replay",
         sampler: di_store.Uniform | di_store.Prioritized | None = None,
         seed: int | None = None,
     ) -> None:
@@ -67,10 +69,15 @@ class Storage(TensorStorage):  # type: ignore[misc]
         self.ndim = ndim
         AnyStorage.__init__(self, max_size)
         self.device = torch.device(device)
-        owner = di_store.open(memory="fit") if store is None else store
-        self.named = NamedRows(owner, name, self.max_size, sampler, seed, self.device)
+        owner = given_store(store) or di_store.open(memory="fit")
+        self.named = NamedRows(owner, table, self.max_size, sampler, seed, self.device)
         self._last_cursor: Any = None
         self._numbers_of_all: Any = None
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of the rows."""
+        return self.named.store
 
     @property
     def table(self) -> di_store.Table:

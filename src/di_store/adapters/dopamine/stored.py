@@ -1,0 +1,28 @@
+"""The table of a buffer's arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import di_store
+from di_store.adapters.rows import Rows
+
+
+def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Store | None, table: str) -> Rows:
+    """Rows in a table of their own.
+
+    Args:
+        specs: type of each column's row.
+        slots: rows.
+        store: where the table lies; None: a store of its own.
+        table: its name.
+
+    Raises:
+        di_store.TableExists: the store has such a table. di_store.CapacityError: it does not fit.
+    """
+    if store is not None and any(name == table for name in store.stats()["tables"]):
+        raise di_store.TableExists(
+            f"table {table!r} of the store is there already, and which elements its rows belong to is not in it",
+            remedy="load the buffer's own checkpoint into a new table: give table= another name, or drop it",
+        )
+    return Rows(specs, slots, option="max_capacity=", store=store, table=table)

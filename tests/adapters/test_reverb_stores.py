@@ -1,0 +1,115 @@
+"""A Reverb server in a store that is given: beyond memory, and on a store that was restored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from given_stores import killed_after_a_checkpoint
+from reverb_serving import drawn, table
+
+import di_store
+from di_store.adapters import reverb
+
+
+def queue(size: int = 100) -> reverb.Table:
+    return reverb.Table.queue("t", size)
+
+
+def test_tables_in_a_store_that_is_given() -> None:
+    with di_store.open(memory="256MiB") as store:
+        server = reverb.Server([ours := table()], store=store)
+        assert ours.table is None
+        client = server.in_process_client
+        client.insert([np.arange(3)], {"t": 1.0})
+        assert server.store is store
+        assert server.port is None
+        assert ours.table is not None
+        assert len(ours.table) == 1
+        assert drawn(reverb.Client(store.name))[0][0].tolist() == [[0, 1, 2]]
+        server.stop()
+        with pytest.raises(reverb.ReverbError, match="stopped"):
+            client.insert([np.arange(3)], {"t": 1.0})
+        again = reverb.Server([table()], store=store)
+        assert again.localhost_client().server_info()["t"].current_size == 1
+        again.stop()
+        with pytest.raises(ValueError, match="store's name"):
+            reverb.Server([table()], port=8_000, store=store)
+        store.create_table("other", capacity=4)
+        with pytest.raises(ValueError, match="another name"):
+            reverb.Server([table("other")], store=store)
+
+
+def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+    items, memory = count(2_000, 12_000), count(64, 256) << 20
+    signature = {"x": reverb.TensorSpec((1, 84, 84, 10), np.uint8)}
+    server = reverb.Server(
+        [table(max_size=items, signature=signature, sampler=reverb.selectors.Fifo())],
+        store={"memory": memory, "disk": tmp_path / "tier"},
+    )
+    client = server.localhost_client()
+    for number in range(items):
+        client.insert({"x": np.full((84, 84, 10), number % 251, np.uint8)}, {"t": 1.0})
+    assert items * 84 * 84 * 10 > 2 * memory
+    assert client.server_info()["t"].current_size == items
+    found = drawn(client, count=3)
+    assert [data[0].reshape(-1)[[0, -1]].tolist() for data in found] == [[0, 0]] * 3  # the oldest, from the disk
+    assert server.store.stats()["committed"] <= memory
+    server.stop()
+    server.store.close()
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
+        server = reverb.Server([table(max_size=500), reverb.Table.queue("q", 50)], store=store)
+        client = server.localhost_client()
+        with client.trajectory_writer(3) as writer:
+            for number in range(10**9):
+                if number == 30:
+                    checkpoint()
+                writer.append({"n": np.int64(number), "text": f"step {number}"})
+                writer.create_item("t", 1.0 + number, {"n": writer.history["n"][-1:], "s": writer.history["text"][-1:]})
+                if number < 30:
+                    writer.create_item("q", 1.0, {"n": writer.history["n"][-1:]})
+
+    path = killed_after_a_checkpoint(fill, tmp_path)
+    with di_store.restore(path, memory="256MiB") as store:
+        server = reverb.Server([table(max_size=500), reverb.Table.queue("q", 50)], store=store)
+        client = server.localhost_client()
+        info = client.server_info()
+        assert [info[name].current_size for name in ("t", "q")] == [30, 30]
+        assert info["q"].rate_limiter_info.insert_stats.completed == 30
+        assert [data[0].tolist() for data in drawn(client, "q", 30)] == [[number] for number in range(30)]
+        for sample in client.sample("t", 20, emit_timesteps=False):
+            number, text = sample.data
+            assert text.tolist() == [f"step {number[0]}"]
+            assert sample.info.priority == 1.0 + number[0]
+        client.insert([np.int64(99)], {"q": 1.0})
+        assert drawn(client, "q")[0][0].tolist() == [99]
+
+
+def test_datasets_repeat_and_shuffle() -> None:
+    server = reverb.Server([queue()], memory="256MiB")
+    client = server.localhost_client()
+    for number in range(12):
+        client.insert(np.int64(number), {"t": 1.0})
+
+    def dataset(most: int) -> Any:
+        return reverb.TrajectoryDataset(client.server_address, "t", np.int64, (1,), 1, max_samples=most)
+
+    assert [int(each.data[0]) for each in dataset(3).repeat(2)] == [0, 1, 2, 3, 4, 5]
+    assert [int(each.data[0]) for each in dataset(2).repeat().take(3)] == [6, 7, 8]
+    assert sorted(int(each.data[0]) for each in dataset(3).shuffle(2, seed=1)) == [9, 10, 11]
+    numbers = reverb.trajectory_dataset.Dataset(lambda: iter(range(100)))
+    shuffled = numbers.shuffle(10, seed=3)
+    first, second = list(shuffled), list(shuffled)
+    assert sorted(first) == sorted(second) == list(range(100))
+    assert first != list(range(100))
+    assert first != second
+    same = numbers.shuffle(10, seed=3, reshuffle_each_iteration=False)
+    assert list(same) == list(same)
+    assert max(place - number for place, number in enumerate(first)) > 0 > min(-number for number in first)
+    server.stop()
