@@ -438,7 +438,7 @@ def test_each_observation_is_stored_once() -> None:
         else:
             lanes[number] = lane.cut(1)
         buffer.add(lane.to_numpy())
-    store = next(iter(buffer._archive._places.values()))._store
+    store = next(iter(buffer._archive._places.values())).store
     assert store.stats()["present"] < 1.7 * steps * frame.nbytes
 
 
