@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -154,6 +157,21 @@ def test_a_silent_part_leaves_time_for_the_others(store: ClusterStore, nodes: li
         assert seconds_of(lambda: store.table("t", timeout=60)) < LONG_SECONDS
         assert isinstance(store.table("t", timeout=60), ShardedTable)
     store.drop_table("t", timeout=60)
+
+
+def test_whichever_part_answers_first_is_enough(store: ClusterStore, nodes: list[Node]) -> None:
+    """None answers for a while, then the last one does. The first one's node stays silent."""
+    places = [nodes[1].name, nodes[2].name]
+    store.create_table("late", shards="learners", node=places, draw="mass", **ROWS).insert(step(1))
+    agent = nodes[2].agent
+    goes_on = threading.Timer(3 * GRACE_SECONDS, os.kill, (agent, signal.SIGCONT))
+    try:
+        with stopped(nodes[1].agent, agent):
+            goes_on.start()
+            assert isinstance(store.table("late", timeout=LONG_SECONDS), ShardedTable)
+            goes_on.join()
+    finally:
+        store.drop_table("late", timeout=60)
 
 
 def test_a_step_that_begins_late_connects_again() -> None:

@@ -21,7 +21,7 @@ from di_store.cluster.kept import keep_word, own_words
 from di_store.cluster.node import Node
 from di_store.cluster.shards.division import LOCAL, shard_settings
 from di_store.cluster.shards.parts import Parts
-from di_store.cluster.shards.shard import Shard
+from di_store.cluster.shards.shard import Shard, wait_for_one
 from di_store.cluster.shards.table import ShardedTable
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
@@ -278,7 +278,7 @@ class ClusterTables:
         if len(failed) == len(shards):
             if deadline.late():
                 raise failed[0]
-            shards[0].table(deadline)  # wait for that one, as long as the call may
+            wait_for_one(shards, deadline)
         return self._in_parts(name, entry, shards)
 
     def _open_here(self, session: Session, name: str) -> Table:

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableNotFound, Timeout
@@ -23,6 +23,8 @@ FRESH_SECONDS = 1.0
 """How old may be what a shard says of itself where draws are divided by it."""
 RETRY_SECONDS = 1.0
 """How long a shard that did not answer is left alone."""
+_LOOK_SECONDS = 0.02
+"""Of a call that waits for one of several shards: how long it waits for each of them in turn."""
 
 Opener = Callable[[str, "float | None"], Table]
 """Opens the shard of the node with that uuid, in so many seconds."""
@@ -127,6 +129,23 @@ class Shard:
         """
         table = self.table(deadline)
         return make(table, self.within(deadline))
+
+
+def wait_for_one(shards: Sequence[Shard], deadline: Deadline) -> None:
+    """Until one of them is open, whichever answers first; all are opened at once.
+
+    Raises:
+        What the first one raises: none could be opened. NodeUnavailable: none answered until the deadline.
+    """
+    openings = [shard._begin_opening(deadline)[0] for shard in shards]
+    while all(shard._found is None for shard in shards):
+        error = openings[0].error
+        if error is not None and all(each.ended.is_set() for each in openings):
+            raise error
+        if deadline.late():
+            raise NodeUnavailable(f"node {shards[0].uuid[:12]}, which has shard 0, does not answer")
+        for each in openings:
+            each.ended.wait(_LOOK_SECONDS)
 
 
 class Answer(NamedTuple):
