@@ -32,7 +32,8 @@ try:
         data = table.peek(table.keys(0, 4000)).data["x"]
         assert (data == np.load(sys.argv[2])).all()
         print(f"rows {len(data)}, peak", end=" ")
-        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        status = dict(line.split(":", 1) for line in open("/proc/self/status"))
+        print(int(status["VmHWM"].split()[0]))  # ru_maxrss may be that of the process that started this one
 except di_store.CorruptData as error:
     print(error)
 """
