@@ -17,11 +17,13 @@ class Authority:
         self._run("req", "-x509", *_NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests", "-days", "2")
         self.path = str(folder / "ca.pem")
 
-    def sign(self, file: str, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2) -> tuple[str, str]:
+    def sign(
+        self, file: str, names: str = "IP:127.0.0.1,DNS:localhost", days: int = 2, subject: str = "/CN=agent"
+    ) -> tuple[str, str]:
         """Paths of a new certificate and its key. `days`: until it expires."""
         (self._folder / "ext").write_text(f"subjectAltName={names}")
         key, asked, made = f"{file}.key", f"{file}.csr", f"{file}.pem"
-        self._run("req", *_NEW_KEY, "-keyout", key, "-out", asked, "-subj", "/CN=agent")
+        self._run("req", *_NEW_KEY, "-keyout", key, "-out", asked, "-subj", subject)
         signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "ext")
         self._run("x509", "-req", "-in", asked, "-out", made, "-days", str(days), *signed)
         return str(self._folder / made), str(self._folder / key)

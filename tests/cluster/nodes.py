@@ -191,7 +191,8 @@ def attached(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
 class Etcd:
     """Members of a real etcd cluster on this machine."""
 
-    def __init__(self, folder: Path, count: int) -> None:
+    def __init__(self, folder: Path, count: int, tls: tuple[str, str, str] | None = None) -> None:
+        """`tls`: paths of who signs, of the members' certificate and of its key; clients must have one too."""
         need("etcd")
         ports = free_ports(2 * count)
         clients, peers = ports[:count], ports[count:]
@@ -200,11 +201,21 @@ class Etcd:
         self.members: list[subprocess.Popen[bytes]] = []
         self._words: list[list[str]] = []
         for at, (client, peer) in enumerate(zip(clients, peers, strict=True)):
-            urls = [f"http://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"]
+            urls = [f"http{'s' if tls else ''}://127.0.0.1:{client}", f"http://127.0.0.1:{peer}"]
             words = ["etcd", "--name", f"m{at}", "--data-dir", str(folder / f"m{at}"), "--log-level", "error"]
             words += ["--listen-client-urls", urls[0], "--advertise-client-urls", urls[0]]
             words += ["--listen-peer-urls", urls[1], "--initial-advertise-peer-urls", urls[1]]
             words += ["--initial-cluster", every, "--initial-cluster-state", "new"]
+            if tls is not None:
+                words += [
+                    "--trusted-ca-file",
+                    tls[0],
+                    "--cert-file",
+                    tls[1],
+                    "--key-file",
+                    tls[2],
+                    "--client-cert-auth",
+                ]
             self._words.append(words)
             self.members.append(self._started(words))
 

@@ -23,6 +23,28 @@ AFTER_SECONDS = 60.0
 """How long a store outlives the process of ``--while-pid``: others may still read it, or start that process anew."""
 
 
+def etcd_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Options that say how etcd is reached: they set environment variables of this process and its agent."""
+    for name, help_text in reversed(_ETCD_OPTIONS.items()):
+        variable = f"DI_STORE_ETCD_{name.upper()}"
+
+        def note(context: click.Context, option: click.Parameter, value: str | None, variable: str = variable) -> None:
+            if value is not None:
+                os.environ[variable] = value
+
+        text = f"{help_text} [default: ${variable}]"
+        command = click.option(f"--etcd-{name}", expose_value=False, default=None, callback=note, help=text)(command)
+    return command
+
+
+_ETCD_OPTIONS = {
+    "ca": "Who signed etcd's certificates (PEM), or `system`: calls are encrypted.",
+    "cert": "Certificate (PEM) of this client of etcd.",
+    "key": "Its key (PEM).",
+    "user": "A user of etcd, whose password is $DI_STORE_ETCD_PASSWORD.",
+}
+
+
 @click.command(short_help="Serve a store to other machines until Ctrl-C.")
 @click.argument("name", required=False)
 @click.option("--memory", default="25%", show_default=True, help="Cap of the store, if it does not exist yet.")
@@ -47,6 +69,7 @@ AFTER_SECONDS = 60.0
 )
 @click.option("--peers", default=None, help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
 @click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
+@etcd_options
 @click.option("--rejoin", default=None, help="Take over the synced tables of a lost node: machine, store, HOST:PORT.")
 @click.option(
     "--while-pid", default=None, type=click.IntRange(1, 2**31 - 1), help="End a minute after this process: a raylet."

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from di_store.base.errors import NodeUnavailable, StoreError, shown
+from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError, shown
 from di_store.cluster.directory import packed, unavailable, unpacked
 from di_store.cluster.kept import Words
 from di_store.cluster.node import Node
@@ -21,8 +21,9 @@ from di_store.runtime.waits import logger
 
 try:
     import requests
-    from etcd3gw.client import Etcd3Client
     from etcd3gw.exceptions import Etcd3Exception
+
+    from di_store.cluster.etcd_access import PREFIX, Access, has_expired, is_refusal
 except ImportError as error:
     raise StoreError("a directory in etcd needs the package etcd3gw", remedy="pip install 'di-store[etcd]'") from error
 
@@ -44,8 +45,9 @@ class Members:
         """Of ``HOST:PORT,HOST:PORT/NAME``; nothing is asked yet.
 
         Raises:
-            ValueError: it is nothing of the kind.
+            ValueError: it is nothing of the kind. StoreError: the environment does not say how to reach it (`Access`).
         """
+        self._access = Access.from_environment()
         hosts, _, cluster = where.partition("/")
         self._places = [_place(each) for each in hosts.split(",")]
         self.prefix = f"di-store/{cluster}/" if cluster else "di-store/"
@@ -61,7 +63,7 @@ class Members:
             lost: gets the reason of each attempt that failed.
 
         Raises:
-            NodeUnavailable: none does in time.
+            NodeUnavailable: none does in time. AccessDenied: etcd does not let this user in.
         """
         deadline = Deadline.of(timeout)
         while True:
@@ -69,12 +71,12 @@ class Members:
             for step in range(len(self._places)):
                 at = (self._first + step) % len(self._places)
                 seconds = deadline.left
-                client = self._client(at)
-                client.timeout = ASK_SECONDS if seconds is None else max(min(ASK_SECONDS, seconds), 0.1)
                 try:
-                    found = call(client)
+                    found = call(
+                        self._client(at, ASK_SECONDS if seconds is None else max(min(ASK_SECONDS, seconds), 0.1))
+                    )
                 except (Etcd3Exception, requests.exceptions.RequestException, ValueError, KeyError) as error:
-                    reason = _short(error)
+                    reason = self._failed(at, error)
                     if lost is not None:
                         lost.append(reason)
                 else:
@@ -84,14 +86,24 @@ class Members:
                 raise unavailable(f"no member of etcd answers: {reason}")
             time.sleep(_PAUSE_SECONDS)
 
-    def _client(self, at: int) -> Any:
+    def _client(self, at: int, timeout: float) -> Any:
         clients: dict[int, Any] | None = getattr(self._own, "clients", None)
         if clients is None:
             clients = self._own.clients = {}
         if at not in clients:
-            host, port = self._places[at]
-            clients[at] = Etcd3Client(host=host, port=port, api_path="/v3/")
+            clients[at] = self._access.client(*self._places[at], timeout)
+        clients[at].timeout = timeout
         return clients[at]
+
+    def _failed(self, at: int, error: Exception) -> str:
+        """Why a call of a member failed, for people. AccessDenied: no other member will do better."""
+        reason = _short(error)
+        if is_refusal(reason):
+            remedy = f"set {PREFIX}USER and {PREFIX}PASSWORD to a user who may read and write {self.prefix}*"
+            raise AccessDenied(f"etcd refuses: {reason}", remedy=remedy) from None
+        if has_expired(reason):
+            getattr(self._own, "clients", {}).pop(at, None)
+        return reason
 
 
 class EtcdDirectory:
@@ -212,4 +224,5 @@ def _text(data: bytes) -> str:
 
 
 def _short(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:200] or type(error).__name__
+    told = getattr(error, "detail_text", None) or str(error)  # etcd's own words; else those of HTTP
+    return (told.splitlines() or [""])[0][:200] or type(error).__name__
