@@ -103,14 +103,15 @@ void blocks() {
     Descriptor& entry = arena->heap().descriptor(first.descriptor());
     const u64 was = entry.offset, data = arena->header().data.value;
     const u64 slice = (was - data) / kSliceBytes, next = data + (slice + 1) * kSliceBytes;
-    const Slice before = arena->slice(slice + 1);
+    const Slice& other = arena->slice(slice + 1);
+    std::vector<u8> before(sizeof other.present);
+    std::memcpy(before.data(), static_cast<const void*>(other.present), before.size());
     const u64 places[] = {data + slice * kSliceBytes + behind, next - 64, was + 64,
                           arena->heap().descriptor(second.descriptor()).offset, data - 4096};
     entry.offset = places[kind];
     std::vector<std::string> findings;
     CHECK(refuses([&] { arena->heap().check(true, soon(), &findings); }));
-    const Slice& after = arena->slice(slice + 1);
-    CHECK(std::memcmp(before.present, after.present, sizeof before.present) == 0);
+    CHECK(std::memcmp(before.data(), static_cast<const void*>(other.present), before.size()) == 0);
     entry.offset = was;
     findings.clear();
     arena->heap().check(true, soon(), &findings);  // from the truths, which are sound again
