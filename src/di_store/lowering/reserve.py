@@ -166,6 +166,7 @@ class TableNeeds:
         cut: of its chunks.
         meta_bytes: item slots and trees, beside those that it has already.
         text: where the bytes come from, for `CapacityError`.
+        memory_text: where those come from that a disk tier leaves in memory.
         expect: how many times smaller than in memory its rows will be on disk.
     """
 
@@ -175,6 +176,7 @@ class TableNeeds:
     cut: Cut
     meta_bytes: int
     text: str
+    memory_text: str = ""
     expect: float = 1.0
 
     @property
@@ -236,15 +238,26 @@ def table_needs(
     reserve = Reserve(total, min(open_bytes, total), block, head)
     added = settings.view.rows_added
     what = "max_bytes" if capacity is None else f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes"
+    opened = f"{format_size(open_bytes)} for open chunks of lanes={lanes}"
     return TableNeeds(
         reserve,
         open_bytes,
         max(64, math.ceil(added * (block / rows))),
         cut,
         meta_bytes(settings, capacity) + reserve.descriptor_bytes,
-        f"{what}, of which {dominant}, and {format_size(open_bytes)} for open chunks of lanes={lanes}",
+        f"{what}, of which {dominant}, and {opened}",
+        f"{format_size(reserve.in_memory - reserve.open_bytes)} for {_heads_text(schema)}, {opened}",
         settings.expect,
     )
+
+
+def _heads_text(schema: Schema) -> str:
+    """What lies in the heads of chunks, by the column that takes most there."""
+    late = [column for column in schema if column.late]
+    if not late:
+        return "heads of chunks"
+    most = max(late, key=lambda column: column.row_bytes or 0)
+    return f"heads of chunks, of which late column {most.name!r} ({most.type_text}) takes most"
 
 
 def _check_heap(settings: Settings, schema: Schema, capacity: int | None, heap: ChunkHeap) -> None:
@@ -324,7 +337,7 @@ def needs_without_rows(settings: Settings) -> TableNeeds:
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
     cut = Cut(_LEAST_TARGET, 1)
-    return TableNeeds(Reserve(reserve, 0), 0, 64, cut, meta_bytes(settings, None), text, settings.expect)
+    return TableNeeds(Reserve(reserve, 0), 0, 64, cut, meta_bytes(settings, None), text, expect=settings.expect)
 
 
 def own_cut(settings: Settings, layout: Layout, heap: ChunkHeap, capacity: int | None, row: int) -> Cut:
@@ -442,9 +455,10 @@ def grow(arena: _core.Arena, more: int, seconds: float) -> None:
 
 def _short(name: str, needed: TableNeeds, wanted: int, short: int, in_both: int, tiered: bool) -> CapacityError:
     whatever = " in memory, whatever lies on disk," if tiered else ""
+    where = needed.memory_text if tiered and needed.memory_text else needed.text
     return CapacityError(
         f"table {name!r} needs {format_size(wanted)} ({wanted:,} bytes){whatever} and {format_size(wanted - short)} "
-        f"({wanted - short:,} bytes) of the store's memory are available: {needed.text}, and "
+        f"({wanted - short:,} bytes) of the store's memory are available: {where}, and "
         f"{format_size(needed.meta_bytes)} for item slots and trees",
         remedy="lower capacity=, max_bytes= or lanes=, or raise memory= by "
         f"{_raised(max(short, in_both))} (also online: store.resize(memory=))",
