@@ -321,7 +321,8 @@ Flock flock_until(int fd, const std::string& path, Deadline deadline) {
 
 // The folder, made if need be. False: a cleaner took it meanwhile.
 bool make_runtime_folder(const std::string& folder) {
-  if (mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) {
+  const bool made = mkdir(folder.c_str(), 0700) == 0;
+  if (!made && errno != EEXIST) {
     refuse_folder(folder, "it cannot be made: " + errno_text(errno));
   }
   struct stat info{};
@@ -340,9 +341,11 @@ bool make_runtime_folder(const std::string& folder) {
   if ((info.st_mode & 077) != 0) {
     refuse_folder(folder, "others may enter it; run chmod 700 " + folder);
   }
-  // Made under a umask that takes from its owner too: by this process, or by one that was killed before this line.
+  // Made under a umask that takes from its owner too: by this process, or by one that was killed before this line, which left
+  // what nobody can enter.
   // mutant: a-umask-shuts-its-user-out
-  if ((info.st_mode & 0700) != 0700 && chmod(folder.c_str(), 0700) != 0 && errno != ENOENT) {
+  if ((info.st_mode & 0700) != 0700 && (made || (info.st_mode & 0100) == 0) && chmod(folder.c_str(), 0700) != 0 &&
+      errno != ENOENT) {
     refuse_folder(folder, "its owner may not use it: " + errno_text(errno) + "; run chmod 700 " + folder);
   }
   if (faccessat(AT_FDCWD, folder.c_str(), W_OK | X_OK, AT_EACCESS) != 0) {
