@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "rows/chunk_view.h"
 #include "rows/chunks.h"
 
 namespace di {
@@ -16,7 +17,11 @@ void RowList::walk(const Drawn& item) {
   for (u32 i = 0; i < item.rows; ++i) {
     if (i != 0) at = row_after(heap(), at, 1);
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
-    const HeadView view = head_at(heap(), at);
+    const ChunkHeader& header = heap().chunk_memory.head(at.chunk);
+    ChunkView view{};
+    view.marks =
+        reinterpret_cast<const RowMark*>(heap().chunk_memory.head_bytes(at.chunk).data() + header.marks_offset);
+    view.first_episode = header.first_episode;
     const bool own = !behind || i + 1 < item.rows;
     walked_.push_back({{episode_of(view, at.row), start_of(view, at.row)}, at, own && !is_final(view, at.row)});
   }
@@ -59,8 +64,7 @@ void RowList::add(std::size_t item, std::size_t from) {
 
 u32 RowList::late_there(RowAt at) {
   if (late_.empty()) return 0;
-  const HeadView view = head_at(heap(), at);
-  const u32 layout = view.layout;
+  const u32 layout = heap().chunk_memory.head(at.chunk).layout;
   auto known = late_bits_.find(layout);
   if (known == late_bits_.end()) {
     const LayoutInfo info = read_layout(*arena_, layout);
@@ -73,7 +77,7 @@ u32 RowList::late_there(RowAt at) {
     }
     known = late_bits_.emplace(layout, std::move(bits)).first;
   }
-  const LateRows late = late_of(view, 0);
+  const LateRows late = late_rows_of(heap(), at.chunk, 0);
   if (late.words == nullptr) return 0;
   const u32 there = di::late_there(late.words[at.row].word.load(std::memory_order_acquire));
   u32 found = 0;
