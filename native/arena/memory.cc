@@ -123,9 +123,7 @@ FirstLook look_into(int fd) {
   u64 magic = 0;
   u32 removed = 0;
   FirstLook found;
-  // mutant: a-file-without-a-head-is-a-store
-  if (os::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic))
-    found.announced = magic != 0 && magic != kBeingMade;
+  if (os::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic)) found.announced = magic != kBeingMade;
   if (os::read_at(fd, offsetof(ArenaHeader, removed), &removed, sizeof removed)) found.removed = removed != 0;
   return found;
 }

@@ -21,10 +21,9 @@ struct NewStore {  // what only the one who makes a store decides
   bool hidden = false;  // Arena::announce() will be called later
 };
 
-// What a store's file says without being mapped. One that is too short, or still all zeros, is not announced either: its maker
-// is at it, or died and left the file to a child that it had forked.
+// What a store's file says without being mapped; where that cannot be read, that others may attach to it.
 struct FirstLook {
-  bool announced = false;
+  bool announced = true;
   bool removed = false;
 };
 FirstLook look_into(int fd);
