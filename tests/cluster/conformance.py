@@ -62,6 +62,7 @@ LEFT_OUT = [
     ("test_waits.py::test_only_who_has_to_do_with_the_table_is_a_culprit[learner]", NAMES_NODE),
     ("test_waits.py::test_only_who_has_to_do_with_the_table_is_a_culprit[had drawn]", NAMES_NODE),
     ("test_waits.py::test_only_who_has_to_do_with_the_table_is_a_culprit[writer]", NAMES_NODE),
+    ("test_weights.py::test_versions_of_stores_that_were_closed_take_no_memory", INSIDE),
 ]
 """Tests that are left out, all parameters of each unless it names some, with the difference that is the reason."""
 

@@ -13,7 +13,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from di_store.base.errors import shown
+from di_store.base.errors import SchemaMismatch, shown
 
 SEPARATOR = "/"
 SLASH = "\u2215"
@@ -30,7 +30,8 @@ def flatten(tree: Mapping[str, Any], *, what: str = "step") -> dict[str, Any]:
 
     Raises:
         TypeError: `tree` is not a mapping, or a key is not text.
-        ValueError: an empty mapping, an empty key or one with `SLASH`, more than 32 levels.
+        ValueError: an empty mapping, an empty key or one with `SLASH`, more than 32 levels. SchemaMismatch: a key that
+            UTF-8 cannot hold.
     """
     if not isinstance(tree, Mapping):
         raise TypeError(
@@ -68,7 +69,7 @@ def _part(key: str, prefix: str, what: str) -> str:
     try:
         key.encode()
     except UnicodeEncodeError:
-        raise ValueError(
+        raise SchemaMismatch(
             f"key {shown(key)} in {what} {prefix or 'root'!r} holds half a character (a lone surrogate), which UTF-8 "
             "cannot hold: a column's name is text of UTF-8"
         ) from None
