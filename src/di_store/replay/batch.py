@@ -305,7 +305,10 @@ def load_values(
             number = source[min(failed)]
             what = f"table number {number} of {what}"
             failed = {place: why for place, why in failed.items() if source[place] == number}
-        raise _unloadable(keys, failed, what) from error
+        try:
+            raise _unloadable(keys, failed, what) from error
+        finally:
+            failed.clear()  # errors keep this frame, and it them: the store would stay until the collector comes
 
 
 def _not_loaded(values: Array, bounds: list[int], foreign: bool | None) -> Exception | None:
