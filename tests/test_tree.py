@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from di_store.base import tree
 
-NAMES = st.text(st.characters(exclude_characters="/", exclude_categories=("Cs",)), min_size=1, max_size=4)
+NAMES = st.text(st.characters(exclude_characters="/\u2215", exclude_categories=("Cs",)), min_size=1, max_size=4)
 TREES = st.dictionaries(
     NAMES,
     st.recursive(st.integers() | st.lists(st.integers()), lambda inner: st.dictionaries(NAMES, inner, min_size=1)),
