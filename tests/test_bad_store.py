@@ -106,6 +106,7 @@ def test_options_of_other_stores(store: Any) -> None:
     others: list[tuple[Callable[[], Any], str]] = [
         (lambda: store.put(1, durability="disk"), "durability"),
         (lambda: store.publish("policy", {}, group="actors"), "group"),
+        (lambda: store.latest("policy", group="actors"), "group=.* cluster"),
     ]
     for call, option in others:
         with pytest.raises(ValueError, match=option):

@@ -322,9 +322,13 @@ class Store:
         newer_than: int | None = None,
         version: int | None = None,
         timeout: float | None = 0,
+        group: Any = None,
     ) -> Published | None:
-        """The newest version of `name`, above `newer_than`, or exactly `version`; None if there is none in time."""
-        return self._weights.latest(name, newer_than, version, timeout)
+        """The newest version of `name`, above `newer_than`, or exactly `version`; None if there is none in time.
+
+        `group`: as in `publish`.
+        """
+        return self._weights.latest(name, newer_than, version, timeout, group)
 
     # -- tables -------------------------------------------------------------------------------------------------
 

@@ -312,6 +312,12 @@ def test_closed_handles(served: Node) -> None:
     store.close()
 
 
+def test_groups_are_for_stores_of_a_cluster(far: di_store.Store) -> None:
+    for call in (lambda: far.publish("w", 1, group="g"), lambda: far.latest("w", group="g")):
+        with pytest.raises(ValueError, match="group='g': groups of nodes are for a store of a cluster"):
+            call()
+
+
 def test_what_belongs_to_the_machine_of_the_store(far: di_store.Store, tmp_path: Any) -> None:
     table = far.create_table("local", capacity=10)
     for call in (

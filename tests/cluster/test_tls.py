@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import multiprocessing as mp
+import re
 import socket
 import ssl
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ import pytest
 import di_store
 from cluster.served import ServedStore, told
 from di_store import AccessDenied
+from di_store.agent.holder import _check_authority
 from di_store.wire.connection import Connection
 from di_store.wire.frame import Kind
 
@@ -130,3 +133,24 @@ def test_a_message_that_has_come_is_not_waited_for(authorities: Any) -> None:
     finally:
         reader.close()
         writer.close()
+
+
+@pytest.mark.parametrize("text", ["", "odd", "-----BEGIN CERTIFICATE-----\nodd\n-----END CERTIFICATE-----\n"])
+def test_a_file_without_certificates(tmp_path: Path, text: str) -> None:
+    """It is refused before anything is asked, by a sentence that names the file and the option."""
+    path = tmp_path / "ca.pem"
+    path.write_text(text)
+    for given in (path, str(path)):
+        with pytest.raises(AccessDenied, match=r"ca\.pem' holds no certificates") as caught:
+            di_store.connect("di-store://127.0.0.1:1/s", token="t", tls=given, timeout=0)
+        assert "connect(tls=)" in told(caught)
+    with pytest.raises(ValueError, match=r"--tls-ca .* cannot be used"):
+        _check_authority(str(path))
+
+
+def test_what_is_no_file_of_certificates(tmp_path: Path) -> None:
+    """An empty path is not taken for the system's certificates; a folder is named."""
+    with pytest.raises(ValueError, match="names no file"):
+        di_store.connect("di-store://127.0.0.1:1/s", token="t", tls="", timeout=0)
+    with pytest.raises(IsADirectoryError, match=re.escape(str(tmp_path))):
+        di_store.connect("di-store://127.0.0.1:1/s", token="t", tls=tmp_path, timeout=0)

@@ -316,8 +316,10 @@ def _check_bulk(serving: Serving) -> None:
 def _check_authority(path: str | None) -> None:
     try:
         client_context(path or True)
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:
         raise ValueError(f"--tls-ca {path} cannot be used: {error.strerror or error}") from None
+    except AccessDenied as error:
+        raise ValueError(f"--tls-ca {path} cannot be used: {error.message}") from None
 
 
 def _token(serving: Serving, loopback: bool) -> bytes:

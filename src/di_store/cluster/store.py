@@ -242,7 +242,7 @@ class ClusterStore(Store):
         newer_than: int | None = None,
         version: int | None = None,
         timeout: float | None = 0,
-        group: str | None = None,
+        group: Any = None,
     ) -> Published | None:
         """As `Store.latest`, from this machine's memory. `group`: this node is a member of it from now on."""
         if group is None:

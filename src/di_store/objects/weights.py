@@ -56,7 +56,9 @@ class Weights:
         publish = partial(_publish_durable if durable else _publish, name, tree, kept)
         return written(self._session, seconds, f"publish of {name!r}", publish)
 
-    def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
+    def latest(
+        self, name: str, newer_than: int | None, version: int | None, timeout: float | None, group: Any = None
+    ) -> Published | None:
         """`Store.latest`: the newest version of `name`, or the one asked for.
 
         Args:
@@ -64,10 +66,13 @@ class Weights:
             newer_than: only a version above this one; None: any.
             version: exactly this one; None: the newest.
             timeout: seconds to wait for one.
+            group: None, of a store that is in no cluster.
 
         Returns:
             None: nothing is newer at the deadline, or the version asked for is not there (any more).
         """
+        if group is not None:
+            check_no_group(group)
         found = self._latest(name, newer_than, version, timeout, lambda arena, at: arena.latest(name, at, None))
         if found is None:
             return None

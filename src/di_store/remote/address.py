@@ -142,7 +142,8 @@ def client_context(tls: Any) -> ssl.SSLContext | None:
     """The context of ``tls=``: None or False: none; True: certificates of the system; a path: of this authority.
 
     Raises:
-        TypeError, OSError, ssl.SSLError: it is nothing of these.
+        TypeError, ValueError: it is nothing of these. OSError: the file cannot be read. AccessDenied: it holds no
+        certificate.
     """
     if tls is None or tls is False:
         return None
@@ -151,8 +152,13 @@ def client_context(tls: Any) -> ssl.SSLContext | None:
     if tls is True:
         return ssl.create_default_context()
     if isinstance(tls, (str, os.PathLike)):
+        if not (path := os.fspath(tls)):  # `ssl` would take it for the system's
+            raise ValueError("tls='' names no file: give the path of a certificate (PEM), or True for the system's")
         try:
-            return ssl.create_default_context(cafile=os.fspath(tls))
-        except FileNotFoundError as error:  # which does not say what file
-            raise FileNotFoundError(error.errno, error.strerror, os.fspath(tls)) from None
+            return ssl.create_default_context(cafile=path)
+        except ssl.SSLError as error:  # an OSError too
+            why = f"tls={shown(path)} holds no certificates that can be used: {error.reason or error}"
+            raise AccessDenied(why, remedy="connect(tls=) takes a file (PEM) of the authority's certificate") from None
+        except OSError as error:  # which does not say what file
+            raise type(error)(error.errno, error.strerror, path) from None
     raise TypeError(f"tls={shown(tls)}: give True, the path of a certificate, or an ssl.SSLContext")

@@ -182,7 +182,9 @@ class RemoteStore(Store):
         newer_than: int | None = None,
         version: int | None = None,
         timeout: float | None = 0,
+        group: Any = None,
     ) -> Published | None:
+        check_no_group(group)
         return self._values.latest(name, newer_than, version, timeout)
 
     # -- tables -------------------------------------------------------------------------------------------------
@@ -307,9 +309,9 @@ def connect(
         timeout: seconds to reach the agent; None: no limit.
 
     Raises:
-        NodeUnavailable: nothing answers there in time. AccessDenied: the token is another one, or TLS is due.
-        StoreNotFound: it serves a store of another name. LayoutMismatch: versions too far apart.
-        ValueError: no address.
+        NodeUnavailable: nothing answers there in time. AccessDenied: the token is another one, TLS is due, or the file
+        of ``tls=`` holds no certificates. StoreNotFound: it serves a store of another name. LayoutMismatch: versions
+        too far apart. ValueError: no address. OSError: the file of ``tls=`` cannot be read.
     """
     seconds = check_timeout(timeout)
     return RemoteStore(RemoteSession.connect(address, token, tls, config.flag("allow_pickle", allow_pickle), seconds))
