@@ -77,7 +77,7 @@ struct alignas(64) ClientSlot {
   Shared<u64> pid_ns;      // [owner] inode of the pid namespace
   Shared<u64> cgroup;      // [owner] hash of the memory cgroup's path
   Shared<u32> ledger;      // [owner, under heap lock] first ledger block's descriptor + 1
-  Shared<u32> role;        // [owner] bit set: 1 writer, 2 learner, 4 tool
+  Shared<u32> role;        // [owner] bit set: 1 writer, 2 learner, 4 tool, 8 agent
   Shared<u64> stale_dropped;  // [any] items this process wrote that were dropped as stale
   Shared<u64> drawn[4];  // [owner, under the table's lock] bit i: it has drawn from table i; cleared with the table
   u64 reserved[18];

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_run import command, run
+from cli_run import command, read_json, run
 from pains import until
 
 import di_store
-from cluster.nodes import show_kills, stop
+from cluster.nodes import show_kills, stop, stopped
 from cluster.served import TOKEN, ServedStore
 from di_store.agent import holder
 from di_store.agent.holder import Holder, Serving
@@ -132,6 +132,18 @@ def test_a_store_that_is_there_is_served_and_stays(serve: Serve, store_name: Cal
         served.process.send_signal(signal.SIGTERM)
         assert served.process.wait(60) == 0
         assert here.get(ref) == "here"
+
+
+def test_status_shows_the_agent(serve: Serve) -> None:
+    """Which process serves a store, where it listens, and whether it runs: as the errors of clients promise."""
+    served, plain = serve(), serve(listen="[::1]:0")
+    for each, place in ((served, f"127.0.0.1:{served.port}"), (plain, f"[::1]:{plain.port}")):
+        assert f"{each.name} {each.agent} runs {place}" in " ".join(run("status").stdout.split())
+    with stopped(served.agent):
+        assert f"{served.name} {served.agent} stopped 127.0.0.1" in " ".join(run("status").stdout.split())
+    found = next(each for each in read_json("status")["stores"] if each["name"] == served.name)
+    listens = {client["pid"]: client["listens"] for client in found["clients"]}
+    assert listens == {served.agent: [f"127.0.0.1:{served.port}"], served.pid: []}
 
 
 def test_what_it_prints(store_name: Callable[[], str], tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from di_store.agent.version_watch import VersionWatch
 from di_store.agent.writing import serve_writer
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreClosed, StoreError
 from di_store.base.warned import noted, taken
+from di_store.observe.stats import AGENT_ROLE
 from di_store.remote.address import Address
 from di_store.remote.bulk import OWN_TCP
 from di_store.runtime import waits
@@ -84,6 +85,7 @@ class Agent:
         self._served = served
         self._listener = listener
         self._session = self._attach({})
+        self._session.arena.set_role(AGENT_ROLE)
         self._agent_id = secrets.token_bytes(16)
         self._peers: dict[bytes, Peer] = {}
         self._lock = threading.Lock()

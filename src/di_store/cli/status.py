@@ -12,15 +12,17 @@ from di_store.base.sizes import seconds_text
 from di_store.cli.common import console, json_option, listing, print_json
 from di_store.cli.stores import reports, share_text
 from di_store.observe import StoreReport
+from di_store.observe.stats import AGENT
 
 HEADS = ("store", "pids", "memory", "of", "tables", "items>", "waiting>")
+AGENT_HEADS = ("store", "agent>", "state", "listens at")
 WAITER_HEADS = ("store", "pid>", "waits for", "since", "held up by")
 
 
 @click.command(short_help="List stores, their memory, tables and waiting processes.")
 @json_option
 def status(as_json: bool) -> None:
-    """List the stores of this user on this machine: who holds them, their memory and tables, and who waits for what.
+    """List the stores of this user on this machine: who holds and serves them, memory, tables, and who waits for what.
 
     Takes no locks, so it answers even where a process was stopped in the middle of its work.
     """
@@ -36,9 +38,12 @@ def status(as_json: bool) -> None:
 
 
 def parts(found: list[StoreReport]) -> Iterator[RenderableType]:
-    """The printed parts: stores, waiting processes, and errors of stores that cannot be read."""
+    """The printed parts: stores, their agents, waiting processes, and errors of stores that cannot be read."""
     if found:
         yield listing(HEADS, map(row, found))
+    if agents := [line for each in found for line in agent_rows(each)]:
+        yield Text()
+        yield listing(AGENT_HEADS, agents)
     waiting = [line for each in found for line in waiter_rows(each)]
     if waiting:
         yield Text()
@@ -57,6 +62,15 @@ def row(each: StoreReport) -> tuple[str, ...]:
     tables = ", ".join(table["name"] for table in each["tables"]) or "-"
     items = f"{sum(table['size'] for table in each['tables']):,}"
     return (each["name"], pids, memory, budget, tables, items, str(len(each["waiters"])))
+
+
+def agent_rows(each: StoreReport) -> list[tuple[str, ...]]:
+    """One row for each agent that serves the store; columns as `AGENT_HEADS`."""
+    return [
+        (each["name"], client["process"], client["state"], ", ".join(client["listens"]) or "-")
+        for client in each["clients"]
+        if AGENT in client["roles"]
+    ]
 
 
 def waiter_rows(each: StoreReport) -> list[tuple[str, ...]]:

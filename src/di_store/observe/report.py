@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, TypedDict, cast
 
 from di_store.observe.explain import process_state
-from di_store.observe.stats import ClientStats, DiskStats, StoreStats, WaiterStats
+from di_store.observe.listening import listening_places
+from di_store.observe.stats import AGENT, ClientStats, DiskStats, StoreStats, WaiterStats
 from di_store.replay.stats import TableStats
 
 
@@ -36,6 +37,7 @@ class ClientReport(TypedDict):
     state: str  # "runs", "stopped", "dead", …
     roles: list[str]
     pinned: int  # bytes of objects that it is reading
+    listens: list[str]  # of an agent: HOST:PORT where it listens, as far as that is known
 
 
 class WaiterReport(TypedDict):
@@ -115,6 +117,7 @@ def unreadable(name: str, error: str) -> StoreReport:
 
 
 def _client(client: ClientStats) -> ClientReport:
+    serves = AGENT in client["roles"] and not client["other_pid_namespace"]
     return {
         "slot": client["slot"],
         "pid": client["pid"],
@@ -122,6 +125,7 @@ def _client(client: ClientStats) -> ClientReport:
         "state": process_state(client["state"], client["alive"]),
         "roles": client["roles"],
         "pinned": client["pinned"],
+        "listens": listening_places(client["pid"]) if serves else [],
     }
 
 

@@ -8,7 +8,9 @@ from di_store import _core
 from di_store.observe.explain import wait_text
 from di_store.replay.stats import TableStats
 
-ROLES = ((1, "writer"), (2, "learner"), (4, "tool"))
+AGENT = "agent"
+AGENT_ROLE = 8
+ROLES = ((1, "writer"), (2, "learner"), (4, "tool"), (AGENT_ROLE, AGENT))
 """Bits of a client's role word."""
 
 
