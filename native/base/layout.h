@@ -31,7 +31,7 @@ struct Offset {
 
 constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
 constexpr u64 kBeingMade = 0x45524f5453494400;  // in its place until all is in the store
-constexpr u32 kLayoutVersion = 23;
+constexpr u32 kLayoutVersion = 24;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;
@@ -340,7 +340,8 @@ struct alignas(64) TableHeader {
   u64 evicted_for_room;
   u64 stale_dropped;
   u64 episodes_cut;
-  u64 groups_dropped;  // groups that were removed before they were complete
+  u64 groups_dropped;          // groups that were removed before they were complete
+  Shared<u64> steps_left_out;  // a statistic, not locked: steps without an item, for lack of a final observation
   LimiterState limiter;
   // descriptor + 1 of each item segment. A segment has at least twice the slots of the next. Changed together with
   // `slots` through the undo record, two numbers in one 8-byte word.

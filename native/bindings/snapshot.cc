@@ -30,6 +30,7 @@ void each_count(Counts& counts, Visit&& visit) {
   visit("evicted_for_room", counts.evicted_for_room);
   visit("stale_dropped", counts.stale_dropped);
   visit("episodes_cut", counts.episodes_cut);
+  visit("steps_left_out", counts.steps_left_out);
   visit("groups_dropped", counts.groups_dropped);
   visit("max_priority", counts.max_priority);
 }

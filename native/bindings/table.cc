@@ -88,6 +88,7 @@ nb::dict stats(const TablePointer& table) {
   all["updates"] = header.total_updates;
   all["stale_updates"] = header.stale_updates;
   all["evicted_for_room"] = header.evicted_for_room;
+  all["steps_left_out"] = header.steps_left_out.load(std::memory_order_relaxed);
   all["stale_dropped"] = header.stale_dropped;
   all["episodes_cut"] = header.episodes_cut;
   all["reserve_bytes"] = header.reserve_bytes.load();
@@ -173,6 +174,8 @@ void bind_facts(nb::class_<Table>& type) {
                    [](const TablePointer& t) { return __atomic_load_n(&t->header().capacity, __ATOMIC_RELAXED); })
       .def_prop_ro("beta", &beta, nb::sig("def beta(self) -> float | None"))
       .def_prop_ro("evicted_for_room", [](const TablePointer& t) { return t->header().evicted_for_room; })
+      .def_prop_ro("steps_left_out",
+                   [](const TablePointer& t) { return t->header().steps_left_out.load(std::memory_order_relaxed); })
       .def_prop_ro("finished", [](const TablePointer& t) { return t->header().finished != 0; })
       .def(
           "may_draw",

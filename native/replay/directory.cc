@@ -38,6 +38,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   header.finished = header.total_inserts = header.total_samples = header.total_removed = header.total_updates = 0;
   header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
   header.groups_dropped = header.gathered = 0;
+  header.steps_left_out.store(0, std::memory_order_relaxed);
   header.sample_age = -1;
   header.limiter = shape.limiter;
   header.undo.count.store(0);

@@ -166,16 +166,17 @@ bool Episodes::end_lane(const WriterCall& call, u32 l, bool discard, Deadline de
   if (discard)
     discard_windows(index, known, kept);
   else
-    end_windows(index, final, known, given || known.any());
+    end_windows(index, final, known, given || known.any(), !call.closes || at.ending);
   at.open = at.ending = false;
   return restore_first(index, deadline, blocked);
 }
 
-void Episodes::end_windows(u32 index, const std::vector<ColumnInput>& given, const ColumnMask& known, bool has_final) {
+void Episodes::end_windows(u32 index, const std::vector<ColumnInput>& given, const ColumnMask& known, bool has_final,
+                           bool counted) {
   Lane& lane = state_.lanes[index];
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {
     lane.windows_staged[table].end(lane.staged.terminated, has_final && state_.cells.covers(given, known, table),
-                                   state_.windows);
+                                   state_.windows, counted);
     state_.emit(table, index, kDefault);
   }
 }

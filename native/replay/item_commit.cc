@@ -158,6 +158,13 @@ void ItemCommit::insert_some(u32 table) {
 
 // ---------------------------------------------------------------------------------------------------------- the commit
 
+// A statistic: changed without the table's lock, which a call that makes no item does not take.
+void ItemCommit::count_left_out(const Lane& lane) {
+  for (u32 i = 0; i < state_.plan.tables.size(); ++i)
+    if (const u64 more = lane.windows_staged[i].left_out() - lane.windows[i].left_out(); more != 0)
+      state_.plan.tables[i].table->header().steps_left_out.fetch_add(more, std::memory_order_relaxed);
+}
+
 bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Blocked* blocked, bool no_more) {
   std::vector<std::unique_ptr<TableCore::Guard>> guards;
   for (u32 i = 0; i < state_.plan.tables.size(); ++i) {
@@ -186,7 +193,10 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
   for (u32 i = 0; i < state_.plan.tables.size(); ++i) state_.made[i].reserve(state_.pending[i].size());
   unfinished_.reserve(lanes.size());
   if (state_.marks) state_.marks->pass();
-  for (const u32 index : lanes) state_.lanes[index].publish();
+  for (const u32 index : lanes) {
+    count_left_out(state_.lanes[index]);
+    state_.lanes[index].publish();
+  }
   for (u32 i = 0; i < state_.plan.tables.size(); ++i)
     if (!state_.pending[i].empty()) insert_some(i);
   unfinished_ = lanes;

@@ -29,6 +29,7 @@ class ItemCommit {
   bool try_commit(const std::vector<u32>& lanes, Deadline deadline, Blocked* blocked,
                   bool no_more = false) DI_UNCHECKED;
   void recheck_priorities(u32 table) DI_UNCHECKED;
+  void count_left_out(const Lane& lane);
   void insert_some(u32 table) DI_UNCHECKED;  // up to kBatchStep items, under the table's guard
   Blocked insert_rest(u32 table) DI_UNCHECKED;
   NewItem locate(u32 table, const Pending& pending);

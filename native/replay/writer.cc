@@ -156,6 +156,7 @@ void Writer::number_call(u64 seq) {
 
 Blocked Writer::finish(Deadline deadline) {
   WriterCall call;
+  call.closes = true;
   for (u32 i = 0; i < state_.plan.lanes; ++i) call.lanes.push_back(i);
   if (state_.marks) return finish_at_once(call, deadline);
   Blocked blocked = end_episode(call, false, deadline);

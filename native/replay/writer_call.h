@@ -72,6 +72,7 @@ struct WriterCall {
   std::vector<std::vector<double>> priority;  // by table: empty, or [steps * lanes of the call]
   std::vector<double> alpha;                  // by table: PriorityRange::alpha that `priority` was checked with
   bool limited = false;                       // refuse more items than a table's capacity
+  bool closes = false;                        // the writer's last call: episodes that are open then just stop
   bool extends = false;                       // extend(): the limit is for items, also of queues (call_limits.h)
 };
 

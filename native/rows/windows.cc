@@ -199,7 +199,17 @@ void Windows::last(std::vector<Window>& out) {
   if (spec_.kind == ViewKind::kSequence && !spec_.cross_episodes) tail(false, 0, out);
 }
 
-void Windows::end(bool terminated, bool has_final, std::vector<Window>& out) {
+// At the end of an episode whose last observation is missing: its steps that items would begin with, or cover.
+u64 Windows::unmade() const {
+  i64 left = 0;
+  if (spec_.kind == ViewKind::kTransition) left = steps_ - start_;
+  if (spec_.kind == ViewKind::kEpisode && spec_.bootstrap && !over_) left = steps();
+  if (spec_.kind == ViewKind::kSequence && spec_.bootstrap && !spec_.cross_episodes && spec_.tail != Tail::kDrop)
+    left = steps_ - made_;
+  return static_cast<u64>(std::max<i64>(left, 0));
+}
+
+void Windows::end(bool terminated, bool has_final, std::vector<Window>& out, bool counted) {
   if (!open_) return;
   last(out);
   bool next = has_final || observed_;
@@ -214,6 +224,8 @@ void Windows::end(bool terminated, bool has_final, std::vector<Window>& out) {
       if (known && !spec_.cross_episodes) tail(next, flags, out);
       if (!known && spec_.random_start) rest(false, true, 0, out);
     }
+    // mutant: steps-left-out-in-silence
+    if (counted && !known) left_out_ += unmade();
     known_ = known;
     final_ = next;
     end_flags_ = flags;

@@ -116,7 +116,8 @@ class Windows {  // of one table and lane; copies are cheap
   // The episode is over and complete. has_final: the raw row after its last step holds the final observation (implied
   // by observed()). Without it, items of a terminated episode repeat the last observation (kItemNoNext), and of any
   // other episode no item that needs it is made.
-  void end(bool terminated, bool has_final, std::vector<Window>& out);
+  // counted: whether left_out() grows by the steps that no item begins with, or covers.
+  void end(bool terminated, bool has_final, std::vector<Window>& out, bool counted = true);
   // Makes no further items from the open episode, if there is one.
   void discard(std::vector<Window>& out);
   // The lane's stream ends (its writer closes): makes the tail of a cross_episodes run. Call end() or discard() before.
@@ -126,6 +127,8 @@ class Windows {  // of one table and lane; copies are cheap
 
   bool open() const { return open_; }
   i64 steps() const { return steps_ - current_.step; }  // complete steps of the open episode
+  // Of all episodes so far: steps without an item, as the observation behind the last step of their episode is missing.
+  u64 left_out() const { return left_out_; }
 
  private:
   struct Segment {  // consecutive steps of one episode
@@ -145,6 +148,7 @@ class Windows {  // of one table and lane; copies are cheap
   void rest(bool known, bool next, u32 flags, std::vector<Window>& out);
   void end_run(i64 raw, std::vector<Window>& out);
   void episode(bool known, bool next, u32 flags, std::vector<Window>& out);
+  u64 unmade() const;
 
   ViewSpec spec_;
   Segment current_{0, 0};
@@ -152,6 +156,7 @@ class Windows {  // of one table and lane; copies are cheap
   i64 steps_ = 0;               // complete steps of the run
   i64 start_ = 0;               // start of the next window; a step of the run
   i64 made_ = 0;                // end of the furthest window made so far; a step of the run
+  u64 left_out_ = 0;
   bool open_ = false;
   bool observed_ = false;  // the observation behind step steps_ - 1 is known
   bool stops_ = false;     // the last step's discount is 0

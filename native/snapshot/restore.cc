@@ -188,6 +188,7 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.evicted_for_room = counts.evicted_for_room;
   header.stale_dropped = counts.stale_dropped;
   header.episodes_cut = counts.episodes_cut;
+  header.steps_left_out.store(counts.steps_left_out, std::memory_order_relaxed);
   header.groups_dropped = counts.groups_dropped;
   header.max_priority = counts.max_priority;
   header.alpha = image.alpha;

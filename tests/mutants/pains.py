@@ -330,6 +330,13 @@ REFUSED = [
         ("tests/test_streams.py::test_a_resize_keeps_the_descriptors_of_a_stream_with_small_chunks",),
     ),
     Mutant(
+        "steps-left-out-in-silence",
+        "input",
+        "    if (counted && !known) left_out_ += unmade();\n",
+        "",
+        ("tests/test_left_out.py::test_steps_without_a_final_observation_are_counted",),
+    ),
+    Mutant(
         "one-value-that-cannot-be-loaded-costs-the-batch",
         "input",
         "            if draws is not None and error.places:\n",

@@ -74,6 +74,10 @@ class Transition:
     `terminated` and `truncated` are those of step t+k-1. The learning target is ``reward + discount * V(next_obs)``. A
     column ``discount`` multiplies in, and stops the sum where it is 0.
 
+    An episode that ends by `truncated` or ``end_episode()`` needs its final observation (``final=``, or ``next=`` of
+    the last step): without it the last n_step steps have no ``next_<obs>``, and make no item. One warning says so, and
+    ``stats()["steps_left_out"]`` counts them. A terminated episode needs none.
+
     With ``future=`` every draw also brings an observation of a later step of the same episode, to relabel goals in
     hindsight (Andrychowicz et al. 2017, "future"): ``future_<name>`` is that at t+j, with j uniform in 1 …
     min(horizon, T-t) in an episode of T steps, and ``future_steps`` is j. A transition is then an item once `horizon`

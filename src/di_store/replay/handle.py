@@ -71,6 +71,7 @@ class TableHandle:
         self.keeps_encoded = False  # whether batches of an `Opaque` table hold the bytes of its values
         self.inserted = False  # whether this process has inserted whole items
         self._warned = False
+        self.left_out_warned = False
         self.ends_warned = False
 
     def check_open(self) -> None:

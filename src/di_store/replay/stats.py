@@ -70,6 +70,7 @@ class TableStats(TypedDict):
     stale_dropped: int  # items removed as older than max_staleness
     evicted_for_room: int  # items removed before capacity was reached
     episodes_cut: int  # episodes that exceeded the view's max_length
+    steps_left_out: int  # steps without an item: their episode was ended, not terminated, without a final observation
 
     bytes_stored: int  # bytes of the table's chunks
     bytes_logical: int  # bytes of the items if each had its own copy of everything that a batch shows

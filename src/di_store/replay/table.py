@@ -26,6 +26,7 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
+from di_store.replay.left_out import warn_left_out
 from di_store.replay.loader import Loader
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.replay.resizing import configure_table, resize_table
@@ -407,6 +408,7 @@ class Table:
         """
         handle = self._open()
         handle.warn_evicted()
+        warn_left_out(handle)
         return table_stats(handle)
 
     def loader(

@@ -229,6 +229,7 @@ class Writer:
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
+            stream.look()
             self._end(WriterClosed("this writer was closed"))
             if native is not None:
                 native.close()

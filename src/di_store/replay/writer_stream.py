@@ -16,6 +16,7 @@ from di_store.columns.schema import Schema
 from di_store.lowering.plan import VALUE
 from di_store.replay.batch import encode_blob
 from di_store.replay.handle import TableHandle
+from di_store.replay.left_out import warn_left_out
 from di_store.replay.stream import autoreset_mode, build_native, check_lane, step_schema, tracked_versions
 from di_store.runtime import waits
 from di_store.runtime.chores import run_ahead
@@ -158,8 +159,9 @@ class WriterStream:
         return self._declaring or (self.native is not None and self.native.busy)
 
     def look(self) -> None:
-        """Warn once for each table whose items need more bytes than was estimated."""
+        """Warn once for each table whose items need more bytes than was estimated, or that steps are missing in."""
         for handle in self.handles:
+            warn_left_out(handle)
             if handle.name not in self._warned and handle.warn_evicted():
                 self._warned.add(handle.name)
 

@@ -25,6 +25,7 @@ _SUMS = (
     "stale_dropped",
     "evicted_for_room",
     "episodes_cut",
+    "steps_left_out",
     "bytes_stored",
     "bytes_logical",
     "used_bytes",
