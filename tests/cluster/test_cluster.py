@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 import os
 import pickle
+import re
 import signal
 import threading
 import time
@@ -17,7 +18,8 @@ import pytest
 from pains import Program, until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes
+from cluster.nodes import Node, cluster_nodes, free_ports
+from cluster.nodes import node as one_node
 from di_store import cluster
 from di_store.base.errors import (
     CapacityError,
@@ -404,3 +406,19 @@ def test_a_closed_store(stores: list[ClusterStore]) -> None:
     for call in (lambda: stores[1].get(ref), lambda: stores[1].table("t"), lambda: stores[1].nodes()):
         with pytest.raises(StoreClosed):
             call()
+
+
+def test_nodes_of_several_clusters_on_one_machine(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error tells them apart, and what each cluster is; nodes of one cluster are listed as before."""
+    monkeypatch.delenv(STORE_ENV, raising=False)
+    names = sorted(each.name for each in nodes)
+    with pytest.raises(
+        ValueError, match=re.escape(f"several nodes of a cluster are on this machine: give one of {names}")
+    ):
+        cluster.attach()
+    place = f"127.0.0.1:{free_ports(1)[0]}"
+    with one_node(f"o-{uuid.uuid4().hex[:12]}", "--listen", place, "--peers", place) as other:
+        with pytest.raises(ValueError, match="nodes of 2 clusters are on this machine") as caught:
+            cluster.attach()
+        assert f"{names} of --peers" in str(caught.value)
+        assert f"['{other.name}'] of --peers {place}:" in str(caught.value)

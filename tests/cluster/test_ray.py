@@ -7,6 +7,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -22,6 +23,7 @@ import di_store
 from cluster.nodes import stopped
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
 from di_store.cluster import ray as cluster
+from di_store.cluster import ray_actors
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE
 from di_store.cluster.store import ClusterStore
 from di_store.remote.table import RemoteTable
@@ -126,6 +128,43 @@ def test_what_is_missing_is_said(machines: Cluster) -> None:
     with pytest.raises(NodeUnavailable, match=r"call di_store.cluster.ray.up\(\) once"):
         cluster.store(timeout=0.2)
     cluster.down()
+
+
+@ray.remote(num_cpus=0)
+class Faulty:
+    """An actor of a program with a fault."""
+
+    def nodes(self) -> None:
+        raise TypeError("a fault of the actor")
+
+
+def test_a_fault_of_a_program_is_no_node_that_is_away(machines: Cluster) -> None:
+    directory = cluster.RayDirectory(Faulty.remote())  # type: ignore[attr-defined]
+    with pytest.raises(TypeError, match="a fault of the actor"):
+        cluster._call(directory._actor.nodes, 60)
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        directory.by_ray_id(60)
+    with pytest.raises(AttributeError):
+        directory.plan(60)
+
+
+def test_looks_that_always_fail_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """And again when one has succeeded meanwhile."""
+    turns = iter([OSError("one"), OSError("two"), None, KeyError("three"), OSError("four")])
+    stopped = threading.Event()
+
+    def look() -> None:
+        error = next(turns, stopped)
+        if isinstance(error, Exception):
+            raise error
+        if error is stopped:
+            stopped.set()
+
+    with pytest.MonkeyPatch.context() as quick:
+        quick.setattr(ray_actors, "LOOK_SECONDS", 0.001)
+        ray_actors.look_again(look, stopped, "keeper")
+    told = [each.getMessage() for each in caplog.records]
+    assert told == ["the keeper goes on trying after OSError: one", "the keeper goes on trying after KeyError: 'three'"]
 
 
 def test_handles_through_tasks_and_actors(store: ClusterStore) -> None:
@@ -254,8 +293,13 @@ def test_down_and_up_again(served: ClusterStore) -> None:
     assert not [each for each in di_store.list_stores() if each.name in before]
     with pytest.raises(ValueError, match="banana"):
         cluster.up(memory="banana")
-    cluster.up(memory="96MiB")
+    with pytest.raises(ValueError, match=r"bulk='banana': .*'rdma'"):
+        cluster.up(bulk="banana")
+    cluster.up(memory="96MiB", bulk="mooncake-tcp")
     store = cluster.store()
+    for name in before:  # what the agent was told is what the command was given
+        words = commands()[holder_of(name)]
+        assert words[words.index("--bulk") + 1] == "mooncake-tcp"
     assert store is not served
     assert (store.name, ray.get(one.name.remote())) == before
     assert not store.contains(ref)

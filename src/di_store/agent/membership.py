@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from di_store.objects.weights import Weights
+from di_store.remote.address import Address
 from di_store.session import Session
 
 NAME = "di-store/cluster"
@@ -31,6 +32,12 @@ class Membership(msgspec.Struct, frozen=True):
     tls: str | bool | None = None
     allow_pickle: bool = False
     engine: bool = False
+
+    @property
+    def cluster(self) -> str:
+        """Its cluster, as `di-store serve` was given it."""
+        where = ",".join(Address.parse(each).node if self.kind == "static" else each for each in self.peers)
+        return f"--peers {where}" if self.kind == "static" else f"--join {self.kind}://{where}"
 
     def is_of(self, other: Membership) -> bool:
         """Whether both are in one cluster."""

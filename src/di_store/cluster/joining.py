@@ -121,11 +121,24 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
     for session, _ in found.values():
         session.close()
     if found:
-        raise ValueError(f"several nodes of a cluster are on this machine: give one of {sorted(found)}, or {STORE_ENV}")
+        raise _ambiguous({name: membership for name, (_, membership) in found.items()})
     raise StoreNotFound(
         "no store on this machine is a node of " + ("a cluster" if wanted is None else "that cluster"),
         remedy="`di-store serve NAME --peers A,B,C` makes one; di_store.connect() needs none",
     )
+
+
+def _ambiguous(found: dict[str, Membership]) -> ValueError:
+    """The error where a name is due; `found`: the nodes of this machine, by name."""
+    clusters: dict[str, list[str]] = {}
+    for name, membership in sorted(found.items()):
+        clusters.setdefault(membership.cluster, []).append(name)
+    if len(clusters) == 1:
+        return ValueError(
+            f"several nodes of a cluster are on this machine: give one of {sorted(found)}, or {STORE_ENV}"
+        )
+    nodes = "; ".join(f"{names} of {cluster}" for cluster, names in clusters.items())
+    return ValueError(f"nodes of {len(clusters)} clusters are on this machine: {nodes}: give one, or {STORE_ENV}")
 
 
 def joined(

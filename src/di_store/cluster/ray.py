@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 import secrets
 import time
+from collections.abc import Callable
 from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from di_store.agent.engine import BULK_KINDS, OWN
 from di_store.agent.membership import Membership
+from di_store.base import config
 from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.base.sizes import budget_bytes
 from di_store.cluster.directory import unavailable
@@ -31,6 +34,8 @@ from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
 
 OLDEST = (2, 40)
+_FAULTS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError)
+"""Errors of code, which no wait mends: Ray raises what an actor's method has raised as an error of its type too."""
 THREADS = 64
 """Calls that the directory's actor makes at once: some wait."""
 _LOOK_SECONDS = 0.1
@@ -42,6 +47,7 @@ def up(
     disk: str | None = None,
     disk_capacity: str | None = None,
     allow_pickle: bool = True,
+    bulk: str = OWN,
     timeout: float | None = 60,
 ) -> list[Node]:
     """Have a store served on every node of this Ray cluster, also on those that join later. A second call does nothing.
@@ -54,6 +60,7 @@ def up(
         disk: folder on each node for what memory does not hold.
         disk_capacity: bytes that its files may take.
         allow_pickle: load what tasks of other nodes have pickled, as Ray does.
+        bulk: how large objects come from other nodes: "tcp", or by an engine, "rdma" (docs/machines.md).
         timeout: seconds to wait until all nodes that are there are served; None: no limit.
 
     Returns:
@@ -70,6 +77,7 @@ def up(
     options += [] if disk is None else ["--disk", disk]
     options += [] if disk_capacity is None else ["--disk-capacity", disk_capacity]
     options += ["--allow-pickle"] if allow_pickle else []
+    options += ["--bulk", config.choice("bulk", bulk, BULK_KINDS)]
     plan = Plan(secrets.token_hex(8), secrets.token_hex(32), tuple(options))
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
     actor = ray.remote(DirectoryActor).options(
@@ -82,7 +90,11 @@ def up(
         num_cpus=0,
         scheduling_strategy=here,
     )
-    directory = RayDirectory(actor.remote(plan))
+    return _all_served(RayDirectory(actor.remote(plan)), left, timeout)
+
+
+def _all_served(directory: RayDirectory, left: Callable[[], float | None], timeout: float | None) -> list[Node]:
+    """The nodes that are there, once all are served. `timeout`: what was given, for the error."""
     while True:
         alive = {each["NodeID"] for each in ray.nodes() if each["Alive"]}
         served = directory.by_ray_id(left())
@@ -199,6 +211,8 @@ def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None
             if lost is not None:
                 lost.append(type(error).__name__)
             time.sleep(_LOOK_SECONDS)
+        except _FAULTS:  # of this program, or of the actor's
+            raise
         except Exception as error:  # Ray raises its own errors, and bare ones if it was started anew meanwhile
             raise unavailable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 

@@ -26,6 +26,7 @@ from di_store.cluster.directory import TableEntry, unpacked
 from di_store.cluster.kept import Words, own_words
 from di_store.cluster.node import Node
 from di_store.remote.address import TOKEN_ENV, Address
+from di_store.runtime.waits import logger
 from di_store.session import Session
 
 NAMESPACE, ACTOR = "di_store", "directory"
@@ -70,7 +71,7 @@ class DirectoryActor:
         self._keepers: dict[str, Any] = {}
         self._anchors: dict[str, Any] = {}
         self._stopped = threading.Event()
-        threading.Thread(target=self._look_after, daemon=True).start()
+        threading.Thread(target=look_again, args=(self._look, self._stopped, "directory"), daemon=True).start()
 
     def plan(self) -> Plan:
         """How nodes are served."""
@@ -147,13 +148,8 @@ class DirectoryActor:
             else:
                 self._lock.wait(LOOK_SECONDS / 10)
 
-    def _look_after(self) -> None:
-        """Have a keeper on each node, and an anchor on each that has a shard."""
-        while not self._stopped.wait(LOOK_SECONDS):
-            with suppress(Exception):  # Ray is busy, or a node has just gone: at the next look
-                self._look()
-
     def _look(self) -> None:
+        """Have a keeper on each node, and an anchor on each that has a shard."""
         alive = _alive()
         with self._lock:
             for gone in self._nodes.keys() - alive:
@@ -168,8 +164,7 @@ class DirectoryActor:
         for node_id in (shards & alive) - self._anchors.keys():
             self._anchors[node_id] = _on(node_id, AnchorActor, 0.001)
         for node_id in self._anchors.keys() - (shards & alive):
-            with suppress(Exception):
-                ray.kill(self._anchors.pop(node_id))
+            ray.kill(self._anchors.pop(node_id))
 
 
 class AnchorActor:
@@ -189,7 +184,7 @@ class KeeperActor:
         self._session: Session | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # one look at a time, and none after `stop`
-        threading.Thread(target=self._look_after, daemon=True).start()
+        threading.Thread(target=look_again, args=(self._look, self._stopped, "keeper"), daemon=True).start()
 
     def stop(self) -> None:
         """End what is served."""
@@ -201,15 +196,13 @@ class KeeperActor:
                 [sys.executable, "-m", "di_store", "rm", self._name, "--force"], capture_output=True, check=False
             )
 
-    def _look_after(self) -> None:
-        while True:
-            with self._lock, suppress(Exception):  # whatever it is, the next look may do better
-                if not self._stopped.is_set():
-                    self._look()
-            if self._stopped.wait(LOOK_SECONDS):
-                return
-
     def _look(self) -> None:
+        """Have the store served, and tell the directory."""
+        with self._lock:
+            if not self._stopped.is_set():
+                self._look_alone()
+
+    def _look_alone(self) -> None:
         if self._session is None:
             with suppress(StoreError):
                 self._session = Session.attach(self._name)
@@ -233,10 +226,9 @@ class KeeperActor:
         self._start(0)
 
     def _start(self, port: int) -> None:
-        loopback = Address(self._host, port, "").is_loopback
         words = [sys.executable, "-m", "di_store", "serve", self._name, "--listen", f"{self._host}:{port}", "--json"]
-        words += ["--join", f"ray://{self._plan.cluster}", "--while-pid", str(os.getppid()), *self._plan.options]
-        words += [] if loopback else ["--plaintext"]
+        words += ["--join", f"ray://{self._plan.cluster}", "--while-pid", str(os.getppid()), "--plaintext"]
+        words += self._plan.options
         # Through a shell that ends at once: a worker of Ray that ends kills its children, but not theirs.
         process = subprocess.Popen(
             ["sh", "-c", '"$@" &', "sh", *words],
@@ -250,6 +242,24 @@ class KeeperActor:
             process.wait()
             if not said.readline():
                 raise StoreError(f"the store of node {self._host} cannot be served; its worker's log says why")
+
+
+def look_again(look: Callable[[], None], stopped: threading.Event, what: str) -> None:
+    """Look every `LOOK_SECONDS`, until `stopped`. The log says why looks fail, once until one succeeds again.
+
+    `what`: whose looks they are, for the log.
+    """
+    failing = False
+    while True:
+        try:
+            look()
+            failing = False
+        except Exception as error:  # Ray is busy, or a node has just gone: the next look may do better
+            if not failing and not stopped.is_set():
+                logger.warning("the %s goes on trying after %s: %s", what, type(error).__name__, error)
+            failing = True
+        if stopped.wait(LOOK_SECONDS):
+            return
 
 
 def _alive() -> set[str]:
