@@ -8,8 +8,9 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=${SUITE:-trixie} who=${WHO:-tester}
 root=${CLEAN:-$(mktemp -d /tmp/clean-XXXXXX)}
+[[ ${MIRROR:-} != *ubuntu* ]] || parts=main,universe  # what Ubuntu's images have
 if [ ! -e "$root/etc/os-release" ]; then
-    debootstrap --variant=minbase --include="${PACKAGES-make,python3}" "$suite" "$root" ${MIRROR:+"$MIRROR"} >&2
+    debootstrap --variant=minbase ${parts:+"--components=$parts"} --include="${PACKAGES-make,python3}" "$suite" "$root" ${MIRROR:+"$MIRROR"} >&2
 fi
 chroot "$root" id "$who" >/dev/null 2>&1 || chroot "$root" useradd -m "$who"
 
