@@ -90,6 +90,9 @@ def test_a_rank_killed_at_every_step(victim: int, tmp_path: Path) -> None:
             assert found == [value] * 2
         there = found[0]
     assert step > 9
+    # One that gave up after it had answered leaves its file before to its next save.
+    value += 1
+    assert [ended(pid) for pid in [saved(tmp_path, value, rank, 2) for rank in range(2)]] == [0, 0]
     assert sum(name.endswith(".tree") for name in os.listdir(tmp_path)) == 2
 
 

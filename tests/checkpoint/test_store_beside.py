@@ -36,7 +36,7 @@ def rows_of(store: di_store.Store) -> list[int]:
 
 def attach_whole(name: str, waits: Any) -> None:
     waits.set()
-    with di_store.attach(name, timeout=60) as store:
+    with di_store.attach(name, timeout=200) as store:
         assert len(store.table("t")) == ROWS
         assert store.check() == []
 
@@ -76,7 +76,7 @@ def test_others_wait_for_it(tmp_path: Path, disk: bool) -> None:
     with di_store.restore(folder, NAME, progress=beside, **options(tmp_path, disk)) as store:
         assert is_listed()
         for child in children:
-            child.join(60)
+            child.join(200)
         assert [child.exitcode for child in children] == [0, 0]
         assert rows_of(store) == list(range(ROWS))
         assert store.check() == []
@@ -222,7 +222,7 @@ def test_a_child_that_goes_on_with_it_gets_an_error(tmp_path: Path, disk: bool) 
     """It finds no lock taken by threads that it has not."""
     child = SPAWN.Process(target=fork_and_go_on, args=(str(saved(tmp_path, None, 1)), options(tmp_path, disk)))
     child.start()
-    child.join(60)
+    child.join(200)
     assert child.exitcode == 0
 
 
@@ -269,7 +269,7 @@ def test_processes_that_start_at_once_all_find_durable_tables(tmp_path: Path) ->
     children += [reopened_by(use, NAME, str(disk)) for _ in range(2)]
     go.set()
     for child in children:
-        child.join(60)
+        child.join(200)
     assert [child.exitcode for child in children] == [0, 0, 0]
     with di_store.open(disk=disk, **TIER) as store:
         assert rows_of(store) == list(range(ROWS))

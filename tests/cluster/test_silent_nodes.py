@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 import time
@@ -32,6 +33,16 @@ store = cluster.attach(sys.argv[1])
 for line in sys.stdin:
     try:
         print(eval("store." + line), flush=True)
+    except Exception as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+LOADS = """
+import os, pickle, sys
+os.environ["DI_STORE_NODE"] = sys.argv[1]
+for line in sys.stdin:
+    try:
+        print(len(pickle.loads(bytes.fromhex(line))), flush=True)
     except Exception as error:
         print(type(error).__name__, error, flush=True)
 """
@@ -94,6 +105,22 @@ def test_a_table_of_a_node_that_is_stopped_for_a_while(stores: list[ClusterStore
         assert len(stores[2].table("while", timeout=60)) == 0
         goes_on.join()
     stores[0].drop_table("while")
+
+
+def test_a_handle_is_loaded_while_its_node_is_stopped(stores: list[ClusterStore], nodes: list[Node]) -> None:
+    """Of a table that is there; a handle of one that was dropped does not load."""
+    table = stores[0].create_table("loads", timeout=20, node=place_of(nodes[1]), **TABLE)
+    handle = pickle.dumps(table).hex()
+    agent = nodes[1].agent
+    with Program(LOADS, nodes[2].name) as program:
+        assert called(program, handle) == "0"
+        goes_on = threading.Timer(4 * GRACE_SECONDS, os.kill, (agent, signal.SIGCONT))
+        with stopped(agent):
+            goes_on.start()
+            assert called(program, handle) == "0"
+            goes_on.join()
+        stores[0].drop_table("loads")
+        assert "TableNotFound" in called(program, handle)
 
 
 def test_an_object_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:

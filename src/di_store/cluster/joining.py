@@ -16,6 +16,7 @@ from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.opening import check_name, list_stores
+from di_store.remote.waiting import Deadline
 from di_store.replay.table import Table
 from di_store.runtime.waits import check_timeout
 from di_store.session import Session
@@ -25,6 +26,10 @@ STORE_ENV = "DI_STORE_NODE"
 
 JOIN_SECONDS = 10.0
 """How long the agent of this machine may take to answer."""
+
+LOAD_SECONDS = 30.0
+"""How long the node of a table may take to answer when a handle of it is loaded from a pickle, which has no timeout. Tasks
+and actors of a program begin together, and their start keeps the processors busy."""
 
 _loaded: OwnStores[Membership] = OwnStores()
 """By cluster, the store that tables and stores loaded from pickles in this process use."""
@@ -206,5 +211,9 @@ def load_store(membership: Membership) -> ClusterStore:
 
 
 def load_table(membership: Membership, name: str) -> Table:
-    """Unpickle a table, on any node."""
-    return load_store(membership).table(name)
+    """Unpickle a table, on any node.
+
+    Raises:
+        TableNotFound: it was dropped. NodeUnavailable, Timeout: its node does not answer.
+    """
+    return load_store(membership).table(name, Deadline.patient(LOAD_SECONDS))  # type: ignore[arg-type]

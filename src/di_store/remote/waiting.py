@@ -71,6 +71,13 @@ class Deadline:
         """
         return timeout if isinstance(timeout, Deadline) else cls(check_timeout(timeout))
 
+    @classmethod
+    def patient(cls, seconds: float) -> Deadline:
+        """Of a call that waits for the agent's answer alone, for so long."""
+        found = cls(0)
+        found.grace = found.tries = seconds
+        return found
+
     def step(self, steps: int, *, after: float = 0.0, least: float = 0.0) -> Deadline:
         """The deadline of the next one of so many steps that are still to come, one after the other.
 
