@@ -28,8 +28,8 @@ JOIN_SECONDS = 10.0
 """How long the agent of this machine may take to answer."""
 
 LOAD_SECONDS = 30.0
-"""How long the node of a table may take to answer when a handle of it is loaded from a pickle, which has no timeout. Tasks
-and actors of a program begin together, and their start keeps the processors busy."""
+"""How long the node of a table may take to answer when a handle of it is loaded from a pickle. That has no timeout, and
+tasks and actors that begin together keep the processors busy."""
 
 _loaded: OwnStores[Membership] = OwnStores()
 """By cluster, the store that tables and stores loaded from pickles in this process use."""
