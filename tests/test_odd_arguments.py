@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -96,3 +97,34 @@ def test_long_values_are_cut_in_error_texts(store: Any) -> None:
     with pytest.raises(ValueError) as caught:
         store.create_table("x" * 100_000, capacity=3)
     assert len(str(caught.value)) < 500
+
+
+PATHS: dict[str, Callable[[Any, Any], Any]] = {
+    "open": lambda s, path: di_store.open(memory="16MiB", disk=path),
+    "checkpoint": lambda s, path: s.checkpoint(path),
+    "restore": lambda s, path: di_store.restore(path, memory="16MiB"),
+    "save": lambda s, path: di_store.save(path, 1),
+    "load": lambda s, path: di_store.load(path),
+    "export": lambda s, path: s.table("t").export(path),
+    "import_table": lambda s, path: s.import_table(path, "copy"),
+}
+
+
+NO_PATHS = [3, None, ["a"], "", "a\0b", "\ud800"]
+
+
+@pytest.mark.parametrize(
+    ("call", "path"), [(call, path) for call in PATHS for path in NO_PATHS if (call, path) != ("open", None)]
+)
+def test_what_is_no_path_is_named(store: Any, call: str, path: Any) -> None:
+    with pytest.raises(ValueError if isinstance(path, str) else TypeError) as caught:
+        PATHS[call](store, path)
+    assert str(caught.value).startswith("disk=" if call == "open" else "path=")
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_path_of_any_text_class_will_do(store: Any, tmp_path: Any) -> None:
+    """Also numpy's, which a pattern of bytes takes for a buffer."""
+    path = np.str_(tmp_path / "tree")
+    di_store.save(path, 1)
+    assert di_store.load(os.fsencode(path)) == 1

@@ -134,9 +134,27 @@ void drop_refusal() {
   in_python([] { PyErr_Clear(); });
 }
 
+bool has_masked(nb::handle array) {
+  if (PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(array.ptr())), "mask") == 0) return false;
+  const nb::object mask = checked(in_python([&] { return PyObject_GetAttrString(array.ptr(), "mask"); }));
+  PyObject* const any = in_python([&] { return PyObject_CallMethod(mask.ptr(), "any", nullptr); });
+  if (any == nullptr) {  // of structures
+    drop_refusal();
+    return true;
+  }
+  const nb::object found = nb::steal(any);
+  // mutant: what-lies-under-a-mask-is-written
+  return in_python([&] { return PyObject_IsTrue(found.ptr()); }) != 0;
+}
+
 Kept as_array(nb::handle value, int type, const char* what) {
-  PyObject* array =
-      in_python([&] { return PyArray_FROMANY(value.ptr(), type, 0, 0, NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED); });
+  if (is_masked(value)) throw Error(Code::kType, what + std::string(", got one with masked elements"));
+  int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED;
+  // Extended precision too: what a float64 cannot hold becomes infinite, and is refused.
+  if (type == NPY_FLOAT64 && PyArray_Check(value.ptr()) &&
+      PyTypeNum_ISFLOAT(PyArray_TYPE(reinterpret_cast<PyArrayObject*>(value.ptr()))))
+    wanted |= NPY_ARRAY_FORCECAST;
+  PyObject* array = in_python([&] { return PyArray_FROMANY(value.ptr(), type, 0, 0, wanted); });
   if (array == nullptr) {
     drop_refusal();
     throw Error(Code::kType, what + std::string(", got a ") + Py_TYPE(value.ptr())->tp_name);
@@ -226,8 +244,14 @@ void bind_lists(nb::module_& module) {
                                "A process that may hold a store, and that may not be looked at.")
       .def_ro("pid", &os::HiddenHolder::pid)
       .def_prop_ro("uid", [](const os::HiddenHolder& each) { return number_or_none(each.uid); });
-  module.def("list_holders", &list_holders);
-  module.def("hidden_holders", [] { return os::hidden_holders(kClientLockBase, kMaxClients); });
+  module.def("list_holders", [] {
+    const os::Aside aside;  // looks through all processes of the machine
+    return list_holders();
+  });
+  module.def("hidden_holders", [] {
+    const os::Aside aside;
+    return os::hidden_holders(kClientLockBase, kMaxClients);
+  });
   module.def("store_folder", &os::store_folder);
 }
 

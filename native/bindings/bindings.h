@@ -45,6 +45,11 @@ nb::object new_array(const std::vector<T>& values, int type) {
   std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), values.data(), values.size() * sizeof(T));
   return nb::steal(array);
 }
+// Whether it is an array of numpy.ma with masked elements: their values mean nothing, and a copy would lose the mask.
+bool has_masked(nb::handle array);
+inline bool is_masked(nb::handle value) {
+  return !PyArray_CheckExact(value.ptr()) && PyArray_Check(value.ptr()) && has_masked(value);
+}
 // `value` as a contiguous array of this type, converted if necessary. Throws kType with `what` and the type it got.
 Kept as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
 // After a Python call that refused a value: clears its error, so that the caller can throw one of its own. Rethrows a

@@ -79,7 +79,7 @@ void Cells::begin() {
 // ------------------------------------------------------------------------------------------------------------- leaves
 
 bool Cells::exact(const Column& column, nb::handle value, const npy_intp* lead, int leads, ColumnInput* input) {
-  if (!PyArray_Check(value.ptr())) return false;
+  if (!PyArray_Check(value.ptr()) || is_masked(value)) return false;
   auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
   const int extra = static_cast<int>(column.shape.size());
   if (PyArray_NDIM(array) != leads + extra || !PyArray_IS_C_CONTIGUOUS(array)) return false;
@@ -152,7 +152,7 @@ void Cells::listed(u32 index, const nb::list& list, ColumnInput* input, u64 coun
 
 // Whether this value of a ragged column needs no conversion.
 bool Cells::exact_row(const Column& column, nb::handle value) {
-  if (!PyArray_Check(value.ptr())) return false;
+  if (!PyArray_Check(value.ptr()) || is_masked(value)) return false;
   auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
   const int extra = static_cast<int>(column.shape.size());
   if (PyArray_NDIM(array) != extra + 1 || !PyArray_IS_C_CONTIGUOUS(array)) return false;

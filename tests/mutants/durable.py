@@ -219,4 +219,11 @@ DURABLE = [
         "false && chmod",
         ("tests/test_bad_store.py::test_a_umask_of_the_first_process_shuts_nobody_out",),
     ),
+    Mutant(
+        "what-lies-under-a-mask-is-written",
+        "input",
+        "return in_python([&] { return PyObject_IsTrue(found.ptr()); }) != 0;",
+        "return false;",
+        ("tests/test_border_values.py::test_no_mask_is_lost",),
+    ),
 ]

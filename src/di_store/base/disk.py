@@ -18,6 +18,27 @@ LEAST_WRITES = 10**9
 _MOST_PATH = 1000
 
 
+def path_text(path: Any, option: str = "path") -> str:
+    """A path as text, as it was given.
+
+    Raises:
+        TypeError: it is none. ValueError: nothing can have that name.
+    """
+    try:
+        text = os.fsdecode(path)
+    except TypeError:
+        raise TypeError(f"{option}={shown(path)}: give a path, as text or as a pathlib.Path") from None
+    try:
+        name = os.fsencode(text)
+    except UnicodeError:
+        raise ValueError(f"{option}={shown(path)} is no path: it cannot be encoded") from None
+    if not name:
+        raise ValueError(f'{option}="" names nothing: give a path')
+    if b"\0" in name:
+        raise ValueError(f"{option}={shown(path)} is no path: it holds a zero")
+    return str(text)  # no subclass of str, whose bytes a pattern may take for a buffer
+
+
 def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
     """The folder of a store's files as an absolute path, and the bytes that they may take; "" and 0: no disk tier.
 
@@ -33,18 +54,10 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
         if disk_capacity is not None:
             raise ValueError("disk_capacity= says how much of disk= to use: give the folder too, as disk=PATH")
         return "", 0
-    try:
-        folder = os.path.abspath(os.fsdecode(os.fspath(disk)))
-        size = len(os.fsencode(folder))
-    except TypeError:
-        raise TypeError(f"disk={shown(disk)}: give the path of a folder for the store's files") from None
-    except UnicodeError:
-        size = _MOST_PATH + 1
-    if not os.fspath(disk):
-        raise ValueError('disk="" names no folder: give its path, or leave disk= out for a store in memory')
+    folder = os.path.abspath(path_text(disk, "disk"))
     if not folder.strip("/"):
         raise ValueError(f"disk={shown(disk)} is the root of all files: a store wants a folder of its own")
-    if size > _MOST_PATH or "\0" in folder:
+    if len(os.fsencode(folder)) > _MOST_PATH:
         raise ValueError(f"disk={shown(disk)} is no path of at most {_MOST_PATH} bytes")
     parent = folder if os.path.isdir(folder) else os.path.dirname(folder)
     if not os.path.isdir(parent):

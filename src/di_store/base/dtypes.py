@@ -45,7 +45,7 @@ def resolve(dtype: Any) -> tuple[DType, str]:
         dtype: what ``np.dtype`` takes, a torch or ml_dtypes dtype, or an extension's name.
 
     Raises:
-        ValueError: not a dtype, a dtype of Python objects, or one without a fixed size.
+        ValueError: not a dtype, a dtype of Python objects, one without a fixed size, or one with titles.
     """
     name = _extension_name(dtype)
     if name:
@@ -60,6 +60,7 @@ def resolve(dtype: Any) -> tuple[DType, str]:
         raise ValueError(f"dtype {shown(dtype)} has no fixed size: columns hold numbers, fixed-width text or bytes")
     if found.isbuiltin == 2:
         raise ValueError(f"dtype {shown(dtype)} is not one of the known extensions: {', '.join(EXTENSIONS)}")
+    describe(found)
     return found.newbyteorder("="), ""
 
 
@@ -111,7 +112,7 @@ def describe(dtype: DType) -> Any:
         return dtype.str
     fields = [dtype.fields[name] for name in dtype.names] if dtype.fields else []
     if any(len(field) != 2 for field in fields):
-        raise ValueError(f"dtype {dtype} has titles, which are not kept")
+        raise ValueError(f"dtype {dtype} has titles, which are not kept: leave them out")
     return {
         "names": list(dtype.names),
         "formats": [describe(field[0]) for field in fields],
@@ -164,6 +165,15 @@ def is_tensor(value: Any) -> bool:
     """Whether `value` is a torch tensor; never imports torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, getattr(torch, "Tensor", ()))
+
+
+def is_masked(value: Any) -> bool:
+    """Whether `value` is an array with masked elements: their values mean nothing. Never imports numpy.ma."""
+    ma = sys.modules.get("numpy.ma")
+    if ma is None or not isinstance(value, ma.MaskedArray):
+        return False
+    mask = np.ascontiguousarray(ma.getmaskarray(value)).reshape(-1)
+    return bool(mask.view(np.bool_).any())  # of a structured one: of each field
 
 
 def import_torch(wanted: str) -> Any:

@@ -317,6 +317,7 @@ def as_array(value: Any, name: str) -> tuple[Array, str, bool]:
             raise SchemaMismatch(f"column {name!r}: {error}", remedy="convert it to a dense tensor first") from None
         return array, extension, array.ndim == 0
     if isinstance(value, np.ndarray):
+        _check_unmasked(value, name)
         array, loose = np.asarray(value), value.ndim == 0
     elif isinstance(value, (list, tuple)):
         array, loose = _list_array(value, name), all_scalars(value)
@@ -333,7 +334,18 @@ def as_array(value: Any, name: str) -> tuple[Array, str, bool]:
             remedy="columns hold numbers, fixed-width text and bytes; for varying rows declare Spec((None, …), dtype), "
             "for any Python value use a table with view=Opaque()",
         )
+    if array.dtype.names is not None:
+        _extension_of(array.dtype, name)
     return array, "", loose
+
+
+def _check_unmasked(value: Any, name: str) -> None:
+    """Raise SchemaMismatch for masked elements: a column would keep what lies under the mask, and no mask."""
+    if dtypes.is_masked(value):
+        raise SchemaMismatch(
+            f"column {name!r}: got an array with masked elements",
+            remedy="write value.filled(…), and the mask as a column of its own",
+        )
 
 
 def _extension_of(dtype: DType, name: str) -> tuple[DType, str]:
@@ -347,6 +359,9 @@ def _list_array(value: list[Any] | tuple[Any, ...], name: str) -> Array:
     try:
         if value and dtypes.is_tensor(value[0]):
             return np.stack([dtypes.tensor_array(entry)[0] for entry in value])
+        if value and isinstance(value[0], np.ndarray):
+            for entry in value:
+                _check_unmasked(entry, name)
         return np.asarray(value)
     except (ValueError, TypeError, AttributeError, RuntimeError):  # torch raises RuntimeError
         raise SchemaMismatch(

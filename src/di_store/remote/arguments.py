@@ -92,6 +92,8 @@ def _name(name: Any) -> str:
 
 
 def _array(value: Array, depth: int, finals: bool) -> Any:
+    if dtypes.is_masked(value):
+        raise _Odd
     if value.dtype != np.object_:
         return _known(np.asarray(value))
     entries = value.reshape(-1).tolist()
@@ -201,6 +203,8 @@ def number_array(priority: Any) -> Any:
     """One priority or several, as an array or as they are; raises as `numbers`."""
     if priority is None or type(priority) in (int, float):
         return priority
+    if dtypes.is_masked(priority):
+        raise TypeError("priority= is a number, or one for each row, got one with masked elements")
     try:
         found: Array = np.asarray(priority)
     except Exception:  # the conversion may raise anything

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from di_store.base.dtypes import Array, is_tensor, tensor_array
+from di_store.base.dtypes import Array, is_masked, is_tensor, tensor_array
 from di_store.base.errors import AccessDenied, CorruptData, StoreError, shown
 from di_store.columns.ragged import Ragged
 from di_store.objects import codec
@@ -374,6 +374,8 @@ def host_array(values: Any, option: str = "priorities", wanted: str = "one numbe
 
 def as_array(option: str, values: Any, wanted: str) -> Array:
     """What a caller gave, as an array of at least one dimension in host memory; TypeError says what is `wanted`."""
+    if is_masked(values):
+        raise TypeError(f"{option}= has masked elements: give {wanted}")
     try:
         return np.atleast_1d(tensor_array(values)[0] if is_tensor(values) else np.asarray(values))
     except Exception:  # `values` may be of any type, whose conversion may raise anything

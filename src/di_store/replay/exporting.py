@@ -12,6 +12,7 @@ import numpy as np
 
 from di_store import _core
 from di_store._core import ITEM_FINISHED
+from di_store.base.disk import path_text
 from di_store.base.dtypes import Array
 from di_store.base.tree import path_of
 from di_store.columns.column import Column
@@ -63,7 +64,7 @@ def export_table(handle: TableHandle, path: str | os.PathLike[str], seconds: flo
     keys = np.concatenate([live, waiting])
     facts = {name: np.zeros(len(keys), dtype) for name, dtype in ITEM_FACTS}
     facts["key"][:], facts["row"][:] = keys, -1
-    with ArchiveWriter(os.fsdecode(path)) as archive:
+    with ArchiveWriter(path_text(path)) as archive:
         parts = _write_rows(handle, archive, keys, facts, seconds)
         kept = facts["row"] >= 0
         for name, _ in ITEM_FACTS:

@@ -12,6 +12,7 @@ from typing import Any
 
 from di_store import _core
 from di_store.base import config
+from di_store.base.disk import path_text
 from di_store.base.errors import TableExists, TableNotFound
 from di_store.lowering.native_views import check_limits
 from di_store.lowering.plan import read_plan
@@ -80,7 +81,7 @@ class Tables:
     ) -> Table:
         """`Store.import_table`."""
         arena, seconds = self._session.writable(), lock_seconds(timeout)
-        with ArchiveReader(os.fsdecode(path)) as archive:
+        with ArchiveReader(path_text(path)) as archive:
             file = Import(archive, config.flag("allow_pickle", allow_pickle))
             name = check_table_name(file.name if name is None else name)
             if arena.table(name) is not None:
