@@ -92,6 +92,15 @@ def test_every_kind_of_store(kind: str, space: Any, tmp_path: Path) -> None:
         assert len(ours.table) == 11 * ENVS
 
 
+def test_an_episode_that_is_given_up_on_another_machine(tmp_path: Path) -> None:
+    with opened("connected", tmp_path) as store:
+        ours, _ = _pair(store=store)
+        _add(ours, 0, 3)
+        _add(ours, 10, 13)
+        np.testing.assert_array_equal(ours.observations[:6, 0, 0], [0, 1, 2, 10, 11, 12])
+        np.testing.assert_array_equal(ours.timeouts[:6].any(axis=1), [0, 0, 1, 0, 0, 0])
+
+
 def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB at full scale."""
     rows, memory = count(2_000, 30_000), count(16, 256) << 20

@@ -16,7 +16,18 @@ import numpy as np
 import di_store
 from di_store.adapters.casts import assign, zeros
 from di_store.adapters.stored_array import Array, StoredArray
-from di_store.adapters.stores import NO_KEY, StoreLike, check_rows_are_there, given_store, own_store, table_of
+from di_store.adapters.stores import (
+    NO_KEY,
+    Held,
+    StoreLike,
+    check_rows_are_there,
+    forget_failure,
+    given_store,
+    held_rows,
+    own_store,
+    table_of,
+)
+from di_store.adapters.trees import cut, differ
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
@@ -104,10 +115,11 @@ class Ring:
 
     def _take_over(self) -> None:
         """Find the slots of the steps that the table holds, and what is kept of them here."""
-        keys = self.table.keys()
+        held = held_rows(self.table, ("reward", "terminated", "truncated"))
+        keys, slots = held.keys, held.slots
         if not len(keys):
             return
-        slots, episodes = self._found(keys)
+        episodes = self._found(held)
         newest = int(slots[-1, 0])
         partial = keys[-self._n_envs :][slots[-self._n_envs :, 0] == newest]
         if len(partial) < self._n_envs:  # its writer was killed between two environments
@@ -123,25 +135,18 @@ class Ring:
         cut_off[:-1] = episodes[order[:-1]] != episodes[order[1:]]
         self.timeouts[order] = np.where(cut_off & (self.dones[order] == 0), 1, self.timeouts[order])
 
-    def _found(self, keys: Array) -> tuple[Array, Array]:
-        """Keep what belongs to these items: the slots of all, and the episodes by slot."""
-        slots, episodes = np.zeros((len(keys), 2), np.int64), np.zeros(self.keys.shape, np.int64)
-        for begin in range(0, len(keys), _AT_ONCE):
-            part = slice(begin, begin + _AT_ONCE)
-            batch = self.table.peek(keys[part], columns=("slot", "reward", "terminated", "truncated"))
-            data = batch.data
-            slots[part] = data["slot"]
-            if slots[:, 0].max() >= len(self.keys) or slots[:, 1].max() >= self._n_envs:
-                break
-            where = tuple(slots[part].T)
-            self.keys[where], self.rewards[where], episodes[where] = keys[part], data["reward"], batch.episodes
-            self.dones[where], self.timeouts[where] = data["terminated"] | data["truncated"], data["truncated"]
+    def _found(self, held: Held) -> Array:
+        """Keep what belongs to the steps that the table holds: their episodes, by slot."""
+        slots = held.slots
         if slots[:, 0].max() >= len(self.keys) or slots[:, 1].max() + 1 != self._n_envs:
             raise ValueError(
                 f"table {self.table.name!r} holds steps of {slots[:, 1].max() + 1} environments, and n_envs= is "
                 f"{self._n_envs}: give as many as it was made with, or table= another name"
             )
-        return slots, episodes
+        data, where, episodes = held.data, tuple(slots.T), np.zeros(self.keys.shape, np.int64)
+        self.keys[where], self.rewards[where], episodes[where] = held.keys, data["reward"], held.episodes
+        self.dones[where], self.timeouts[where] = data["terminated"] | data["truncated"], data["truncated"]
+        return episodes
 
     def _stage(self) -> None:
         """Arrays that gather steps: ``[rows, n_envs, …]``."""
@@ -242,6 +247,7 @@ class Ring:
                 following = {"obs": self._named(self._next, slice(count))}
                 self._note(times, self._written(self._extend, rows, following))
         except ValueError:  # observations do not follow those before
+            forget_failure(self._writer)
             rows = self._columns(slice(count)) | {"reward": self.rewards[times]}
             self.extend(np.arange(times.start, times.stop), rows, self._named(self._next, slice(count)))
         if self._ends:
@@ -276,14 +282,14 @@ class Ring:
             following: the next observations.
         """
         ended = rows["truncated"] | rows.get("terminated", False)
-        broken = _differ(_cut(following, slice(0, -1)), _cut(rows["obs"], slice(1, None)), 2) & ~ended[:-1]
+        broken = differ(cut(following, slice(0, -1)), cut(rows["obs"], slice(1, None)), 2) & ~ended[:-1]
         self.timeouts[times[:-1]] = np.where(broken, 1, self.timeouts[times[:-1]])
         begin = 0
         for end in [*(np.flatnonzero(broken.any(axis=1)) + 1), len(times)]:
             part = slice(begin, end)
-            if (jumped := self._end_jumped(_cut(rows["obs"], begin))) is not None:
+            if (jumped := self._end_jumped(cut(rows["obs"], begin))) is not None:
                 self.timeouts[times[begin] - 1, jumped] = 1
-            keys = self._written(self._extend, _cut(rows, part), {"obs": _cut(following, part)})
+            keys = self._written(self._extend, cut(rows, part), {"obs": cut(following, part)})
             self._note(times[part], keys)
             self.count, begin = max(self.count, int(times[part].max()) + 1), end
 
@@ -344,7 +350,7 @@ class Ring:
             return None
         flags = ("truncated", "terminated") if self.given else ("truncated",)
         last = self.table.peek(self._last, columns=("next_obs", *flags)).data
-        jumped: Array = _differ(last["next_obs"], obs, 1) & ~np.logical_or.reduce([last[name] for name in flags])
+        jumped: Array = differ(last["next_obs"], obs, 1) & ~np.logical_or.reduce([last[name] for name in flags])
         if not jumped.any():
             return None
         self._writer.end_episode(lane=jumped)
@@ -424,21 +430,6 @@ class Column(StoredArray):
             data = data[key]
         found: Array = data.reshape(*keys.shape, *self.shape[2:])
         return found[(slice(None),) * keys.ndim + inner] if inner else found
-
-
-def _cut(rows: Any, part: Any) -> Any:
-    """Some rows of a tree of columns."""
-    return {name: _cut(value, part) for name, value in rows.items()} if isinstance(rows, dict) else rows[part]
-
-
-def _differ(these: Any, others: Any, lead: int) -> Array:
-    """Where observations differ, bool of the shape of their first `lead` axes. NaN is equal to NaN."""
-    if isinstance(these, dict):
-        found: Array = np.logical_or.reduce([_differ(value, others[name], lead) for name, value in these.items()])
-        return found
-    other = (these != others) & ((these == these) | (others == others))
-    found = other.any(axis=tuple(range(lead, other.ndim)))
-    return found
 
 
 def pieces(order: Array, n_envs: int) -> Iterator[Array]:

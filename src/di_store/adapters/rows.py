@@ -10,7 +10,15 @@ import numpy as np
 
 import di_store
 from di_store.adapters.casts import zeros
-from di_store.adapters.stores import NO_KEY, StoreLike, check_rows_are_there, given_store, own_store, table_of
+from di_store.adapters.stores import (
+    NO_KEY,
+    StoreLike,
+    check_rows_are_there,
+    given_store,
+    held_rows,
+    own_store,
+    table_of,
+)
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
@@ -90,13 +98,9 @@ class Rows:
 
     def _take_over(self) -> None:
         """Find the slots of the rows that the table holds."""
-        keys = self.table.keys()
-        for begin in range(0, len(keys), _AT_ONCE):
-            part = keys[begin : begin + _AT_ONCE]
-            slots = self.table.peek(part, columns="slot").data["slot"]
-            self.keys[slots] = part
-            self.newest = int(slots[-1])
-        self._in_order = not len(keys)
+        held = held_rows(self.table)
+        if len(held.keys):
+            self.keys[held.slots], self.newest, self._in_order = held.keys, int(held.slots[-1]), False
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -7,21 +7,16 @@ Which place is written, drawn or followed is theirs.
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
 import di_store
-from di_store.adapters.casts import cast, zeros
 from di_store.adapters.stored_array import Array, StoredArray
+from di_store.adapters.stores import NO_KEY, Held, check_rows_are_there, forget_failure, held_rows, own_store, table_of
+from di_store.adapters.trees import Tree, any_nan, assign, cut, differ, fitting, leaves, one_lane, put, shaped, zeros_of
 
-Tree: TypeAlias = "di_store.Spec | dict[str, Tree]"
-
-_NO_KEY = np.uint64(2**64 - 1)
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_LEAST_MEMORY = 8 << 20
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Adds that are gathered before they are written, and the most bytes they may take."""
 _AT_ONCE = 4_096
@@ -29,61 +24,110 @@ _FLAGS = ("reward", "terminated", "truncated")
 
 
 class Slots:
-    """Rows at numbered places, in a table of a store of its own.
+    """Rows at numbered places, in a table.
 
-    A place that is written again loses its old row. Rows are gathered first, and written together. Two rows of a lane
-    that follow each other share the observation between them.
+    A place that is written again loses its old row. In a store of its own, rows are gathered first, and written
+    together; in one that is given, each is in the table when `commit` returns, with its place. Two rows of a lane that
+    follow each other share the observation between them.
 
     Args:
         specs: types of the columns: of nested ones, dicts by key.
         follows: whether `stage` is given next observations, of the type of ``obs``.
         lanes: streams of rows.
         size: places, of all lanes together; each lane has equally many.
+        option: the argument that sets the size, which errors name.
+        store: where the table lies; None: a store of its own.
+        table: its name.
 
     Attributes:
         keys: uint64[size]: which item of the table a place holds.
         has_nan: whether a row written since the last `clear` has a NaN in a column of `specs`, also if it is gone.
+        store: where the table lies.
+        table: of the rows.
+        given: whether the store was given.
     """
 
-    def __init__(self, specs: Mapping[str, Tree], follows: bool, lanes: int, size: int) -> None:
-        self.keys = np.full(size, _NO_KEY)
-        self._names: dict[str, dict[str, Any]] = {}
-        self._specs = {name: _named(spec, self._names.setdefault(name, {})) for name, spec in specs.items()}
-        if follows:
-            self._names["next_obs"] = self._names["obs"]
+    def __init__(
+        self,
+        specs: Mapping[str, Tree],
+        follows: bool,
+        lanes: int,
+        size: int,
+        *,
+        option: str,
+        store: di_store.Store | None = None,
+        table: str = "replay",
+    ) -> None:
+        self.keys, self._specs = np.full(size, NO_KEY), dict(specs)
         self._follows, self._lanes, self._pid = follows, lanes, os.getpid()
-        self.has_nan = False
-        self._store, self._table, self._tight = self._make(size)
-        self._writer = self._table.writer(lanes=lanes)
-        self._stage(size)
+        self.has_nan, self.given = False, store is not None
+        self._stage()
+        self.store, self.table = self._make(size, option, store, table)
+        self._writer = self.table.writer(lanes=lanes)
 
-    def _make(self, capacity: int) -> tuple[di_store.Store, di_store.Table, bool]:
-        """The store, the table, and whether its memory may not suffice for episodes of a few steps."""
+    def _make(
+        self, size: int, option: str, store: di_store.Store | None, name: str
+    ) -> tuple[di_store.Store, di_store.Table]:
         schema: dict[str, Any] = dict(self._specs)
         view: Any = di_store.Step()
         if self._follows:
             flag = di_store.Spec((), "?")
             schema |= {"reward": di_store.Spec((), "f4"), "terminated": flag, "truncated": flag}
             view = di_store.Transition(n_step=1, gamma=1.0)
+        # Of several lanes, a row that is replaced is removed behind the one that replaces it.
+        capacity = size if self._lanes == 1 else size + self._rows * self._lanes
         options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._lanes}
-        needed = max(di_store.needed_memory(**options), _LEAST_MEMORY)
-        try:  # a last observation takes a row of its own, so episodes of one step take twice as many
-            store, tight = di_store.open(memory=2 * needed), False
-        except di_store.CapacityError:
-            store, tight = _open_smaller(needed, capacity), True
-        return store, store.create_table("replay", **options), tight
+        if store is not None:
+            schema["slot"] = di_store.Spec((2,), "i4")
+            return store, table_of(store, name, option, **options)
+        needed = di_store.needed_memory(**options)
+        # A last observation takes a row of its own, so episodes of one step take twice as many.
+        store = own_store(needed, f"{option}{size:,} steps", option, spare=needed)
+        return store, store.create_table(name, **options)
 
-    def _stage(self, size: int) -> None:
+    def take_over(self) -> tuple[Array, Held]:
+        """Find the places of the rows that the table holds already: these, oldest first, and what is held.
+
+        Raises:
+            ValueError: they are of other lanes. di_store.StoreError: some are missing.
+        """
+        held = held_rows(self.table, ("step",))
+        each = len(self.keys) // self._lanes
+        index, lane = held.slots.astype(np.int64).T if len(held.keys) else np.zeros((2, 0), np.int64)
+        if len(held.keys) and (index.max() >= each or lane.max() >= self._lanes):
+            raise ValueError(
+                f"table {self.table.name!r} holds {index.max() + 1} steps of {lane.max() + 1} environments, and the "
+                f"buffer has {self._lanes} with {each} each: give its sizes, or table= another name"
+            )
+        places = lane * each + index
+        self.keys.fill(NO_KEY)
+        self.keys[places] = held.keys
+        live = self.keys[places] == held.keys
+        if not live.all():  # its writer was killed before it removed what it had replaced
+            self.table.delete(held.keys[~live])
+            held, places = held.of(live), places[live]
+        floats = self._floats()
+        parts = (held.keys[part] for part in pieces(len(places)))
+        self.has_nan = bool(floats) and any(any_nan(self.table.peek(part, columns=floats).data) for part in parts)
+        return places, held
+
+    def _floats(self) -> list[str]:
+        """Columns that may have a NaN."""
+        kinds = {name: {leaf.dtype.kind for leaf in leaves(zeros_of(spec, (1,)))} for name, spec in self._specs.items()}
+        return [name for name, kind in kinds.items() if "f" in kind]
+
+    def _stage(self) -> None:
         """Arrays that gather rows: ``[rows, lanes, …]``."""
         specs = self._specs | ({"next_obs": self._specs["obs"]} if self._follows else {})
-        row = sum(leaf.nbytes for leaf in _leaves(_zeros(specs, (1, self._lanes))))
-        self._rows = max(1, min(_MOST_STAGED, _STAGED_BYTES // max(row, 1), size // self._lanes))
-        self._steps: dict[str, Any] = _zeros(specs, (self._rows, self._lanes))
+        row = sum(leaf.nbytes for leaf in leaves(zeros_of(specs, (1, self._lanes))))
+        most = 1 if self.given else _STAGED_BYTES // max(row, 1)
+        self._rows = max(1, min(_MOST_STAGED, most, len(self.keys) // self._lanes))
+        self._steps: dict[str, Any] = zeros_of(specs, (self._rows, self._lanes))
         self._next = self._steps.pop("next_obs", None)
         if self._follows:
             for name in _FLAGS:
                 self._steps[name] = np.zeros((self._rows, self._lanes), np.float32 if name == "reward" else np.bool_)
-            self._last = _zeros(self._specs["obs"], (self._lanes,))
+            self._last = zeros_of(self._specs["obs"], (self._lanes,))
             self._open = np.zeros(self._lanes, np.bool_)  # lanes whose next row must begin with `_last`
         self._places = np.zeros((self._rows, self._lanes), np.int64)
         self._written: list[Array | None] = []
@@ -106,15 +150,15 @@ class Slots:
         where = row if lanes is None else (row, lanes)
         for name, staged in self._steps.items():
             if type(staged) is dict:
-                _assign(staged, where, values[name], self._names[name], name)
+                assign(staged, where, values[name], name)
             else:
                 value = values[name]
-                staged[where] = value if name in _FLAGS else _fitting(value, staged.dtype, name)
+                staged[where] = value if name in _FLAGS else fitting(value, staged.dtype, name)
         if self._next is not None:
             if type(self._next) is dict:
-                _assign(self._next, where, values["next_obs"], self._names["obs"], "obs_next")
+                assign(self._next, where, values["next_obs"], "obs_next")
             else:
-                self._next[where] = _fitting(values["next_obs"], self._next.dtype, "obs_next")
+                self._next[where] = fitting(values["next_obs"], self._next.dtype, "obs_next")
 
     def commit(self, places: Any, lanes: Any) -> None:
         """The row that was staged lies at these places."""
@@ -150,10 +194,10 @@ class Slots:
         """Write many rows of one lane, leaves ``[n, …]``, oldest first."""
         self.flush()
         for part in pieces(len(places)):
-            steps = {name: _arranged(values[name], part, self._names.get(name), old) for name, old in self._columns()}
+            steps = {name: one_lane(values[name], part, spec) for name, spec in self._columns()}
             following = None
             if self._follows:
-                following = _arranged(values["next_obs"], part, self._names["obs"], self._specs["obs"])
+                following = one_lane(values["next_obs"], part, self._specs["obs"])
             self._write(places[part, None], np.array([lane]), steps, following)
 
     def _columns(self) -> Iterator[tuple[str, Tree]]:
@@ -165,8 +209,8 @@ class Slots:
     def clear(self) -> None:
         """Remove all rows."""
         self._with_writer(lambda writer: writer.end_episode())
-        self._table.reset()
-        self.keys.fill(_NO_KEY)
+        self.table.reset()
+        self.keys.fill(NO_KEY)
         self._written, self.has_nan = [], False
         if self._follows:
             self._open[:] = False
@@ -176,29 +220,37 @@ class Slots:
         steps, following = self._one
         places = self._places[0]
         self._look_for_nan(steps, following)
-        self._remove(places)
+        old = self._replaced(places)
         try:
             keys = self._with_writer(
-                lambda writer: writer.append(steps, next=None if following is None else {"obs": following}).keys
+                lambda writer: (
+                    writer.append(
+                        self._placed(steps, places), next=None if following is None else {"obs": following}
+                    ).keys
+                )
             )
         except ValueError:  # an observation does not follow the one before
+            forget_failure(self._writer)
             self._write(self._places[:1], None, cut(self._steps, slice(1)), cut(self._next, slice(1)))
             return
         self.keys[places] = keys
+        self._remove(old)
         if self._follows:
             self._note_last(steps, following, slice(None))
 
     def _write(self, places: Array, lanes: Array | None, steps: dict[str, Any], following: Any) -> None:
         """Write rows ``[T, lanes, …]``, some of which may not follow those before: there an episode ends."""
         self._look_for_nan(steps, following)
-        self._remove(places)
+        old = self._replaced(places)
         selected: Any = slice(None) if lanes is None else lanes
         try:
             self._extend(places, lanes, steps, following)
         except ValueError:
             if not self._follows:
                 raise
+            forget_failure(self._writer)
             self._write_broken(places, lanes, steps, following)
+        self._remove(old)
         if self._follows:
             self._note_last(cut(steps, -1), cut(following, -1), selected)
 
@@ -209,14 +261,14 @@ class Slots:
 
     def _note_last(self, steps: dict[str, Any], following: Any, lanes: Any) -> None:
         """Keep what the next rows of these lanes must begin with."""
-        _put(self._last, lanes, following)
+        put(self._last, lanes, following)
         self._open[lanes] = ~(steps["terminated"] | steps["truncated"])
 
     def _write_broken(self, places: Array, lanes: Array | None, steps: dict[str, Any], following: Any) -> None:
         numbers = np.arange(self._lanes) if lanes is None else lanes
-        jumped = _differ(cut(self._last, numbers), cut(steps["obs"], 0), 1) & self._open[numbers]
+        jumped = differ(cut(self._last, numbers), cut(steps["obs"], 0), 1) & self._open[numbers]
         ended = (steps["terminated"] | steps["truncated"])[:-1]
-        broken = _differ(cut(following, slice(0, -1)), cut(steps["obs"], slice(1, None)), 2) & ~ended
+        broken = differ(cut(following, slice(0, -1)), cut(steps["obs"], slice(1, None)), 2) & ~ended
         begin = 0
         for end in [*(np.flatnonzero(broken.any(axis=1)) + 1), len(places)]:
             if jumped.any():
@@ -230,16 +282,28 @@ class Slots:
 
     def _extend(self, places: Array, lanes: Array | None, steps: dict[str, Any], following: Any) -> None:
         ahead = None if following is None else {"obs": following}
+        steps = self._placed(steps, places)
         keys = self._with_writer(lambda writer: writer.extend(steps, next=ahead, lane=lanes).keys)
         self.keys[places] = keys.reshape(places.shape[::-1]).T  # keys are sorted by lane
 
-    def _remove(self, places: Array) -> None:
-        """Remove the rows that lie at these places. The table does so itself if one lane fills it in order."""
+    def _placed(self, steps: dict[str, Any], places: Array) -> dict[str, Any]:
+        """The rows, with the places that others find them by."""
+        if not self.given:
+            return steps
+        lane, index = np.divmod(places, len(self.keys) // self._lanes)
+        return steps | {"slot": np.stack((index, lane), axis=-1).astype(np.int32)}
+
+    def _replaced(self, places: Array) -> Array:
+        """The rows that lie at these places. The table removes them itself if one lane fills it in order."""
         if self._lanes == 1:
-            return
-        old = self.keys[places].reshape(-1)
-        if len(old := old[old != _NO_KEY]):
-            self._table.delete(old)
+            return self.keys[:0]
+        old: Array = self.keys[places].reshape(-1)
+        found: Array = old[old != NO_KEY]
+        return found
+
+    def _remove(self, keys: Array) -> None:
+        if len(keys):
+            self.table.delete(keys)
 
     def _with_writer(self, call: Any) -> Any:
         """What `call` returns for the writer; a thread that takes over from another gets a writer of its own."""
@@ -248,7 +312,7 @@ class Slots:
         except di_store.WriterClosed:
             if os.getpid() != self._pid:
                 raise
-            self._writer = self._table.writer(lanes=self._lanes)
+            self._writer = self.table.writer(lanes=self._lanes)
             if self._follows:
                 self._open[:] = False
             return call(self._writer)
@@ -262,28 +326,27 @@ class Slots:
 
         Raises:
             di_store.CapacityError: rows were evicted before their places were written again.
+            di_store.StoreError: others removed them.
         """
         if self._written:
             self.flush()
         plain = type(index) is np.ndarray and index.dtype.kind == "i"
         keys = self.keys.take(index) if plain else np.asarray(self.keys[index])
-        batch = self._table.peek(keys if keys.ndim == 1 else keys.reshape(-1), columns=columns)
-        if self._tight and batch.live is not None and not batch.live.all() and self._table.stats()["evicted_for_room"]:
+        flat = keys if keys.ndim == 1 else keys.reshape(-1)
+        batch = self.table.peek(flat, columns=columns)
+        if self.given:
+            check_rows_are_there(self.table, flat, batch.live)
+        elif batch.live is not None and not batch.live.all() and self.table.stats()["evicted_for_room"]:
             raise di_store.CapacityError(
                 "the buffer's oldest steps were evicted: the last observations of short episodes need more memory than "
                 "this machine has",
-                remedy="lower the size of the buffer",
+                remedy='lower the size of the buffer, or give a store with a disk tier: store={"disk": "/data/replay"}',
             )
-        return {name: self._shaped(batch.data[name], self._names[name], keys.shape) for name in columns}
-
-    def _shaped(self, data: Any, names: dict[str, Any], lead: tuple[int, ...]) -> Any:
-        if isinstance(data, dict):
-            return {key: self._shaped(data[column], inner, lead) for key, (column, inner) in names.items()}
-        return data if len(lead) == 1 else data.reshape((*lead, *data.shape[1:]))[()]
+        return {name: shaped(batch.data[name], keys.shape) for name in columns}
 
     def specs(self, name: str) -> Tree:
         """The types of a column, by the keys that were given."""
-        return _original(self._specs["obs" if name == "next_obs" else name], self._names[name])
+        return self._specs["obs" if name == "next_obs" else name]
 
 
 class Column(StoredArray):
@@ -330,106 +393,9 @@ def columns(rows: Slots, name: str) -> Any:
     return made(rows.specs(name), ())
 
 
-def cut(rows: Any, part: Any) -> Any:
-    """Some rows of a tree of arrays; None of None."""
-    if isinstance(rows, dict):
-        return {name: cut(value, part) for name, value in rows.items()}
-    return None if rows is None else rows[part]
-
-
-def any_nan(values: Any) -> bool:
-    """Whether an array of numbers, or one in a tree of them, has a NaN. None has not."""
-    if isinstance(values, dict):
-        return any(any_nan(each) for each in values.values())
-    return values is not None and values.dtype.kind == "f" and bool(np.isnan(values).any())
-
-
 def pieces(n: int) -> Iterator[slice]:
     """The numbers 0 … n-1 in pieces that are read or written at once."""
     return (slice(begin, min(begin + _AT_ONCE, n)) for begin in range(0, n, _AT_ONCE))
-
-
-def _open_smaller(needed: int, capacity: int) -> di_store.Store:
-    try:
-        return di_store.open(memory=needed)
-    except di_store.CapacityError as error:
-        raise di_store.CapacityError(
-            f"a buffer of {capacity:,} transitions of these shapes needs {needed / 2**30:.1f} GiB, more than this "
-            "machine has",
-            remedy="lower its size",
-        ) from error
-
-
-def _named(spec: Tree, names: dict[str, Any]) -> Tree:
-    """A tree of types under names that columns can have; `names` gets these, and those of the inner nodes, by key."""
-    if not isinstance(spec, dict):
-        return spec
-    found: dict[str, Tree] = {}
-    for number, (key, inner) in enumerate(spec.items()):
-        column = key if _PLAIN.fullmatch(key) else f"key{number}"
-        names[key] = column, {}
-        found[column] = _named(inner, names[key][1])
-    return found
-
-
-def _original(spec: Tree, names: dict[str, Any]) -> Tree:
-    if not isinstance(spec, dict):
-        return spec
-    return {key: _original(spec[column], inner) for key, (column, inner) in names.items()}
-
-
-def _zeros(specs: Any, lead: tuple[int, ...]) -> Any:
-    if isinstance(specs, dict):
-        return {name: _zeros(spec, lead) for name, spec in specs.items()}
-    return zeros(lead, specs)
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, dict):
-        for each in tree.values():
-            yield from _leaves(each)
-    else:
-        yield tree
-
-
-def _assign(staged: dict[str, Any], where: Any, value: Any, names: dict[str, Any], what: str) -> None:
-    if (found := set(value.keys())) != set(names):
-        raise ValueError(f"{what} has the keys {sorted(found)}, and the first step that was added had {sorted(names)}")
-    for key, (column, inner) in names.items():
-        if inner:
-            _assign(staged[column], where, value[key], inner, f"{what}.{key}")
-        else:
-            staged[column][where] = _fitting(value[key], staged[column].dtype, f"{what}.{key}")
-
-
-def _fitting(value: Any, dtype: Any, what: str) -> Any:
-    """`value`, whose numbers fit this type."""
-    return value if getattr(value, "dtype", None) is dtype else cast(value, dtype, what)
-
-
-def _arranged(value: Any, part: slice, names: Any, spec: Any) -> Any:
-    """Rows of a column, ``[T, 1, …]``, of its type."""
-    if isinstance(spec, dict):
-        return {column: _arranged(value[key], part, inner, spec[column]) for key, (column, inner) in names.items()}
-    return np.ascontiguousarray(cast(value[part], np.dtype(spec.dtype), "entry")[:, None])
-
-
-def _put(arrays: Any, where: Any, values: Any) -> None:
-    if isinstance(arrays, dict):
-        for name, array in arrays.items():
-            _put(array, where, values[name])
-    else:
-        arrays[where] = values
-
-
-def _differ(these: Any, others: Any, lead: int) -> Array:
-    """Where observations differ, bool of the shape of their first `lead` axes. NaN is equal to NaN."""
-    if isinstance(these, dict):
-        found: Array = np.logical_or.reduce([_differ(value, others[name], lead) for name, value in these.items()])
-        return found
-    other = (these != others) & ((these == these) | (others == others))
-    found = other.any(axis=tuple(range(lead, other.ndim)))
-    return found
 
 
 def _same(one: Array | None, other: Array | None) -> bool:

@@ -6,11 +6,13 @@ Every adapter takes ``store=`` and ``table=`` in this way, and shows `.store` an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 import di_store
+from di_store.adapters.trees import cut, joined
 
 StoreLike: TypeAlias = "di_store.Store | str | Mapping[str, Any] | None"
 """What ``store=`` takes: a store (of this machine, a connected one, one of a cluster), the name of one, or a dict of
@@ -19,6 +21,8 @@ StoreLike: TypeAlias = "di_store.Store | str | Mapping[str, Any] | None"
 NO_KEY = np.uint64(2**64 - 1)
 """In place of the key of an item where there is none."""
 _LEAST_MEMORY = 8 << 20
+_AT_ONCE = 4_096
+"""Rows that are read in one call while a buffer takes over a table."""
 
 
 def given_store(store: StoreLike) -> di_store.Store | None:
@@ -86,6 +90,35 @@ def table_of(store: di_store.Store, name: str, size: str, **options: Any) -> di_
     return table
 
 
+class Held(NamedTuple):
+    """The rows that a table of a given store holds, oldest first.
+
+    Attributes:
+        keys: uint64[n].
+        slots: where they lie in the buffer, as its adapter wrote it to the column "slot": ``[n, …]``.
+        episodes: int64[n]: the number of each row's episode.
+        data: columns, leaves ``[n, …]``.
+    """
+
+    keys: Any
+    slots: Any
+    episodes: Any
+    data: dict[str, Any]
+
+    def of(self, chosen: Any) -> Held:
+        """Some of the rows."""
+        return Held(self.keys[chosen], self.slots[chosen], self.episodes[chosen], cut(self.data, chosen))
+
+
+def held_rows(table: di_store.Table, columns: tuple[str, ...] = ()) -> Held:
+    """What a table holds already, for a buffer that goes on with it: after a restart, `restore`, or beside another."""
+    keys = table.keys()
+    parts = [keys[begin : begin + _AT_ONCE] for begin in range(0, len(keys), _AT_ONCE)] or [keys]
+    batches = [table.peek(part, columns=("slot", *columns)) for part in parts]
+    data = joined([batch.data for batch in batches])
+    return Held(keys, data.pop("slot"), np.concatenate([batch.episodes for batch in batches]), data)
+
+
 def check_rows_are_there(table: di_store.Table, keys: Any, live: Any) -> None:
     """Others may write to the table of a store that was given; then it evicts rows that the adapter still counts on.
 
@@ -104,3 +137,12 @@ def check_rows_are_there(table: di_store.Table, keys: Any, live: Any) -> None:
             f"{gone} of the rows are gone from table {table.name!r}: another process wrote to it or removed them",
             remedy="let one adapter write to a table, and others read; reset() the buffer to go on without them",
         )
+
+
+def forget_failure(writer: di_store.Writer) -> None:
+    """A call of the writer was refused, and the caller does something else instead.
+
+    The writer of a store on another machine would raise the refusal once more at its next call.
+    """
+    with suppress(ValueError):
+        writer.flush()

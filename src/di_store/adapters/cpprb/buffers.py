@@ -35,8 +35,8 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         stack_compress: names whose last axis is a stack of frames, each of which is stored once.
         default_dtype: float32 if None.
         Nstep: n-step returns, computed by cpprb's own code in the process that adds.
-        store: the store to lie in: a store (of this machine, a connected one, one of a cluster), the name of one, or a
-            dict of `di_store.open`'s options; None: one of its own, which grows to what the buffer needs.
+        store: the store to lie in, see `adapters.stores.StoreLike`; None: one of its own, which grows to what the
+            buffer needs.
         table: name of the table in `store`. If it exists, this buffer is another handle of it; None: a new one.
         others: cpprb's `ctx` and `backend`, which are checked and else not needed.
     """

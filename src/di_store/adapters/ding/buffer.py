@@ -40,8 +40,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         sliced: whether groups are cut at multiples of `unroll_len`.
         keep: how many of the newest items stay in this process too, as the objects that were pushed, if these are dicts
             or trees of tensors of up to 1 KiB together. Batches of them take no longer than DI-engine's. 0: none.
-        store: where the data lie: a store (of this machine, a connected one, one of a cluster), the name of one, or a
-            dict of `di_store.open`'s options; None: a store of its own.
+        store: where the data lie, see `adapters.stores.StoreLike`; None: a store of its own.
         table: name of the table there.
     """
 

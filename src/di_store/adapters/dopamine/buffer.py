@@ -32,8 +32,7 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
         max_capacity: elements, of which the oldest are removed first.
         checkpoint_duration: checkpoints to keep.
         compress: accepted, without effect.
-        store: where the elements lie: a store (of this machine, a connected one, one of a cluster), the name of one, or
-            a dict of `di_store.open`'s options; None: a store of its own.
+        store: where the elements lie, see `adapters.stores.StoreLike`; None: a store of its own.
         table: name of the table there.
 
     Raises:

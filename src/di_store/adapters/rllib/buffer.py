@@ -53,8 +53,7 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
         batch_size_B: rows of a batch.
         batch_length_T: steps of a row.
         metrics_num_episodes_for_smoothing: how many samples the means of metrics are of.
-        store: where the steps lie: a store (of this machine, a connected one, one of a cluster), the name of one, or a
-            dict of `di_store.open`'s options; None: stores of its own.
+        store: where the steps lie, see `adapters.stores.StoreLike`; None: stores of its own.
         table: name of the table there.
 
     Raises:

@@ -9,7 +9,13 @@ from tianshou.data import Batch
 from tianshou.data.buffer.buffer_base import MalformedBufferError
 
 import di_store
-from di_store.adapters.slots import Column, Tree, any_nan
+from di_store.adapters.slots import Column
+from di_store.adapters.trees import Tree, any_nan
+
+STORED = ("obs", "act", "obs_next")
+"""Entries that lie in the table."""
+TOLD = ("rew", "terminated", "truncated")
+"""What the table of a given store holds beside them."""
 
 
 def spec_of(value: Any, lead: int) -> Tree | None:
@@ -19,9 +25,28 @@ def spec_of(value: Any, lead: int) -> Tree | None:
         if not inner or not all(inner.values()):
             return None
         return {key: spec for key, spec in inner.items() if spec is not None}
-    if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf") or 0 in value.shape[lead:]:
+    if not (isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biuf"):
         return None
     return di_store.Spec(value.shape[lead:], value.dtype)
+
+
+def told_of(values: dict[str, Any], lead: int, specs: dict[str, Tree]) -> Tree:
+    """The types of what a store that is given also holds of each step, so that a buffer can go on with it.
+
+    Args:
+        values: of a step.
+        lead: leading axes, which are not part of the types.
+        specs: types of the entries that it has columns for.
+
+    Raises:
+        TypeError: there are none for an entry.
+    """
+    if lacking := [name for name in STORED if name in values and name not in specs]:
+        raise TypeError(
+            f"{lacking[0]} of the step is not made of arrays of numbers, which is all that a given store holds of "
+            "Tianshou's entries: leave out store="
+        )
+    return {name: di_store.Spec(np.shape(values[name])[lead:], np.asarray(values[name]).dtype) for name in TOLD}
 
 
 def zeros_for(spec: Tree) -> Any:

@@ -22,6 +22,9 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
         if np.size(index):
             super().init_weight(index)
 
+    def _renewed(self, places: Any) -> None:
+        self.init_weight(places)
+
     def update_weight(self, index: Any, new_weight: Any) -> None:
         """As Tianshou's, also of no steps."""
         if np.size(index):

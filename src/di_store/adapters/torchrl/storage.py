@@ -38,8 +38,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         max_size: rows; with `ndim` above 1, elements of all axes.
         device: of the tensors that it returns. The rows are in the machine's memory.
         ndim: number of axes that count as rows, as TorchRL's.
-        store: where the rows lie: a store (of this machine, a connected one, one of a cluster), the name of one, or a
-            dict of `di_store.open`'s options; None: a store of its own.
+        store: where the rows lie, see `adapters.stores.StoreLike`; None: a store of its own.
         table: name of the table. A storage with the same one in the same store has the same rows.
         sampler: `di_store.Uniform` or `di_store.Prioritized`: how `ReplayBuffer` draws, if it has no sampler of
             TorchRL's.

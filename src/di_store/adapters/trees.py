@@ -1,0 +1,104 @@
+"""Columns under names: dicts of arrays, and dicts of such dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+import numpy as np
+
+import di_store
+from di_store.adapters.casts import cast, zeros
+from di_store.adapters.stored_array import Array
+
+Tree: TypeAlias = "di_store.Spec | dict[str, Tree]"
+
+
+def cut(rows: Any, part: Any) -> Any:
+    """Some rows of a tree of arrays; None of None."""
+    if isinstance(rows, dict):
+        return {name: cut(value, part) for name, value in rows.items()}
+    return None if rows is None else rows[part]
+
+
+def any_nan(values: Any) -> bool:
+    """Whether an array of numbers, or one in a tree of them, has a NaN. None has not."""
+    if isinstance(values, dict):
+        return any(any_nan(each) for each in values.values())
+    return values is not None and values.dtype.kind == "f" and bool(np.isnan(values).any())
+
+
+def differ(these: Any, others: Any, lead: int) -> Array:
+    """Where observations differ, bool of the shape of their first `lead` axes. NaN is equal to NaN."""
+    if isinstance(these, dict):
+        found: Array = np.logical_or.reduce([differ(value, others[name], lead) for name, value in these.items()])
+        return found
+    other = (these != others) & ((these == these) | (others == others))
+    found = other.any(axis=tuple(range(lead, other.ndim)))
+    return found
+
+
+def shaped(data: Any, lead: tuple[int, ...]) -> Any:
+    """Arrays ``[n, …]`` as arrays ``[*lead, …]``."""
+    if isinstance(data, dict):
+        return {key: shaped(value, lead) for key, value in data.items()}
+    return data if len(lead) == 1 else data.reshape((*lead, *data.shape[1:]))[()]
+
+
+def zeros_of(specs: Any, lead: tuple[int, ...]) -> Any:
+    """Arrays ``[*lead, …]`` of these types."""
+    if isinstance(specs, dict):
+        return {name: zeros_of(spec, lead) for name, spec in specs.items()}
+    return zeros(lead, specs)
+
+
+def leaves(tree: Any) -> Iterator[Any]:
+    """The arrays, or types, of a tree."""
+    if isinstance(tree, dict):
+        for each in tree.values():
+            yield from leaves(each)
+    else:
+        yield tree
+
+
+def assign(staged: dict[str, Any], where: Any, value: Any, what: str) -> None:
+    """Set rows of all arrays of a tree; `value` is anything that is indexed by the same keys.
+
+    Raises:
+        ValueError: it has other keys. di_store.SchemaMismatch: a number that its array cannot hold.
+    """
+    if (found := set(value.keys())) != set(staged):
+        raise ValueError(f"{what} has the keys {sorted(found)}, and the first step that was added had {sorted(staged)}")
+    for key, inner in staged.items():
+        if isinstance(inner, dict):
+            assign(inner, where, value[key], f"{what}.{key}")
+        else:
+            inner[where] = fitting(value[key], inner.dtype, f"{what}.{key}")
+
+
+def fitting(value: Any, dtype: Any, what: str) -> Any:
+    """`value`, whose numbers fit this type."""
+    return value if getattr(value, "dtype", None) is dtype else cast(value, dtype, what)
+
+
+def one_lane(value: Any, part: slice, spec: Any) -> Any:
+    """Rows of a column, ``[T, 1, …]``, of its type."""
+    if isinstance(spec, dict):
+        return {key: one_lane(value[key], part, inner) for key, inner in spec.items()}
+    return np.ascontiguousarray(cast(value[part], np.dtype(spec.dtype), "entry")[:, None])
+
+
+def put(arrays: Any, where: Any, values: Any) -> None:
+    """Set rows of all arrays of a tree to those of another."""
+    if isinstance(arrays, dict):
+        for name, array in arrays.items():
+            put(array, where, values[name])
+    else:
+        arrays[where] = values
+
+
+def joined(pieces: list[Any]) -> Any:
+    """Trees of arrays ``[n, …]``, one after the other."""
+    if isinstance(pieces[0], dict):
+        return {name: joined([each[name] for each in pieces]) for name in pieces[0]}
+    return np.concatenate(pieces)
