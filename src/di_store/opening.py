@@ -145,7 +145,7 @@ def open_filled(
             # mutant: a-store-is-found-before-it-is-whole
             fill(session)
             arena.announce()
-    except BaseException:
+    except BaseException:  # also Ctrl-C: nobody finds a store that is not whole
         if arena.hidden:
             arena.abandon()
         raise

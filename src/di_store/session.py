@@ -146,6 +146,6 @@ def loaded(attach: Callable[[Session], H], name: str, readonly: bool) -> H:
     session = Session.attach(name, readonly=readonly)
     try:
         return attach(session)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: no handle is returned that would end it
         session.close()
         raise

@@ -47,7 +47,7 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     talk.peer.draws.hold(number, Held(draws, owner=talk))
     try:
         batch = copied(draws, source.beta() if beta is None else beta, None)
-    except BaseException:
+    except BaseException:  # nobody else knows of these draws yet
         talk.peer.draws.let_go(number)
         raise
     return _reply(talk, batch, number)

@@ -105,7 +105,7 @@ class HeldDraws:
             raise DrawsLost(_LOST, remedy="")
         try:
             held.draws.deliver() if places is None else held.draws.deliver_some(places)
-        except BaseException:
+        except BaseException:  # not delivered: held as before, so that it can be tried again
             with self._lock:
                 self._held[number] = held
             raise

@@ -130,7 +130,7 @@ class Holder:
         )
         try:
             _join(store.name, self.address, serving, token)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody would close the listener
             self._listener.close()
             raise
         self._began = self._next = self._pause = 0.0

@@ -251,7 +251,7 @@ class Agent:
         try:
             self._greetings.replace(number, secured)
             secured.do_handshake()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else knows of this socket
             self._greetings.remove(number)
             secured.close()
             raise
@@ -274,7 +274,7 @@ class Agent:
         talk = Conversation(connection, peer, self._warnings.take, partial(self._leave, peer, connection))
         try:
             self._welcome(connection, mac)
-        except BaseException:
+        except BaseException:  # the conversation has begun, and nobody would end it
             talk.leave()
             raise
         talk.role = hello.role

@@ -156,7 +156,7 @@ class WriterSession:
                 marks = {} if given["begins"] else self._marks()
             found = {"fresh": fresh, "done": self._done, "epoch": self._epoch, "marks": marks, "schema": self._schema()}
             meta, body = answer_of(found, talk.warned())
-        except Exception as error:
+        except Exception as error:  # whatever the call raises is the client's to see
             meta = failure_of(error, talk.warned())
             talk.connection.send(Kind.ERROR, request=message.request, meta=meta)
             raise Disconnected("the writer cannot be opened") from None
@@ -204,7 +204,7 @@ class WriterSession:
                 made = getattr(self._writer, _method(call.method))(**given)
         except (Disconnected, Cancelled):
             raise
-        except Exception as error:
+        except Exception as error:  # whatever the call raises is the client's to see
             if closes:
                 self._done = max(seq, self._done)
             meta = failure_of(error, talk.warned())
@@ -286,7 +286,7 @@ class WriterSession:
             if made:
                 self._keep(self._done, made)
             raise
-        except Exception as error:
+        except Exception as error:  # whatever a call raises is the client's to see
             failure = failure_of(error, talk.warned())
             self._done = self._last
             self._epoch += 1

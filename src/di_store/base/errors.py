@@ -62,7 +62,7 @@ def shown(value: Any) -> str:
     """`repr` of a user's value for an error text, cut to 120 characters. Never raises, even if the repr does."""
     try:
         text = repr(value)
-    except Exception:
+    except Exception:  # `__repr__` of a foreign type may raise anything
         return f"<{type(value).__name__}>"
     return text if len(text) <= _SHOWN else text[:_SHOWN] + "…"
 

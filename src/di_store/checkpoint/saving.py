@@ -101,7 +101,7 @@ def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> Part:
         head = Head(encoded.header, encoded.payload_bytes, PIECE_BYTES, writer.crcs(), token, rank, count)
         writer.finish(packed := head.pack())
         folder.publish(name)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: no half of a file stays
         folder.remove(name + ".partial")
         raise
     return Part(name, Head.crc_of(packed))

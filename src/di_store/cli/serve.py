@@ -117,7 +117,7 @@ def serve(
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
             holder = Holder(store, serving)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: the store ends with its server
             store.close()
             raise
         try:

@@ -168,7 +168,7 @@ def joined(
     try:
         here = links.at(membership.address, timeout)  # so that a wrong token is refused at once
         cluster = Cluster(directory or _directory(membership, links), links, here, membership.engine)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: no handle is returned that would end them
         links.close()
         session.close()
         raise

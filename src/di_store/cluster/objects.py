@@ -427,7 +427,7 @@ class ClusterObjects:
                 step = deadline.another()
                 with self._cluster.links.calling(node, step) as session:
                     RemoteObjects(session).put_many([value], [ref.raw], ttl, step, "memory")
-        except BaseException:
+        except BaseException:  # also Ctrl-C: all copies are put, or none
             if marked:
                 self._undo_copies(ref.raw)
             raise

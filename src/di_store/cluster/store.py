@@ -117,7 +117,7 @@ class ClusterStore(Store):
         ref = super().put(value, id=id, ttl=ttl, durability=durability, timeout=timeout)
         try:
             self._all.put_copies(ref, value, wanted, ttl, left())
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody gets the ref
             super().delete(ref)
             raise
         return ref

@@ -111,7 +111,7 @@ class ClusterTables:
         try:
             made = [self._make(node, name, entry, deadline.another()) for node in nodes]
             return self._joined(name, entry, made)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: all parts are made, or none
             undo = threading.Thread(target=self._undo, args=(name, entry, given_up), name="di-store undo", daemon=True)
             undo.start()
             seconds = deadline.left

@@ -170,8 +170,7 @@ def actor_main(config: DemoConfig, index: int, shape: EnvShape, store_name: str,
             Actor(config, index, shape, control).run(store)
     except (BrokenPipeError, ConnectionResetError):
         pass  # the learner's process has ended
-    except Exception as error:
-        # The learner prints it, since only one process may write to the screen.
+    except Exception as error:  # the learner prints it, whatever it is: only one process may write to the screen
         _tell(control, Failure(f"{type(error).__name__}: {error}"))
         raise SystemExit(1) from None
 

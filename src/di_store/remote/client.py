@@ -221,7 +221,7 @@ class Client:
             connection.look_at, connection.until = float("inf"), None
             connection.most_bytes = MAX_BODY_BYTES
             return connection
-        except BaseException as error:
+        except BaseException as error:  # also Ctrl-C: nobody else knows of this connection
             connection.close() if connection is not None else sock.close()
             if (found := _explained(self.address, error)) is not None:
                 raise found from None
@@ -338,7 +338,7 @@ def _connected(found: tuple[Any, ...], seconds: float) -> socket.socket:
         sock.settimeout(max(seconds, _LEAST_SECONDS))
         sock.connect(where)
         return sock
-    except BaseException:
+    except BaseException:  # also Ctrl-C: nobody else knows of this socket
         sock.close()
         raise
 

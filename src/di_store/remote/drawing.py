@@ -84,7 +84,7 @@ def sampled(
                     continue
                 _keep(session, repr((target, arguments)), kept)
                 raise
-            except BaseException:
+            except BaseException:  # also Ctrl-C: the next call gets what has come
                 _keep(session, repr((target, arguments)), kept)
                 link.drop_idle()  # the agent gives back what it held for such a connection
                 raise
@@ -104,7 +104,7 @@ def _drawn(
         return _Kept(batch, draws, link.client.begin_once() if draws else Once(0))
     except NodeUnavailable:
         raise
-    except BaseException as error:
+    except BaseException as error:  # also Ctrl-C: nobody gets the batch, whose draws the agent holds
         _deliver_some(session, number, error, deadline)
         link.drop_idle()  # the agent gives back what it held for such a connection
         raise
@@ -302,7 +302,7 @@ class RemoteDraws:
                 except NodeUnavailable as error:
                     if not error.may_be_done:  # else the agent died: the store gives back what it had drawn
                         raise
-        except BaseException as error:
+        except BaseException as error:  # also Ctrl-C: the agent may hold draws that nobody gets
             source.silent = deadline if terms.now and isinstance(error, (Timeout, NodeUnavailable)) else None
             self.give_back()
             raise

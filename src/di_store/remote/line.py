@@ -145,7 +145,7 @@ class Line:
             except Disconnected:
                 failed = connection
                 self.hang_up()
-            except BaseException:
+            except BaseException:  # also Ctrl-C: half a message may be on its way
                 # mutant: an-interrupted-send-goes-on
                 self.torn = True
                 self.hang_up()

@@ -146,6 +146,6 @@ def load_remote_mixture(
     session = RemoteSession.of(pickled)
     try:
         return RemoteMixture(session, weights, columns, seed)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: no handle is returned that would end it
         session.close()
         raise

@@ -115,7 +115,7 @@ class WriterPipe:
             if found["schema"] is not None:
                 self.schema = Schema.from_plain(found["schema"])
             return connection, found
-        except BaseException:
+        except BaseException:  # also Ctrl-C: no pipe is made that would end it
             self._link.release(connection)
             raise
 
@@ -172,7 +172,7 @@ class WriterPipe:
                     for each in (call, *lanes.without_cut(call)):
                         if each.made is None:
                             window.push(each)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: half a call may be in the window
             self._line.torn = True
             self._line.hang_up()
             raise
@@ -184,7 +184,7 @@ class WriterPipe:
                     self._line.read(0, until)
                 else:
                     self._line.pump(until)
-        except BaseException as error:
+        except BaseException as error:  # what is no Exception is Ctrl-C
             self.interrupted = not isinstance(error, Exception)
             raise
         return call
@@ -319,7 +319,7 @@ class WriterPipe:
                 patience = now + LOST_SECONDS if left is None else deadline.end
                 if not line.read(seconds, patience) and not done():
                     bell.wait(seconds)
-        except BaseException as error:
+        except BaseException as error:  # what is no Exception is Ctrl-C
             self.interrupted = not isinstance(error, Exception)
             raise
         finally:

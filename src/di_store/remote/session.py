@@ -89,7 +89,7 @@ class RemoteSession:
             try:
                 link.call("hello", timeout=deadline, what=what or f"connect to {where}")
                 return cls(link, tls)
-            except BaseException as error:
+            except BaseException as error:  # also Ctrl-C: no session is returned that would end it
                 link.close(StoreClosed(f"{where} was not reached"))
                 if not known or not isinstance(error, StoreClosed):
                     raise

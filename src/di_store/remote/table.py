@@ -361,6 +361,6 @@ def load_remote_table(pickled: Any, name: str) -> RemoteTable:
     session = RemoteSession.of(pickled)
     try:
         return open_remote(session, name, 0)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: no handle is returned that would end it
         session.close()
         raise

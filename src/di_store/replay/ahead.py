@@ -110,7 +110,7 @@ class Ready:
                 self.give_back()
                 self._source.drop_lost()
                 self.begun = self.done = self.lost = True
-            except BaseException as error:
+            except BaseException as error:  # the consumer raises it, whatever its type
                 self._fail(error)
         except BaseException as error:  # the consumer raises it, whatever its type
             self._fail(error)
@@ -240,7 +240,7 @@ class Ahead:
             self._more.ring()  # one ring wakes only one consumer: wake the next one
         try:
             batch, placed = first.take()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: the queue has one batch fewer
             self.look_again()
             raise
         self._batch_bytes = first.bytes
@@ -333,7 +333,7 @@ class Ahead:
             if now:  # whoever waits for the batch gets it, if it is lasting
                 return False
             raise
-        except Exception as error:
+        except Exception as error:  # a user's `beta` may raise anything
             if not now:
                 raise
             self._late = error  # in its order: behind the batches that were drawn before
@@ -382,7 +382,7 @@ class Ahead:
             if callable(beta) and (beta := beta(self._drawn)) is not None:
                 beta = config.real("beta", beta, why="it is the exponent of the importance weights")
             ready = Ready(draws, source.beta() if beta is None else beta, self.placer, source)
-        except BaseException:
+        except BaseException:  # also a user's `beta`: nobody else knows of these draws
             draws.give_back()
             raise
         self._drawn += 1

@@ -160,7 +160,7 @@ class ArchiveWriter:
                     os.fsync(self._file.fileno())
                     self.bytes = self._file.tell()
                     os.replace(self._part, self._path)
-                except BaseException:
+                except BaseException:  # also Ctrl-C: no half of a file stays
                     self._give_up()
                     raise
                 _core.sync_folder(os.path.dirname(os.path.abspath(self._path)))
@@ -186,7 +186,7 @@ def _lock_part(part: str) -> IO[bytes]:
             file.close()
             text = f"another export is writing {part!r}"
             raise StoreError(text, remedy="wait for it, or export to another path") from None
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else knows of this file
             file.close()
             raise
         file.close()  # renamed or removed by its owner between the two calls
@@ -224,7 +224,7 @@ class ArchiveReader:
         self._bytes = os.path.getsize(path)
         try:
             self.manifest = self._manifest()
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else knows of this file
             self._zip.close()
             raise
 

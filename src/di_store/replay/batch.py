@@ -314,7 +314,7 @@ def load_values(
 def _not_loaded(values: Array, bounds: list[int], foreign: bool | None) -> Exception | None:
     try:
         decode_blobs(values, bounds, foreign)
-    except Exception as error:
+    except Exception as error:  # of a class that is not here, of the code of one that is, of damage
         return error
     return None
 

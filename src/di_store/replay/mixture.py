@@ -25,7 +25,7 @@ def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: Give
     draws.draw(terms)
     try:
         return copied(draws, beta, allocate)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: nobody gets the batch
         draws.give_back()
         raise
 

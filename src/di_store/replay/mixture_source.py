@@ -181,7 +181,7 @@ class MixtureDraws:
                 with terms:
                     while not parts:
                         parts = self._wait(terms)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else knows of these draws
             _give_back(parts)
             raise
         self._parts = parts
@@ -207,7 +207,7 @@ class MixtureDraws:
             return [part for part in parts if part.held]
         except Undelivered as error:
             blocked = error
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else knows of these draws
             _give_back(parts)
             raise
         _give_back(parts)

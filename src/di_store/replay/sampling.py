@@ -123,7 +123,7 @@ def read_batch(
             reader.give_back(draws)
             draws = None
             drop_lost(handle.arena)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody gets the batch
             reader.give_back(draws)
             raise
 

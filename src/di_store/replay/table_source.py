@@ -100,7 +100,7 @@ class TableDraws:
         try:
             with terms:
                 held = collect(handle, reader, draws, terms)
-        except BaseException:
+        except BaseException:  # also Ctrl-C: nobody else knows of these draws
             reader.give_back(draws)
             raise
         if held < terms.n and terms.now and not (finished and held):

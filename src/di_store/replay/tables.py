@@ -100,7 +100,7 @@ class Tables:
                 made = Table(self._session, _core.Table.create(arena, shape, seconds))
             try:
                 file.fill(made._open(), timeout, seconds)
-            except BaseException:
+            except BaseException:  # also Ctrl-C: no half of a table stays
                 arena.drop_table(name, seconds)
                 raise
         return made

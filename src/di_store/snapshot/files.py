@@ -230,7 +230,7 @@ def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], 
     def guarded() -> None:
         try:
             work(following())
-        except BaseException as error:
+        except BaseException as error:  # raised by the thread that waits for it, whatever its type
             failed.append(error)
 
     helpers = [threading.Thread(target=guarded, daemon=True) for _ in range(threads - 1)]

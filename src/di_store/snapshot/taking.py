@@ -120,7 +120,7 @@ def _cleaned(folder: Folder) -> Iterator[None]:
     """When it fails, what was written goes, so that a full filesystem has room again."""
     try:
         yield
-    except BaseException:
+    except BaseException:  # also Ctrl-C
         with suppress(OSError, StoreError):
             _clean(folder)
         raise

@@ -149,8 +149,11 @@ class Lines:
         except Unreachable:
             connection.close()
             raise
-        except BaseException:
+        except (StoreError, TypeError, ValueError):  # what the call raises there
             self._keep(address, connection)
+            raise
+        except BaseException:  # also Ctrl-C: its answer may be on its way
+            connection.close()
             raise
         self._keep(address, connection)
         return found

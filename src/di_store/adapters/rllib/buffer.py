@@ -132,7 +132,7 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
         while chunks:
             try:
                 stored, before, begins = self._archive.add(chunks[0])
-            except Exception:
+            except Exception:  # whatever refuses a chunk: those behind it would not continue it
                 self._archive.drop(chunks)
                 raise
             count = len(chunks.pop(0).episode)

@@ -102,7 +102,7 @@ class Shard:
     def _open(self, opening: _Opening, timeout: float | None) -> None:
         try:
             self._found = self._opener(self.uuid, timeout)
-        except BaseException as error:
+        except BaseException as error:  # raised in the threads that wait for the opening, whatever its type
             opening.error = error
         finally:
             opening.ended.set()
