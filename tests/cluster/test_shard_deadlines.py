@@ -131,6 +131,16 @@ def test_a_call_ends_by_its_deadline_and_a_second(store: ClusterStore, nodes: li
     assert took[-1] <= MOST_SECONDS, took
 
 
+def test_priorities_are_not_held_up_by_a_shard_that_falls_silent(store: ClusterStore, nodes: list[Node]) -> None:
+    """One that has answered a moment ago, and is stopped by now: the call has a minute, and does not wait for that."""
+    table, keys = filled(store, "t", [100, 100, 100], draw="mass")
+    table.stats()
+    with stopped(nodes[2].agent):
+        assert table.update_priorities(keys, np.ones(len(keys)), timeout=4 * LONG_SECONDS) == 200
+    assert table.update_priorities(keys, np.ones(len(keys)), timeout=LONG_SECONDS) in (200, 300)
+    store.drop_table("t", timeout=60)
+
+
 def test_a_table_is_opened_without_shards_that_do_not_answer(store: ClusterStore, nodes: list[Node]) -> None:
     """However many they are; calls open them later, within their own deadlines."""
     filled(store, "t", [1, 1, 1], draw="mass")

@@ -87,6 +87,13 @@ MUTANTS = [
         (f"{LOST}::test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost",),
     ),
     Mutant(
+        "a-shard-that-falls-silent-is-waited-for",
+        "shards",
+        "deadline.sooner(LOOK_SECONDS)",
+        "deadline",
+        ("tests/cluster/test_shard_deadlines.py::test_priorities_are_not_held_up_by_a_shard_that_falls_silent",),
+    ),
+    Mutant(
         "each-step-has-a-grace-of-its-own",
         "shards",
         "max((self.grace - after - spent) / steps, least)",

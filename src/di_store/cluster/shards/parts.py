@@ -135,6 +135,28 @@ class Parts:
             raise failed
         return found
 
+    def call_or_skip(
+        self, shard: Shard, deadline: Deadline, what: str, call: Callable[[Table, Any], T], default: T
+    ) -> T:
+        """What a call returns that may be made twice; `default` of a shard whose items are gone with its node.
+
+        One that does not answer for a look is asked whether it is there, and only then given all the time.
+        """
+        # mutant: a-shard-that-falls-silent-is-waited-for
+        left = deadline if shard.is_near else deadline.sooner(LOOK_SECONDS)
+        while True:
+            try:
+                return shard.call(left, call)
+            except StoreError as error:
+                later = left is not deadline and isinstance(error, LOSSES) and deadline.left != 0
+                try:
+                    self.skip_lost(shard, error, what, deadline)
+                    return default
+                except LOSSES:
+                    if not later:
+                        raise
+            left = deadline
+
     def skip_lost(self, shard: Shard, error: StoreError, what: str, deadline: Deadline) -> None:
         """Go on without a shard whose items are gone with its node. `deadline`: as in `is_lost`.
 

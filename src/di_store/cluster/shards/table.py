@@ -262,12 +262,14 @@ class ShardedTable(Table):
         asked = sorted(self._with_some(places), key=answers.is_silent)
         for shard, step in deadline.steps([each for each in asked if not (skips and answers.is_silent(each))]):
             at = np.flatnonzero(places == shard.number)
+            make = partial(_of_some, call, at, plain(keys[at]))
+            if skips:
+                done += self._parts.call_or_skip(shard, step, what, make, 0)
+                continue
             try:
-                done += shard.call(step, partial(_of_some, call, at, plain(keys[at])))
+                done += shard.call(step, make)
             except StoreError as error:
-                if skips:
-                    self._parts.skip_lost(shard, error, what, step)
-                failed = error if failed is None and not skips else failed
+                failed = failed or error
         if failed is not None:
             raise failed
         return done
