@@ -150,9 +150,16 @@ MUTANTS = [
         (f"{LITTLE}::test_a_call_waits_for_no_other_ones_look",),
     ),
     Mutant(
+        "a-look-takes-all-the-time",
+        "shards",
+        "rest / 2",
+        "rest",
+        (f"{LITTLE}::test_a_silent_node_leaves_time_for_the_one_that_is_asked",),
+    ),
+    Mutant(
         "a-hasty-look-is-shared",
         "shards",
-        "rest is None or rest >= LOOK_SECONDS / 2 or not self.directory.missing(found)",
+        "rest is None or rest >= 0.9 * LOOK_SECONDS or not self.directory.missing(found)",
         "True",
         (f"{LITTLE}::test_a_hasty_look_is_for_its_own_call",),
     ),

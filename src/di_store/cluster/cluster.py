@@ -82,7 +82,7 @@ class Cluster:
             raise
         self._known.update((each.uuid, each) for each in found)
         # mutant: a-hasty-look-is-shared
-        if rest is None or rest >= LOOK_SECONDS / 2 or not self.directory.missing(found):
+        if rest is None or rest >= 0.9 * LOOK_SECONDS or not self.directory.missing(found):
             self._nodes, self._looked = found, time.monotonic()
         return found
 
