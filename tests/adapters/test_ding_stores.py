@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("ding", reason="needs the extra ding")
 
 import torch
+from given_stores import KINDS, killed_after_a_checkpoint, opened
 
 import di_store
 from di_store.adapters.ding import Buffer
@@ -35,9 +37,72 @@ def test_a_table_with_items_is_refused_and_a_file_is_loaded(tmp_path: Path) -> N
         for number in range(13):
             first.push({"n": torch.tensor(number)})
         first.save_data(str(tmp_path / "saved"))
-        with pytest.raises(di_store.TableExists, match="give table= another name"):
+        with pytest.raises(di_store.TableExists, match="load the buffer's pickle"):
             Buffer(10, store=store).push({"n": torch.tensor(0)})
         second = Buffer(10, store=store, table="second")
         second.load_data(str(tmp_path / "saved"))
         assert [int(item.data["n"]) for item in second.storage] == list(range(3, 13))
         assert second.store is store
+
+
+def _push(buffer: Buffer, begin: int, end: int) -> None:
+    """Items of two forms, and of none."""
+    for number in range(begin, end):
+        data = [{"n": torch.tensor(number)}, {"n": number, "m": [1.5]}, {"n": number, "text": "a"}][number % 3]
+        buffer.push(data, {"env": number % 2})
+
+
+def _numbers(buffer: Buffer) -> list[int]:
+    return [int(item.data["n"]) for item in buffer.storage]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as store:
+        buffer = Buffer(10, store=store, table="mine")
+        _push(buffer, 0, 25)
+        assert _numbers(buffer) == list(range(15, 25))
+        buffer.delete([buffer.storage[0].index])
+        assert buffer.update(buffer.storage[1].index, data={"n": 99})
+        assert _numbers(buffer) == [16, 99, *range(18, 25)]
+        assert {int(item.data["n"]) for item in buffer.sample(9)} == {16, 99, *range(18, 25)}
+        assert buffer.table.name == "mine"
+        buffer.clear()
+        assert len(buffer.table) == 0
+
+
+def test_killed_and_resumed(tmp_path: Path) -> None:
+    def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
+        buffer = Buffer(10, store=store)
+        _push(buffer, 0, 25)
+        (tmp_path / "name").write_text(store.name)
+        (tmp_path / "buffer").write_bytes(pickle.dumps(buffer))
+        checkpoint()
+        _push(buffer, 25, 10**9)
+
+    path = killed_after_a_checkpoint(fill, tmp_path)
+    name = (tmp_path / "name").read_text()
+    with di_store.restore(path, name, memory="64MiB", disk=tmp_path / "tier") as store:
+        buffer = pickle.loads((tmp_path / "buffer").read_bytes())
+        assert buffer.store.name == store.name
+        assert _numbers(buffer) == list(range(15, 25))
+        assert [item.meta["env"] for item in buffer.storage] == [number % 2 for number in range(15, 25)]
+        assert len(buffer.sample(4, groupby="env", replace=True)[0]) > 0
+        _push(buffer, 25, 28)
+        assert _numbers(buffer) == list(range(18, 28))
+
+
+def test_a_pickle_that_is_older_than_the_table(tmp_path: Path) -> None:
+    with di_store.open(memory="64MiB") as store:
+        buffer = Buffer(10, store=store)
+        for number in range(8):
+            buffer.push({"n": torch.tensor(number)}, {"env": 0})
+        data = pickle.dumps(buffer)
+        assert len(data) < 5_000
+        for number in range(8, 15):
+            buffer.push({"n": torch.tensor(number)}, {"env": 0})
+        again = pickle.loads(data)
+        assert _numbers(again) == _numbers(buffer)
+        assert [item.meta for item in again.storage] == [{"env": 0}] * 3 + [{}] * 7
+        again.push({"n": torch.tensor(15)})
+        assert _numbers(again) == list(range(6, 16))

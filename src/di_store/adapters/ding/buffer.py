@@ -240,13 +240,18 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
             rows.meta_index = meta_index
 
     def __getstate__(self) -> dict[str, Any]:
-        """The items themselves: what is loaded is a buffer with another store."""
+        """The items themselves: what is loaded has a store of its own. Of a given store, the names of its tables."""
         state = self.__dict__.copy()
+        if self._rows.given:
+            return state
         del state["_rows"]
         items = [(packed(item.data), item.meta, item.index) for item in self._items()]
         return state | {"items": items, "groups": self.meta_index}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
+        if "_rows" in state:
+            self.__dict__.update(state)
+            return
         items, groups = state.pop("items"), state.pop("groups")
         self.__dict__.update(state)
         self._rows = Rows(self.size, self._keep)

@@ -18,6 +18,7 @@ from treevalue import TreeValue
 from treevalue.tree.common import create_storage
 
 import di_store
+from di_store.adapters.casts import zeros
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 Build: TypeAlias = Callable[[Sequence[Any]], Any]
@@ -131,7 +132,7 @@ class Columns:
         if not 0 < len(leaves) <= _MOST_COLUMNS:
             raise NoColumnsError
         leaves = [*map(_plain, leaves)]
-        self._names = [f"c{number}" for number in range(len(leaves))]
+        self._form, self._names = form, [f"c{number}" for number in range(len(leaves))]
         self._split: list[Callable[[Array], Any]] = []
         self._build = self._builder(form, count())
         self.schema = {
@@ -144,6 +145,9 @@ class Columns:
         flat = form[1] if isinstance(form, tuple) and form[0] is Tree else form
         small = sum(np.asarray(leaf).nbytes for leaf in leaves) <= _MOST_LIVE_BYTES
         self.live = small and _all_tensors(flat)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Columns, (self._form, [zeros((), spec) for spec in self.schema.values()])
 
     def row(self, leaves: list[Any]) -> dict[str, Any]:
         """The row of a datum with these leaves."""

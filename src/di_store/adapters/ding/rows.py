@@ -35,6 +35,14 @@ class Stored(BufferedData):  # type: ignore[misc]
         self._key: int | None  # None: it is not written yet
         self._live: Any
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__ if name != "_live"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._live = None
+        for name, value in state.items():
+            setattr(self, name, value)
+
     @property
     def data(self) -> Any:
         """What was pushed, or assigned since."""
@@ -83,6 +91,7 @@ class Rows:
 
     Attributes:
         store: where the tables lie.
+        given: whether it was given.
         items: in the order of their push.
         meta_index: values of a key of `meta` by item, for keys that were grouped by.
         lock: held by whoever uses the items.
@@ -90,7 +99,7 @@ class Rows:
 
     def __init__(self, size: int, keep: int, store: di_store.Store | None = None, table: str = "data") -> None:
         self._keep, self._table = keep, table
-        self.store = store or di_store.open(memory="fit")
+        self.store, self.given = store or di_store.open(memory="fit"), store is not None
         self.items: deque[Stored] = deque(maxlen=size)
         self.meta_index: dict[Any, Any] = {}
         self.lock = threading.RLock()
@@ -176,7 +185,7 @@ class Rows:
             return
         item._place, item._key, item._live = place, None, datum
         self._staged.append((item, leaves))
-        if len(self._staged) == _MOST_STAGED:
+        if self.given or len(self._staged) == _MOST_STAGED:
             self._flush()
 
     def _write_described(self, item: Stored, datum: Any) -> None:
@@ -244,7 +253,7 @@ class Rows:
         except di_store.TableExists as error:
             raise di_store.TableExists(
                 f"{error.message}, and the order of a buffer's items is not in it",
-                remedy="load the buffer (load_data) into a new table: give table= another name, or drop it",
+                remedy="load the buffer's pickle, which goes on with the table; or give table= another name",
             ) from error
         place = self._places[form] = Place(table, columns)
         self._in_order = len(self._places) == 1
@@ -300,3 +309,38 @@ class Rows:
             for number, datum in zip(numbers, data, strict=True):
                 found[number] = datum
         return found
+
+    # -- pickling -----------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The tables by name, and which of their rows the items are: what is loaded reads and writes the same rows."""
+        with self.lock:
+            self._flush()
+            return {name: value for name, value in self.__dict__.items() if name != "lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.lock, self._prefix = threading.RLock(), uuid.uuid4().hex[:16]
+        known: dict[Place, set[int | None]] = {place: set() for place in self._places.values()}
+        for item in self.items:
+            known[item._place].add(item._key)
+        held = {place: place.table.keys().tolist() for place in known}
+        there = {place: set(keys) for place, keys in held.items()}
+        self.remove([item.index for item in self.items if item._key not in there[item._place]])
+        for place, keys in held.items():
+            newest = max((at for at, key in enumerate(keys) if key in known[place]), default=-1)
+            for key in keys[newest + 1 :]:
+                self._adopt(place, key)
+
+    def _adopt(self, place: Place, key: int) -> None:
+        """A row that came after the pickle: an item without `meta`."""
+        number = self._pushed
+        item = Stored(self, f"{self._prefix}{number:016x}", number, {})
+        item._place, item._key, item._live = place, key, None
+        if len(self.items) == self._size:
+            self.remove([self.items[0].index])
+        self._pushed = number + 1
+        self._numbers[item.index] = number
+        self.items.append(item)
+        for values in self.meta_index.values():
+            values.append(None)
