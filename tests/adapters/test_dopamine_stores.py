@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 pytest.importorskip("dopamine", reason="needs the extra dopamine")
 
 from dopamine.jax.replay_memory import accumulator, elements, samplers
+from given_stores import KINDS, killed_after_a_checkpoint, opened
 
 import di_store
 from di_store.adapters.dopamine import ReplayBuffer
@@ -46,7 +48,7 @@ def test_a_table_with_rows_is_refused_and_a_checkpoint_is_loaded() -> None:
     with di_store.open(memory="256MiB") as store:
         first = buffer_of(50, store=store)
         fill(first, 0, 120)
-        with pytest.raises(di_store.TableExists, match="give table= another name"):
+        with pytest.raises(di_store.TableExists, match="load the buffer's pickle"):
             fill(buffer_of(50, store=store), 0, 3)
         second = buffer_of(50, store=store, table="second")
         for _ in range(2):
@@ -66,3 +68,95 @@ def test_short_episodes_move_to_a_larger_table() -> None:
         assert len([name for name in store.stats()["tables"] if name.startswith("replay")]) == 1
         batch = buffer.sample(32)
         assert (batch.state == batch.state[:, :1]).all()
+
+
+class Pairs(accumulator.Accumulator):  # type: ignore[misc]
+    """Elements that are not Dopamine's: the observation beside its action."""
+
+    def accumulate(self, transition: Any) -> Any:
+        yield {"state": transition.observation, "action": np.int32(transition.action)}
+
+    def clear(self) -> None:
+        pass
+
+    def to_state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def from_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
+
+
+ACCUMULATORS = {"frames": None, "leaves": Pairs}
+
+
+def made(kind: str, size: int, **options: Any) -> ReplayBuffer:
+    if (own := ACCUMULATORS[kind]) is None:
+        return buffer_of(size, **options)
+    return ReplayBuffer(
+        own(), samplers.UniformSamplingDistribution(seed=1), batch_size=32, max_capacity=size, **options
+    )
+
+
+def first_numbers(buffer: ReplayBuffer) -> list[int]:
+    """The observation that each element begins with, oldest first."""
+    found = []
+    for element in buffer._memory.values():
+        state = element["state"] if isinstance(element, dict) else element.state
+        assert (state == state.flat[0]).all()
+        found.append(int(state.flat[0]))
+    return found
+
+
+@pytest.mark.parametrize("elements_are", ACCUMULATORS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_store(kind: str, elements_are: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as store:
+        buffer, own = made(elements_are, 20, store=store, table="mine"), made(elements_are, 20)
+        for each in (buffer, own):
+            fill(each, 0, 57)
+        assert first_numbers(buffer) == first_numbers(own)
+        for each in (buffer, own):
+            each.clear()
+            fill(each, 100, 17)
+        assert first_numbers(buffer) == first_numbers(own)
+        assert buffer.table.name == "mine"
+
+
+@pytest.mark.parametrize("elements_are", ACCUMULATORS)
+def test_killed_and_resumed(elements_are: str, tmp_path: Path) -> None:
+    def run(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
+        buffer = made(elements_are, 20, store=store)
+        fill(buffer, 0, 57)
+        (tmp_path / "name").write_text(store.name)
+        (tmp_path / "buffer").write_bytes(pickle.dumps(buffer))
+        checkpoint()
+        fill(buffer, 57, 10**9)
+
+    path = killed_after_a_checkpoint(run, tmp_path)
+    own = made(elements_are, 20)
+    fill(own, 0, 57)
+    with di_store.restore(path, (tmp_path / "name").read_text(), memory="64MiB", disk=tmp_path / "tier") as store:
+        buffer = pickle.loads((tmp_path / "buffer").read_bytes())
+        assert buffer.store.name == store.name
+        for _ in range(2):
+            assert first_numbers(buffer) == first_numbers(own)
+            for each in (buffer, own):
+                fill(each, 57, 31)
+
+
+@pytest.mark.parametrize("elements_are", ACCUMULATORS)
+def test_a_pickle_that_is_older_than_the_table(elements_are: str) -> None:
+    """What was overwritten since is gone, and what came since is overwritten."""
+    with di_store.open(memory="64MiB") as store:
+        buffer = made(elements_are, 20, store=store)
+        fill(buffer, 0, 200)
+        data, before = pickle.dumps(buffer), first_numbers(buffer)
+        fill(buffer, 200, 45)
+        again = pickle.loads(data)
+        kept = first_numbers(again)
+        assert kept == before[len(before) - len(kept) :]
+        fill(again, 200, 70)
+        own = made(elements_are, 20)
+        fill(own, 200, 70)
+        assert first_numbers(again) == first_numbers(own)
+        again.sample(32)

@@ -102,6 +102,14 @@ class Rows:
         if len(held.keys):
             self.keys[held.slots], self.newest, self._in_order = held.keys, int(held.slots[-1]), False
 
+    def match(self) -> Array:
+        """Find the rows of the table anew: bool[slots], which slots hold another row than before, or none."""
+        before = self.keys.copy()
+        self.keys.fill(NO_KEY)
+        self._take_over()
+        changed: Array = before != self.keys
+        return changed
+
     # -- writing ------------------------------------------------------------------------------------------------
 
     def place(self, slot: int, count: int) -> tuple[dict[str, Array], slice]:

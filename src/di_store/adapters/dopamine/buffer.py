@@ -92,11 +92,13 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
             elements.put(key % self._slots, element)
             distribution.add(key, **kwargs)
             self.add_count = key + 1
-            if key >= self._max_capacity:
+            if self.add_count - self._oldest > self._max_capacity:
                 oldest = self._oldest
                 self._oldest = oldest + 1
                 elements.drop((oldest + 1) % self._slots)
                 distribution.remove(oldest)
+        if self._given is not None and (rows := elements.rows) is not None:
+            rows.flush()
 
     def clear(self) -> None:
         """Remove all elements, and what the accumulator and the sampling distribution hold."""
@@ -166,20 +168,38 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
         return slots
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes and the elements themselves: what is loaded is a buffer with another store."""
+        """The elements themselves: what is loaded has a store of its own. Of a given store, the name of its table."""
         state = self.__dict__.copy()
+        if self._given is not None and self._elements.rows is not None:
+            del state["_memory"]
+            return state
         for name in ("_elements", "_memory"):
             del state[name]
         state["_given"] = None
         return state | {"elements": self._elements.state(self._live())}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        elements = state.pop("elements")
+        elements = state.pop("elements", None)
         self.__dict__.update(state)
+        if elements is None:
+            self._memory = Memory(self)
+            self._match()
+            return
         oldest = self._oldest
         self._open(self._slots)
         self._oldest = oldest
         self._elements.restore(self._live(), elements)
+
+    def _match(self) -> None:
+        """Go on with the table. Elements whose rows were overwritten meanwhile are gone, with all before them."""
+        lost = np.flatnonzero(self._elements.match(self._live()))
+        if not len(lost):
+            return
+        oldest = self._oldest + int(lost[-1]) + 1
+        for key in range(self._oldest, oldest):
+            self._sampling_distribution.remove(key)
+        self._oldest = oldest
+        self._elements.drop(oldest % self._slots if oldest < self.add_count else None)
 
 
 def _unpacked(element: Any) -> Any:

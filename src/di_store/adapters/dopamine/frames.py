@@ -11,7 +11,7 @@ from dopamine.jax.replay_memory.elements import ReplayElement
 
 import di_store
 from di_store.adapters.casts import cast
-from di_store.adapters.dopamine.stored import new_rows
+from di_store.adapters.dopamine.stored import InTable, new_rows
 from di_store.adapters.dopamine.values import Array, Values
 from di_store.adapters.rows import Rows
 
@@ -33,7 +33,7 @@ class Element(NamedTuple):
     is_terminal: Any
 
 
-class Frames:
+class Frames(InTable):
     """Elements by slot; the same ones as `TransitionAccumulator.accumulate` makes.
 
     Args:
@@ -53,7 +53,6 @@ class Frames:
         self._horizon: int = its["_update_horizon"]
         self._powers = [its["_gamma"] ** step for step in range(self._horizon)]
         self._recent = 2 * (self._horizon + 2 * self._stack)  # observations that elements may still begin with
-        self._rows: Rows | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -126,16 +125,6 @@ class Frames:
             name = f"{name}-{number + 1}"
         return new_rows({"frame": spec}, slots, self._given, name)
 
-    @property
-    def rows(self) -> Rows | None:
-        """The observations; None: there are none yet."""
-        return self._rows
-
-    def close(self) -> None:
-        """Drop the table."""
-        if self._rows is not None:
-            self._rows.store.drop_table(self._rows.table.name)
-
     def _made(self) -> Element | None:
         """The element that ends with the newest transition of the trajectory."""
         trajectory = self._trajectory
@@ -206,8 +195,8 @@ class Frames:
         if self._oldest is None:
             self._oldest = slot
 
-    def drop(self, oldest: int) -> None:
-        """The elements before the one at this slot are not needed any more."""
+    def drop(self, oldest: int | None) -> None:
+        """The elements before the one at this slot are not needed any more; None: no element is."""
         self._oldest = oldest
 
     # -- elements of Dopamine's own buffer ----------------------------------------------------------------------
@@ -249,6 +238,17 @@ class Frames:
         action, reward, ends = (values.take(slots) for values in self._values.values())
         # Dopamine takes the end of the episode from `is_terminal` too.
         return ReplayElement(stacks[:n], action, reward, stacks[n:], ends, ends.copy())
+
+    def match(self, slots: Array) -> Array:
+        """Find the observations in the table anew: bool[n], which of the elements of these slots lack some."""
+        rows = self._rows
+        if rows is None or not len(slots):
+            return np.zeros(len(slots), np.bool_)
+        changed, last, held = rows.match(), self._last[slots], self._held[slots]
+        first = int((last - held).min()) + 1
+        lost = np.append(0, np.cumsum(changed[np.arange(first, self._stored) % rows.slots]))
+        lacking: Array = (lost[last + 1 - first] > lost[last + 1 - held - first]).any(axis=1)
+        return lacking
 
     # -- checkpoints --------------------------------------------------------------------------------------------
 

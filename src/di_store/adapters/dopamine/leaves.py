@@ -10,12 +10,11 @@ import numpy as np
 
 import di_store
 from di_store.adapters.casts import cast
-from di_store.adapters.dopamine.stored import new_rows
+from di_store.adapters.dopamine.stored import InTable, new_rows
 from di_store.adapters.dopamine.values import Array, Values
-from di_store.adapters.rows import Rows
 
 
-class Leaves:
+class Leaves(InTable):
     """Elements by slot, which are JAX trees of equal structure.
 
     Args:
@@ -29,7 +28,6 @@ class Leaves:
         self, accumulator: Any, slots: int, store: di_store.Store | None = None, table: str = "replay"
     ) -> None:
         self._store, self._table = store, table
-        self._rows: Rows | None = None
         self._accumulator, self._slots = accumulator, slots
         self.clear()
 
@@ -84,18 +82,13 @@ class Leaves:
         if self._specs:
             self._rows = new_rows(self._specs, self._slots, self._store, self._table)
 
-    @property
-    def rows(self) -> Rows | None:
-        """The arrays; None: there are none yet."""
-        return self._rows
-
-    def close(self) -> None:
-        """Drop the table."""
-        if self._rows is not None:
-            self._rows.store.drop_table(self._rows.table.name)
-
-    def drop(self, oldest: int) -> None:
+    def drop(self, oldest: int | None) -> None:
         """Nothing to do: slots are written again."""
+
+    def match(self, slots: Array) -> Array:
+        """Find the arrays in the table anew: bool[n], which of the elements of these slots lack them."""
+        lacking: Array = np.zeros(len(slots), np.bool_) if self._rows is None else self._rows.match()[slots]
+        return lacking
 
     def read(self, slots: Array) -> Any:
         """The elements of these slots: a tree of arrays ``[n, …]``."""

@@ -1,4 +1,4 @@
-"""The table of a buffer's arrays."""
+"""The table of a buffer's arrays, and what all kinds of elements do with it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,22 @@ def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Sto
     if store is not None and any(name == table for name in store.stats()["tables"]):
         raise di_store.TableExists(
             f"table {table!r} of the store is there already, and which elements its rows belong to is not in it",
-            remedy="load the buffer's own checkpoint into a new table: give table= another name, or drop it",
+            remedy="load the buffer's pickle, which goes on with the table; or give table= another name",
         )
     return Rows(specs, slots, option="max_capacity=", store=store, table=table)
+
+
+class InTable:
+    """Elements whose arrays lie in a table."""
+
+    _rows: Rows | None = None
+
+    @property
+    def rows(self) -> Rows | None:
+        """The arrays; None: there are none yet."""
+        return self._rows
+
+    def close(self) -> None:
+        """Drop the table."""
+        if self._rows is not None:
+            self._rows.store.drop_table(self._rows.table.name)
