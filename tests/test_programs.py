@@ -31,6 +31,7 @@ def run(
         assert found is not None, name
         (programs / name).symlink_to(found)
     for name, text in others.items():
+        (programs / name).unlink(missing_ok=True)
         (programs / name).write_text(text)
         (programs / name).chmod(0o755)
     shutil.copy(SCRIPT, tools)
@@ -40,6 +41,29 @@ def run(
 
 
 COMPILER = "#!/bin/bash\necho 12\n"
+
+
+# Of a mirror that has one package.
+USER = "#!/bin/bash\necho 1000\n"
+GETS = """#!/bin/bash
+case " $* " in
+    *" -s install "*) echo "Inst g++ (12)" ;;
+    *" download "*) touch package.deb ;;
+esac
+"""
+UNPACKS = """#!/bin/bash
+mkdir -p "$3/usr/bin" "$3/usr/include/x86_64-linux-gnu" "$3/usr/lib/x86_64-linux-gnu"
+printf '#!/bin/bash\\necho 12\\n' > "$3/usr/bin/g++"
+chmod +x "$3/usr/bin/g++"
+"""
+UNPACKING = ("basename", "cat", "chmod", "find", "ln", "sed", "touch")
+
+
+def test_a_compiler_alone_is_unpacked(tmp_path: Path) -> None:
+    """Python's headers are there already, and none are unpacked with it."""
+    done = run(tmp_path, "build", *UNPACKING, **{"id": USER, "apt-get": GETS, "dpkg": UNPACKS})
+    assert (done.returncode, done.stdout, done.stderr) == (0, "getting g++\n", "")
+    assert (tmp_path / "tree/.venv/programs/bin/g++").exists()
 
 
 @pytest.mark.parametrize("what", ["build", "test"])

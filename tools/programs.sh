@@ -92,7 +92,7 @@ arrange() {
     done
     for path in "$folder"/usr/include/*-linux-gnu; do  # Debian's Python.h looks for its pyconfig.h there
         for name in "$folder"/usr/include/python3.*; do
-            ln -sfn "$path" "$name/$(basename "$path")"
+            [ ! -e "$name" ] || ln -sfn "$path" "$name/$(basename "$path")"
         done
     done
     for name in ar as ld nm objcopy ranlib strip etcd openssl; do
