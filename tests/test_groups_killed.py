@@ -61,6 +61,26 @@ def test_a_kill_leaves_no_half_group(store: di_store.Store, point: str, count: i
     assert sorted(set(held.data["group"][:, 0].tolist())) == sorted(held.data["group"][:, 0].tolist())
 
 
+@pytest.mark.parametrize(
+    "point", ["table.insert_answer", "table.insert_item", "undo.between", "undo.before_commit", "undo.after_commit"]
+)
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 29, 60])
+def test_a_kill_ends_no_group_that_was_rolled_back(store: di_store.Store, point: str, count: int) -> None:
+    """Every answer is sent again. Where a value names one group only, each group comes about once, and none is left."""
+    table = store.create_table("t", capacity=6, view=Group(4, unique=True), schema=PLAIN)
+    for group in range(6):
+        table.extend(answers(group, [4 * group + at for at in range(4)]))
+    party = mp.get_context("fork").Process(target=_write_and_die, args=(table, f"{point}:{count}"))
+    party.start()
+    party.join(60)
+    assert party.exitcode in (-signal.SIGKILL, 0)
+    for group in range(100, 120):
+        for _ in range(4):
+            table.insert({"group": group, "x": 0})
+    stats = table.stats()
+    assert (stats["inserts"], stats["waiting"], stats["groups_dropped"]) == (26, 0, 0)
+
+
 def table_value(table: di_store.Table) -> int | None:
     """The value of the oldest group that is not complete, from the reason of a wait; None: there is none."""
     if not table.stats()["waiting"]:

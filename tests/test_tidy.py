@@ -67,7 +67,7 @@ PUBLIC_METHODS = {
     ),
     "Table": set(
         "writer insert extend sample update_priorities peek keys delete reset resize configure finish stats "
-        "update evicted export loader name schema capacity view sampler at positions".split()
+        "update evicted incomplete export loader name schema capacity view sampler at positions".split()
     ),
 }
 PUBLIC_METHODS["RemoteStore"] = PUBLIC_METHODS["Store"] | {"address"}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from di_store.base.errors import CorruptData
 from di_store.columns.schema import Schema, Spec
+from di_store.policy.view_columns import check_columns, frame_stacks, reserved_names
 from di_store.policy.views import (
     Episode,
     Opaque,
@@ -18,10 +19,7 @@ from di_store.policy.views import (
     Step,
     Transition,
     View,
-    check_columns,
     check_view,
-    frame_stacks,
-    reserved_names,
     view_from_plain,
     view_to_plain,
 )

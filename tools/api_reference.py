@@ -30,7 +30,7 @@ GROUPS = {
     "Objects and weights": ["Ref", "Draft", "Published"],
     "Large trees in files": ["save", "load"],
     "The original DI-store's interface": ["Client"],
-    "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture", "Exported"],
+    "Tables": ["Table", "Writer", "Items", "Batch", "Ragged", "Loader", "Mixture", "Exported", "IncompleteGroup"],
     "Columns": ["Spec"],
     "Views": ["Step", "Opaque", "Transition", "Sequence", "Episode", "Group"],
     "Samplers and removers": ["Uniform", "Fifo", "Lifo", "MinHeap", "MaxHeap", "Prioritized", "Once"],
@@ -50,6 +50,7 @@ MADE_BY_OTHERS = {
     "Published",
     "StoreInfo",
     "Exported",
+    "IncompleteGroup",
 }
 SECTIONS = ("Args", "Attributes", "Raises", "Returns", "Yields")
 WIDTH = 120

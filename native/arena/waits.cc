@@ -1,5 +1,7 @@
 #include "arena/waits.h"
 
+#include <algorithm>
+#include <utility>
 #include <vector>
 
 namespace di {
@@ -25,6 +27,7 @@ bool has_owner(const Memory& memory, u64 owner) {
 
 thread_local u32 t_last = os::thread_id();  // the record taken last; threads begin their search apart
 thread_local u32 t_given_up = 0;            // how many waits for locks were in vain
+thread_local u64 t_wanted = 0;              // bytes that this thread found no room for when it looked last
 thread_local bool t_unseen = false;
 
 // A record that nobody needs, marked as being written; nullptr: there is none.
@@ -44,6 +47,8 @@ WaitSlot* take_free(const Memory& memory, u64 token) {
 
 }  // namespace
 
+void note_wanted(u64 bytes) { t_wanted = bytes; }
+
 WaitRecord::WaitRecord(const Client& client) : client_(client), since_ns_(os::now_ns()), given_up_(t_given_up) {}
 
 // While `owner` holds this thread's token no other thread writes to the record. After a fork it is the parent's.
@@ -60,7 +65,7 @@ void WaitRecord::take(Reason reason) {
   // mutant: a-wait-inside-a-call-has-a-record-of-its-own
   inside_ = is_ours();
   if (inside_) {
-    before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load()};
+    before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load(), record_->wanted.load()};
     return tell(reason);
   }
   record_ = t_unseen ? nullptr : take_free(client_.memory, token_);
@@ -76,11 +81,12 @@ void WaitRecord::tell(Reason reason) {
   if (inside_ && reason.table == kNone) reason.table = before_.table;
   record_->table.store(reason.table, std::memory_order_relaxed);
   record_->culprit.store(reason.culprit, std::memory_order_relaxed);
+  record_->wanted.store(reason.wanted, std::memory_order_relaxed);
   record_->kind.store(reason.kind, std::memory_order_relaxed);
 }
 
 void WaitRecord::is_for_lock(u32 holder) {
-  const Reason reason{static_cast<u32>(WaitKind::kLock), kNone, holder + 1};
+  const Reason reason{static_cast<u32>(WaitKind::kLock), kNone, holder + 1, 0};
   if (!sought_)
     take(reason);
   else if (is_ours())
@@ -88,7 +94,9 @@ void WaitRecord::is_for_lock(u32 holder) {
 }
 
 void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
-  const Reason reason{static_cast<u32>(kind), table, culprit + 1};
+  const u64 units = (std::exchange(t_wanted, 0) + kWantedUnit - 1) / kWantedUnit;
+  const u32 wanted = kind == WaitKind::kRoom ? static_cast<u32>(std::min<u64>(units, ~u32{0})) : 0;
+  const Reason reason{static_cast<u32>(kind), table, culprit + 1, wanted};
   // mutant: a-lock-is-no-reason-between-two-looks
   if (!sought_ || fork_generation_ != client_.fork_generation())
     take(reason);  // the old one is the parent's
@@ -128,7 +136,7 @@ std::vector<Waiting> all_waiting(const Memory& memory) {
     if (kind == 0 || kind > static_cast<u32>(WaitKind::kTable)) continue;
     const u64 since = record.since_ns.load(std::memory_order_relaxed);
     all.push_back({slot_of(owner), static_cast<u32>(owner >> 32), static_cast<WaitKind>(kind), record.table.load(),
-                   record.culprit.load(), now > since ? now - since : 0});
+                   record.culprit.load(), now > since ? now - since : 0, record.wanted.load() * kWantedUnit});
   }
   return all;
 }

@@ -14,6 +14,9 @@
 
 namespace di {
 
+// This thread has found no room for so many bytes: its next wait for room says so.
+void note_wanted(u64 bytes);
+
 class WaitRecord {
  public:
   explicit WaitRecord(const Client& client);  // the wait begins now
@@ -30,7 +33,7 @@ class WaitRecord {
 
  private:
   struct Reason {
-    u32 kind, table, culprit;
+    u32 kind, table, culprit, wanted;
   };
   bool is_ours() const;
   void take(Reason reason);
@@ -61,6 +64,7 @@ struct Waiting {
   WaitKind kind;
   u32 table, culprit;  // culprit: client slot + 1; 0: nobody in particular
   u64 age_ns;
+  u64 wanted_bytes;  // kRoom: that it found no room for; 0: not known
 };
 std::vector<Waiting> all_waiting(const Memory& memory);
 

@@ -76,7 +76,7 @@ struct alignas(64) ClientSlot {
   Shared<u64> pid_ns;      // [owner] inode of the pid namespace
   Shared<u64> cgroup;      // [owner] hash of the memory cgroup's path
   Shared<u32> ledger;      // [owner, under heap lock] first ledger block's descriptor + 1
-  Shared<u32> role;        // [owner] bit set: 1 writer, 2 learner, 4 tool, 8 agent
+  Shared<u32> role;        // [owner] bit set: 1 writer, 2 learner, 4 tool
   Shared<u64> stale_dropped;  // [any] items this process wrote that were dropped as stale
   Shared<u64> drawn[4];  // [owner, under the table's lock] bit i: it has drawn from table i; cleared with the table
   u64 reserved[18];
@@ -94,8 +94,9 @@ struct WaitSlot {
   Shared<u32> kind;  // WaitKind
   Shared<u32> table;
   Shared<u32> culprit;  // client slot + 1
-  u32 pad;
+  Shared<u32> wanted;   // kRoom: bytes that it finds no room for, in units of kWantedUnit, rounded up; 0: not known
 };
+constexpr u64 kWantedUnit = 256;
 static_assert(sizeof(WaitSlot) == 32);
 
 // One ledger entry justifies one count, so that others can lower the count if the process dies. what == 0: free.
@@ -339,7 +340,9 @@ struct alignas(64) TableHeader {
   u64 evicted_for_room;
   u64 stale_dropped;
   u64 episodes_cut;
+  u64 unique_groups;           // [once] 1: an answer to a group that is complete or gone makes no item
   u64 groups_dropped;          // groups that were removed before they were complete
+  u64 late_answers;            // answers to groups that were complete or gone: refused, or the first of a further group
   Shared<u64> steps_left_out;  // a statistic, not locked: steps without an item, for lack of a final observation
   LimiterState limiter;
   // descriptor + 1 of each item segment. A segment has at least twice the slots of the next. Changed together with
@@ -375,6 +378,7 @@ struct alignas(64) TableHeader {
   u32 minimum_block;                // least positive priority, for normalize="table"
   u32 groups_block;                 // chains and index of groups (replay/groups.h); 0: no table of groups
   u32 gone_block;                   // ring of keys of items that left (replay/gone_keys.h); 0: nobody asked for it
+  u32 ended_block;                  // ring of values of ended groups (replay/ended_groups.h); 0: no table of groups
   u32 order_head, order_tail;       // slot + 1, by insertion number
   u32 waiting_head, waiting_tail;   // slot + 1, by insertion number
   u32 first_live, last_live;        // slot + 1: the oldest and the newest item of the order list that is not held
@@ -385,6 +389,7 @@ struct alignas(64) TableHeader {
   u64 remover_count, remover_left;  // the remover's own dense set, where it has one
   u64 writers;                      // open writers
   u64 gone_count;                   // keys ever put into that ring
+  u64 ended_count;                  // truth: values ever put into the ring of ended groups
   // waiting: futex words, raised by 1 after the change that they announce [any]
   Shared<u32> items_seq;
   Shared<u32> items_waiters;

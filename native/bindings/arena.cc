@@ -72,6 +72,7 @@ nb::list waiters(const Arena& arena) {
     waiting["kind"] = kinds[static_cast<u32>(found.kind)];
     waiting["table"] =
         found.table < arena.table_count() ? nb::object(nb::str(arena.table(found.table).name)) : nb::none();
+    waiting["wanted_bytes"] = found.wanted_bytes;
     waiting["since_seconds"] = static_cast<double>(found.age_ns) * 1e-9;
     const u32 culprit = found.culprit != 0 ? found.culprit : stopped_holder(arena, found.table);
     const bool known = culprit != 0 && culprit <= kMaxClients;

@@ -32,6 +32,7 @@ void each_count(Counts& counts, Visit&& visit) {
   visit("episodes_cut", counts.episodes_cut);
   visit("steps_left_out", counts.steps_left_out);
   visit("groups_dropped", counts.groups_dropped);
+  visit("late_answers", counts.late_answers);
   visit("max_priority", counts.max_priority);
 }
 
@@ -80,6 +81,7 @@ nb::dict table_of(const TableImage& image) {
   made["removed_left"] = image.removed_left;
   made["free"] = new_array(image.free, NPY_UINT32);
   made["draws"] = new_array(image.draws, NPY_UINT64);
+  made["ended"] = new_array(image.ended, NPY_UINT64);
   return made;
 }
 
@@ -101,12 +103,14 @@ TableImage image_from(const nb::dict& from) {
   each_limit(image.limiter, [&limiter](const char* name, auto& value) {
     value = take<std::remove_reference_t<decltype(value)>>(limiter, name);
   });
-  const Kept words = as_array(from["items"], NPY_UINT64), draws = as_array(from["draws"], NPY_UINT64);
-  const std::span<const u64> items = view_of<u64>(words), keys = view_of<u64>(draws);
+  const Kept words = as_array(from["items"], NPY_UINT64), draws = as_array(from["draws"], NPY_UINT64),
+             ended = as_array(from["ended"], NPY_UINT64);
+  const std::span<const u64> items = view_of<u64>(words), keys = view_of<u64>(draws), values = view_of<u64>(ended);
   image.items.resize(items.size() * sizeof(u64) / sizeof(Item));
   if (!items.empty())
     std::memcpy(static_cast<void*>(image.items.data()), items.data(), image.items.size() * sizeof(Item));
   image.draws.assign(keys.begin(), keys.end());
+  image.ended.assign(values.begin(), values.end());
   image.dense = slots_from(from["dense"]);
   image.removed_from = slots_from(from["removed_from"]);
   image.free = slots_from(from["free"]);

@@ -55,6 +55,7 @@ nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), deadline);
   shape.initial_priority = take<double>(from, "initial_priority");
   shape.group = take<u64>(from, "group");
+  shape.unique_groups = take<bool>(from, "unique_groups");
   if (shape.group > kMostAnswers) throw Error(Code::kInvalid, "a group of more than 256 answers");
   shape.limiter = limiter_of(from["limiter"]);
   if (shape.initial_priority >= 0)
@@ -79,6 +80,7 @@ nb::dict stats(const TablePointer& table) {
   all["waiting"] = header.waiting;
   all["gathered"] = header.gathered;
   all["groups_dropped"] = header.groups_dropped;
+  all["late_answers"] = header.late_answers;
   all["capacity"] = header.capacity;
   all["max_bytes"] = header.max_bytes;
   all["inserts"] = header.total_inserts;
@@ -223,6 +225,18 @@ nb::object places(const TablePointer& table, nb::handle keys, Deadline deadline)
                    new_array(flags, NPY_UINT32));
 }
 
+nb::object keys(const TablePointer& table, u64 start, u64 n, Deadline deadline, bool spread) {
+  Reads& reads = enter(table).reads;
+  return new_array(spread ? reads.keys_spread(start, n, deadline) : reads.keys(start, n, deadline), NPY_UINT64);
+}
+
+// Of each group that can't be drawn yet: its value, the number of its answers, whether it began late; and the keys of all.
+nb::object incomplete(const TablePointer& table, Deadline deadline) {
+  const IncompleteGroups found = enter(table).reads.incomplete(deadline);
+  return new_tuple(new_array(found.values, NPY_UINT64), new_array(found.answers, NPY_UINT32),
+                   new_array(found.late, NPY_UINT8), new_array(found.keys, NPY_UINT64));
+}
+
 void bind_items(nb::class_<Table>& type) {
   type.def(
           "keep_gone_keys",
@@ -231,20 +245,17 @@ void bind_items(nb::class_<Table>& type) {
       .def("gone_keys", &gone_keys,
            nb::sig("def gone_keys(self, start: int, timeout: float, /) -> "
                    "tuple[numpy.typing.NDArray[numpy.uint64], int] | None"))
-      .def(
-          "keys",
-          [](const TablePointer& t, u64 start, u64 n, Deadline deadline, bool spread) {
-            return new_array(
-                spread ? enter(t).reads.keys_spread(start, n, deadline) : enter(t).reads.keys(start, n, deadline),
-                NPY_UINT64);
-          },
-          nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false,
-          nb::sig("def keys(self, start: int, n: int, timeout: float, spread: bool = False) -> "
-                  "numpy.typing.NDArray[numpy.uint64]"))
+      .def("keys", &keys, nb::arg("start"), nb::arg("n"), nb::arg("timeout"), nb::arg("spread") = false,
+           nb::sig("def keys(self, start: int, n: int, timeout: float, spread: bool = False) -> "
+                   "numpy.typing.NDArray[numpy.uint64]"))
       .def("places", &places,
            nb::sig("def places(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> "
                    "tuple[numpy.typing.NDArray[numpy.int64], numpy.typing.NDArray[numpy.int64], "
                    "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint32]]"))
+      .def("incomplete", &incomplete,
+           nb::sig("def incomplete(self, timeout: float, /) -> tuple[numpy.typing.NDArray[numpy.uint64], "
+                   "numpy.typing.NDArray[numpy.uint32], numpy.typing.NDArray[numpy.uint8], "
+                   "numpy.typing.NDArray[numpy.uint64]]"))
       .def(
           "waiting",
           [](const TablePointer& t, Deadline deadline) {

@@ -48,6 +48,15 @@ std::string Budget::room_text() const {
          " of its own, of memory=" + mib(heap.budget.load());
 }
 
+std::string Budget::room_text(u64 wanted, std::span<const u32> tables) const {
+  u64 own = 0;
+  for (const u32 table : tables) own += claim_of(memory_.table(table));
+  const u64 used = claimed(), most = spendable(), charge = memory_.heap_header().table_charge;
+  const std::string others = ", " + kib(charge - std::min(charge, own)) + " are reserved for other tables";
+  return room_text() + "; " + kib(wanted) + " are wanted, " + kib(most - std::min(most, used)) + " are free" +
+         (tables.empty() ? "" : others);
+}
+
 void Budget::announce_room() {
   HeapHeader& heap = memory_.heap_header();
   heap.room_seq.fetch_add(1);
@@ -95,8 +104,8 @@ Shortage Budget::short_of_own(u32 index, u64 items, u64 open, u64 most) const {
     shortage.short_table = index;
     shortage.why = table + "uses " + kib(header.used_bytes) + " of its " +
                    kib(header.reserve_bytes + header.held_bytes) + ", " + kib(items) +
-                   " of them for items that are drawn, read or wait in a queue; raise capacity=, max_bytes= or the "
-                   "store's memory=";
+                   " of them for items that are drawn, read or wait in a queue, and " + kib(open - header.open_bytes) +
+                   " more are wanted; raise capacity=, max_bytes= or the store's memory=";
   }
   return shortage;
 }
@@ -113,9 +122,8 @@ Shortage Budget::short_of_store(const MakeRequest& request, u64 block, u64 grow)
                    "max_length or capacity=, or end episodes sooner";
   } else {
     shortage.short_table = evictable(request.tables, block);
-    shortage.why =
-        room_text() + "; " + kib(shortage.bytes) + " more are wanted" +
-        (shortage.short_table != kNone ? ", by evicting items or deleting objects" : ", by deleting objects");
+    shortage.why = room_text(grow, request.tables) + "; room comes by " +
+                   (shortage.short_table != kNone ? "evicting items or deleting objects" : "deleting objects");
   }
   return shortage;
 }
@@ -146,7 +154,7 @@ Shortage Budget::admit(const MakeRequest& request, const Blocks::Choice& choice)
   if (is_of_chunk(request.kind)) {
     shortage = admit_chunk(request, choice.bytes + request.body_block);
   } else if (const u64 grow = choice.taken_bytes + choice.table_bytes; grow != 0 && claimed() + grow > spendable()) {
-    shortage.why = room_text();  // what a table has set aside is its own, whatever else was taken
+    shortage.why = room_text(grow, {});  // what a table has set aside is its own, whatever else was taken
     shortage.bytes = claimed() + grow - spendable();
   }
   if (shortage.bytes != 0) return shortage;

@@ -51,6 +51,8 @@ class Budget {
   u64 spendable() const;  // of the budget, by others than the heap itself
   u64 limit() const { return memory_.heap_header().budget.load(); }
   std::string room_text() const;  // "store 'name' is full: ...", without the lock too
+  // The same for a block of `wanted` bytes of these tables: with what is free, and what is set aside for other tables.
+  std::string room_text(u64 wanted, std::span<const u32> tables) const;
 
   // Whether there is room. Chunks count against their tables' reserves, everything else against what the reserves leave.
   Shortage admit(const MakeRequest& request, const Blocks::Choice& choice) const;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "arena/waits.h"
 #include "heap/recovery.h"
 
 namespace di {
@@ -43,7 +44,7 @@ bool Maker::choose(const MakeRequest& request, bool ahead, Attempt* attempt) {
   if (choice.found)
     shortage = heap_.budget.admit(request, choice);
   else
-    shortage = Shortage{.bytes = ~u64{0}, .why = heap_.budget.room_text()};
+    shortage = Shortage{.bytes = ~u64{0}, .why = heap_.budget.room_text(request.bytes, request.tables)};
   return choice.found && !shortage.any();
 }
 
@@ -84,6 +85,7 @@ Maker::Attempt Maker::try_make(const MakeRequest& request, u32 entry, const Form
   Shortage& shortage = attempt.shortage;
   if (!shortage.any() && !HeapCore::has_tables_headroom(attempt.choice, &shortage.why)) shortage.bytes = ~u64{0};
   if (shortage.any()) {
+    note_wanted(request.bytes + request.body_block);
     heap_.descriptors.push_free(index);
     return attempt;
   }
@@ -190,7 +192,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       // Chunks that nobody pays for any more have pages too, as those that are open for a table that was dropped.
       if (heap_.room_maker != nullptr && heap_.room_maker->make_room(shortage.pages, deadline, why)) continue;
       if (++moves > kMostMoves) {
-        if (why != nullptr) *why = heap_.budget.room_text();
+        if (why != nullptr) *why = heap_.budget.room_text(request.bytes, request.tables);
         if (short_of != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items go
           HeapCore::Guard guard(heap_, deadline);
           // mutant: nothing-goes-for-pages

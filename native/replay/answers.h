@@ -18,7 +18,7 @@ std::string why_waiting(TableCore& core);
 
 // A hold may remove more answers than the undo record has room for. Between two items it may commit what it has done: a
 // kill then leaves the rest undone, as between two holds.
-inline u32 words_to_remove(const TableCore& core) { return core.groups.size() + 8; }
+inline u32 words_to_remove(const TableCore& core) { return core.groups.size() + 8 + kWordsOfEnded; }
 inline void commit_if_short(TableCore& core, u32 words) {
   if (core.undo.left() < words) core.commit();
 }

@@ -6,6 +6,7 @@
 
 #include "arena/learners.h"
 #include "heap/fixed_pages.h"
+#include "replay/ended_groups.h"
 #include "replay/texts.h"
 
 namespace di {
@@ -37,7 +38,8 @@ void fill_header(TableHeader& header, const TableShape& shape) {
   __atomic_store_n(&header.group_size, shape.group, __ATOMIC_RELAXED);
   header.finished = header.total_inserts = header.total_samples = header.total_removed = header.total_updates = 0;
   header.stale_updates = header.evicted_for_room = header.stale_dropped = header.episodes_cut = 0;
-  header.groups_dropped = header.gathered = 0;
+  header.groups_dropped = header.late_answers = header.gathered = header.ended_count = 0;
+  header.unique_groups = shape.unique_groups ? 1 : 0;
   header.steps_left_out.store(0, std::memory_order_relaxed);
   header.sample_age = -1;
   header.limiter = shape.limiter;
@@ -145,6 +147,7 @@ void TableDirectory::make_blocks(u32 index, const TableShape& shape, Deadline de
   header.remover_block = block(sizes.remover);
   header.minimum_block = block(sizes.minimum);
   header.groups_block = block(sizes.groups);
+  header.ended_block = block(shape.group != 0 ? EndedGroups::bytes() : 0);
   const u32 config = block(shape.config.size() + 8);
   write_text(heap, config, shape.config);
   header.config_block.store(config, std::memory_order_release);  // pairs with the acquire in text()

@@ -44,6 +44,7 @@ struct TableShape {  // what a table is made from; Python computes the bytes
   i64 max_staleness = -1;
   u32 weights = kNone;
   u64 group = 0;                 // answers of an item; 0: items are no groups
+  bool unique_groups = false;    // TableHeader::unique_groups
   double initial_priority = -1;  // of items inserted without one; < 0: the largest ever given
   LimiterState limiter{};
 };

@@ -153,7 +153,8 @@ void ItemCommit::insert_some(u32 table) {
   }
   inserted_[table] = end;
   for (std::size_t i = first; i < end; ++i)
-    state_.made[table].push_back({keys_[i - first], list[i].window.start, list[i].lane, static_cast<u32>(i)});
+    if (const u64 key = keys_[i - first]; key != kNoItem)
+      state_.made[table].push_back({key, list[i].window.start, list[i].lane, static_cast<u32>(i)});
 }
 
 // ---------------------------------------------------------------------------------------------------------- the commit

@@ -161,6 +161,43 @@ std::vector<u64> Reads::waiting(Deadline deadline) {
   return keys;
 }
 
+void Reads::list_group(u32 leader, IncompleteGroups* to) const {
+  const Groups& groups = core_.groups;
+  to->values.push_back(groups.value(leader));
+  to->late.push_back(core_.ended.has(groups.value(leader)) && !groups.has_all(leader) ? 1 : 0);
+  Steps steps(groups.size(), "a group");
+  u32 answers = 0;
+  for (u32 slot = leader; slot != kNone; slot = groups.next(slot), ++answers) {
+    steps.take();
+    to->keys.push_back(core_.items[slot].key(slot));
+  }
+  to->answers.push_back(answers);
+}
+
+IncompleteGroups Reads::incomplete(Deadline deadline) {
+  IncompleteGroups found;
+  if (!core_.groups.on()) return found;
+  u64 last = ~u64{0}, seen = 0;  // key and number of the last group seen
+  for (bool more = true; more;) {
+    TableCore::Guard guard(core_, deadline);
+    OrderList& order = core_.items.order();
+    const u32 before = last == ~u64{0} ? kNone : find_item(core_, last);
+    const bool waits = before != kNone && core_.items[before].is(ItemState::kWaiting);
+    u32 slot = waits ? order.next(before) : order.first_waiting();
+    Steps steps(core_.items.slots(), "a table's waiting items");
+    for (u32 i = 0; i < kBatchStep && slot != kNone; slot = order.next(slot)) {
+      steps.take();
+      if (core_.items[slot].number <= seen) continue;
+      ++i;
+      seen = core_.items[slot].number;
+      last = core_.items[slot].key(slot);
+      list_group(slot, &found);
+    }
+    more = slot != kNone;
+  }
+  return found;
+}
+
 std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadline) {
   std::vector<ItemPlace> found;
   found.reserve(keys.size());

@@ -17,6 +17,14 @@ struct ItemPlace {  // where an item begins
   u32 flags;
 };
 
+struct
+    IncompleteGroups {  // by group, in the order in which they began; `keys`: of all answers, one group after the other
+  std::vector<u64> values;
+  std::vector<u32> answers;
+  std::vector<u8> late;  // 1: it began when a group of this value had ended
+  std::vector<u64> keys;
+};
+
 class Reads {
  public:
   Reads(TableCore& core, Draws& draws) : core_(core), draws_(draws) {}
@@ -38,6 +46,8 @@ class Reads {
 
   // Keys of the items that wait for late columns, in the order of their insertion.
   std::vector<u64> waiting(Deadline deadline);
+  // Groups that can't be drawn yet, kBatchStep in each hold of the lock. Empty in a table without groups.
+  IncompleteGroups incomplete(Deadline deadline);
   std::vector<ItemPlace> places(std::span<const u64> keys, Deadline deadline);
   // With Once: by key, the epochs that are over for the item (UseCounts::drawn_epochs); 0: it is gone.
   std::vector<u64> epochs(std::span<const u64> keys, Deadline deadline);
@@ -54,6 +64,7 @@ class Reads {
   u32 after_last(const std::vector<u64>& seen, u64 last);
   void read(u32 slot, DrawSet* set);
   u32 shown(u64 key) const;
+  void list_group(u32 leader, IncompleteGroups* to) const;
   void hold(const Drawn& row, DrawSet* set);
   void found(u32 slot, Drawn* to) const;
 

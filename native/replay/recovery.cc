@@ -33,9 +33,9 @@ void TableRecovery::recover(Deadline deadline) {
 
 std::vector<u32> TableRecovery::linked_blocks() const {
   std::vector<u32> linked(header_.segment_block, header_.segment_block + kTableSegments);
-  for (const u32 block :
-       {header_.config_block.load(), header_.schema_block.load(), header_.links_block, header_.dense_block,
-        header_.sampler_block, header_.remover_block, header_.minimum_block, header_.groups_block, header_.gone_block})
+  for (const u32 block : {header_.config_block.load(), header_.schema_block.load(), header_.links_block,
+                          header_.dense_block, header_.sampler_block, header_.remover_block, header_.minimum_block,
+                          header_.groups_block, header_.gone_block, header_.ended_block})
     linked.push_back(block);
   return linked;
 }
@@ -60,7 +60,10 @@ void TableRecovery::fill() {
   Items& items = core_.items;
   items.order().clear();
   core_.selection.clear();
-  if (core_.groups.on()) core_.groups.clear();
+  if (core_.groups.on()) {
+    core_.groups.clear();
+    core_.ended.fill_index();
+  }
   header_.size = header_.held = header_.waiting = header_.gathered = header_.free_slots = 0;
   header_.first_live = header_.last_live = 0;
   std::vector<std::pair<u64, u32>> by_age, members;

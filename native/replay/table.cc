@@ -11,7 +11,7 @@
 namespace di {
 namespace {
 
-constexpr u32 kWordsOfAnswer = 16;  // of the undo record: an answer that completes its group
+constexpr u32 kWordsOfAnswer = 16 + kWordsOfEnded;  // of the undo record: an answer that completes its group
 
 // As commit_if_short(), with the mark of `done` items.
 void commit_if_short(TableCore& core, u32 words, const MarkUpdate* mark, u64 done) {
@@ -146,7 +146,16 @@ void Table::insert_answer(u32 slot, const NewItem& fresh) {
   DI_FAULT("table.insert_answer");
   if (!core.groups.has_all(leader)) return;
   ++header_.gathered;
+  core.ended.add(fresh.group);
   end_wait_of_group(core, leader);
+}
+
+// An answer to a group that has ended: refused where a value names one group only, else it begins a further one.
+bool Table::is_refused(const NewItem& fresh) {
+  if (core.groups.find(fresh.group) != kNone || !core.ended.has(fresh.group)) return false;
+  ++header_.late_answers;
+  // mutant: late-answers-begin-groups
+  return header_.unique_groups != 0;
 }
 
 void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const MarkUpdate* mark) {
@@ -154,10 +163,14 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   u64 done = 0;
   for (const NewItem& fresh : items) {  // no allocation: the rows are published already
     if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer + kWordsOfMark, mark, done);
+    ++done;
+    if (core.groups.on() && is_refused(fresh)) {
+      if (keys != nullptr) keys->push_back(kNoItem);
+      continue;
+    }
     evict_for_place(fresh);
     const u32 slot = insert_one(fresh);
     if (keys != nullptr) keys->push_back(core.items[slot].key(slot));
-    ++done;
     DI_FAULT("table.insert_item");
   }
   if (mark != nullptr) mark->set(core.undo, done);

@@ -19,6 +19,8 @@
 
 namespace di {
 
+constexpr u64 kNoItem = ~u64{0};
+
 struct NewItem {
   u32 chunk;
   u32 row;
@@ -47,7 +49,8 @@ class Table : public std::enable_shared_from_this<Table> {
 
   // --- inserting. The writer holds the locks of all its tables, taken in order of index.
   std::string why_no_insert() DI_REQUIRES(core.lock);  // "" if one item may pass now
-  // At most kBatchStep items. `mark`: of the session that makes the call; it says what is in whenever items are committed.
+  // At most kBatchStep items; kNoItem is the key of one that was refused, as its group has ended. `mark`: of the session that
+  // makes the call; it says what is in whenever items are committed.
   void insert(std::span<const NewItem> items, std::vector<u64>* keys, const MarkUpdate* mark = nullptr)
       DI_REQUIRES(core.lock);
   // Evicts for the bytes of a new chunk: up to kBatchStep items that the remover picks, until a chunk can be freed. None
@@ -83,6 +86,7 @@ class Table : public std::enable_shared_from_this<Table> {
   // lack answers. Nothing for an answer of a group that is there.
   void evict_for_place(const NewItem& fresh);
   void evict_group_of_queue();
+  bool is_refused(const NewItem& fresh);
   u32 insert_one(const NewItem& fresh);
   void insert_answer(u32 slot, const NewItem& fresh);
   std::string why_no_group() DI_REQUIRES(core.lock);

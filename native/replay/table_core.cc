@@ -26,6 +26,7 @@ TableCore::TableCore(std::shared_ptr<Arena> store, u32 number)
       uses(header, undo),
       items(header, name),
       groups(header, items),
+      ended(header, undo),
       chunks(*arena, index),
       gone(*arena, header),
       writers(*this),
@@ -81,6 +82,7 @@ void TableCore::forget_parent() {
   fork_generation_ = arena->fork_generation();
   forget_blocks();
   new (&groups) Groups(header, items);
+  new (&ended) EndedGroups(header, undo);
   new (&items) Items(header, name);  // without destroying the old ones: they may be half changed
   new (&selection) Selection{};
   new (&chunks) UsedChunks(*arena, index);
@@ -115,15 +117,22 @@ void TableCore::refresh() {
   if (header.slots == 0 || header.slots > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
   const Heap& heap = arena->heap();
   const TableBlocks sizes = table_blocks(header.slots, header);
-  const std::pair<u32, u64> named[] = {{header.links_block, sizes.links},     {header.dense_block, sizes.dense},
-                                       {header.sampler_block, sizes.sampler}, {header.remover_block, sizes.remover},
-                                       {header.minimum_block, sizes.minimum}, {header.groups_block, sizes.groups}};
+  const std::pair<u32, u64> named[] = {{header.links_block, sizes.links},
+                                       {header.dense_block, sizes.dense},
+                                       {header.sampler_block, sizes.sampler},
+                                       {header.remover_block, sizes.remover},
+                                       {header.minimum_block, sizes.minimum},
+                                       {header.groups_block, sizes.groups},
+                                       {header.ended_block, groups.on() ? EndedGroups::bytes() : 0}};
   for (const auto& [block, bytes] : named)
     if ((block == 0) != (bytes == 0) || (block != 0 && heap.descriptor(block - 1).bytes < bytes))
       throw Error(Code::kCorruptData, "a part of table '" + name + "' is damaged");
   forget_blocks();
   items.open(heap);
-  if (groups.on()) groups.open(heap.block(header.groups_block - 1));
+  if (groups.on()) {
+    groups.open(heap.block(header.groups_block - 1));
+    ended.open(heap.block(header.ended_block - 1));
+  }
   selection.open(heap, header, items, random, uses, undo);
   links_block_ = header.links_block;
 }
@@ -167,7 +176,10 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
     items.order().push_back(slot);  // free_slot() takes it out
     --header.waiting;
     if (groups.on()) {
-      if (groups.has_all(slot)) --header.gathered;
+      if (groups.has_all(slot))
+        --header.gathered;
+      else
+        ended.add(groups.value(slot));
       groups.leave(slot);
       ++header.groups_dropped;
     }

@@ -12,6 +12,7 @@
 
 #include "arena/undo.h"
 #include "attach/arena.h"
+#include "replay/ended_groups.h"
 #include "replay/gone_keys.h"
 #include "replay/groups.h"
 #include "replay/items.h"
@@ -119,6 +120,7 @@ class TableCore {
   UseCounts uses;
   Items items;
   Groups groups;
+  EndedGroups ended;
   Selection selection;
   UsedChunks chunks;
   GoneKeys gone;

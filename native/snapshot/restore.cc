@@ -190,6 +190,7 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.episodes_cut = counts.episodes_cut;
   header.steps_left_out.store(counts.steps_left_out, std::memory_order_relaxed);
   header.groups_dropped = counts.groups_dropped;
+  header.late_answers = counts.late_answers;
   header.max_priority = counts.max_priority;
   header.alpha = image.alpha;
   header.beta = image.beta;
@@ -216,12 +217,17 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
     };
     if (!are_slots(image.dense) || !are_slots(image.removed_from) || !are_slots(image.free))
       damaged("the order of items");
+    if (!core.groups.on() && !image.ended.empty()) damaged("groups of a table without groups");
     for (const Item& item : image.items)
       if (!item.is(ItemState::kFree) && !std::binary_search(chunks_.begin(), chunks_.end(), item.chunk()))
         damaged("an item's rows are not in it");
     core.change();
     for (u32 slot = 0; slot < slots; ++slot) core.items[slot] = image.items[slot];
     set_counts(header, image);
+    for (const u64 value : image.ended) {
+      core.ended.add(value);
+      core.undo.commit();
+    }
     recover(core, deadline);
     core.change();
     restore_orders(core, image);

@@ -160,13 +160,25 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
   image->beta = header.beta;
   image->max_staleness = header.max_staleness;
   image->limiter = header.limiter;
-  image->counts = {header.next_number,   header.rng_counter,      header.epoch,
-                   header.latest_epoch,  header.finished,         header.total_inserts,
-                   header.total_samples, header.total_removed,    header.total_updates,
-                   header.stale_updates, header.evicted_for_room, header.stale_dropped,
-                   header.episodes_cut,  header.groups_dropped,   header.steps_left_out.load(std::memory_order_relaxed),
+  image->counts = {header.next_number,
+                   header.rng_counter,
+                   header.epoch,
+                   header.latest_epoch,
+                   header.finished,
+                   header.total_inserts,
+                   header.total_samples,
+                   header.total_removed,
+                   header.total_updates,
+                   header.stale_updates,
+                   header.evicted_for_room,
+                   header.stale_dropped,
+                   header.episodes_cut,
+                   header.groups_dropped,
+                   header.late_answers,
+                   header.steps_left_out.load(std::memory_order_relaxed),
                    header.max_priority};
   image->draws.clear();
+  image->ended = core.ended.values();
 }
 
 void Snapshot::copy_draws() {

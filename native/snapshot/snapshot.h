@@ -18,7 +18,7 @@ namespace di {
 struct TableCounts {
   u64 next_number, rng_counter, epoch, latest_epoch, finished;
   u64 total_inserts, total_samples, total_removed, total_updates, stale_updates;
-  u64 evicted_for_room, stale_dropped, episodes_cut, groups_dropped, steps_left_out;
+  u64 evicted_for_room, stale_dropped, episodes_cut, groups_dropped, late_answers, steps_left_out;
   double max_priority;
 };
 
@@ -35,6 +35,7 @@ struct TableImage {
   u64 dense_left = 0, removed_left = 0;
   std::vector<u32> free;   // free slots, in the order in which they are used again
   std::vector<u64> draws;  // keys of draws that were not delivered, one for each
+  std::vector<u64> ended;  // values of ended groups, the oldest first
 };
 
 struct ChunkImage {

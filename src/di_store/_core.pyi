@@ -462,6 +462,14 @@ class Table:
         numpy.typing.NDArray[numpy.uint32],
         numpy.typing.NDArray[numpy.uint32],
     ]: ...
+    def incomplete(
+        self, timeout: float, /
+    ) -> tuple[
+        numpy.typing.NDArray[numpy.uint64],
+        numpy.typing.NDArray[numpy.uint32],
+        numpy.typing.NDArray[numpy.uint8],
+        numpy.typing.NDArray[numpy.uint64],
+    ]: ...
     def waiting(self, timeout: float, /) -> numpy.typing.NDArray[numpy.uint64]: ...
     def remove(self, keys: numpy.typing.NDArray[Any], timeout: float, /) -> int: ...
     def update(

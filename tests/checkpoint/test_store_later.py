@@ -216,6 +216,31 @@ def test_a_smaller_capacity(remover: Any, options: Callable[[], Options], tmp_pa
 GROUPS = {"by": Spec((), "int64"), "x": Spec((), "int64"), "score": Spec((), "float32", late=True)}
 
 
+@pytest.mark.parametrize("smaller", [None, 3])
+def test_groups_that_ended_are_known(options: Callable[[], Options], tmp_path: Path, smaller: int | None) -> None:
+    """Also from the second checkpoint of a folder, which holds changes, and with a smaller capacity."""
+    schema = {"group": di_store.Spec((), "i8"), "x": di_store.Spec((), "i8")}
+    view, chosen = di_store.Group(2, unique=True), {} if smaller is None else {"tables": {"t": {"capacity": smaller}}}
+
+    def rows(*groups: int) -> dict[str, Any]:
+        return {"group": np.array(groups), "x": np.arange(len(groups))}
+
+    with di_store.open(**options()) as store:
+        table = store.create_table("t", capacity=4, view=view, schema=schema, max_times_sampled=1)
+        table.extend(rows(1, 1))
+        store.checkpoint(tmp_path / "all")
+        table.extend(rows(2, 2))
+        assert len(table.sample(2)) == 2
+        table.extend(rows(3, 1))
+        store.checkpoint(tmp_path / "all")
+    with di_store.restore(tmp_path / "all", **options(), **chosen) as restored:
+        again = restored.table("t")
+        again.extend(rows(1, 2, 3, 4))
+        assert (again.stats()["late_answers"], len(again)) == (3, 1)
+        assert [each.value for each in again.incomplete()] == [4]
+        assert restored.check() == []
+
+
 def test_groups_are_items_of_several_rows(options: Callable[[], Options], tmp_path: Path) -> None:
     """A full table comes back whole, and with a smaller capacity groups go with all their rows."""
     with di_store.open(**options(), seed=1) as store:

@@ -12,7 +12,7 @@ import pytest
 
 QUICK = {
     "writing": "autoreset ends final_observations first_items large_rows ragged refused_whole room writer",
-    "items": "at_once groups late_columns order replace reset slices views view_streams",
+    "items": "at_once groups late_answers late_columns order replace reset slices views view_streams",
     "drawing": "evicted extreme_priorities finish limiters loader mixture once reading samplers",
     "arguments": "arguments_first bad_input deep_values odd_arguments odd_keys odd_values schema",
     "stores": "objects stats store table torn weights",

@@ -289,6 +289,26 @@ def test_a_table_on_another_node(nodes: list[Node], stores: list[ClusterStore]) 
         stores[0].create_table("u", colour=1, **TABLE)
 
 
+def test_late_answers_to_a_group_on_another_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+    schema = {"prompt": di_store.Spec((), "i8"), "x": di_store.Spec((), "f4")}
+    view = di_store.Group(2, by="prompt", unique=True)
+    stores[0].create_table("t", capacity=10, node=nodes[2].name, view=view, schema=schema)
+    with stores[0].writer(["t"], lanes=2) as near, stores[2].writer(["t"], lanes=2) as own:
+        for prompts in ([1, 1], [1, 2], [3, 3]):
+            items = near.append({"prompt": np.array(prompts), "x": np.zeros(2, np.float32)})["t"]
+            assert len(items.keys) == (1 if prompts == [1, 2] else 2)
+        own.append({"prompt": np.array([3, 4]), "x": np.zeros(2, np.float32)})
+    for store in stores:
+        table = store.table("t")
+        assert (len(table), table.stats()["late_answers"]) == (2, 2)
+        found = [(each.value, each.answers, each.missing, each.late) for each in table.incomplete()]
+        assert found == [(2, 1, 1, False), (4, 1, 1, False)]
+        assert [len(each.keys) for each in table.incomplete()] == [1, 1]
+    parts = stores[0].create_table("parts", shards="learners", **TABLE)
+    with pytest.raises(ValueError, match="view=Group"):
+        parts.incomplete()
+
+
 def test_a_name_is_given_once(stores: list[ClusterStore]) -> None:
     """20 times two nodes make one table: one of them does, and it lies there."""
     for turn in range(20):

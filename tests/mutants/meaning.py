@@ -167,6 +167,13 @@ DRAWS = [
         ("tests/test_groups.py::test_versions_priorities_and_uses_are_of_the_group",),
     ),
     Mutant(
+        "late-answers-begin-groups",
+        "model",
+        "return header_.unique_groups != 0;",
+        "return false;",
+        ("tests/test_late_answers.py::test_a_late_answer_is_refused",),
+    ),
+    Mutant(
         "groups-wait-for-their-last-answer-only",
         "model",
         "return false;",

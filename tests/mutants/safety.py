@@ -25,6 +25,13 @@ DEATHS = [
         ("tests/test_groups.py", "tests/test_groups_killed.py"),
     ),
     Mutant(
+        "the-killed-end-groups-of-others",
+        "kills",
+        "  undo_.set(ring_->value[place], value);\n  undo_.set(header_.ended_count, count + 1);\n",
+        "  ring_->value[place] = value;\n  header_.ended_count = count + 1;\n",
+        ("tests/test_groups_killed.py::test_a_kill_ends_no_group_that_was_rolled_back",),
+    ),
+    Mutant(
         "late-values-of-the-dead-wake-nobody",
         "kills",
         "  end_waits();\n",

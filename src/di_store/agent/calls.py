@@ -18,8 +18,10 @@ from di_store.policy.limiters import limiter_from_plain
 from di_store.policy.options import checked_again
 from di_store.policy.samplers import sampler_to_plain
 from di_store.policy.settings import again
+from di_store.replay.incomplete import found_incomplete
 from di_store.replay.serving import handle_of
 from di_store.replay.table import Table
+from di_store.runtime.waits import lock_seconds
 from di_store.snapshot.durable import made
 from di_store.wire.values import Call
 
@@ -131,6 +133,7 @@ TABLE_CALLS: dict[str, Callable[..., Any]] = {
     "keys": lambda peer, table, **given: table.keys(**given),
     "at": lambda peer, table, **given: table.at(**given),
     "positions": lambda peer, table, **given: table.positions(**given),
+    "incomplete": lambda peer, table, timeout: list(found_incomplete(handle_of(table), lock_seconds(timeout))),
     "update": lambda peer, table, **given: table.update(**given),
     "update_priorities": lambda peer, table, **given: table.update_priorities(**given),
     "delete": lambda peer, table, **given: table.delete(**given),

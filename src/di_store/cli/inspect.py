@@ -32,6 +32,7 @@ from di_store.observe import StoreReport, TableReport, limiter_text, shape_text
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")
 FEW = 16
+GROUP_HEADS = ("group>", "answers>", "waits for")
 ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 
 
@@ -64,9 +65,11 @@ def inspect(
             print_table(about)
         with time_limit(handle, timeout_seconds, f"reading items of table {table!r}"):
             page = item_page(opened, start, items, values)
+            groups = incomplete_page(opened, items)
     if as_json:
-        print_json({**about, "start": start, "items": page})
+        print_json({**about, "incomplete": groups, "start": start, "items": page})
     else:
+        print_incomplete(groups, about["waiting"])
         print_items(page, start, about["size"])
 
 
@@ -154,6 +157,37 @@ def _not_yet(about: dict[str, Any]) -> str:
 
 def _blocked(reason: str) -> str:
     return f"; the next one waits: {reason}" if reason else ""
+
+
+# -- groups --------------------------------------------------------------------------------------------------------
+
+
+def incomplete_page(table: di_store.Table, count: int) -> list[dict[str, Any]]:
+    """The `count` oldest groups that cannot be drawn yet; of tables with another view none."""
+    if not isinstance(table.view, di_store.Group):
+        return []
+    return [
+        {"value": each.value, "answers": each.answers, "missing": each.missing, "late": each.late, "keys": each.keys}
+        for each in table.incomplete()[:count]
+    ]
+
+
+def print_incomplete(page: list[dict[str, Any]], waiting: int) -> None:
+    """Print them, oldest first."""
+    if not page:
+        return
+    out = console()
+    out.print()
+    out.print(listing(GROUP_HEADS, map(group_row, page)))
+    if len(page) < waiting:
+        out.print(f"{len(page):,} of {waiting:,} groups that are not complete; --items shows more")
+
+
+def group_row(group: dict[str, Any]) -> tuple[str, ...]:
+    """The row of one group; columns as `GROUP_HEADS`."""
+    lacks = [f"{group['missing']} answers" if group["missing"] else "late columns"]
+    lacks += ["began after a group of this value was complete or gone"] if group["late"] else []
+    return str(group["value"]), str(group["answers"]), "; ".join(lacks)
 
 
 # -- items ---------------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ from di_store import _core
 from di_store._core import Tail, ViewKind
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.policy.views import NEXT, Episode, Group, Sequence, Transition, View, frame_stacks
+from di_store.policy.view_columns import frame_stacks
+from di_store.policy.views import NEXT, Episode, Group, Sequence, Transition, View
 
 Plan: TypeAlias = "dict[str, Any]"
 

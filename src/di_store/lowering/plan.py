@@ -27,19 +27,8 @@ from di_store.lowering.native_views import (
     native_view,
     observed_columns,
 )
-from di_store.policy.views import (
-    FUTURE,
-    NEXT,
-    Episode,
-    Group,
-    Opaque,
-    Sequence,
-    Transition,
-    View,
-    check_columns,
-    frame_stacks,
-    last_rows,
-)
+from di_store.policy.view_columns import check_columns, frame_stacks, last_rows
+from di_store.policy.views import FUTURE, NEXT, Episode, Group, Opaque, Sequence, Transition, View
 
 WIDE_BYTES = 512
 """Columns of at least this many bytes per row are stored column by column; smaller ones share the row's record."""

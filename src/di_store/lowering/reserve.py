@@ -29,6 +29,7 @@ _MOST_ITEM_CHUNK = 4 * MIB
 _OUT_OF_ORDER_ROWS, _OUT_OF_ORDER_BYTES = 8, 64 << 10
 _TABLE_BYTES = 16384
 _GROUP_BYTES = 28  # a slot's place in the chain of its group, and in the index of groups
+_ENDED_BYTES = 256 << 10  # values of groups that ended (native/replay/ended_groups.h)
 _AHEAD = 64 << 10  # small blocks take their pages 16 at a time
 _LEAST_TARGET = 256
 _LEAST_SHARED = 16 << 10  # chunks are not cut smaller than this so that those of all lanes fit
@@ -392,7 +393,7 @@ def meta_bytes(settings: Settings, capacity: int | None) -> int:
         each += 24
     if settings.remover != settings.sampler:
         each += 16
-    return slots * each + _TABLE_BYTES
+    return slots * each + _TABLE_BYTES + (_ENDED_BYTES if isinstance(settings.view, Group) else 0)
 
 
 def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: Claims = _NO_CLAIMS) -> None:

@@ -67,6 +67,7 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int
         "initial_priority": -1.0 if isinstance(initial, str) else initial,
         "limiter": limiter_numbers(settings.limiter),
         "group": settings.view.size if isinstance(settings.view, Group) else 0,
+        "unique_groups": isinstance(settings.view, Group) and settings.view.unique,
     }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
-from di_store.base.sizes import seconds_text
+from di_store.base.sizes import format_size, seconds_text
 from di_store.replay.stats import TableStats
 
 WAITS_FOR = {
@@ -30,21 +31,40 @@ STATES = {
 """Texts for process states, by their letter in /proc/PID/stat. All other letters mean "runs"."""
 
 
-def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats]) -> str:
+class Room(NamedTuple):
+    """Bytes of a store as a call that waits for room finds them; `wanted`: by the call, 0: not known."""
+
+    wanted: int = 0
+    free: int = 0
+    reserved: int = 0  # for tables
+
+
+def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], room: Room = Room()) -> str:  # noqa: B008
     """What a thread waits for; if a limiter makes it wait, the limiter's reason with its counts.
 
     Args:
         kind: as `WaiterStats.kind`.
         table: name of the table it waits for, if any.
         tables: statistics of the store's tables by name.
+        room: of the store, for the kind "room".
     """
     reason = ""
     if table is not None and table in tables and kind in ("items", "limiter"):
         limiter = tables[table]["limiter"]
         reason = limiter["sample_reason"] if kind == "items" else limiter["insert_reason"]
-    if kind == "room" and table is not None:
-        reason = "room among the bytes of its table"
+    if kind == "room":
+        reason = _room_text(table, tables, room)
     return reason or WAITS_FOR[kind]
+
+
+def _room_text(table: str | None, tables: Mapping[str, TableStats], room: Room) -> str:
+    where = WAITS_FOR["room"] if table is None else "room among the bytes of its table"
+    if not room.wanted:
+        return where
+    free = f"{format_size(room.free)} free, {format_size(room.reserved)} reserved for tables"
+    if table is not None and table in tables:
+        free = f"{format_size(tables[table]['used_bytes'])} of its {format_size(tables[table]['reserve_bytes'])} used"
+    return f"{where}: {format_size(room.wanted)} wanted, {free}"
 
 
 def limiter_text(table: TableStats) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict, cast
 
 from di_store import _core
-from di_store.observe.explain import wait_text
+from di_store.observe.explain import Room, wait_text
 from di_store.replay.stats import TableStats
 
 AGENT = "agent"
@@ -122,7 +122,9 @@ def store_stats(arena: _core.Arena, tables: dict[str, TableStats]) -> StoreStats
         client["roles"] = [name for bit, name in ROLES if client["role"] & bit]
     if found["disk"] is not None:
         found["disk"] = _disk(found["disk"], sum(table["samples"] for table in tables.values()))
-    found["waiters"] = [_waiter(waiting, tables) for waiting in found["waiters"]]
+    claimed = found["object_pages"] + found["meta"] + found["fixed"] + found["reserved"]
+    room = Room(free=max(0, found["budget"] - claimed), reserved=found["reserved"])
+    found["waiters"] = [_waiter(waiting, tables, room) for waiting in found["waiters"]]
     found["tables"] = tables
     return cast(StoreStats, found)
 
@@ -136,15 +138,16 @@ def _disk(disk: dict[str, Any], drawn: int) -> dict[str, Any]:
     return disk
 
 
-def _waiter(waiting: dict[str, Any], tables: dict[str, TableStats]) -> WaiterStats:
+def _waiter(waiting: dict[str, Any], tables: dict[str, TableStats], room: Room) -> WaiterStats:
     kind, table = waiting["kind"], waiting["table"]
+    room = room._replace(wanted=waiting["wanted_bytes"])
     return {
         "slot": waiting["slot"],
         "pid": waiting["pid"],
         "thread": waiting["thread"],
         "kind": kind,
         "table": table,
-        "reason": wait_text(kind, table, tables),
+        "reason": wait_text(kind, table, tables, room),
         "seconds": waiting["since_seconds"],
         "culprit": waiting["culprit_pid"],
         "culprit_name": waiting["culprit_name"],

@@ -26,6 +26,7 @@ from di_store.remote.waiting import Deadline
 from di_store.remote.writer import RemoteWriter
 from di_store.replay.batch import Batch, host_array, key_array
 from di_store.replay.exporting import Exported
+from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
 from di_store.replay.inserter import INSIDE, LATER
 from di_store.replay.loader import Loader
 from di_store.replay.stats import TableStats
@@ -205,6 +206,10 @@ class RemoteTable(Table):
         number = self._far.link.client.next_number()
         self._timed("follow_gone", timeout, number=number)
         return _GoneKeys(self, number)
+
+    def incomplete(self, *, timeout: float | None = 60) -> list[IncompleteGroup]:
+        view = check_grouped(self._table_name, self.view)
+        return listed_incomplete(view, tuple(self._timed("incomplete", timeout)))
 
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
         return int(self._timed("update", timeout, keys=key_array(keys), values=travelling(values), row=row))

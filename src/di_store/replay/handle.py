@@ -25,7 +25,8 @@ from di_store.lowering.reserve import Claims, Cut, Reserve, TableNeeds, grow, it
 from di_store.lowering.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings, identity_in
-from di_store.policy.views import Group, Opaque, Step, View, check_columns
+from di_store.policy.view_columns import check_columns
+from di_store.policy.views import Group, Opaque, Step, View
 from di_store.replay.batch import Batch, load_values, wrap_ragged
 from di_store.replay.lost import without_lost
 

@@ -15,7 +15,7 @@ from di_store._core import LEDGER_ENTRY_BYTES
 from di_store.base import config
 from di_store.base.errors import CapacityError, EndOfData, RowsLost, Timeout
 from di_store.base.sizes import format_size, machine_bytes
-from di_store.policy.samplers import Once
+from di_store.policy.samplers import Once, Prioritized
 from di_store.policy.views import answers_of
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
@@ -68,6 +68,13 @@ def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
             f"n={n} examples are a batch of {format_size(needed)}, and this machine has {format_size(machine_bytes())}",
             remedy="sample fewer at once, or only some columns=",
         )
+
+
+def beta_of(handle: TableHandle, beta: Any) -> float | None:
+    """The exponent of the importance weights that a draw has: as given, else the sampler's; None: it has none."""
+    if beta is None:
+        return handle.native.beta if isinstance(handle.settings.sampler, Prioritized) else None
+    return config.real("beta", beta, why="it is the exponent of the importance weights")
 
 
 def check_replace(handle: TableHandle, n: int, replace: Any) -> None:

@@ -23,6 +23,7 @@ from di_store.replay.batch import Batch, empty_batch, host_array, key_array
 from di_store.replay.exporting import Exported, export_table
 from di_store.replay.find import find_table
 from di_store.replay.handle import TableHandle
+from di_store.replay.incomplete import IncompleteGroup, incomplete_groups
 from di_store.replay.inserter import Inserter
 from di_store.replay.keys import GoneKeys, keys_at, positions_of
 from di_store.replay.late import update_late
@@ -30,7 +31,7 @@ from di_store.replay.left_out import warn_left_out
 from di_store.replay.loader import Loader
 from di_store.replay.lost import drop_lost, without_lost
 from di_store.replay.resizing import configure_table, resize_table
-from di_store.replay.sampling import check_terms, read_batch, sample_at_once
+from di_store.replay.sampling import beta_of, check_terms, read_batch, sample_at_once
 from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.table_source import TableSource, begin_learning
 from di_store.replay.writer import Writer
@@ -118,7 +119,7 @@ class Table:
         return Writer(self._session, [self._writable()], lanes, autoreset, single=True)
 
     def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
-        """Insert one item without a stream. Returns its key, uint64[1].
+        """Insert one item without a stream. Returns its key, uint64[1]; [0] if `Group(unique=True)` refused it.
 
         Args:
             value: by view. Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``. Transition: a
@@ -206,7 +207,7 @@ class Table:
                 return found
         handle = self._writable()
         terms = check_terms(handle, n, timeout, min_n, linger, replace)
-        return read_batch(handle, found, terms, self._beta(handle, beta), columns, out)
+        return read_batch(handle, found, terms, beta_of(handle, beta), columns, out)
 
     def _first_sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Any:
         """Make the core's reader, and sample with it; None: the table has no columns yet."""
@@ -218,11 +219,6 @@ class Table:
         if self._closed is not None:  # another thread has closed the handle meanwhile
             self._sample = self._refuse
         return sample(n, beta, which, distinct)
-
-    def _beta(self, handle: TableHandle, beta: Any) -> float | None:
-        if beta is None:
-            return handle.native.beta if self._beta_default else None
-        return config.real("beta", beta, why="it is the exponent of the importance weights")
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         """What `sample` would return for these items, in the order of `keys`; items that are gone have `live` False.
@@ -294,6 +290,14 @@ class Table:
             StoreError: the loop missed keys: too many, or a process died while it removed items. The next one goes on.
         """
         return GoneKeys(self._writable().native, lock_seconds(timeout))
+
+    def incomplete(self, *, timeout: float | None = 60) -> list[IncompleteGroup]:
+        """Groups that cannot be drawn yet, in the order in which they began; of a table with the view `Group`.
+
+        Raises:
+            ValueError: it has another view.
+        """
+        return incomplete_groups(self._open(), lock_seconds(timeout))
 
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
         """Write late columns of items' rows. Returns how many of the items were in the table.

@@ -75,6 +75,7 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stale_dropped: U64
     episodes_cut: U64
     groups_dropped: U64
+    late_answers: U64
     steps_left_out: U64
     max_priority: float
 

@@ -15,6 +15,8 @@ from di_store.base.dtypes import Array
 ITEM_WORDS = _core.ITEM_BYTES // 8
 BY_PLACE = ("dense", "removed_from")
 """Arrays of which some entries change: like the items they are stored by place."""
+_OFTEN = ("draws", "ended")
+"""Written whole each time."""
 WHOLE: dict[str, Any] = {
     "items": np.uint64,
     "dense": np.uint32,
@@ -22,6 +24,7 @@ WHOLE: dict[str, Any] = {
     "free_first": np.uint32,
     "free_count": np.uint32,
     "draws": np.uint64,
+    "ended": np.uint64,
 }
 CHANGES: dict[str, Any] = {
     "slots": np.uint32,
@@ -31,13 +34,14 @@ CHANGES: dict[str, Any] = {
     "free_first": np.uint32,
     "free_count": np.uint32,
     "draws": np.uint64,
+    "ended": np.uint64,
 }
 
 
 def whole(image: dict[str, Any]) -> dict[str, Array]:
     """The arrays of a file that holds all of a table's image."""
     first, count = _runs(image["free"])
-    arrays = {name: image[name] for name in ("items", *BY_PLACE, "draws")}
+    arrays = {name: image[name] for name in ("items", *BY_PLACE, *_OFTEN)}
     return arrays | {"free_first": first, "free_count": count}
 
 
@@ -47,7 +51,8 @@ def changes(image: dict[str, Any], before: dict[str, Array]) -> dict[str, Array]
     common = min(len(items), len(old))
     slots = np.flatnonzero((items[:common] != old[:common]).any(axis=1))
     slots = np.concatenate([slots, np.arange(common, len(items))])
-    found = {"slots": slots.astype(np.uint32), "items": items[slots].reshape(-1), "draws": image["draws"]}
+    found = {"slots": slots.astype(np.uint32), "items": items[slots].reshape(-1)}
+    found |= {name: image[name] for name in _OFTEN}
     found["sizes"] = np.array([len(items), *(len(image[name]) for name in BY_PLACE)], np.uint64)
     for name in BY_PLACE:
         now, then = image[name], before[name]
@@ -63,7 +68,8 @@ def applied(before: dict[str, Array], found: dict[str, Array]) -> dict[str, Arra
     sizes = [int(size) for size in found["sizes"]]
     items = _resized(before["items"].reshape(-1, ITEM_WORDS), sizes[0], len(found["slots"]))
     items[found["slots"]] = found["items"].reshape(-1, ITEM_WORDS)
-    image = {"items": items.reshape(-1), "draws": found["draws"], "free": _listed(found, sizes[0])}
+    image = {"items": items.reshape(-1), "free": _listed(found, sizes[0])}
+    image |= {name: found[name] for name in _OFTEN}
     for name, size in zip(BY_PLACE, sizes[1:], strict=True):
         image[name] = _resized(before[name], size, len(found[f"{name}_at"]))
         image[name][found[f"{name}_at"]] = found[f"{name}_to"]
@@ -72,7 +78,7 @@ def applied(before: dict[str, Array], found: dict[str, Array]) -> dict[str, Arra
 
 def image_of(found: dict[str, Array]) -> dict[str, Array]:
     """The image of a file that holds all of it."""
-    return {name: found[name] for name in ("items", *BY_PLACE, "draws")} | {
+    return {name: found[name] for name in ("items", *BY_PLACE, *_OFTEN)} | {
         "free": _listed(found, len(found["items"]) // ITEM_WORDS)
     }
 

@@ -398,6 +398,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "to": _some(None, 9),
     "tolerance": _some(0.5, 2.0),
     "trace": NOTHING,
+    "unique": FLAG,
     "tree": _some({"w": np.ones(5)}, None),
     "ttl": _some(None, None, 0.01),
     "value": _some(3, "text", {"a": np.ones(4), "b": [1, 2]}),

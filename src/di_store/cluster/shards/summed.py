@@ -14,6 +14,7 @@ _SUMS = (
     "waiting",
     "gathered",
     "groups_dropped",
+    "late_answers",
     "held",
     "slots",
     "writers",

@@ -36,6 +36,7 @@ from di_store.remote.table import peek_within, schema_within
 from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
 from di_store.replay.exporting import Exported
+from di_store.replay.incomplete import IncompleteGroup, without_groups
 from di_store.replay.keys import plain, shards_of, with_shard
 from di_store.replay.loader import Loader
 from di_store.replay.sampling import Terms, check_n
@@ -197,6 +198,9 @@ class ShardedTable(Table):
         steps = Deadline.given(timeout).steps(self._parts.shards)
         found = np.concatenate([with_shard(shard.call(step, _keys), shard.number) for shard, step in steps])
         return found[first:] if most is None else found[first : first + most]
+
+    def incomplete(self, *, timeout: float | None = 60) -> list[IncompleteGroup]:
+        raise without_groups(self.name, self.view)  # division.check_parts refuses groups
 
     def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
         raise self._without_order("at()")

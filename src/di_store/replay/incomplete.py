@@ -1,0 +1,80 @@
+"""Groups of a table that cannot be drawn yet."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from di_store.base.dtypes import Array
+from di_store.columns.schema import Schema
+from di_store.policy.views import Group, View
+from di_store.replay.handle import TableHandle
+
+
+class IncompleteGroup(NamedTuple):
+    """A group of a table with the view `Group` that cannot be drawn yet.
+
+    Attributes:
+        value: of the column `by`.
+        missing: answers that it lacks; 0: all are there, and some lack late columns.
+        late: whether its first answer came when a group of this value was complete or gone already.
+        keys: of the answers that are there, uint64[m], in the order in which they came.
+    """
+
+    value: int
+    missing: int
+    late: bool
+    keys: Array
+
+    @property
+    def answers(self) -> int:
+        """How many answers are there."""
+        return len(self.keys)
+
+
+Found = tuple[Array, Array, Array, Array]
+"""By group its value, the number of its answers, and whether it came late; then the keys of all answers."""
+
+
+def without_groups(name: str, view: View) -> ValueError:
+    """Why a table of another view has no such groups."""
+    return ValueError(f"table {name!r} has view={view!r}: incomplete() lists groups, of tables with view=Group(…)")
+
+
+def check_grouped(name: str, view: View) -> Group:
+    """The view of a table of groups; ValueError: another one."""
+    if not isinstance(view, Group):
+        raise without_groups(name, view)
+    return view
+
+
+def found_incomplete(handle: TableHandle, seconds: float) -> Found:
+    """The groups of a local table that cannot be drawn yet, oldest first."""
+    view = check_grouped(handle.name, handle.settings.view)
+    values, answers, late, keys = handle.native.incomplete(seconds)
+    return _as_declared(values, view.by, handle.schema), answers, late, keys
+
+
+def listed_incomplete(view: Group, found: Found) -> list[IncompleteGroup]:
+    """The same for people, one by one."""
+    values, answers, late, keys = found
+    each = np.split(keys, np.cumsum(answers)[:-1])
+    columns = zip(values.tolist(), answers.tolist(), late.tolist(), each, strict=False)
+    return [IncompleteGroup(value, view.size - here, bool(was), own) for value, here, was, own in columns]
+
+
+def incomplete_groups(handle: TableHandle, seconds: float) -> list[IncompleteGroup]:
+    """`Table.incomplete`."""
+    view = check_grouped(handle.name, handle.settings.view)
+    return listed_incomplete(view, found_incomplete(handle, seconds))
+
+
+def _as_declared(values: Array, by: str, schema: Schema | None) -> Array:
+    """The core's values, which are the column's bytes with zeros behind them, in the type of the column."""
+    if schema is None:
+        return values
+    dtype = np.dtype(schema[by].dtype)
+    raw = np.ascontiguousarray(values.reshape(-1, 1)).view(np.uint8)[:, : dtype.itemsize]
+    found: Array = np.ascontiguousarray(raw).view(dtype).reshape(-1)
+    return found
