@@ -39,6 +39,20 @@ RAGGED = {
     "lanes": 4,
 }
 
+LATE = {
+    "capacity": 3_000,
+    "schema": {"tokens": "Spec((None,), 'i4', max=500)", "latent": "Spec((256,), 'f4', late=True)"},
+    "lanes": 2,
+    "samples": 10,
+}
+GROUPS = {
+    "capacity": 300,
+    "view": "Group(8, by='prompt')",
+    "schema": {"prompt": "i8", "tokens": "Spec((None,), 'u1', max=2000)", "reward": "Spec((), 'f4', late=True)"},
+    "lanes": 8,
+    "samples": 10,
+}
+
 
 def options(table: dict[str, Any]) -> dict[str, Any]:
     """The options of `create_table`, made by hand."""
@@ -53,11 +67,22 @@ def options(table: dict[str, Any]) -> dict[str, Any]:
     if table is RAGGED:
         schema = {"units": di_store.Spec((None, 31), "f4", max=50), "nested": {"x": di_store.Spec((3,), "f4")}}
         made = {"schema": schema, "remover": di_store.Uniform(), "limiter": di_store.MinSize(10)}
+    if table is LATE:
+        schema = {"tokens": di_store.Spec((None,), "i4", max=500), "latent": di_store.Spec((256,), "f4", late=True)}
+        made = {"schema": schema}
+    if table is GROUPS:
+        schema = {"prompt": di_store.Spec((), "i8"), "tokens": di_store.Spec((None,), "u1", max=2000)}
+        schema["reward"] = di_store.Spec((), "f4", late=True)
+        made = {"schema": schema, "view": di_store.Group(8, by="prompt")}
     return {"capacity": table["capacity"], "lanes": table["lanes"], **made}
 
 
 @pytest.mark.memory_only
-@pytest.mark.parametrize("tables", [[FRAMES], [SEQUENCES], [RAGGED], [FRAMES, SEQUENCES, RAGGED]], ids=range(4))
+@pytest.mark.parametrize(
+    "tables",
+    [[FRAMES], [SEQUENCES], [RAGGED], [LATE], [GROUPS], [FRAMES, SEQUENCES, RAGGED, LATE, GROUPS]],
+    ids=range(6),
+)
 def test_what_is_planned_suffices_and_little_less_does_not(tables: list[dict[str, Any]], tmp_path: Path) -> None:
     job = {"tables": {str(number): table for number, table in enumerate(tables)}}
     found = forecast(job)
@@ -114,6 +139,62 @@ def test_rates_are_of_real_rows_and_batches() -> None:
     assert table.fill_seconds == 20_000 / 400
 
 
+def fill(table: di_store.Table, kind: dict[str, Any]) -> None:
+    """As many items as it holds, of the longest rows, which do not pack; with their late values."""
+    random = np.random.default_rng(1)
+    rows = 8 if kind is GROUPS else 1
+    for first in range(0, kind["capacity"], 100):
+        if kind is GROUPS:
+            tokens = random.integers(256, size=(800, 2000), dtype=np.uint8)
+            keys = table.extend({"prompt": np.arange(first, first + 100).repeat(8), "tokens": tokens})
+            table.update(keys, {"reward": np.full(800, first, "f4")})
+        else:
+            keys = table.extend({"tokens": random.integers(1 << 31, size=(100, 500), dtype=np.int32)})
+            table.update(keys, {"latent": np.full((100, 256), first, "f4")})
+        assert len(keys) == 100 * rows
+
+
+@pytest.mark.memory_only
+@pytest.mark.parametrize("kind", [LATE, GROUPS], ids=["late", "groups"])
+def test_ragged_and_late_columns_take_what_is_planned(kind: dict[str, Any], tmp_path: Path) -> None:
+    """In memory alone, and with the least memory beside a disk: the late values stay there."""
+    whole = forecast({"tables": {"t": kind}})
+    planned = whole.tables[0]
+    with di_store.open(memory=whole.in_memory) as store:
+        table = store.create_table("t", **options(kind))
+        fill(table, kind)
+        stored, batch = table.stats()["bytes_stored"], table.sample(4)
+        assert stored < planned.rows_bytes
+        assert stored == pytest.approx(kind["capacity"] * planned.item_bytes, rel=0.15)
+        size = sum(
+            leaf.values.nbytes if isinstance(leaf, di_store.Ragged) else leaf.nbytes for leaf in batch.data.values()
+        )
+        assert planned.sampled == pytest.approx(10 * size / 4, rel=0.02)
+        assert planned.read == pytest.approx(10 * planned.item_bytes)
+    job = forecast({"memory": whole.least_memory, "tables": {"t": kind}})
+    assert job.tables == whole.tables
+    with di_store.open(memory=job.memory, disk=tmp_path / "disk", disk_capacity=job.disk_capacity) as store:
+        before = store.stats()
+        table = store.create_table("t", **options(kind))
+        made = store.stats()
+        takes = made["reserved"] - before["reserved"] + made["meta"] - before["meta"]
+        assert takes == pytest.approx(planned.fixed_bytes, rel=0.1)
+        fill(table, kind)
+        assert (len(table), table.stats()["evicted_for_room"]) == (kind["capacity"], 0)
+        name = "latent" if kind is LATE else "reward"
+        late = table.peek(table.keys(), columns=name).data[name]
+        assert (late.reshape(kind["capacity"], -1)[:, 0] == np.arange(kind["capacity"]) // 100 * 100).all()
+
+
+def test_memory_that_lacks_a_quarter_of_what_may_leave_holds_the_rest() -> None:
+    """Of what may leave memory: late columns are there in any case."""
+    tables = {"t": LATE | {"capacity": 100_000}}
+    whole = forecast({"tables": tables})
+    most = forecast({"memory": whole.in_memory - (whole.in_memory - whole.least_memory) // 4, "tables": tables})
+    assert most.disk_capacity > 0
+    assert 0.7 < most.hot < 0.9
+
+
 def test_expected_compression_takes_less_of_the_disk() -> None:
     plain = forecast({"memory": "64MiB", "tables": {"replay": FRAMES}})
     packed = forecast({"memory": "64MiB", "tables": {"replay": FRAMES | {"compress": "Compress(expect=4)"}}})
@@ -146,6 +227,9 @@ def test_the_file_of_the_page(tmp_path: Path) -> None:
         ({"schema": None}, "write its schema"),
         ({"schema": {"obs": "u1[84"}}, "write a dtype and a shape"),
         ({"schema": {"obs": "nothing"}}, "nothing"),
+        ({"schema": {"obs": "u1[None]"}}, "or Spec((None,), 'i4', max=64) as in Python"),
+        ({"schema": {"obs": "Spek((None,), 'u1')"}}, "there is no Spek; known here: Spec"),
+        ({"schema": {"obs": "Spec((None,), 'u1', max=0)"}}, "Spec(max=)=0 is below 1"),
         ({"inserts": -1}, "inserts=-1"),
         ({"capacity": 0}, "capacity=0 is below 1"),
         ({"lanes": "many"}, "lanes='many'"),

@@ -15,7 +15,8 @@ from di_store.base.disk import LEAST_BYTES
 from di_store.base.errors import shown
 from di_store.base.sizes import parse_size
 from di_store.base.tree import did_you_mean
-from di_store.columns.schema import Spec
+from di_store.columns.schema import Schema, Spec
+from di_store.lowering.native_views import finished_schema
 from di_store.lowering.plan import read_plan
 from di_store.lowering.reserve import TableNeeds, table_needs
 from di_store.planning import OWN_BYTES
@@ -40,6 +41,7 @@ _OPTIONS = ("capacity", "max_bytes", "max_times_sampled", "lanes", "columns", "s
 _RATES = ("inserts", "samples", "batch", "prefetch")
 _BATCH, _PREFETCH = 256, 2
 _JOB = ("memory", "disk", "tables")
+_HOW = "write a dtype and a shape, such as u1[84, 84], or Spec((None,), 'i4', max=64) as in Python"
 _TYPE = re.compile(r"\s*([^\[\]\s]+)\s*(?:\[([\d_\s,]*)\])?\s*", re.ASCII)
 
 
@@ -52,7 +54,7 @@ class TableForecast:
         item_bytes: that an item's rows take.
         rows_bytes: set aside for rows, room for their changing included, as they lie in memory.
         on_disk_bytes: the same as they lie on disk, by `Compress(expect=)`.
-        fixed_bytes: that stay in memory whatever lies on disk: item slots, trees, heads, open chunks.
+        fixed_bytes: that stay in memory whatever lies on disk: item slots, trees, open chunks, heads with late columns.
         fill_seconds: until it is full; None: no rate is known.
         inserted: a second, of rows as they are stored; sampled: a second, of batches as learners get them.
         read: a second, from the drive, if none of its rows were in memory.
@@ -82,7 +84,7 @@ class Forecast:
         memory: of the store planned for.
         disk_capacity: that it needs beside; 0: none.
         least_memory: below which no disk helps.
-        hot: share of the rows that memory holds.
+        hot: share that memory holds of what may leave it: of rows without their late columns, which stay.
         staging: ``staging=`` of a process that has a loader of each table.
         written_a_day: bytes, and read: bytes a second, of the drive, at most.
     """
@@ -104,8 +106,8 @@ def forecast(job: Any) -> Forecast:
     Args:
         job: as a file for `di-store plan` holds it: ``tables`` by name, and perhaps ``memory`` and ``disk``, the sizes
             there are. A table has options of `Store.create_table`, its view and so on as calls like ``"MinSize(100)"``,
-            its schema as ``{"obs": "u1[84, 84]"}``; and ``inserts`` and ``samples`` in items a second, ``batch`` and
-            ``prefetch`` of its loader.
+            its schema as ``{"obs": "u1[84, 84]", "text": "Spec((None,), 'u1', max=64)"}``; and ``inserts`` and
+            ``samples`` in items a second, ``batch`` and ``prefetch`` of its loader.
 
     Raises:
         ValueError, TypeError: what is no such description; the text names the table and the option.
@@ -127,8 +129,8 @@ def forecast(job: Any) -> Forecast:
     if memory < in_memory:
         for_rows = max(0, memory - OWN_BYTES - memory // _OWN_SHARE - sum(each.meta_bytes for each in needed))
         disk = max(LEAST_BYTES, _core.least_disk(rows, for_rows))
-    raw = sum(table.rows_bytes for table in tables)
-    hot = 1.0 if disk == 0 else min(1.0, max(0, memory - fixed) / max(1, raw))
+    may_leave = sum(each.reserve.bytes - each.reserve.in_memory for each in needed)
+    hot = 1.0 if disk == 0 else min(1.0, max(0, memory - fixed) / max(1, may_leave))
     return Forecast(
         tables,
         in_memory,
@@ -176,7 +178,7 @@ def _forecast(
 ) -> TableForecast:
     assert settings.schema is not None
     view, stored = settings.view, needs.item_bytes / settings.expect
-    output = sum(read_plan(view, settings.schema, settings.columns).output_bytes)
+    output = _example_bytes(settings, settings.schema)
     return TableForecast(
         name,
         settings.capacity,
@@ -187,9 +189,19 @@ def _forecast(
         settings.capacity / inserts if inserts and settings.capacity else None,
         inserts * stored,
         samples * output,
-        samples * stored / view.rows_added * view.rows_spanned,
+        samples * stored / view.rows_added * view.rows_spanned * views.answers_of(view),
         ahead * output,
     )
+
+
+def _example_bytes(settings: Settings, schema: Schema) -> int:
+    """Of a batch, for each example; of ragged columns as if all rows were as long as they can be."""
+    plan, columns = read_plan(settings.view, schema, settings.columns), finished_schema(settings.view, schema)
+    total = plan.item_bytes
+    for at, (_, rows) in plan.ragged.items():
+        column = columns[columns.names[plan.native["outputs"][at]["column"]]]
+        total += max(1, rows) * (column.row_bytes or 0)
+    return total
 
 
 def _options(given: Mapping[str, Any]) -> TableOptions:
@@ -208,15 +220,17 @@ def _options(given: Mapping[str, Any]) -> TableOptions:
 
 
 def _specs(declared: Any) -> Any:
-    """A schema of the file as nested dict of `Spec`: "f4", "u1[84, 84]", or the arguments of a `Spec`."""
+    """A schema of the file as nested dict of `Spec`: "f4", "u1[84, 84]", a call as "Spec((None,), 'i4', max=64)"."""
+    if isinstance(declared, str) and "(" in declared:
+        return calls.made(declared, {"Spec": Spec})
     if isinstance(declared, str):
         match = _TYPE.fullmatch(declared)
         if match is None:
-            raise ValueError(f"schema: {shown(declared)}: write a dtype and a shape, such as u1[84, 84]")
+            raise ValueError(f"schema: {shown(declared)}: {_HOW}")
         sizes = [int(size) for size in (match[2] or "").replace("_", "").split(",") if size.strip()]
         return Spec(tuple(sizes), match[1])
     if not isinstance(declared, Mapping):
-        raise TypeError(f"schema: {shown(declared)}: write a dtype and a shape, such as u1[84, 84]")
+        raise TypeError(f"schema: {shown(declared)}: {_HOW}")
     if "dtype" in declared and not isinstance(declared["dtype"], Mapping):
         return Spec(**{**declared, "shape": tuple(declared.get("shape", ()))})
     return {str(name): _specs(each) for name, each in declared.items()}

@@ -96,7 +96,8 @@ def _row(table: TableForecast) -> tuple[str, ...]:
 def _notes(found: Forecast) -> Iterator[str]:
     for table in found.tables:
         if found.disk_capacity and 2 * table.fixed_bytes > table.rows_bytes:
-            yield f"table {table.name!r}: most of its bytes stay in memory, a disk gains little for rows so small"
+            what = "late columns, item slots, heads of small rows"
+            yield f"table {table.name!r}: most of its bytes stay in memory ({what}), so that a disk gains little"
 
 
 def _call(found: Forecast) -> str:
