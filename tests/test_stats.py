@@ -101,7 +101,7 @@ def test_roles(store: Any) -> None:
         writer.append({"n": 1})
     table.sample(1)
     (client,) = store.stats()["clients"]
-    assert client["roles"] == ["writer", "learner"]
+    assert [role for role in client["roles"] if role != "agent"] == ["writer", "learner"]  # an agent, of a far store
     assert client["alive"]
 
 

@@ -429,16 +429,14 @@ def test_a_closed_store(stores: list[ClusterStore]) -> None:
 
 
 def test_nodes_of_several_clusters_on_one_machine(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error tells them apart, and what each cluster is; nodes of one cluster are listed as before."""
+    """The error tells them apart, and what each cluster is. Other tests may have nodes on this machine too."""
     monkeypatch.delenv(STORE_ENV, raising=False)
     names = sorted(each.name for each in nodes)
-    with pytest.raises(
-        ValueError, match=re.escape(f"several nodes of a cluster are on this machine: give one of {names}")
-    ):
+    with pytest.raises(ValueError, match=f"on this machine.*{re.escape(str(names))}"):
         cluster.attach()
     place = f"127.0.0.1:{free_ports(1)[0]}"
     with one_node(f"o-{uuid.uuid4().hex[:12]}", "--listen", place, "--peers", place) as other:
-        with pytest.raises(ValueError, match="nodes of 2 clusters are on this machine") as caught:
+        with pytest.raises(ValueError, match=r"nodes of \d+ clusters are on this machine") as caught:
             cluster.attach()
         assert f"{names} of --peers" in str(caught.value)
         assert f"['{other.name}'] of --peers {place}:" in str(caught.value)

@@ -13,7 +13,7 @@ from di_store.cluster.ray_actors import DirectoryActor, Plan
 
 def test_a_dropped_entry_stays_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_actors, "_alive", lambda: {"one"})
-    monkeypatch.setattr(DirectoryActor, "_look_after", lambda self: None)
+    monkeypatch.setattr(ray_actors, "look_again", lambda *_: None)
     directory = DirectoryActor(Plan("cluster", "token", ()))
     one, two = (Node(uuid * 32, "host", f"di-store://h:{port}/s") for uuid, port in (("a", 1), ("b", 2)))
     kept = {"table/t": b"one", "table/u": b"two"}
