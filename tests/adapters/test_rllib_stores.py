@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("ray.rllib", reason="needs the extra rllib")
 
+from given_stores import KINDS, killed_after_a_checkpoint, opened
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 import di_store
@@ -51,7 +53,7 @@ def test_a_table_with_steps_is_refused_and_a_state_is_taken() -> None:
     with di_store.open(memory="64MiB") as store:
         first = EpisodeReplayBuffer(capacity=100, store=store)
         first.add([episode(number, 10) for number in range(5)])
-        with pytest.raises(di_store.TableExists, match="give table= another name"):
+        with pytest.raises(di_store.TableExists, match="load the buffer's pickle"):
             EpisodeReplayBuffer(capacity=100, store=store).add(episode(9, 3))
         second = EpisodeReplayBuffer(capacity=100, store=store, table="second")
         for _ in range(2):
@@ -59,3 +61,77 @@ def test_a_table_with_steps_is_refused_and_a_state_is_taken() -> None:
             assert len(second.table) == 55
             assert [each.id_ for each in second.episodes] == [each.id_ for each in first.episodes]
         assert set(store.stats()["tables"]) == {"steps", "second"}
+
+
+BUFFERS = [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer]
+
+
+def _same(buffer: Any, other: Any) -> None:
+    """Same episodes, and every step is drawn."""
+    assert [each.id_ for each in buffer.episodes] == [each.id_ for each in other.episodes]
+    for one, theirs in zip(buffer.episodes, other.episodes, strict=True):
+        np.testing.assert_array_equal(np.array(list(one.observations)), np.array(list(theirs.observations)))
+    assert buffer.get_num_timesteps() == other.get_num_timesteps()
+    drawn = buffer.sample(num_items=200, n_step=1, to_numpy=False, sample_episodes=True)
+    begun = {int(each.observations[0][0]) // 1_000 for each in drawn}
+    assert begun == {int(each.observations[0][0]) // 1_000 for each in other.episodes}
+
+
+@pytest.mark.parametrize("made", BUFFERS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_store(kind: str, made: Any, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as store:
+        buffer, own = made(capacity=40, store=store, table="mine"), made(capacity=40)
+        for each in (buffer, own):
+            for number in range(9):
+                each.add([episode(number, 7)])
+        _same(buffer, own)
+        assert buffer.table.name == "mine"
+        assert len(buffer.table) == sum(len(each) + 1 for each in own.episodes)
+
+
+@pytest.mark.parametrize("made", BUFFERS)
+def test_killed_and_resumed(made: Any, tmp_path: Path) -> None:
+    def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
+        buffer = made(capacity=40, store=store)
+        for number in range(9):
+            buffer.add([episode(number, 7)])
+        (tmp_path / "name").write_text(store.name)
+        (tmp_path / "buffer").write_bytes(pickle.dumps(buffer))
+        checkpoint()
+        for number in range(9, 10**9):
+            buffer.add([episode(number, 7)])
+
+    path = killed_after_a_checkpoint(fill, tmp_path)
+    own = made(capacity=40)
+    for number in range(9):
+        own.add([episode(number, 7)])
+    with di_store.restore(path, (tmp_path / "name").read_text(), memory="64MiB", disk=tmp_path / "tier") as store:
+        buffer = pickle.loads((tmp_path / "buffer").read_bytes())
+        assert buffer.store.name == store.name
+        _same(buffer, own)
+        for each in (buffer, own):
+            for number in range(9, 13):
+                each.add([episode(number, 7)])
+        _same(buffer, own)
+
+
+@pytest.mark.parametrize("made", BUFFERS)
+def test_a_pickle_that_is_older_than_the_table(made: Any) -> None:
+    """What was removed since is gone, and so is what came since."""
+    with di_store.open(memory="64MiB") as store:
+        buffer = made(capacity=40, store=store)
+        for number in range(9):
+            buffer.add([episode(number, 7)])
+        data = pickle.dumps(buffer)
+        for number in range(9, 11):
+            buffer.add([episode(number, 7)])
+        again = pickle.loads(data)
+        assert [each.id_ for each in again.episodes] == [f"episode-{number}" for number in range(6, 9)]
+        assert len(again.table) == 3 * 8
+        assert again.get_num_timesteps() == 21
+        own = made(capacity=40)
+        for each in (again, own):
+            for number in range(20, 28):
+                each.add([episode(number, 7)])
+        _same(again, own)

@@ -105,7 +105,7 @@ class Archive:
         except di_store.TableExists as error:
             raise di_store.TableExists(
                 f"table {name!r} of the store is there already, and a buffer's own state tells which steps are whose",
-                remedy="load the buffer's state (set_state) into a new table: give table= another name, or drop it",
+                remedy="load the buffer's pickle, which goes on with the table; or give table= another name",
             ) from error
 
     @property
@@ -178,6 +178,20 @@ class Archive:
         if stored.place is not None:
             stored.place.delete(stored.keys)
         return stored
+
+    def match(self) -> list[Stored]:
+        """Find the rows in the tables anew. Removes the oldest episodes up to the last one that lacks rows: these."""
+        stored = [*self.episodes.stored.values()]
+        there = {
+            place: place.match(key for each in stored if each.place is place for key in each.keys)
+            for place in self.places
+        }
+        lacking = [
+            number
+            for number, each in enumerate(stored, 1)
+            if each.place is not None and not there[each.place].issuperset(each.keys)
+        ]
+        return [self.evict() for _ in range(lacking[-1] if lacking else 0)]
 
     def restore(self, episodes: Sequence[SingleAgentEpisode]) -> None:
         """Add whole episodes."""

@@ -350,15 +350,27 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
         self._indices.restore(steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes, and the steps themselves: what is loaded is a buffer with another store."""
+        """All attributes, and the steps themselves, for a store of its own; of a given store, the table's name."""
         names = {name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())}
         state = {name: getattr(self, name) for name in names | set(vars(self)) if hasattr(self, name)}
+        if self._given is not None:
+            return {name: value for name, value in state.items() if name != "_maker"}
         state["_filled"] = list(self.episodes), dict(self.episode_id_to_index), list(self._indices)
         return {name: value for name, value in state.items() if name not in _STATE} | {"_given": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        filled = state.pop("_filled")
+        filled = state.pop("_filled", None)
         for name, value in state.items():
             setattr(self, name, value)
         self._maker = Maker()
-        self._fill(*filled)
+        if filled is not None:
+            self._fill(*filled)
+            return
+        gone = self._archive.match()
+        self._num_timesteps -= sum(map(len, gone))
+        self._num_episodes_evicted += len(gone)
+        self._forget_steps(gone)
+
+    def _forget_steps(self, gone: list[Stored]) -> None:
+        if gone:
+            self._indices.remove([stored.number for stored in gone], sum(map(len, gone)))

@@ -99,9 +99,13 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
                 steps += len(chunks.pop(0).episode)
         finally:
             self._archive.drop(chunks)
-            assign(self._sum_segment, {node: 0.0 if value is None else value for node, value in values.items()})
-            assign(self._min_segment, {node: _INFINITE if value is None else value for node, value in values.items()})
+            self._assign(values)
         self._log_added(new, steps, len(gone), evicted_steps)
+
+    def _assign(self, values: dict[int, Any]) -> None:
+        """Set leaves of the trees; None: no step any more."""
+        assign(self._sum_segment, {node: 0.0 if value is None else value for node, value in values.items()})
+        assign(self._min_segment, {node: _INFINITE if value is None else value for node, value in values.items()})
 
     def _check_nodes(self, count: int) -> None:
         if count <= len(self._free_nodes):
@@ -286,4 +290,11 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
     def __getstate__(self) -> dict[str, Any]:
         """As `EpisodeReplayBuffer`."""
         state = super().__getstate__()
+        if self._given is not None:
+            return state
         return {name: value for name, value in state.items() if name not in ("_number_at", "_step_at")}
+
+    def _forget_steps(self, gone: list[Stored]) -> None:
+        values: dict[int, Any] = {}
+        self._forget(gone, values)
+        self._assign(values)

@@ -107,6 +107,17 @@ class Place:
             self.table.delete(listed)
             self._held -= len(listed)
 
+    def match(self, known: Iterable[int]) -> set[int]:
+        """Find the rows of the table anew, as others may have written since: those of `known` that are there.
+
+        Rows that came after these belong to no episode that is known: they are removed.
+        """
+        wanted, held = set(known), self.table.keys().tolist()
+        there = wanted.intersection(held)
+        self._held = len(held)
+        self.delete([key for key in held if key not in there])
+        return there
+
     def read(self, keys: Any, names: Iterable[Name]) -> dict[Name, list[Array]]:
         """Rows of sequences, by name: the columns of their leaves, ``[n, …]``, new arrays.
 

@@ -80,6 +80,10 @@ class Stored:
         self._rest["_custom_data"] = copy.deepcopy(episode.custom_data)
         self._take_infos(episode.infos.data, 0)
 
+    def __getstate__(self) -> tuple[None, dict[str, Any]]:
+        """Without `like`, which is made anew."""
+        return None, {name: getattr(self, name) for name in self.__slots__ if hasattr(self, name)} | {"like": None}
+
     def __len__(self) -> int:
         return int(self.t - self.t_started)
 
