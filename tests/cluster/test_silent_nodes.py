@@ -21,6 +21,7 @@ from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreError, Ti
 from di_store.cluster import cluster as seen
 from di_store.cluster import groups, static
 from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.node_objects import NodeObjects
 from di_store.cluster.store import ClusterStore
 from di_store.objects.refs import Ref
 from di_store.remote import waiting
@@ -220,6 +221,29 @@ def test_waiting_for_objects_of_silent_nodes(stores: list[ClusterStore], nodes: 
         assert time.monotonic() - began < MOST_SECONDS
     assert stores[0].wait(refs, 3, timeout=60) == (refs, [])
     assert stores[0].delete(refs) == 3
+
+
+def test_silent_nodes_of_one_delete_are_waited_for_together(
+    stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many objects lie on them. Those that answer have deleted theirs."""
+    refs = [stores[at].put(number) for number in range(3) for at in (0, 1, 2)]
+    begin, met, asked = threading.Barrier(2), threading.local(), NodeObjects.has
+
+    def has(of: NodeObjects, node: Any, *given: Any) -> bool:
+        if not hasattr(met, "node"):
+            met.node = node
+            begin.wait(MOST_SECONDS)
+        return asked(of, node, *given)
+
+    monkeypatch.setattr(NodeObjects, "has", has)
+    with stopped(nodes[0].agent, nodes[2].agent):
+        text = failure(lambda: stores[1].delete(refs)).message
+    assert all(place_of(node) in text for node in (nodes[0], nodes[2]))
+    monkeypatch.undo()
+    until(lambda: len(stores[1].nodes()) == len(nodes), "all nodes to be there again")
+    assert [stores[1].contains(ref) for ref in refs] == 3 * [True, False, True]
+    assert stores[1].delete(refs) == 6
 
 
 def test_attach_ends_in_time(nodes: list[Node]) -> None:

@@ -157,6 +157,13 @@ MUTANTS = [
         (f"{LITTLE}::test_a_silent_node_leaves_time_for_the_one_that_is_asked",),
     ),
     Mutant(
+        "silent-nodes-are-waited-for-one-by-one",
+        "remote",
+        "min(len(calls), _THREADS)",
+        "1",
+        ("tests/cluster/test_silent_nodes.py::test_silent_nodes_of_one_delete_are_waited_for_together",),
+    ),
+    Mutant(
         "a-hasty-look-is-shared",
         "shards",
         "rest is None or rest >= 0.9 * LOOK_SECONDS or not self.directory.missing(found)",

@@ -11,7 +11,6 @@ import hashlib
 import threading
 import time
 import traceback
-from collections.abc import Callable
 from concurrent import futures
 from functools import partial
 from typing import Any, TypeVar
@@ -29,8 +28,10 @@ from di_store.base.errors import (
     Timeout,
 )
 from di_store.cluster.cluster import Cluster
+from di_store.cluster.deletion import Deletion
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
+from di_store.cluster.node_objects import COPIES_MARK, NodeObjects, mark_of
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
 from di_store.remote.bulk import ENGINE_BYTES, what
@@ -45,8 +46,6 @@ from di_store.session import Session
 
 T = TypeVar("T")
 
-COPIES_MARK = b"copies"
-"""In the ids of what a home knows of the copies of an object: it is no object of users."""
 PATIENCE_SECONDS = 5.0
 """How long a reader waits for another one's copy at most, beside the time that its bytes may take."""
 AGENT_SECONDS = 1.0
@@ -66,6 +65,7 @@ class ClusterObjects:
         self._cluster = cluster
         self._session = session
         self._here = Objects(session)
+        self._nodes = NodeObjects(cluster)
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -127,7 +127,7 @@ class ClusterObjects:
         if not nodes:
             return None
         pool = futures.ThreadPoolExecutor(min(len(nodes), 16))
-        asked = {pool.submit(self._has, node, raw, 0): node for node in nodes}
+        asked = {pool.submit(self._nodes.has, node, raw, 0): node for node in nodes}
         try:
             for answer in futures.as_completed(asked, seconds):
                 with contextlib.suppress(StoreError):
@@ -216,11 +216,11 @@ class ClusterObjects:
         if self._session.arena.contains(raw, waits.CALL_SECONDS):
             return True
         try:
-            return self._patiently(home, partial(self._has, home, raw))
+            return self._nodes.patiently(home, partial(self._nodes.has, home, raw))
         except (NodeUnavailable, Timeout):
             if self._holder(raw, self._others_than(home)) is not None:
                 return True
-            if self._is_replaced(home):
+            if self._nodes.is_replaced(home):
                 return False
             raise
 
@@ -231,31 +231,11 @@ class ClusterObjects:
         home = self._cluster.home_of(raw)
         if home is None:
             return self._holder(raw, self._cluster.others()) is not None
-        return home.uuid != self._session.uuid and self._has(home, raw, timeout)
-
-    def _patiently(self, node: Node, call: Callable[[float], T]) -> T:
-        """A call that takes no timeout, of a node: it has a minute if the node is there, else a second or two."""
-        try:
-            return call(LOOK_SECONDS)
-        except (NodeUnavailable, Timeout):
-            if node not in self._cluster.nodes(fresh=True):
-                raise
-            return call(waits.CALL_SECONDS)
+        return home.uuid != self._session.uuid and self._nodes.has(home, raw, timeout)
 
     def _others_than(self, home: Node) -> list[Node]:
         """The other nodes of the last look, which has just been, without the one that does not answer."""
         return [each for each in self._cluster.last_seen() if each.uuid != home.uuid]
-
-    def _is_replaced(self, node: Node) -> bool:
-        """Whether another store has its place: what it held is gone, and not only out of reach."""
-        if self._cluster.links.is_replaced(node):
-            return True
-        return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
-
-    def _has(self, node: Node, raw: bytes, timeout: Seconds) -> bool:
-        deadline = Deadline.of(timeout)
-        with self._cluster.links.calling(node, deadline) as session:
-            return bool(session.call("contains", {"id": raw}, timeout=deadline, what="contains"))
 
     def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         """`Store.wait`, if some of the objects may lie elsewhere. What lies on a node that is silent is not there."""
@@ -291,7 +271,7 @@ class ClusterObjects:
                 for ref in those:
                     if asking.late():
                         return
-                    if ref not in found and self._has(node, ref.raw, asking.another()):
+                    if ref not in found and self._nodes.has(node, ref.raw, asking.another()):
                         found.add(ref)
 
         if asked:
@@ -316,74 +296,7 @@ class ClusterObjects:
         Raises:
             NodeUnavailable: nodes that were not reached, after all others have deleted what they had.
         """
-        arena = self._session.writable()
-        homes = [self._cluster.home_of(raw, sure=True) for raw in raws]
-        me = self._session.uuid
-        own = [raw for raw, home in zip(raws, homes, strict=True) if home is not None and home.uuid == me]
-        copied = [raw for raw in own if arena.contains(_mark(raw), waits.CALL_SECONDS)]
-        gone = arena.delete(own, waits.CALL_SECONDS)
-        elsewhere: dict[str, tuple[Node, list[bytes]]] = {}
-        lost: dict[str, str] = {}  # what the errors call nodes that do not answer
-        for raw, home in zip(raws, homes, strict=True):
-            if home is None:  # its id was chosen, or nobody knows its node
-                gone += self._delete_on(self._cluster.others(), [raw], lost)
-                lost.update((each, each) for each in self._cluster.missing())
-            elif home.uuid != me:
-                elsewhere.setdefault(home.uuid, (home, []))[1].append(raw)
-        for node, those in elsewhere.values():
-            try:
-                marked = [raw for raw in those if self._patiently(node, partial(self._has, node, _mark(raw)))]
-                gone += self._delete_at(node, those)
-                arena.delete(those, waits.CALL_SECONDS)
-                copied += marked
-            except (NodeUnavailable, Timeout):  # it alone knew on which nodes copies lie
-                if not self._is_replaced(node):
-                    lost[node.uuid] = node.place
-                gone += self._delete_on(self._others_than(node), those, lost)
-        for raw in copied:
-            self._delete_copies(raw)
-        if lost:
-            which = ", ".join(lost.values())
-            raise NodeUnavailable(
-                f"delete: {which} does not answer, and may still have objects; all other nodes have deleted theirs",
-                remedy="delete them again when it is back; if it is lost, so are they",
-            )
-        return gone
-
-    def _delete_copies(self, raw: bytes, timeout: float | None = None) -> None:
-        """What `put_copies` has put, and at last what says so. `timeout`: as `_delete_at`."""
-        for uuid in self.get(_mark(raw), 0, None):
-            if (node := self._cluster.by_uuid(uuid)) is not None:
-                with contextlib.suppress(NodeUnavailable, Timeout):  # gone with its node, or it stays there
-                    self._delete_at(node, [raw], timeout)
-        home = self._cluster.home_of(raw)
-        if home is not None and home.uuid != self._session.uuid:
-            self._delete_at(home, [_mark(raw)], timeout)
-        else:
-            self._session.writable().delete([_mark(raw)], waits.CALL_SECONDS)
-
-    def _delete_on(self, nodes: list[Node], raws: list[bytes], lost: dict[str, str]) -> int:
-        """Delete objects here and on all of these nodes. Returns how many a node had, at most.
-
-        `lost`: gets the nodes that do not answer.
-        """
-        most = self._session.writable().delete(raws, waits.CALL_SECONDS)
-        for node in nodes:
-            try:
-                most = max(most, self._delete_at(node, raws))
-            except (NodeUnavailable, Timeout):
-                if not self._is_replaced(node):
-                    lost[node.uuid] = node.place
-        return most
-
-    def _delete_at(self, node: Node, raws: list[bytes], timeout: float | None = None) -> int:
-        """`timeout`: seconds that the node has; None: as `_patiently`."""
-
-        def delete(seconds: float) -> int:
-            with self._cluster.links.calling(node, seconds) as session:
-                return int(session.call("delete", {"ids": raws}, timeout=seconds, what="delete", once=True))
-
-        return self._patiently(node, delete) if timeout is None else delete(timeout)
+        return Deletion(self._cluster, self._session, self._nodes).run(raws)
 
     def _enough(self, wanted: int, timeout: float | None) -> list[Node]:
         """The other nodes, after a wait of `_RETURN_SECONDS` if too few of those that were seen answer."""
@@ -421,7 +334,7 @@ class ClusterObjects:
         nodes = others[: copies - 1]
         marked = ref.raw.startswith(self._session.arena.home)  # else `delete` asks all nodes
         if marked:  # first, so that what was put can be found whatever happens
-            self._here.put([node.uuid for node in nodes], _mark(ref.raw).hex(), ttl, deadline.left, "memory")
+            self._here.put([node.uuid for node in nodes], mark_of(ref.raw).hex(), ttl, deadline.left, "memory")
         try:
             for node in nodes:
                 step = deadline.another()
@@ -437,7 +350,7 @@ class ClusterObjects:
 
         def undo() -> None:
             with contextlib.suppress(StoreError):
-                self._delete_copies(raw, _UNDO_SECONDS)
+                Deletion(self._cluster, self._session, self._nodes).copies_of(raw, _UNDO_SECONDS)
 
         undoing = threading.Thread(target=undo, name="di-store undo", daemon=True)
         undoing.start()
@@ -475,11 +388,6 @@ def _clear_frames(error: BaseException) -> None:
     while found is not None:
         traceback.clear_frames(found.__traceback__)
         found = found.__context__
-
-
-def _mark(raw: bytes) -> bytes:
-    """The id of what a home keeps of the copies of an object."""
-    return raw[:6] + COPIES_MARK + hashlib.blake2b(raw, digest_size=8).digest()
 
 
 def ranked(nodes: list[Node], raw: bytes) -> list[Node]:

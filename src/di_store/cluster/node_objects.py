@@ -1,0 +1,62 @@
+"""Calls that concern the objects of one other node, and what a home notes of the copies of an object."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import TypeVar
+
+from di_store.base.errors import NodeUnavailable, Timeout
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.node import Node
+from di_store.remote.link import Seconds
+from di_store.remote.waiting import Deadline
+from di_store.runtime import waits
+
+T = TypeVar("T")
+
+COPIES_MARK = b"copies"
+"""In the ids of what a home knows of the copies of an object: it is no object of users."""
+
+
+class NodeObjects:
+    """Thread-safe: it holds nothing that changes."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def patiently(self, node: Node, call: Callable[[float], T]) -> T:
+        """A call that takes no timeout, of a node: it has a minute if the node is there, else a second or two."""
+        try:
+            return call(LOOK_SECONDS)
+        except (NodeUnavailable, Timeout):
+            if node not in self._cluster.nodes(fresh=True):
+                raise
+            return call(waits.CALL_SECONDS)
+
+    def is_replaced(self, node: Node) -> bool:
+        """Whether another store has its place: what it held is gone, and not only out of reach."""
+        if self._cluster.links.is_replaced(node):
+            return True
+        return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
+
+    def has(self, node: Node, raw: bytes, timeout: Seconds) -> bool:
+        """Whether the node has an object."""
+        deadline = Deadline.of(timeout)
+        with self._cluster.links.calling(node, deadline) as session:
+            return bool(session.call("contains", {"id": raw}, timeout=deadline, what="contains"))
+
+    def delete(self, node: Node, raws: list[bytes], timeout: float | None = None) -> int:
+        """Delete objects there. `timeout`: seconds that the node has; None: as `patiently`."""
+
+        def delete(seconds: float) -> int:
+            with self._cluster.links.calling(node, seconds) as session:
+                return int(session.call("delete", {"ids": raws}, timeout=seconds, what="delete", once=True))
+
+        return self.patiently(node, delete) if timeout is None else delete(timeout)
+
+
+def mark_of(raw: bytes) -> bytes:
+    """The id of what a home keeps of the copies of an object."""
+    return raw[:6] + COPIES_MARK + hashlib.blake2b(raw, digest_size=8).digest()
