@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+import resource
 import signal
 from collections.abc import Callable
 
@@ -129,4 +132,44 @@ def test_a_thread_that_ends_before_it_has_settled_its_slice(store_name: Callable
             assert holder.process.wait(120) == 0
         filler.say()
         assert filler.line() == "done"
+        assert_counted(store)
+
+
+def makes_huge_pages() -> bool:
+    """Whether this kernel makes a huge page of a part of a memory file of which one small page is there."""
+    collapse, slice_bytes, offset = 25, 2 * MIB, 0
+    fd = os.memfd_create("probe")
+    try:
+        os.ftruncate(fd, 4 * slice_bytes)
+        for _ in range(
+            20
+        ):  # where a mapping comes to lie shows only afterwards, and the next one mostly lies there too
+            with mmap.mmap(fd, 2 * slice_bytes, offset=offset) as mapped:
+                address = np.frombuffer(mapped, np.uint8).ctypes.data
+                if (address - offset) % slice_bytes == 0:
+                    begin = -address % slice_bytes
+                    mapped[begin] = 1
+                    mapped.madvise(collapse, begin, slice_bytes)
+                    return True
+            offset = address % slice_bytes
+    except OSError:
+        pass
+    finally:
+        os.close(fd)
+    return False
+
+
+@pytest.mark.memory_only
+def test_memory_that_is_made_ready_costs_no_fault_for_each_page(store_name: Callable[[], str]) -> None:
+    """A free slice is committed as one huge page: whoever fills it then waits for the kernel once."""
+    if not makes_huge_pages():
+        pytest.skip("this kernel makes no huge pages of memory files, or has none left")
+    with di_store.open(store_name(), memory="128MiB") as store:
+        refs, arena = fill_store(store), store._session.arena
+        while arena.chore():
+            pass
+        value, before = np.ones(65_000, np.uint8), resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        refs += [store.put(value) for _ in range(100)]  # of 6 MiB, which have 1,600 pages
+        assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 800
+        assert all((store.get(ref) == 1).all() for ref in refs[-100:])
         assert_counted(store)

@@ -5,11 +5,13 @@
 #include "arena/waits.h"
 #include "maintenance/reaper.h"
 #include "objects/durable.h"
+#include "os/huge_page.h"
 
 namespace di {
 namespace {
 
 constexpr u64 kAheadMost = 24u << 20;  // the most bytes of free memory kept committed
+constexpr u64 kLingerNs = 25'000'000, kLookNs = 1'000'000;
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
@@ -26,6 +28,8 @@ u64 ahead_bytes(const HeapHeader& heap) {
   return std::min({kAheadMost, heap.budget.load() / 16, heap.object_bytes + heap.chunk_bytes});
 }
 
+thread_local u64 t_committed_ns = 0;  // when this thread last committed a slice ahead
+
 // Keeps as much memory committed ahead as the store uses, at most 24 MiB and a sixteenth of the budget.
 bool commit_ahead(Arena& arena) {
   const HeapHeader& heap = arena.heap_header();
@@ -39,10 +43,22 @@ bool commit_ahead(Arena& arena) {
   }
   if (offset == 0) return false;
   DI_FAULT("chores.charged");
-  const bool done = arena.commit(offset, kSliceBytes, nullptr);
+  const bool done =
+      os::commit_huge(arena.fd(), offset, arena.at(offset, kSliceBytes)) || arena.commit(offset, kSliceBytes, nullptr);
   DI_FAULT("chores.committed");
   settle_slice(arena, offset, !done);  // if the machine refused, its pages must not stay charged
+  if (done) t_committed_ns = os::now_ns();
   return done;
+}
+
+// What fills a store takes in a few milliseconds what was committed ahead. So after a commit this thread goes on looking
+// for a while: to come back through the interpreter may take it longer than that.
+bool go_on_committing(Arena& arena) {
+  while (os::now_ns() - t_committed_ns < kLingerNs) {
+    os::sleep_ns(kLookNs);
+    if (commit_ahead(arena)) return true;
+  }
+  return false;
 }
 
 // A slice of memory that nobody uses goes back to the machine, after tables were made smaller or dropped. What is
@@ -108,7 +124,7 @@ bool chore(const std::shared_ptr<Arena>& arena) {
   }
   tidy_if_rolled(*arena);
   if (arena->tier() != nullptr && arena->tier()->chore(Deadline::after(kPatienceSeconds))) return true;
-  return give_back(*arena) || commit_ahead(*arena) || collapse_one(*arena);
+  return give_back(*arena) || commit_ahead(*arena) || go_on_committing(*arena) || collapse_one(*arena);
 }
 
 }  // namespace di

@@ -1,5 +1,5 @@
 // What limits the memory of this process: the levels of its memory cgroup (cgroup.cc), and what they and the machine
-// have left (memory.cc). For these two, os.cc and their test.
+// have left (memory.cc). For these two, os.cc, huge_page.cc and their test.
 #pragma once
 
 #include <string>

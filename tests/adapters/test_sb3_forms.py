@@ -166,3 +166,41 @@ def test_numbers_do_not_wrap() -> None:
         rollout = RolloutBuffer(10, space, spaces.Discrete(2), "cpu")
         with pytest.raises(di_store.SchemaMismatch, match="observation is uint8, and was given the value 300"):
             rollout.add(bad, np.zeros(1), np.zeros(1), np.zeros(1), torch.zeros(1), torch.zeros(1))
+
+
+IMAGE = spaces.Box(0, 255, (3, 70, 70), np.uint8)
+
+
+@pytest.mark.parametrize("space", [IMAGE, spaces.Dict({"image": IMAGE, "box": BOX})], ids=["image", "dict"])
+@pytest.mark.parametrize("form", ["plain", "floats", "strided"])
+def test_large_steps_are_written_from_what_add_was_given(space: Any, form: str) -> None:
+    """They are not gathered first. The caller may change its arrays after `add`, and give them in any form."""
+    size, n_envs = 9, 4
+    rng, kinds = np.random.default_rng(1), (ReplayBuffer, sb3.ReplayBuffer if space is IMAGE else sb3.DictReplayBuffer)
+    mine, theirs = (kind(size * n_envs, space, spaces.Discrete(3), "cpu", n_envs=n_envs) for kind in kinds)
+
+    def given(box: spaces.Box) -> Any:
+        values = rng.integers(0, 255, (n_envs, *box.shape)) if box is IMAGE else rng.random((n_envs, *box.shape))
+        values = values.astype(np.float64 if form == "floats" else box.dtype)
+        return np.repeat(values, 2, axis=0)[::2] if form == "strided" else values
+
+    def observation() -> Any:
+        return given(space) if space is IMAGE else {key: given(each) for key, each in space.spaces.items()}
+
+    obs = observation()
+    for step in range(2 * size + 3):
+        after = observation()
+        done = rng.random(n_envs) < 0.2
+        if step in (4, 7):  # begins anew without an end
+            obs = observation()
+        for buffer in (theirs, mine):
+            buffer.add(obs, after, np.ones((n_envs, 1), int), np.full(n_envs, step), done, [{}] * n_envs)
+        for each in obs.values() if isinstance(obs, dict) else [obs]:
+            each[...] = 0
+        obs = after
+    for name in ("observations", "next_observations"):
+        ours_, theirs_ = getattr(mine, name), getattr(theirs, name)
+        for key in theirs_ if isinstance(theirs_, dict) else [...]:
+            np.testing.assert_array_equal(ours_[key][:], theirs_[key][:])
+    np.testing.assert_array_equal(mine.rewards, theirs.rewards)
+    np.testing.assert_array_equal(mine.dones, theirs.dones)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
 
 import di_store
-from di_store.adapters.casts import assign, zeros
+from di_store.adapters.casts import assign, whole, zeros
 from di_store.adapters.stored_array import Array, StoredArray
 from di_store.adapters.stores import (
     NO_KEY,
@@ -32,6 +32,8 @@ from di_store.adapters.trees import cut, differ
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Times that are gathered before they are written, and the most bytes they may take."""
+_MOST_COPIED = 64 << 10
+"""Bytes of a step beyond which a copy costs more than what is gained by writing several steps at once."""
 _AT_ONCE = 4_096
 """Rows that are read or written in one call while a buffer is pickled or loaded."""
 DRAWN = ("obs", "action", "next_obs")
@@ -152,7 +154,8 @@ class Ring:
         """Arrays that gather steps: ``[rows, n_envs, …]``."""
         specs = [*self._specs.values()] * 2 + [self._action]
         row = sum(self._zeros(spec, 1).nbytes for spec in specs)
-        self._rows = 1 if self.given else max(1, min(_MOST_STAGED, _STAGED_BYTES // row, len(self.keys)))
+        most = 1 if self.given or row > _MOST_COPIED else _STAGED_BYTES // row
+        self._rows = min(_MOST_STAGED, most, len(self.keys))
         self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._actions = self._zeros(self._action, self._rows)
@@ -196,6 +199,9 @@ class Ring:
         Raises:
             di_store.SchemaMismatch: a number that its column cannot hold.
         """
+        if self._rows == 1:
+            self._append_now(time, obs, next_obs, action, reward, ends)
+            return
         row = self.staged
         if self._dict:
             for key, staged in self._obs_rows.items():
@@ -217,14 +223,30 @@ class Ring:
             assign(self._action_rows[row], action, "action")
         self.rewards[time] = reward
         if ends is not None:
-            done, cut_off = np.empty((2, self._n_envs), np.float32)
-            done[:], cut_off[:] = ends  # of a wrong shape: refused here, not when they are written
-            self._ends.append((time, done, cut_off))
+            self._note_end(time, ends)
         self.staged = row = row + 1
         if row == 1:
             self._first = time
         if row == self._rows or time + 1 == len(self.keys):
             self.flush()
+
+    def _append_now(self, time: int, obs: Any, next_obs: Any, action: Any, reward: Any, ends: Any) -> None:
+        """As `append`: the step is in the table when it returns, so no copy of what was given is needed."""
+        step, following = self._one
+        names = self._names if self._dict else None
+        step["obs"], following["obs"] = _whole(self._obs, obs, names), _whole(self._next, next_obs, names)
+        step["action"] = whole(self._action_rows[0], action, "action")
+        self.rewards[time] = reward
+        self._ends.clear()  # of a step whose write failed
+        if ends is not None:
+            self._note_end(time, ends)
+        self.staged, self._first = 1, time
+        self.flush()
+
+    def _note_end(self, time: int, ends: Any) -> None:
+        done, cut_off = np.empty((2, self._n_envs), np.float32)
+        done[:], cut_off[:] = ends  # of a wrong shape: refused here, not when they are written
+        self._ends.append((time, done, cut_off))
 
     def flags(self) -> tuple[Array, Array]:
         """`dones` and `timeouts` of all steps."""
@@ -237,19 +259,20 @@ class Ring:
         if count == 0:
             return
         self._set_flags(count, times)
+        step, following = self._one
         try:
             if count == 1:
-                step, following = self._one
                 step["reward"] = self.rewards[self._first]
-                self._last = self.keys[self._first] = self._written(self._append, step, following)
+                self._last = self.keys[self._first] = self._written(step, following, times=False)
             else:
-                rows = self._columns(slice(count)) | {"reward": self.rewards[times]}
+                step = self._columns(slice(count)) | {"reward": self.rewards[times]}
                 following = {"obs": self._named(self._next, slice(count))}
-                self._note(times, self._written(self._extend, rows, following))
+                self._note(times, self._written(step, following))
         except ValueError:  # observations do not follow those before
             forget_failure(self._writer)
-            rows = self._columns(slice(count)) | {"reward": self.rewards[times]}
-            self.extend(np.arange(times.start, times.stop), rows, self._named(self._next, slice(count)))
+            if count == 1:
+                step, following = cut(step, None), cut(following, None)
+            self.extend(np.arange(times.start, times.stop), step, following["obs"])
         if self._ends:
             self._ended[:count] = self._terminated[:count] = False
             self._ends.clear()
@@ -289,7 +312,7 @@ class Ring:
             part = slice(begin, end)
             if (jumped := self._end_jumped(cut(rows["obs"], begin))) is not None:
                 self.timeouts[times[begin] - 1, jumped] = 1
-            keys = self._written(self._extend, cut(rows, part), {"obs": cut(following, part)})
+            keys = self._written(cut(rows, part), {"obs": cut(following, part)})
             self._note(times[part], keys)
             self.count, begin = max(self.count, int(times[part].max()) + 1), end
 
@@ -321,23 +344,20 @@ class Ring:
         self._ends.clear()
         self._ended[:] = False
 
-    def _append(self, rows: dict[str, Any], following: dict[str, Any]) -> Array:
-        keys: Array = self._writer.append(rows, next=following).keys
-        return keys
+    def _written(self, rows: dict[str, Any], following: dict[str, Any], times: bool = True) -> Array:
+        """The keys of rows, which have an axis of `times` or not.
 
-    def _extend(self, rows: dict[str, Any], following: dict[str, Any]) -> Array:
-        keys: Array = self._writer.extend(rows, next=following).keys
-        return keys
-
-    def _written(self, write: Callable[[Any, Any], Array], rows: dict[str, Any], following: dict[str, Any]) -> Array:
-        """The keys of rows that `write` writes; a thread that takes over from another gets a writer of its own."""
+        A thread that takes over from another gets a writer of its own.
+        """
+        write = "extend" if times else "append"
         try:
-            return write(rows, following)
+            keys: Array = getattr(self._writer, write)(rows, next=following).keys
         except di_store.WriterClosed:
             if os.getpid() != self._pid:
                 raise
             self._writer = self.table.writer(lanes=self._n_envs)
-            return write(rows, following)
+            keys = getattr(self._writer, write)(rows, next=following).keys
+        return keys
 
     def _note(self, times: Any, keys: Array) -> None:
         """Keep keys, which are sorted by lane."""
@@ -430,6 +450,13 @@ class Column(StoredArray):
             data = data[key]
         found: Array = data.reshape(*keys.shape, *self.shape[2:])
         return found[(slice(None),) * keys.ndim + inner] if inner else found
+
+
+def _whole(staged: dict[str, Array], obs: Any, names: dict[str, str] | None) -> Any:
+    """An observation, of a Dict space under the names of its columns: what was given, if it has the types of these."""
+    if names is None:
+        return whole(staged[""][0], obs, "observation")
+    return {names[key]: whole(each[0], obs[key], "observation") for key, each in staged.items()}
 
 
 def pieces(order: Array, n_envs: int) -> Iterator[Array]:

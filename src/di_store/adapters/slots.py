@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 import di_store
+from di_store.adapters.casts import whole
 from di_store.adapters.stored_array import Array, StoredArray
 from di_store.adapters.stores import NO_KEY, Held, check_rows_are_there, forget_failure, held_rows, own_store, table_of
-from di_store.adapters.trees import Tree, any_nan, assign, cut, differ, fitting, leaves, one_lane, put, shaped, zeros_of
+from di_store.adapters.trees import Tree, any_nan, assign, cut, differ, fitting, leaves, one_lane, shaped, zeros_of
 
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Adds that are gathered before they are written, and the most bytes they may take."""
@@ -127,11 +128,11 @@ class Slots:
         if self._follows:
             for name in _FLAGS:
                 self._steps[name] = np.zeros((self._rows, self._lanes), np.float32 if name == "reward" else np.bool_)
-            self._last = zeros_of(self._specs["obs"], (self._lanes,))
-            self._open = np.zeros(self._lanes, np.bool_)  # lanes whose next row must begin with `_last`
+            self._last = np.full(self._lanes, NO_KEY)
+            self._open = np.zeros(self._lanes, np.bool_)  # lanes whose next row must begin where `_last` ends
         self._places = np.zeros((self._rows, self._lanes), np.int64)
         self._written: list[Array | None] = []
-        self._one = cut(self._steps, 0), cut(self._next, 0)
+        self._one = self._views = cut(self._steps, 0), cut(self._next, 0)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -146,6 +147,11 @@ class Slots:
         Raises:
             ValueError: a value is of another shape. di_store.SchemaMismatch: a number that its column cannot hold.
         """
+        if self._rows == 1:
+            if lanes is None:
+                self._take(values)
+                return
+            self._one = self._views
         row = len(self._written)
         where = row if lanes is None else (row, lanes)
         for name, staged in self._steps.items():
@@ -159,6 +165,23 @@ class Slots:
                 assign(self._next, where, values["next_obs"], "obs_next")
             else:
                 self._next[where] = fitting(values["next_obs"], self._next.dtype, "obs_next")
+
+    def _take(self, values: Mapping[str, Any]) -> None:
+        """As `stage` of all lanes, where `commit` writes each row: no copy of large columns is needed."""
+        views, following = self._views
+        steps = dict(views)
+        for name, staged in views.items():
+            if type(staged) is dict:
+                assign(staged, ..., values[name], name)
+            elif name in _FLAGS:
+                staged[...] = values[name]
+            else:
+                steps[name] = whole(staged, values[name], name)
+        if type(following) is dict:
+            assign(following, ..., values["next_obs"], "obs_next")
+        elif following is not None:
+            following = whole(following, values["next_obs"], "obs_next")
+        self._one = steps, following
 
     def commit(self, places: Any, lanes: Any) -> None:
         """The row that was staged lies at these places."""
@@ -231,12 +254,12 @@ class Slots:
             )
         except ValueError:  # an observation does not follow the one before
             forget_failure(self._writer)
-            self._write(self._places[:1], None, cut(self._steps, slice(1)), cut(self._next, slice(1)))
+            self._write(self._places[:1], None, cut(steps, None), cut(following, None))
             return
         self.keys[places] = keys
         self._remove(old)
         if self._follows:
-            self._note_last(steps, following, slice(None))
+            self._note_last(keys, steps, slice(None))
 
     def _write(self, places: Array, lanes: Array | None, steps: dict[str, Any], following: Any) -> None:
         """Write rows ``[T, lanes, …]``, some of which may not follow those before: there an episode ends."""
@@ -252,21 +275,21 @@ class Slots:
             self._write_broken(places, lanes, steps, following)
         self._remove(old)
         if self._follows:
-            self._note_last(cut(steps, -1), cut(following, -1), selected)
+            self._note_last(self.keys[places[-1]], cut(steps, -1), selected)
 
     def _look_for_nan(self, steps: dict[str, Any], following: Any) -> None:
         """Let `has_nan` count these rows, which do not change later."""
         if not self.has_nan:
             self.has_nan = any(any_nan(steps[name]) for name in self._specs) or any_nan(following)
 
-    def _note_last(self, steps: dict[str, Any], following: Any, lanes: Any) -> None:
-        """Keep what the next rows of these lanes must begin with."""
-        put(self._last, lanes, following)
+    def _note_last(self, keys: Array, steps: dict[str, Any], lanes: Any) -> None:
+        """Keep which rows the next rows of these lanes follow."""
+        self._last[lanes] = keys
         self._open[lanes] = ~(steps["terminated"] | steps["truncated"])
 
     def _write_broken(self, places: Array, lanes: Array | None, steps: dict[str, Any], following: Any) -> None:
         numbers = np.arange(self._lanes) if lanes is None else lanes
-        jumped = differ(cut(self._last, numbers), cut(steps["obs"], 0), 1) & self._open[numbers]
+        jumped = self._jumped(numbers, cut(steps["obs"], 0))
         ended = (steps["terminated"] | steps["truncated"])[:-1]
         broken = differ(cut(following, slice(0, -1)), cut(steps["obs"], slice(1, None)), 2) & ~ended
         begin = 0
@@ -279,6 +302,15 @@ class Slots:
             if end < len(places):
                 jumped = broken[end - 1]
             begin = end
+
+    def _jumped(self, lanes: Array, obs: Any) -> Array:
+        """Which of these lanes are in an episode that these observations do not continue."""
+        if not self._open[lanes].any():
+            return np.zeros(len(lanes), np.bool_)
+        last = self.table.peek(self._last[lanes], columns=("next_obs",))
+        gone = np.zeros(len(lanes), np.bool_) if last.live is None else ~last.live
+        jumped: Array = (differ(last.data["next_obs"], obs, 1) | gone) & self._open[lanes]
+        return jumped
 
     def _extend(self, places: Array, lanes: Array | None, steps: dict[str, Any], following: Any) -> None:
         ahead = None if following is None else {"obs": following}

@@ -15,7 +15,7 @@ Tree: TypeAlias = "di_store.Spec | dict[str, Tree]"
 
 
 def cut(rows: Any, part: Any) -> Any:
-    """Some rows of a tree of arrays; None of None."""
+    """Some rows of a tree of arrays, or with None all as one row; None of None."""
     if isinstance(rows, dict):
         return {name: cut(value, part) for name, value in rows.items()}
     return None if rows is None else rows[part]
@@ -86,15 +86,6 @@ def one_lane(value: Any, part: slice, spec: Any) -> Any:
     if isinstance(spec, dict):
         return {key: one_lane(value[key], part, inner) for key, inner in spec.items()}
     return np.ascontiguousarray(cast(value[part], np.dtype(spec.dtype), "entry")[:, None])
-
-
-def put(arrays: Any, where: Any, values: Any) -> None:
-    """Set rows of all arrays of a tree to those of another."""
-    if isinstance(arrays, dict):
-        for name, array in arrays.items():
-            put(array, where, values[name])
-    else:
-        arrays[where] = values
 
 
 def joined(pieces: list[Any]) -> Any:
