@@ -15,19 +15,6 @@
 namespace di::py {
 namespace {
 
-// Walks the ledger without a lock: if a descriptor is reused meanwhile, the figure shown is wrong for a moment.
-u64 pinned_bytes(const Arena& arena, u32 slot) {
-  u64 bytes = 0;
-  for_ledger_blocks(arena.heap(), slot, [&](const LedgerBlock& block, u32) {
-    for (const LedgerEntry& entry : block.entries) {
-      const u64 what = entry.what.load(std::memory_order_acquire);
-      if (ledger_kind(what) == LedgerKind::kPin && (what & kLedgerDropped) == 0)
-        bytes += Blocks::block_bytes(arena.heap().descriptor(ledger_descriptor(what)).bytes);
-    }
-  });
-  return bytes;
-}
-
 nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   const ClientSlot& client = arena.client(slot);
   nb::dict entry = new_dict();
@@ -472,6 +459,7 @@ void bind_arena(nb::module_& module) {
   bind_disk(type);
   bind_waits(type);
   bind_objects(module, type);
+  bind_pins(type);
   bind_directory(type);
   bind_sessions(type);
 }

@@ -127,6 +127,8 @@ u32 reap_soon(const ArenaPointer& arena);  // how many processes were reaped; 0 
 
 SessionId session_id(nb::handle bytes);  // throws unless it is bytes of length 16
 
+u64 pinned_bytes(const Arena& arena, u32 slot);  // of objects that the process of a client slot is reading
+
 void bind_errors(nb::module_& module);
 void bind_enums(nb::module_& module);
 void bind_arena(nb::module_& module);
@@ -144,6 +146,7 @@ void bind_messages(nb::module_& module);
 void bind_snapshot(nb::module_& module);
 void bind_folders(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
+void bind_pins(nb::class_<Arena>& type);                          // what processes are reading
 void bind_sessions(nb::class_<Arena>& type);                      // marks of remote writers' sessions
 #ifdef DI_FAULTS
 void bind_faults(nb::module_& module);

@@ -260,6 +260,11 @@ def is_made_here(store: Store) -> bool:
     return store._session.arena.created
 
 
+def pins(store: Store) -> list[tuple[int, bytes, bool, int, int]]:
+    """What processes are reading: client slot, id, whether it is weights, bytes, and how many pins it has."""
+    return store._session.arena.pins()
+
+
 def check_held(store: Store) -> None:
     """Raise `StoreClosed` if the store was removed."""
     store._session.arena.enter()

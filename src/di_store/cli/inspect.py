@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
@@ -27,10 +28,14 @@ from di_store.cli.common import (
     timeout_option,
 )
 from di_store.cli.stores import client_rows, memory_rows, table_report
-from di_store.observe import StoreReport, TableReport, limiter_text, shape_text
+from di_store.observe import ProcessReport, StoreReport, TableReport, limiter_text, shape_text
+from di_store.opening import pins
 
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")
+COMMAND_HEADS = ("pid>", "command")
+PIN_HEADS = ("pid>", "reads", "bytes>", "times>")
+REMOTE_HEADS = ("agent>", "client's address")
 FEW = 16
 GROUP_HEADS = ("group>", "answers>", "waits for")
 ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
@@ -47,17 +52,20 @@ ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 def inspect(
     store: str, table: str | None, items: int, start: int, values: bool, timeout_seconds: float, as_json: bool
 ) -> None:
-    """Show STORE: memory, tables, processes. With TABLE: its settings, its limiter, and its items, oldest first.
+    """Show STORE: memory, tables, processes with their commands, what they read, and clients on other machines.
+
+    With TABLE: its settings, its limiter, and its items, oldest first.
 
     Items are looked at, not sampled: nothing is counted, nothing changes. --start and --items page through them.
     """
     with attached(store) as handle:
         if table is None:
             found = observe.report(handle.stats())
+            seen = observe.processes(found, pins(handle))
             if as_json:
-                print_json(found)
+                print_json({**found, "clients": seen})
             else:
-                print_store(found)
+                print_store(found, seen)
             return
         opened = open_table(handle, table)
         about = {"store": store, **table_report(opened)}
@@ -90,7 +98,7 @@ def open_table(store: di_store.Store, name: str) -> di_store.Table:
 # -- a store -------------------------------------------------------------------------------------------------------
 
 
-def print_store(found: StoreReport) -> None:
+def print_store(found: StoreReport, seen: Sequence[ProcessReport]) -> None:
     """Print memory, tables and processes of a store."""
     out = console()
     out.print(grid([("store", found["name"]), ("uuid", found["uuid"]), *memory_rows(found)]))
@@ -99,8 +107,24 @@ def print_store(found: StoreReport) -> None:
         parts += [Text(), listing(TABLE_HEADS, map(table_row, found["tables"]))]
     if found["clients"]:
         parts += [Text(), listing(CLIENT_HEADS, client_rows(found))]
+        parts += [Text(), listing(COMMAND_HEADS, [(each["process"], each["command"] or "-") for each in seen])]
+    if reads := [row for each in seen for row in pin_rows(each)]:
+        parts += [Text(), listing(PIN_HEADS, reads)]
+    if remote := [(each["process"], place) for each in seen for place in each["connected"]]:
+        parts += [Text(), listing(REMOTE_HEADS, remote)]
     for part in parts:
         out.print(part)
+
+
+def pin_rows(process: ProcessReport) -> Iterator[tuple[str, ...]]:
+    """One row for each of the `FEW` largest objects that a process reads, and one for the others together."""
+    first, rest = process["pins"][:FEW], process["pins"][FEW:]
+    for pin in first:
+        what = f"{'weights' if pin['weights'] else 'object'} {pin['object']}"
+        yield process["process"], what, format_size(pin["bytes"]), f"{pin['pins']:,}"
+    if rest:
+        size, times = sum(pin["bytes"] for pin in rest), sum(pin["pins"] for pin in rest)
+        yield process["process"], f"{len(rest):,} others", format_size(size), f"{times:,}"
 
 
 def table_row(table: TableReport) -> tuple[str, ...]:

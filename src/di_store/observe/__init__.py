@@ -8,6 +8,9 @@ from di_store.columns.column import shape_text as shape_text
 from di_store.observe.explain import limiter_text as limiter_text
 from di_store.observe.explain import process_state as process_state
 from di_store.observe.explain import wait_text as wait_text
+from di_store.observe.processes import PinReport as PinReport
+from di_store.observe.processes import ProcessReport as ProcessReport
+from di_store.observe.processes import processes as processes
 from di_store.observe.rates import Rates as Rates
 from di_store.observe.report import ClientReport as ClientReport
 from di_store.observe.report import MemoryReport as MemoryReport

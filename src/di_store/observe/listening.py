@@ -1,37 +1,61 @@
-"""Where a process of this machine listens, as the kernel tells it."""
+"""Where a process of this machine listens, and who is connected there, as the kernel tells it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import socket
 import struct
 from collections.abc import Iterator
 
-_LISTENS = "0A"  # state of a socket in /proc/net/tcp
+_CONNECTED, _LISTENS = "01", "0A"  # states of a socket in /proc/net/tcp
 
 
 def listening_places(pid: int) -> list[str]:
     """HOST:PORT of each TCP socket that it listens at; empty: none, or it is gone or another user's."""
+    return sorted({here for state, here, _ in _own_sockets(pid) if state == _LISTENS})
+
+
+def connected_places(pid: int) -> list[str]:
+    """HOST:PORT of the other end of each TCP connection to a port where it listens; empty as `listening_places`."""
+    sockets = list(_own_sockets(pid))
+    ports = {here.rpartition(":")[2] for state, here, _ in sockets if state == _LISTENS}
+    return sorted(there for state, here, there in sockets if state == _CONNECTED and here.rpartition(":")[2] in ports)
+
+
+def command_line(pid: int) -> str:
+    """The command of a process, as a shell would take it, on one line; "": it is gone."""
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
+        words = file.read().rstrip(b"\0").split(b"\0")
+        return " ".join(shlex.quote(_printable(word.decode(errors="replace"))) for word in words)
+    return ""
+
+
+def _printable(word: str) -> str:
+    return word if word.isprintable() else word.encode("unicode_escape").decode()
+
+
+def _own_sockets(pid: int) -> Iterator[tuple[str, str, str]]:
+    """State, own place and the other end's of each TCP socket of a process."""
     with contextlib.suppress(OSError):
         folder = f"/proc/{pid}/fd"
         held = set()
         for each in os.listdir(folder):
             with contextlib.suppress(OSError):  # closed meanwhile
                 held.add(os.readlink(f"{folder}/{each}"))
-        return sorted({place for inode, place in _sockets(pid) if f"socket:[{inode}]" in held})
-    return []
+        yield from (found for inode, *found in _sockets(pid) if f"socket:[{inode}]" in held)  # type: ignore[misc]
 
 
-def _sockets(pid: int) -> Iterator[tuple[str, str]]:
-    """Inode and place of all that listen in the network of a process."""
+def _sockets(pid: int) -> Iterator[tuple[str, str, str, str]]:
+    """Inode, state, own place and the other end's of all in the network of a process."""
     for file in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{file}") as lines:
             next(lines, None)
             for line in lines:
                 words = line.split()
-                if words[3] == _LISTENS:
-                    yield words[9], _place(*words[1].split(":"))
+                if words[3] in (_CONNECTED, _LISTENS):
+                    yield words[9], words[3], _place(*words[1].split(":")), _place(*words[2].split(":"))
 
 
 def _place(host: str, port: str) -> str:
