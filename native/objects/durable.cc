@@ -64,6 +64,19 @@ LoggedObject logged(const Arena& arena, const Draft& draft) {
   return made;
 }
 
+// Nothing is written while write_budget= is used up: who puts waits, as for room.
+void require_budget(Arena& arena) {
+  const WriteBudget budget(arena.tier_header());
+  // mutant: durable-objects-pass-the-write-budget
+  if (budget.wait_ns() != 0) throw Error(Code::kStoreFull, budget.text()).told();
+}
+
+void charge(Arena& arena, const LoggedObject& object) {
+  const u64 bytes = log_record_bytes(object.extra.size(), object.bytes.size());
+  WriteBudget(arena.tier_header()).charge(bytes);
+  arena.tier_header().written_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
 // A full disk: logs in which little is needed are made anew. If that gives room, the call is tried once more.
 template <class Append>
 void append_or_compact(Arena& arena, const Append& append) {
@@ -90,11 +103,13 @@ namespace {
 
 void keep_all(Arena& arena, std::span<const DurableDraft> drafts) {
   Pending pending(log_of(arena));
+  require_budget(arena);
   pending.reserve(drafts.size());
   for (const DurableDraft& each : drafts) {
     LoggedObject object = logged(arena, *each.draft);
     object.id = each.id;
     append_or_compact(arena, [&] { pending.append(object); });
+    charge(arena, object);
   }
   // mutant: put-does-not-wait-for-the-drive
   pending.sync();
@@ -131,7 +146,9 @@ i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 kee
     object.kind = LogKind::kWeights;
     object.extra = extra;
     Pending pending(log_of(arena));
+    require_budget(arena);
     append_or_compact(arena, [&] { pending.append(object); });
+    charge(arena, object);
     pending.sync();
     DI_FAULT("durable.synced");
     const DurableVersion durable{head.version, pending.place(0)};

@@ -85,3 +85,23 @@ def _others_took(folder: Path) -> int:
         }.values()
     )
     return usage.used - own
+
+
+def test_durable_objects_spare_the_drive(tmp_path: Path) -> None:
+    """They wait once the hour's part is used up; weights likewise. Nothing of a refused one is left."""
+    limits: dict[str, Any] = {"memory": "64MiB", "disk_capacity": "512MiB"}
+    value, put = np.random.default_rng(0).bytes(1 << 20), list[di_store.Ref]()
+    with di_store.open(disk=tmp_path / "disk", write_budget="1GB", **limits) as store:
+        with pytest.raises(di_store.StoreFull, match="write_budget=1000000000 bytes a day"):
+            for _ in range(100):
+                put.append(store.put(value, durability="disk", timeout=0))
+        assert 10**9 / 24 <= store.stats()["disk"]["written"] <= 10**9 / 24 + (4 << 20)
+        with pytest.raises(di_store.StoreFull, match="write_budget="):
+            store.publish("policy", value, durability="disk", timeout=0)
+        with pytest.raises(di_store.StoreFull, match="write_budget="):
+            store.put_many([1, 2], durability="disk", timeout=0)
+        store.resize(write_budget="1TB")
+        assert store.publish("policy", value, durability="disk") == 1
+        store.put_many([value], durability="disk")
+        assert len(store.keys(n=1_000)) == len(put) + 1
+        assert store.check() == []

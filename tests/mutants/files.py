@@ -126,6 +126,13 @@ TIER = [
         ("tests/test_disk_forward.py::test_rows_that_leave_in_order_are_hardly_moved",),
     ),
     Mutant(
+        "durable-objects-pass-the-write-budget",
+        "disk-forward",
+        "budget.wait_ns() != 0",
+        "false",
+        ("tests/checkpoint/test_durable_full.py::test_durable_objects_spare_the_drive",),
+    ),
+    Mutant(
         "the-write-budget-is-not-asked",
         "disk-forward",
         "return paid < now ? 0 : paid - now + 1;",
