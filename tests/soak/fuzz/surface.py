@@ -343,6 +343,7 @@ VALUES: dict[str, Callable[[World, random.Random, str], Any]] = {
     "memory": _some(MEMORY, "32MiB", 40 << 20, "fit"),
     "min_n": _some(None, None, 1),
     "min_size": _some(1, 5),
+    "missing": _some(0, 1),
     "mode": _some("rw", "x", "r"),
     "n": _some(1, 2, 5),
     "n_step": _some(1, 3),
