@@ -106,3 +106,15 @@ def test_a_pickle_that_is_older_than_the_table(tmp_path: Path) -> None:
         assert [item.meta for item in again.storage] == [{"env": 0}] * 3 + [{}] * 7
         again.push({"n": torch.tensor(15)})
         assert _numbers(again) == list(range(6, 16))
+
+
+@pytest.mark.parametrize("keep", [0, 100])
+def test_entries_without_elements_and_names_with_a_slash(keep: int) -> None:
+    with di_store.open(memory="64MiB") as store:
+        for number, given in enumerate((None, store)):
+            buffer = Buffer(10, keep=keep, store=given, table=f"data-of-{number}")
+            for step in range(14):
+                buffer.push({"walker/pos": torch.full((2,), step), "none": torch.zeros(0), "goal": torch.zeros(2, 0)})
+            for place, item in enumerate(buffer.storage):
+                assert item.data["walker/pos"].tolist() == [place + 4] * 2
+                assert (item.data["none"].shape, item.data["goal"].shape) == ((0,), (2, 0))

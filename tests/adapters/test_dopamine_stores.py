@@ -160,3 +160,8 @@ def test_a_pickle_that_is_older_than_the_table(elements_are: str) -> None:
         fill(own, 200, 70)
         assert first_numbers(again) == first_numbers(own)
         again.sample(32)
+
+
+def test_an_observation_without_elements_says_so() -> None:
+    with pytest.raises(ValueError, match=r"float32\[0\], not an array of numbers with at least one element"):
+        fill(buffer_of(10), 0, 1, size=0)

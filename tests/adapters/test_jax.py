@@ -167,3 +167,15 @@ def test_bad_input(table: di_store.Table) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(TypeError, match="torch tensors"):
         as_jax(table.sample(3).to(torch.device("cpu")))
+
+
+def test_a_store_that_holds_its_rows_already(store: di_store.Store, table: di_store.Table, tmp_path: Any) -> None:
+    """A restored table gives the same arrays as the one it was saved from."""
+    store.checkpoint(tmp_path / "checkpoint")
+    with di_store.restore(tmp_path / "checkpoint", memory="64MiB") as again:
+        keys = table.keys()
+        expected, found = as_jax(table.peek(keys)), as_jax(again.table(table.name).peek(keys))
+        mine, theirs = jax.tree_util.tree_flatten(found), jax.tree_util.tree_flatten(expected)
+        assert mine[1] == theirs[1]
+        for one, other in zip(mine[0], theirs[0], strict=True):
+            np.testing.assert_array_equal(np.asarray(one), np.asarray(other))

@@ -216,6 +216,37 @@ def test_removed_rows_divide_an_episode(store: di_store.Store) -> None:
     assert again[0].truncations[-1]
 
 
+def test_episodes_are_added_to_a_dataset(store: di_store.Store) -> None:
+    whole = collected("mine/whole-v0", "CartPole-v1", 12)
+    first, second = (
+        whole.filter_episodes(lambda episode: episode.id < 5),
+        whole.filter_episodes(lambda each: each.id >= 5),
+    )
+    view = di_store.Episode(max_length=50, bootstrap=("obs",))
+    made = write(read(store, first, name="first", view=view), "mine/made-v0", env="CartPole-v1")
+    table = read(store, second, name="second", view=view)
+    assert write(table, made) is made
+    same(made, whole)
+    same(minari.load_dataset("mine/made-v0"), whole)
+    for options in ({"env": "CartPole-v1"}, {"observation_space": whole.observation_space}, {"author": "me"}):
+        with pytest.raises(ValueError, match="are for a new dataset"):
+            write(table, made, **options)
+    other = write(read(store, collected("mine/pendulum-v0", "Pendulum-v1", 1), view=view), "mine/other-v0")
+    with pytest.raises(ValueError, match="does not fit the table's column 'obs'"):
+        write(table, other)
+
+
+def test_a_table_that_holds_rows_already(store: di_store.Store, tmp_path: Any) -> None:
+    """A dataset goes on behind what a restored table holds, and both are written."""
+    dataset = collected("mine/one-v0", "CartPole-v1", 9)
+    head, tail = dataset.filter_episodes(lambda each: each.id < 4), dataset.filter_episodes(lambda each: each.id >= 4)
+    view = di_store.Episode(max_length=50, bootstrap=("obs",))
+    read(store, head, name="steps", view=view, capacity=100)
+    store.checkpoint(tmp_path / "checkpoint")
+    with di_store.restore(tmp_path / "checkpoint", memory="64MiB") as again:
+        same(write(read(again.table("steps"), tail), "mine/two-v0", env="CartPole-v1"), dataset)
+
+
 def test_what_cannot_be_done_is_named(store: di_store.Store) -> None:
     with pytest.raises(FileNotFoundError, match="not found locally"):
         read(store, "mine/none-v0")

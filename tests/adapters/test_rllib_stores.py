@@ -135,3 +135,17 @@ def test_a_pickle_that_is_older_than_the_table(made: Any) -> None:
             for number in range(20, 28):
                 each.add([episode(number, 7)])
         _same(again, own)
+
+
+@pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
+def test_entries_without_elements_and_names_with_a_slash(kind: Any) -> None:
+    observations = [{"walker/pos": np.full(2, step), "none": np.zeros(0, np.float32)} for step in range(6)]
+    actions = [np.zeros(0, np.float32)] * 5
+    buffer = kind(capacity=100)
+    made = {"observations": observations, "actions": actions, "rewards": [1.0] * 5, "len_lookback_buffer": 0}
+    buffer.add(SingleAgentEpisode(id_="odd", terminated=True, **made))
+    for found in buffer.sample(num_items=20, n_step=1, to_numpy=False, sample_episodes=True):
+        first, second = found.observations[0], found.observations[1]
+        assert (second["walker/pos"] == first["walker/pos"] + 1).all()
+        assert first["none"].shape == found.actions[0].shape == (0,)
+    assert [each["none"].shape for each in buffer.episodes[0].observations] == [(0,)] * 6

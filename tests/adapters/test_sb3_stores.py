@@ -303,3 +303,23 @@ def test_another_kind_of_store_is_refused() -> None:
     with pytest.raises(TypeError, match="store= is a int"):
         ReplayBuffer(10, BOX, ACTIONS, store=7)  # type: ignore[arg-type]
     assert Sb3HerReplayBuffer in HerReplayBuffer.__mro__
+
+
+EMPTY = spaces.Box(-1, 1, (0,), np.float32)
+
+
+@pytest.mark.parametrize("given", [None, {"memory": "16MiB"}])
+@pytest.mark.parametrize("space", [EMPTY, spaces.Dict({"walker/pos": BOX, "none": EMPTY})], ids=["empty", "dict"])
+@pytest.mark.parametrize("actions", [ACTIONS, EMPTY], ids=["number", "empty"])
+def test_entries_without_elements_and_names_with_a_slash(space: Any, actions: Any, given: Any) -> None:
+    theirs = sb3.DictReplayBuffer if isinstance(space, spaces.Dict) else sb3.ReplayBuffer
+    pair = ReplayBuffer(10, space, actions, "cpu", store=given), theirs(10, space, actions, "cpu")
+    for step in range(14):
+        empty = np.zeros((1, 0), np.float32)
+        obs, after = ({"walker/pos": np.full((1, 3), each, np.float32), "none": empty} for each in (step, step + 1))
+        if not isinstance(space, spaces.Dict):
+            obs = after = empty
+        action = np.array([[step % 9]]) if actions is ACTIONS else empty
+        for buffer in pair:
+            buffer.add(obs, after, action, np.array([step]), np.array([step % 5 == 4]), [{}])
+    _same(*pair)

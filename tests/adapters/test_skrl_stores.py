@@ -168,3 +168,36 @@ def test_numbers_do_not_wrap(copies: bool) -> None:
     memory.create_tensor("observations", size=2, dtype=torch.uint8)
     with pytest.raises(di_store.SchemaMismatch, match="observations is uint8, and was given the value 300"):
         memory.add_samples(observations=torch.tensor([[1, 300]]))
+
+
+@pytest.mark.parametrize("given", [torch.full((10, 1, 2), 300), torch.full((10, 1, 2), float("nan"))])
+def test_numbers_of_ordinary_tensors_do_not_wrap(given: torch.Tensor) -> None:
+    memory = Memory(memory_size=10, device="cpu", store={"memory": "16MiB"})
+    for name in ("observations", "marks"):
+        memory.create_tensor(name, size=2, dtype=torch.uint8)
+    memory.add_samples(observations=torch.ones(1, 2, dtype=torch.uint8))  # the table has this column alone
+    with pytest.raises(di_store.SchemaMismatch, match="marks is uint8, and was given the value"):
+        memory.set_tensor_by_name("marks", given)
+    with pytest.raises(di_store.SchemaMismatch, match="marks is uint8, and was given the value"):
+        memory.add_samples(observations=torch.ones(1, 2, dtype=torch.uint8), marks=given[0])
+    memory.set_tensor_by_name("marks", torch.full((10, 1, 2), 200))
+    assert memory.get_tensor_by_name("marks").unique().tolist() == [200]
+
+
+@pytest.mark.parametrize("given", [None, {"memory": "16MiB"}])
+def test_entries_without_elements_and_names_with_a_slash(given: Any) -> None:
+    memory = Memory(memory_size=10, device="cpu", store=given)
+    for name, size in (("walker/pos", 2), ("none", 0)):
+        memory.create_tensor(name, size=size, dtype=torch.float32)
+    for step in range(14):
+        memory.add_samples(**{"walker/pos": torch.full((1, 2), float(step)), "none": torch.zeros(1, 0)})
+    position, none = memory.sample(["walker/pos", "none"], batch_size=10)[0]
+    assert set(position[:, 1].tolist()) == set(range(4, 14))
+    assert none.shape == (10, 0)
+
+
+def test_a_memory_of_nothing_says_so() -> None:
+    memory = Memory(memory_size=10, device="cpu")
+    memory.create_tensor("none", size=0, dtype=torch.float32)
+    with pytest.raises(ValueError, match="at least one column that is not empty"):
+        memory.add_samples(none=torch.zeros(1, 0))

@@ -87,14 +87,14 @@ def read(
 
 def write(
     table: di_store.Table,
-    name: str,
+    name: Any,
     *,
     env: Any = None,
     observation_space: Any = None,
     action_space: Any = None,
     **options: Any,
 ) -> Any:
-    """Make a Minari dataset of the episodes in a table.
+    """Make a Minari dataset of the episodes in a table, or add them to one.
 
     The table's view is `Episode`, `Step` or `Transition` with ``n_step=1``. The columns ``obs``, ``action``,
     ``reward``, ``terminated``, ``truncated`` are written, others are left out. Rows of an episode that do not follow
@@ -106,7 +106,8 @@ def write(
 
     Args:
         table: nobody should write to it meanwhile: items that are removed before they are read are left out.
-        name: the id of the dataset, as ``"cartpole/mine-v0"``; there must be none of it.
+        name: the id of a new dataset, as ``"cartpole/mine-v0"``; there must be none of it. Or a `MinariDataset`, to
+            which the episodes are added: it keeps its environment and spaces.
         env: of Gymnasium, or its id: Minari keeps it and takes the spaces from it.
         observation_space: None: the environment's; without one, boxes by the columns' types and shapes.
         action_space: as `observation_space`.
@@ -117,25 +118,39 @@ def write(
 
     Raises:
         TypeError: the table has another view, or `env` is a vector environment.
-        ValueError: the table holds no whole step, lacks a column, or a space does not fit its column; or the dataset
-            exists.
+        ValueError: the table holds no whole step, lacks a column, or a space does not fit its column; or a dataset of
+            this id exists; or `env`, spaces or options are given with one.
     """
-    space = _spaces(_nested(table), env, {"obs": observation_space, "action": action_space})
+    dataset = name if isinstance(name, minari.MinariDataset) else None
+    given = {"obs": observation_space, "action": action_space}
+    if dataset is not None:
+        given = _kept_spaces(dataset, [env, *given.values()], options)
+    space = _spaces(_nested(table), env, given)
     episodes = (made for rows in _episodes(table) if (made := _buffer(rows, space)) is not None)
     first = next(episodes, None)
     if first is None:
         raise ValueError(f"table {table.name!r} holds no whole step of an episode: nothing is written")
-    dataset = minari.create_dataset_from_buffers(
-        name,
-        [first],
-        env=env,
-        observation_space=space["obs"],
-        action_space=space["action"],
-        **{"jpeg_encoding": False, **options},
-    )
+    if dataset is None:
+        dataset = minari.create_dataset_from_buffers(
+            name,
+            [first],
+            env=env,
+            observation_space=space["obs"],
+            action_space=space["action"],
+            **{"jpeg_encoding": False, **options},
+        )
+    else:
+        dataset.update_dataset_from_buffer([first])
     for several in _grouped(episodes):
         dataset.update_dataset_from_buffer(several)
     return dataset
+
+
+def _kept_spaces(dataset: Any, given: list[Any], options: dict[str, Any]) -> dict[str, Any]:
+    """The spaces of a dataset to which episodes are added."""
+    if options or any(each is not None for each in given):
+        raise ValueError("env=, spaces and options are for a new dataset: pass its id")
+    return {"obs": dataset.observation_space, "action": dataset.action_space}
 
 
 def _target(target: Any, dataset: Any, name: str | None, infos: Any, options: dict[str, Any]) -> di_store.Table:

@@ -154,7 +154,7 @@ class Ring:
         """Arrays that gather steps: ``[rows, n_envs, …]``."""
         specs = [*self._specs.values()] * 2 + [self._action]
         row = sum(self._zeros(spec, 1).nbytes for spec in specs)
-        most = 1 if self.given or row > _MOST_COPIED else _STAGED_BYTES // row
+        most = 1 if self.given or row > _MOST_COPIED else _STAGED_BYTES // max(row, 1)
         self._rows = min(_MOST_STAGED, most, len(self.keys))
         self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}

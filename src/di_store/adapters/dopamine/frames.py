@@ -110,7 +110,9 @@ class Frames(InTable):
 
     def _begin(self, first: Array) -> None:
         if first.dtype.kind not in "biufc" or 0 in first.shape:
-            raise ValueError(f"an observation is {first.dtype}{list(first.shape)}, not an array of numbers")
+            raise ValueError(
+                f"an observation is {first.dtype}{list(first.shape)}, not an array of numbers with at least one element"
+            )
         self._shape, self._dtype = first.shape, first.dtype
         try:  # each episode has an observation more than elements, so those of two steps need twice as many
             self._rows = self._ring(2 * self._slots)

@@ -145,6 +145,6 @@ def _listed(items: Sequence[Any], name: Name) -> tuple[Array, Leaf]:
 
 
 def _check(column: Any, name: Name) -> None:
-    if not isinstance(column, np.ndarray) or column.dtype.kind not in "biufc" or not all(column.shape[1:]):
+    if not isinstance(column, np.ndarray) or column.dtype.kind not in "biufc":
         kind = f"{column.dtype}{list(column.shape[1:])}" if isinstance(column, np.ndarray) else type(column).__name__
         raise TypeError(f"{_title(name)} are {kind}, and a table has no columns for that: {_ADVICE}")

@@ -186,7 +186,7 @@ class Columns:
     def _write_plain(self, slot: int, count: int, given: dict[str, Any]) -> None:
         for name, value in given.items():
             flat = self._plain[name] if name in self._plain else self._make_plain(name)
-            flat[slot : slot + count].copy_(value)
+            flat[slot : slot + count].copy_(_checked(value, flat.dtype, name))
 
     def set(self, name: str, tensor: Any) -> None:
         """Set all of a tensor, ``[memory_size, num_envs, …]``, which from now on is an ordinary tensor."""
@@ -194,7 +194,7 @@ class Columns:
             self._move_out(self.rows, name)
         flat = self._plain[name] if name in self._plain else self._make_plain(name)
         with torch.no_grad():
-            flat.view(*self._lead, *flat.shape[1:]).copy_(tensor)
+            flat.view(*self._lead, *flat.shape[1:]).copy_(_checked(tensor, flat.dtype, name))
 
     def _move_out(self, old: Rows, name: str) -> None:
         """Make a table without this column; that happens once for each such tensor of an agent."""
@@ -336,6 +336,14 @@ def _select(flat: Any, slots: Any) -> Any:
         return flat.index_select(0, slots)  # of small rows it takes half the time of an index
     except (IndexError, RuntimeError):  # what counts from the end, flags
         return flat[slots]
+
+
+def _checked(value: Any, dtype: Any, name: str) -> Any:
+    """The value for an ordinary tensor. Integers that would wrap are refused; numbers with fractions are rounded."""
+    whole = not (dtype.is_floating_point or dtype.is_complex)
+    if whole and isinstance(value, torch.Tensor) and value.dtype != dtype and value.dtype in _STORED:
+        cast(_array(value), np.dtype(_STORED[dtype]), name)
+    return value
 
 
 def _array(tensor: Any) -> Array:
