@@ -1,6 +1,7 @@
 """Stable-Baselines3's own replay buffer beside ours: speed of add and sample, and whole training runs.
 
-`python -m bench.adapters.sb3 [--runs SEEDS [--job DQN|SAC|PPO] [--write PATH]]`; the training runs take some minutes.
+`python -m bench.adapters.sb3 [--adds PATH | --runs SEEDS [--job DQN|SAC|PPO] [--write PATH]]`; training takes
+some minutes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from stable_baselines3 import DQN, PPO, SAC
 from stable_baselines3.common import buffers as sb3
 from stable_baselines3.common.evaluation import evaluate_policy
 
+from bench.adapters import turns
 from di_store.adapters.sb3 import ReplayBuffer, RolloutBuffer
 
 ROUNDS, CAPACITY, EPISODE = 41, 20_000, 100
@@ -121,6 +123,41 @@ def speeds() -> None:
         compare(f"rollout, n_envs={n_envs}, epoch of 2,048 in 64s", tuple(calls[1] for calls in pair), 1)
 
 
+def first_adds() -> list[dict[str, Any]]:
+    """`add` of images and of small steps, also while a buffer fills for the first time."""
+    print(f"\nadd, microseconds of CPU time, medians of {turns.ROUNDS} rounds: SB3, ours, ours by SB3's")
+    image, frame = ((84, 84, 4), np.uint8), ((84, 84, 1), np.uint8)
+    lines = turns.adds("images 84x84x4, 8 environments", made(*image, 8, 500), 500, 1_000, 50)
+    lines += turns.adds("images 84x84, 8 environments", made(*frame, 8, 2_000), 2_000, 2_000, 50)
+    lines += turns.adds("images 84x84x4, 1 environment", made(*image, 1, 4_000), 4_000, 4_000, 100)
+    lines += turns.adds("4 floats, 8 environments", made((4,), np.float32, 8, 20_000), 20_000, 20_000, 500)
+    # As with SB3's default buffer_size: a run of 100,000 steps never gets behind that.
+    return lines + turns.adds("4 floats, buffer of 1,000,000", made((4,), np.float32, 1, 1_000_000), 100_000, 0, 1_000)
+
+
+def made(shape: tuple[int, ...], dtype: Any, n_envs: int, size: int) -> dict[str, turns.Make]:
+    """Of SB3's buffer and of ours."""
+    high = 255 if dtype is np.uint8 else 1
+    space, rng = spaces.Box(0, high, shape, dtype), np.random.default_rng(0)
+    observations = (rng.random((EPISODE + 1, n_envs, *shape), np.float32) * high).astype(dtype)
+    dones = [np.full(n_envs, step == EPISODE - 1) for step in range(EPISODE)]
+    action, reward = np.zeros((n_envs, 1), np.int64), np.ones(n_envs, np.float32)
+    infos: list[dict[str, Any]] = [{} for _ in range(n_envs)]
+
+    def make(kind: Any) -> Callable[[int], None]:
+        buffer, at = kind(size * n_envs, space, spaces.Discrete(4), device="cpu", n_envs=n_envs), 0
+
+        def add(count: int) -> None:
+            nonlocal at
+            for _ in range(count):
+                buffer.add(observations[at], observations[at + 1], action, reward, dones[at], infos)
+                at = (at + 1) % EPISODE
+
+        return add
+
+    return {"theirs": lambda: make(sb3.ReplayBuffer), "ours": lambda: make(ReplayBuffer)}
+
+
 def trainings(seeds: int, only: str | None) -> list[dict[str, Any]]:
     print("\nreturn after training, mean of 20 episodes; seconds of CPU, and by the clock: SB3, ours")
     found = []
@@ -174,9 +211,15 @@ if __name__ == "__main__":
     parser.add_argument("--runs", type=int, default=0, metavar="SEEDS", help="also train with that many seeds")
     parser.add_argument("--job", choices=[each[0].__name__ for each in JOBS], help="train only with this algorithm")
     parser.add_argument("--write", type=Path, metavar="PATH", help="a JSON file of training runs, kept for other jobs")
+    parser.add_argument("--adds", type=Path, metavar="PATH", help="measure only `add` by CPU time, into a JSON file")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.adds:
+        versions = {"stable_baselines3": stable_baselines3.__version__, "numpy": np.__version__}
+        turns.write(given.adds, f"python -m bench.adapters.sb3 --adds {given.adds}", versions, first_adds())
+        raise SystemExit
     if not given.write:
+        first_adds()
         speeds()
     rows = trainings(given.runs, given.job)
     if given.write:

@@ -1,6 +1,6 @@
 """Tianshou's own replay buffers beside ours: speed of add and sample, and whole training runs.
 
-`python -m bench.adapters.tianshou [--runs SEEDS]`; the training runs take some minutes.
+`python -m bench.adapters.tianshou [--adds PATH | --runs SEEDS]`; the training runs take some minutes.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -24,6 +26,7 @@ from tianshou.trainer import OffPolicyTrainerParams
 from tianshou.utils.net.common import Net
 from tianshou.utils.torch_utils import policy_within_training_step
 
+from bench.adapters import turns
 from di_store.adapters import tianshou as ours
 
 ROUNDS, CAPACITY, EPISODE = 41, 20_000, 100
@@ -47,13 +50,7 @@ def buffers(kind: str, shape: str) -> list[dict[str, Callable[[], Any]]]:
     lanes = KINDS[kind].get("buffer_num", 1)
     size, dtype = SHAPES[shape]
     values = np.random.default_rng(0).integers(0, 255, (EPISODE + 1, lanes, *size)).astype(dtype)
-    steps = []
-    for step in range(EPISODE):
-        ended = np.full(lanes, step == EPISODE - 1)
-        batch = Batch(obs=values[step], act=np.ones(lanes, int), rew=np.ones(lanes), terminated=ended)
-        batch.truncated, batch.obs_next = np.zeros(lanes, bool), values[step + 1]
-        batch.info = Batch(env_id=np.arange(lanes))
-        steps.append(batch)
+    steps = [step_of(values[step], values[step + 1], step == EPISODE - 1) for step in range(EPISODE)]
     found = []
     for module in (theirs, ours):
         buffer, ids = getattr(module, kind)(**KINDS[kind]), np.arange(lanes)
@@ -71,6 +68,15 @@ def buffers(kind: str, shape: str) -> list[dict[str, Callable[[], Any]]]:
     return found
 
 
+def step_of(obs: Any, following: Any, ends: bool) -> Batch:
+    """A step of all environments."""
+    lanes = len(obs)
+    batch = Batch(obs=obs, act=np.ones(lanes, int), rew=np.ones(lanes), terminated=np.full(lanes, ends))
+    batch.truncated, batch.obs_next = np.zeros(lanes, bool), following
+    batch.info = Batch(env_id=np.arange(lanes))
+    return batch
+
+
 def speeds() -> None:
     print(f"microseconds, medians of {ROUNDS} alternating rounds: Tianshou, ours, ratio (above 1: ours is faster)")
     for shape in SHAPES:
@@ -81,6 +87,33 @@ def speeds() -> None:
                 rounds = [[seconds(calls[what], times) * 1e6 for calls in pair] for _ in range(ROUNDS)]
                 own, mine = (statistics.median(each) for each in zip(*rounds, strict=True))
                 print(f"{shape:11} {kind:30} {what:10} {own:8.1f} {mine:8.1f} {own / mine:6.2f}", flush=True)
+
+
+def first_adds() -> list[dict[str, Any]]:
+    """`add` of 8 environments' images, also while a buffer fills for the first time."""
+    print(f"\nadd, microseconds of CPU time, medians of {turns.ROUNDS} rounds: Tianshou, ours, ours by Tianshou's")
+    lines = turns.adds("8 x 84x84x4 bytes", made((84, 84, 4), 500), 500, 1_000, 50)
+    return lines + turns.adds("8 x 84x84 bytes", made((84, 84), 2_000), 2_000, 2_000, 50)
+
+
+def made(shape: tuple[int, ...], size: int) -> dict[str, turns.Make]:
+    """Of Tianshou's buffer for 8 environments and of ours."""
+    lanes = 8
+    values = np.random.default_rng(0).integers(0, 255, (EPISODE + 1, lanes, *shape), np.uint8)
+    steps = [step_of(values[step], values[step + 1], step == EPISODE - 1) for step in range(EPISODE)]
+
+    def make(module: Any) -> Callable[[int], None]:
+        buffer, ids, at = module.VectorReplayBuffer(total_size=size * lanes, buffer_num=lanes), np.arange(lanes), 0
+
+        def add(count: int) -> None:
+            nonlocal at
+            for _ in range(count):
+                buffer.add(steps[at], ids)
+                at = (at + 1) % EPISODE
+
+        return add
+
+    return {"theirs": lambda: make(theirs), "ours": lambda: make(ours)}
 
 
 def train(module: Any, kind: str, seed: int) -> tuple[float, float]:
@@ -141,8 +174,14 @@ def trainings(seeds: int) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=0, metavar="SEEDS", help="also train with that many seeds")
+    parser.add_argument("--adds", type=Path, metavar="PATH", help="measure only `add` by CPU time, into a JSON file")
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.adds:
+        versions = {name: version(name) for name in ("tianshou", "numpy")}
+        turns.write(given.adds, f"python -m bench.adapters.tianshou --adds {given.adds}", versions, first_adds())
+        raise SystemExit
     if not given.runs:
         speeds()
+        first_adds()
     trainings(given.runs)
