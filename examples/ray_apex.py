@@ -47,6 +47,8 @@ class Actor:
         with replay.writer(lanes=LANES, autoreset=envs.metadata["autoreset_mode"]) as writer:
             while True:
                 if new := store.latest("policy", newer_than=version, group="actors"):
+                    if new.value is None:
+                        return
                     net.load_state_dict(new.value)
                     version = new.version
                 with torch.inference_mode():
@@ -122,8 +124,7 @@ def main() -> None:
     )
     returns = store.create_table("returns", capacity=1_000, lanes=8, schema={"return": di_store.Spec((), "float32")})
     actors = [Actor.options(scheduling_strategy="SPREAD").remote() for _ in range(ACTORS)]
-    for index, actor in enumerate(actors):
-        actor.run.remote(index, replay, returns)
+    runs = [actor.run.remote(index, replay, returns) for index, actor in enumerate(actors)]
     curve = learn(store, replay, returns, args.seconds)
     chart = Figure(figsize=(6, 3), layout="constrained")
     axes = chart.subplots()
@@ -132,8 +133,9 @@ def main() -> None:
         xlabel="seconds", ylabel="mean return of 20 episodes", title=f"{ACTORS} actors on {len(ray.nodes())} nodes"
     )
     chart.savefig("ray_apex.png")
-    for actor in actors:
-        ray.kill(actor)
+    store.publish("policy", None, group="actors")  # the actors end
+    replay.configure(limiter=di_store.MinSize(1))  # also those that wait for the learner
+    ray.get(runs)
     cluster.down()
     ray.shutdown()
     if here is not None:
