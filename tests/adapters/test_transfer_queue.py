@@ -8,7 +8,7 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -202,6 +202,25 @@ def test_another_version_is_named(version: str) -> None:
 def test_versions_that_fit() -> None:
     for version in ("0.1.10", "0.1.11", "0.1.12.dev0"):
         adapter._check_version(version)
+
+
+def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+    """What the keeper of the store opens with `disk` holds more than its memory."""
+    samples, memory, size = count(600, 4_000), count(32, 256) << 20, 50_000
+    options = {"memory": memory, "disk": str(tmp_path / "tier"), "disk_capacity": "2GiB"}
+    keeper = adapter._Keeper.__ray_metadata__.modified_class("transfer-queue-disk", options)
+    client = StorageClient({"name": keeper.ready(), "timeout": 60})
+    assert samples * size * 4 > 3 * memory
+    for at in range(samples):
+        client.put([f"{at}@a"], [torch.full((size,), float(at))])
+    for at in range(0, samples, 7):
+        (found,) = client.get([f"{at}@a"])
+        assert (found == at).all()
+    assert client.store.stats()["committed"] <= memory
+    client.save(tmp_path / "checkpoint")
+    client.clear([f"{at}@a" for at in range(samples)])
+    client.load(tmp_path / "checkpoint")
+    assert client.get([f"{samples - 1}@a"])[0].unique().tolist() == [samples - 1]
 
 
 # --- in TransferQueue -------------------------------------------------------------------------------------------------

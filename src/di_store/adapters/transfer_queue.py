@@ -432,7 +432,8 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
             more, found = di_store.load(path / f"{number:06}")
             if not more:
                 return
-            self._store.put_many(list(found.values()), ids=list(found), timeout=self._timeout)
+            for id, value in found.items():  # one by one: together they may be more than memory holds
+                self._store.put(value, id=id, timeout=self._timeout)
 
     def close(self) -> None:
         """Close this process's handle of the store."""
