@@ -252,7 +252,7 @@ def configuration(**settings: Any) -> Any:
 def cluster() -> Iterator[None]:
     paths = os.pathsep.join([str(ROOT / "src"), str(Path(__file__).parent)])
     environment = {"PYTHONPATH": paths, "TQ_LOGGING_LEVEL": "ERROR"}
-    ray.init(num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment})
+    ray.init("local", num_cpus=4, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": environment})
     yield
     ray.shutdown()
 

@@ -87,7 +87,7 @@ def act(table):
             writer.append(words.rows(number), timeout=60)
 
 if __name__ == "__main__":
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    ray.init("local", num_cpus=2, include_dashboard=False, log_to_driver=False)
     with di_store.open(memory="64MiB") as store:
         table = store.create_table("t", capacity=1_000, schema=words.rows(0), sampler=di_store.Prioritized(alpha=1.0))
         ray.get([act.remote(table) for _ in range(2)])
