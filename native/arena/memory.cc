@@ -132,17 +132,23 @@ void Memory::adopt(int fd, os::FileId id) {
   adopt_file(fd, id);
   if (file_bytes() < sizeof(ArenaHeader)) throw Error(Code::kCorruptData, "the store's file is too short");
   map_file();
+  require_version();
   validate();
   place_parts();
 }
 
+// The header may have been damaged since this process looked at it.
 void Memory::copy(const Memory& of) {
   map_copy(of);
+  validate();
   place_parts();
 }
 
-// The offsets in the header are never trusted: they must be those that a store of this size has.
-void Memory::validate() const {
+void Memory::bad_index(const char* what) {
+  throw Error(Code::kCorruptData, std::string("damaged store: there is no such number of ") + what);
+}
+
+void Memory::require_version() const {
   const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(base());
   if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in Arena::announce()
     throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name").told();
@@ -152,6 +158,11 @@ void Memory::validate() const {
                                            std::to_string(kLayoutVersion) +
                                            "); use the same version in every process, or another name")
         .told();
+}
+
+// The offsets in the header are never trusted: they must be those that a store of this size has.
+void Memory::validate() const {
+  const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(base());
   const u64 slices = header.slice_count;
   bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
                std::memchr(header.name, 0, kNameBytes) != nullptr;

@@ -49,8 +49,16 @@ class Memory : public Mapping {
   // Marks at this index and above have never been committed. acquire: pairs with the release in SessionMarks::add_page().
   u32 mark_count() const { return std::min(header_->mark_count.load(std::memory_order_acquire), kMaxMarks); }
   SessionMark& mark(u32 index) const { return marks_[index]; }
-  WeightsEntry& weights(u32 index) const { return weights_[index]; }
-  Shared<u32>& layout_block(u32 index) const { return layouts_[index]; }
+  WeightsEntry& weights(u32 index) const {
+    if (index >= kMaxWeights) [[unlikely]]
+      bad_index("a name of weights");
+    return weights_[index];
+  }
+  Shared<u32>& layout_block(u32 index) const {
+    if (index >= kMaxLayouts) [[unlikely]]
+      bad_index("a layout");
+    return layouts_[index];
+  }
   TierHeader& tier_header() const { return *tier_header_; }  // only where tiered()
   WaitSlot& wait(u32 index) const { return waits_[index]; }
   Slice& slice(u64 index) const {
@@ -63,6 +71,8 @@ class Memory : public Mapping {
   }
 
  private:
+  [[noreturn]] static void bad_index(const char* what);
+  void require_version() const;
   void validate() const;
   void place_parts();
 

@@ -11,6 +11,13 @@ constexpr u64 kAheadPages = 16;  // small blocks: pages charged at once
 
 u64 slices_for(u64 pages) { return (pages + kPagesPerSlice - 1) / kPagesPerSlice; }
 
+void require_block(bool sound) {
+  if (!sound) [[unlikely]]
+    throw Error(Code::kCorruptData, "damaged store: a block of memory lies where no block of its size can lie");
+}
+
+bool is_set(const u64* map, u32 block) { return (map[block / 64] >> (block % 64) & 1) != 0; }
+
 }  // namespace
 
 u64 Blocks::block_bytes(u64 bytes) {
@@ -56,6 +63,8 @@ void Blocks::choose_block(BlockUse use, bool ahead, Choice* choice) {
     if (word >= kBlockWords) throw Error(Code::kCorruptData, "a list of slices with room is damaged");
     entry.hint = word;
     choice->block = word * 64 + static_cast<u32>(std::countr_one(map[word]));
+    require_block(entry.state == SliceState::kBlocks && entry.use == use && entry.block_class == choice->cls &&
+                  choice->block < blocks_in(choice->cls));
   }
   choice->first_page = choice->block * choice->bytes / kPageBytes;
   choice->pages = pages_for((choice->block + 1) * choice->bytes) - choice->first_page;
@@ -144,16 +153,32 @@ void Blocks::become_free(u64 slice) {
   heap.free_low = std::min(heap.free_low, slice);
 }
 
+// Where a block that a descriptor names lies. Throws kCorruptData: none of that size can begin there.
+Blocks::Spot Blocks::spot(u64 offset, u64 bytes) const {
+  const u64 data = memory_.header().data.value, end = memory_.file_bytes();
+  require_block(offset >= data && offset <= end && bytes <= end - offset);
+  Spot at{pages_.slice_of(offset), block_class(std::max(bytes, kMinBlockBytes)), 0, 1};
+  const u64 within = offset - pages_.offset_of(at.slice);
+  if (at.cls == kNone) {
+    at.run = slices_for(pages_for(bytes));
+    require_block(within == 0 && at.slice + at.run <= memory_.header().slice_count);
+    return at;
+  }
+  at.block = static_cast<u32>(within / block_class_bytes(at.cls));
+  // mutant: blocks-of-any-number
+  require_block(at.block * block_class_bytes(at.cls) == within && at.block < blocks_in(at.cls));
+  return at;
+}
+
 void Blocks::release(u64 offset, u64 bytes) {
-  const u64 slice = pages_.slice_of(offset);
+  const auto [slice, cls, block, run] = spot(offset, bytes);
   Slice& entry = memory_.slice(slice);
-  const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
   if (cls == kNone) {
-    const u64 run = entry.run;
+    require_block(entry.state == SliceState::kRunHead && entry.run == run);
     for (u64 i = 0; i < run; ++i) become_free(slice + i);
     return;
   }
-  const u32 block = static_cast<u32>((offset - pages_.offset_of(slice)) / block_class_bytes(cls));
+  require_block(entry.state == SliceState::kBlocks && entry.block_class == cls && is_set(memory_.bitmap(slice), block));
   memory_.bitmap(slice)[block / 64] &= ~(u64{1} << (block % 64));
   entry.hint = std::min(entry.hint, block / 64);
   if (++entry.free_blocks == 1) lists_.link(slice);
@@ -176,16 +201,19 @@ void Blocks::reset() {
 }
 
 void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
-  const u64 slice = pages_.slice_of(offset);
-  const u32 cls = block_class(std::max(bytes, kMinBlockBytes));
-  const u64 run = cls == kNone ? slices_for(pages_for(bytes)) : 1;
+  const auto [slice, cls, block, run] = spot(offset, bytes);
+  require_block(static_cast<u32>(use) < kBlockUses);
   // mutant: the-last-slice-is-none
   pages_.cover_slice(slice + run - 1);  // the last one it lies in: behind it the store may end
-  if (cls == kNone) return set_run(slice, pages_for(bytes), use);
+  if (cls == kNone) {
+    for (u64 i = 0; i < run; ++i) require_block(memory_.slice(slice + i).state == SliceState::kFree);
+    return set_run(slice, pages_for(bytes), use);
+  }
   Slice& entry = memory_.slice(slice);
   if (entry.state == SliceState::kFree) cut_slice(slice, cls, use);
   const u64 size = block_class_bytes(cls);
-  const u64 block = (offset - pages_.offset_of(slice)) / size;
+  require_block(entry.state == SliceState::kBlocks && entry.use == use && entry.block_class == cls &&
+                !is_set(memory_.bitmap(slice), block));
   memory_.bitmap(slice)[block / 64] |= u64{1} << (block % 64);
   --entry.free_blocks;
   const u64 first = block * size / kPageBytes;

@@ -53,6 +53,12 @@ class Blocks {
   void relist();                                   // after all marks: lists and counters
 
  private:
+  struct Spot {  // where a block lies
+    u64 slice;
+    u32 cls, block;
+    u64 run;  // slices
+  };
+  Spot spot(u64 offset, u64 bytes) const;
   void choose_run(u64 bytes, Choice* choice);
   void choose_block(BlockUse use, bool ahead, Choice* choice);
   u64 missing_pages(u64 slice, u64 first, u64 count) const;

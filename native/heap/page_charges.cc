@@ -29,7 +29,7 @@ u64 PageCharges::present(u64 slice) const {
 }
 
 u64 PageCharges::missing(u64 slice, u64 first, u64 count) const {
-  const u64* present = memory_.slice(slice).present;
+  const auto& present = memory_.slice(slice).present;
   u64 missing = 0;
   for (u64 page = first; page < first + count;) {
     const u64 bit = page % 64, take = std::min<u64>(64 - bit, first + count - page);
@@ -41,7 +41,7 @@ u64 PageCharges::missing(u64 slice, u64 first, u64 count) const {
 }
 
 void PageCharges::set(u64 slice, u64 first, u64 count, bool charged) {
-  u64* present = memory_.slice(slice).present;
+  auto& present = memory_.slice(slice).present;
   for (u64 page = first; page < first + count;) {
     const u64 bit = page % 64, take = std::min<u64>(64 - bit, first + count - page);
     const u64 mask = (take == 64 ? ~u64{0} : ((u64{1} << take) - 1)) << bit;

@@ -4,6 +4,8 @@
 #include <array>
 #include <bit>
 
+#include "base/status.h"
+
 namespace di {
 namespace {
 
@@ -31,6 +33,10 @@ u32 block_class(u64 bytes) {
                           kClasses.bytes.data());
 }
 
-u64 block_class_bytes(u32 index) { return kClasses.bytes[index]; }
+u64 block_class_bytes(u32 index) {
+  if (index >= kClasses.count) [[unlikely]]
+    throw Error(Code::kCorruptData, "damaged store: blocks of no size");
+  return kClasses.bytes[index];
+}
 
 }  // namespace di
