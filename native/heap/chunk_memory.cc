@@ -4,10 +4,14 @@ namespace di {
 
 bool ChunkMemory::has_attachments(u32 chunk) const {
   const u64 bytes = descriptors_[chunk].bytes, before = offsetof(ChunkHeader, attachment);
-  if (bytes < sizeof(ChunkHeader) || head(chunk).attachments > kMaxTables ||
+  if (!has_head(descriptors_[chunk]) || head(chunk).attachments > kMaxTables ||
       head(chunk).attachments * sizeof(Attachment) > bytes - before)
     return false;
   return !memory_.tiered() || find_tier(chunk) != nullptr;
+}
+
+void ChunkMemory::bad_chunk(u32 chunk) {
+  throw Error(Code::kCorruptData, "damaged store: descriptor " + std::to_string(chunk) + " is not that of a chunk");
 }
 
 std::span<Attachment> ChunkMemory::attachments(u32 chunk) const {

@@ -1,4 +1,6 @@
-// Where a chunk's bytes are, by its descriptor: whoever reads or writes a chunk asks here for its address.
+// Where a chunk's bytes are, by its descriptor: whoever reads or writes a chunk asks here for its address. Throws
+// kCorruptData where the descriptor is not that of a chunk with a header. What the header says is checked in
+// rows/chunk_view.h; here only the places of the attachments and of the ChunkTier.
 //
 // Head and body: see ChunkTier in base/layout.h.
 //
@@ -20,6 +22,8 @@ class ChunkMemory {
 
   std::span<u8> head_bytes(u32 chunk) const {
     const Descriptor& entry = descriptors_[chunk];
+    if (!has_head(entry)) [[unlikely]]
+      bad_chunk(chunk);
     return {memory_.at(entry.offset, entry.bytes), entry.bytes};
   }
   ChunkHeader& head(u32 chunk) const { return *reinterpret_cast<ChunkHeader*>(head_bytes(chunk).data()); }
@@ -44,8 +48,10 @@ class ChunkMemory {
     return position == 0 ? descriptors_[chunk].summary.first_uses : head(chunk).attachment[position].uses;
   }
   Uses* uses_of(u32 chunk, u32 table) const {
-    ChunkSummary& summary = descriptors_[chunk].summary;
-    if (summary.first_table == table) return &summary.first_uses;
+    Descriptor& entry = descriptors_[chunk];
+    if (!has_head(entry)) [[unlikely]]
+      bad_chunk(chunk);
+    if (entry.summary.first_table == table) return &entry.summary.first_uses;
     return uses_behind_first(chunk, table);
   }
   // Counts a read of it. A hint: where several processes count at once, some are lost.
@@ -56,6 +62,12 @@ class ChunkMemory {
   }
 
  private:
+  // Of another block the words that count uses are its name.
+  static bool has_head(const Descriptor& entry) {
+    return word_kind(entry.word.load(std::memory_order_relaxed)) == ObjectKind::kChunk &&
+           entry.bytes >= sizeof(ChunkHeader) && entry.offset % kBlockAlign == 0;
+  }
+  [[noreturn]] static void bad_chunk(u32 chunk);
   ChunkTier* find_tier(u32 chunk) const;
   Uses* uses_behind_first(u32 chunk, u32 table) const;
   std::span<u8> body_apart(u32 chunk) const;

@@ -22,6 +22,8 @@ inline bool is_of_chunk(ObjectKind kind) { return kind == ObjectKind::kChunk || 
 inline BlockUse use_of(ObjectKind kind) { return is_of_chunk(kind) ? BlockUse::kChunk : static_cast<BlockUse>(kind); }
 constexpr u64 kSealStep = u64{1} << 56;  // creating -> sealed, sealed -> doomed
 
+constexpr u64 kBlockAlign = 64;  // every size class is a multiple of it
+
 class Descriptors {
  public:
   explicit Descriptors(Memory& memory) : memory_(memory) {}
@@ -33,7 +35,7 @@ class Descriptors {
     if (segment >= kDescriptorSegments) [[unlikely]]
       bad(index);
     const Offset base = memory_.heap_header().segments[segment];
-    if (base.value < kSliceBytes) [[unlikely]]
+    if (base.value < kSliceBytes || base.value % kBlockAlign != 0) [[unlikely]]
       bad(index);
     return *reinterpret_cast<Descriptor*>(
         memory_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
@@ -41,6 +43,8 @@ class Descriptors {
   // Of an object or meta block; ChunkMemory knows where a chunk is.
   u8* block(u32 index) const {
     const Descriptor& entry = (*this)[index];
+    if (entry.offset % kBlockAlign != 0) [[unlikely]]
+      bad(index);
     return memory_.at(entry.offset, entry.bytes);
   }
   u32 count() const;  // of all segments; also without the lock

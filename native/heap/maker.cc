@@ -121,8 +121,8 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
   own.what.store(ledger_what(LedgerKind::kOwn, 0, attempt.descriptor), std::memory_order_release);
   if (format) format(heap_.memory.at(choice.offset, choice.bytes));
   DI_FAULT("heap.make_before_state");
-  if (request.kind == ObjectKind::kChunk) heap_.note_body(attempt.descriptor);
   made.word.store(word, std::memory_order_release);
+  if (request.kind == ObjectKind::kChunk) heap_.note_body(attempt.descriptor);
   DI_FAULT("heap.make_after_state");
   heap_.blocks.apply(choice, use_of(request.kind));
   if (request.kind == ObjectKind::kData) {

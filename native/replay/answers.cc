@@ -10,15 +10,21 @@ u32 find_item(TableCore& core, u64 key) {
   return core.groups.on() ? core.groups.item_of(key_slot(key)) : key_slot(key);
 }
 
-bool end_wait_of_group(TableCore& core, u32 leader) {
+bool is_complete_group(TableCore& core, u32 leader) {
   if (!core.items[leader].is(ItemState::kWaiting) || !core.groups.has_all(leader)) return false;
   const Heap& heap = core.arena->heap();
-  for (u32 slot = leader; slot != kNone; slot = core.groups.next(slot)) {
+  bool complete = true;
+  core.groups.each(leader, [&](u32 slot) {
     const RowAt at{core.items[slot].chunk(), core.items[slot].row()};
     const u32 position = attachment_of(heap, at.chunk, core.index);
     // mutant: groups-wait-for-their-last-answer-only
-    if (position == kNone || !is_complete(heap, at, position)) return false;
-  }
+    complete = complete && position != kNone && is_complete(heap, at, position);
+  });
+  return complete;
+}
+
+bool end_wait_of_group(TableCore& core, u32 leader) {
+  if (!is_complete_group(core, leader)) return false;
   --core.header.gathered;
   core.end_wait(leader);
   return true;
@@ -50,14 +56,13 @@ Drawn describe_answer(const Drawn& first, const Item& item, u32 slot) {
 void describe_answers(TableCore& core, u32 leader, Drawn* first) {
   require_sound(core.groups.has_all(leader));
   Drawn* at = first;
-  for (u32 slot = core.groups.next(leader); slot != kNone; slot = core.groups.next(slot))
-    *++at = describe_answer(*first, core.items[slot], slot);
+  core.groups.each_other(leader, [&](u32 slot) { *++at = describe_answer(*first, core.items[slot], slot); });
 }
 
 void hold_answers(TableCore& core, DrawSet* set, u32 leader) {
   require_sound(core.groups.has_all(leader));
   const Drawn first = set->items.back();
-  for (u32 slot = core.groups.next(leader); slot != kNone; slot = core.groups.next(slot)) {
+  core.groups.each_other(leader, [&](u32 slot) {
     Drawn answer = describe_answer(first, core.items[slot], slot);
     answer.entry = set->spare.back();
     set->spare.pop_back();
@@ -67,7 +72,7 @@ void hold_answers(TableCore& core, DrawSet* set, u32 leader) {
     ledger.ref.store(answer.key, std::memory_order_relaxed);
     core.undo.set(ledger.what, ledger_what(LedgerKind::kRead, core.index, answer.chunk, answer.chunks));
     set->items.push_back(answer);
-  }
+  });
 }
 
 }  // namespace di

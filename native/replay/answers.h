@@ -11,6 +11,8 @@ namespace di {
 
 // The slot of the item with this key, live, held or waiting; any answer's key stands for its group. kNone: it is gone.
 u32 find_item(TableCore& core, u64 key);
+// Whether a group that waits has all answers and their late columns.
+bool is_complete_group(TableCore& core, u32 leader);
 // Ends the wait of a group that has all answers and their late columns. False: it is not complete, or was before.
 bool end_wait_of_group(TableCore& core, u32 leader);
 // ", and …" of items that can't be drawn yet; "": there are none.

@@ -76,7 +76,7 @@ void Groups::take_out(u32 leader) {
 u64 group_value(const Arena& arena, u32 chunk, u32 row, u32 table) {
   const Heap& heap = arena.heap();
   const u32 position = attachment_of(heap, chunk, table);
-  const ChunkHeader& header = heap.chunk_memory.head(chunk);
+  const HeadView header = head_at(heap, {chunk, row});
   const u32 column = position == kNone ? 0 : heap.chunk_memory.attachments(chunk)[position].group_column;
   if (column != 0) {
     const LayoutInfo layout = read_layout(arena, header.layout);
@@ -87,7 +87,7 @@ u64 group_value(const Arena& arena, u32 chunk, u32 row, u32 table) {
       const u64 at = header.records_offset + u64{row} * layout.record_bytes + where.offset;
       u64 value = 0;
       if (where.place == static_cast<u32>(ColumnPlace::kRecord) && where.row_bytes <= sizeof value &&
-          (!arena.tiered() || header.records_in_head != 0) && header.records_offset <= around.size() &&
+          (!arena.tiered() || header.records_in_head) && header.records_offset <= around.size() &&
           at + where.row_bytes <= around.size()) {
         std::memcpy(&value, around.data() + at, where.row_bytes);
         return value;

@@ -39,12 +39,33 @@ class Groups {
   u32 count(u32 leader) const { return link(leader).count; }
   bool has_all(u32 leader) const { return count(leader) == size(); }
   u64 value(u32 leader) const { return link(leader).value; }
-  u32 next(u32 slot) const { return link(slot).next - 1; }  // the answer that came after this one; kNone: the last
+  // Calls visit(slot) for each answer of a group but the leader, in the order in which they came. The visit may free the
+  // answer. Throws kCorruptData where the chain has more or fewer answers than the group, or those of another one.
+  template <class Visit>
+  void each_other(u32 leader, Visit visit) const {
+    const u32 answers = count(leader);
+    require_sound(answers != 0 && answers <= size());
+    u32 slot = next(leader);
+    // mutant: groups-without-an-end
+    for (u32 i = 1; i < answers; ++i) {
+      const Item& item = items_[slot];
+      require_sound(item.is(ItemState::kMember) && item.leader() == leader);
+      const u32 after = next(slot);
+      visit(slot);
+      slot = after;
+    }
+    require_sound(slot == kNone);
+  }
+  template <class Visit>
+  void each(u32 leader, Visit visit) const {  // the leader first
+    visit(leader);
+    each_other(leader, visit);
+  }
   // The slot of the item that a slot stands for: the leader of an answer's group.
   u32 item_of(u32 slot) const {
     if (!items_[slot].is(ItemState::kMember)) return slot;
     const u32 leader = items_[slot].leader();
-    require_sound(leader < items_.slots());
+    require_sound(!items_[leader].is(ItemState::kMember) && !items_[leader].is(ItemState::kFree));
     return leader;
   }
 
@@ -63,6 +84,7 @@ class Groups {
     return links_[slot];
   }
   u32& bucket(u64 value) const;
+  u32 next(u32 slot) const { return link(slot).next - 1; }  // the answer that came after this one; kNone: the last
   void take_out(u32 leader);
 
   Items& items_;

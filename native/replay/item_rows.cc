@@ -23,13 +23,18 @@ u32 attachment_of(const Heap& heap, u32 chunk, u32 table) {
   return kNone;
 }
 
-LateRows late_rows_of(const Heap& heap, u32 chunk, u64 late_bytes) {
-  return late_rows(heap.chunk_memory.head_bytes(chunk).data(), heap.chunk_memory.head(chunk), late_bytes);
+HeadView head_at(const Heap& heap, RowAt at) {
+  const std::span<u8> head = heap.chunk_memory.head_bytes(at.chunk);
+  HeadView view;
+  const char* wrong = validate_head({head.data(), head.size(), nullptr, 0, at.chunk}, &view);
+  if (wrong == nullptr && at.row >= view.rows) wrong = "an item's rows are not in its chunks";
+  if (wrong != nullptr) throw Error(Code::kCorruptData, std::string("damaged store: ") + wrong);
+  return view;
 }
 
 bool is_complete(const Heap& heap, RowAt at, u32 attachment) {
-  const u32 needs = heap.chunk_memory.head(at.chunk).attachment[attachment].needs;
-  const LateRows late = late_rows_of(heap, at.chunk, 0);
+  const u32 needs = heap.chunk_memory.attachments(at.chunk)[attachment].needs;
+  const LateRows late = late_of(head_at(heap, at), 0);
   return late.words == nullptr || (needs & ~late_there(late.words[at.row].word.load(std::memory_order_relaxed))) == 0;
 }
 

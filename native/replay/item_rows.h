@@ -1,8 +1,9 @@
-// Where the rows of an item lie, one by one. The caller holds the item's table's lock, which keeps its chunks.
+// Where the rows of an item lie, one by one, and what the heads of their chunks say of them. The caller holds the item's
+// table's lock, which keeps its chunks.
 #pragma once
 
 #include "heap/heap.h"
-#include "rows/late.h"
+#include "rows/chunk_view.h"
 
 namespace di {
 
@@ -20,6 +21,7 @@ inline RowAt first_step(const Heap& heap, const Item& item) {
 u32 attachment_of(const Heap& heap, u32 chunk, u32 table);
 // Whether the late columns that items of this attachment wait for are there in this row.
 bool is_complete(const Heap& heap, RowAt at, u32 attachment);
-LateRows late_rows_of(const Heap& heap, u32 chunk, u64 late_bytes);
+// The checked head of the row's chunk, which has the row. Throws kCorruptData.
+HeadView head_at(const Heap& heap, RowAt at);
 
 }  // namespace di

@@ -30,11 +30,16 @@ const LateUpdate::Places& LateUpdate::places(u32 layout) {
   return places_.emplace(layout, std::move(found)).first->second;
 }
 
-// The key of a group's first answer stands for the group where a row beyond its own is meant.
-bool LateUpdate::is_of_group(u32 slot, LateRange range) const {
-  const TableCore& core = table_->core;
-  if (!core.groups.on() || table_->core.items[slot].is(ItemState::kMember)) return false;
-  return range.first != 0 || range.count != 1;
+// Calls visit() with the items that a key's slot stands for: that of a group's first answer stands for the group where a
+// row beyond its own is meant.
+template <class Visit>
+void LateUpdate::each_item(u32 slot, LateRange range, Visit visit) {
+  TableCore& core = table_->core;
+  const bool group = core.groups.on() && !core.items[slot].is(ItemState::kMember);
+  if (group && (range.first != 0 || range.count != 1))
+    core.groups.each(slot, [&](u32 answer) { visit(core.items[answer]); });
+  else
+    visit(core.items[slot]);
 }
 
 // Finds the other tables of these items' chunks. True: there are some whose locks are not held. Under this table's lock.
@@ -43,10 +48,7 @@ bool LateUpdate::learn_tables(std::span<const u64> keys, LateRange range) {
   bool more = false;
   for (const u64 key : keys) {
     if (!core.items.holds(key)) continue;
-    u32 slot = key_slot(key);
-    const bool group = is_of_group(slot, range);
-    for (; slot != kNone; slot = group ? core.groups.next(slot) : kNone)
-      if (learn_tables_of(core.items[slot])) more = true;
+    each_item(key_slot(key), range, [&](const Item& item) { more = learn_tables_of(item) || more; });
   }
   return more;
 }
@@ -77,10 +79,7 @@ void LateUpdate::list_item(const Item& item) {
   RowAt at = first_step(heap(), item);
   for (u32 i = 0; i < own; ++i, at = row_after(heap(), at, 1)) {
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
-    const ChunkHeader& header = heap().chunk_memory.head(at.chunk);
-    const RowMark& mark = *reinterpret_cast<const RowMark*>(heap().chunk_memory.head_bytes(at.chunk).data() +
-                                                            header.marks_offset + at.row / 64 * sizeof(RowMark));
-    if (spec_.cross_episodes && (__atomic_load_n(&mark.final, __ATOMIC_RELAXED) >> (at.row % 64) & 1) != 0) continue;
+    if (spec_.cross_episodes && is_final(head_at(heap(), at), at.row)) continue;
     if (i % spec_.stride == 0) steps_.push_back(at);
   }
 }
@@ -89,8 +88,7 @@ void LateUpdate::list_item(const Item& item) {
 // fewer steps.
 void LateUpdate::list_steps(u32 slot, LateRange range) {
   steps_.clear();
-  const bool group = is_of_group(slot, range);
-  for (u32 at = slot; at != kNone; at = group ? table_->core.groups.next(at) : kNone) list_item(table_->core.items[at]);
+  each_item(slot, range, [this](const Item& item) { list_item(item); });
   if (range.count == 0) return;
   const i64 have = static_cast<i64>(steps_.size());
   const i64 first = range.first < 0 ? range.first + have : range.first;
@@ -103,8 +101,8 @@ void LateUpdate::list_steps(u32 slot, LateRange range) {
 // Items of any table that wait at this row, and now have all they wait for, become live. All locks are held.
 void LateUpdate::end_waits(RowAt at) {
   const std::span<Attachment> all = heap().chunk_memory.attachments(at.chunk);
-  const LateRows late = late_rows_of(heap(), at.chunk, 0);
-  for (u32 i = 0; i < all.size(); ++i) {
+  const LateRows late = late_of(head_at(heap(), at), 0);
+  for (u32 i = 0; i < std::min<std::size_t>(all.size(), late.tables); ++i) {
     const auto found = tables_.find(all[i].table);
     const u32 slot = late.waits(i, at.row).load(std::memory_order_relaxed) - 1;
     if (slot == kNone || found == tables_.end() || found->second->generation() != all[i].table_generation) continue;
@@ -126,12 +124,13 @@ void LateUpdate::end_waits(RowAt at) {
 void LateUpdate::write(u64 item, std::span<const LateValue> values, LateRange range) {
   for (std::size_t i = 0; i < steps_.size() && i < range.given(); ++i) {
     const RowAt at = steps_[i];
-    const Places& where = places(heap().chunk_memory.head(at.chunk).layout);
-    const LateRows late = late_rows_of(heap(), at.chunk, where.late_bytes);
+    const HeadView head = head_at(heap(), at);
+    const Places& where = places(head.layout);
+    const LateRows late = where.late_bytes == 0 ? LateRows{} : late_of(head, where.late_bytes);
     for (const LateValue& value : values) {
       const ColumnLayout& column = where.column.at(value.column);
       if (column.place != static_cast<u32>(ColumnPlace::kLate) || late.words == nullptr ||
-          column.row_bytes != value.row_bytes || late.rows <= at.row)
+          column.row_bytes != value.row_bytes)
         throw Error(Code::kInvalid, "column '" + columns_[value.column] + "' is not late in these rows");
     }
     LateChange change(late, at.row);

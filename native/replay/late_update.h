@@ -51,7 +51,8 @@ class LateUpdate {
                   Deadline deadline) DI_UNCHECKED;
   bool learn_tables(std::span<const u64> keys, LateRange range);
   bool learn_tables_of(const Item& item);
-  bool is_of_group(u32 slot, LateRange range) const;
+  template <class Visit>
+  void each_item(u32 slot, LateRange range, Visit visit);
   void list_steps(u32 slot, LateRange range);
   void list_item(const Item& item);
   void write(u64 item, std::span<const LateValue> values, LateRange range);

@@ -4,7 +4,6 @@
 
 #include "replay/answers.h"
 #include "replay/item_rows.h"
-#include "rows/chunk_view.h"
 
 namespace di {
 
@@ -210,11 +209,7 @@ std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadlin
       if (item == nullptr) continue;
       const RowAt at = first_step(heap, *item);
       if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
-      const ChunkHeader& header = heap.chunk_memory.head(at.chunk);
-      ChunkView view{};
-      view.marks =
-          reinterpret_cast<const RowMark*>(heap.chunk_memory.head_bytes(at.chunk).data() + header.marks_offset);
-      view.first_episode = header.first_episode;
+      const HeadView view = head_at(heap, at);
       found.back() = {episode_of(view, at.row), start_of(view, at.row), item->rows(), item->flags()};
     }
   }

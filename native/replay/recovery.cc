@@ -127,18 +127,40 @@ void TableRecovery::free_damaged(u32 slot) {
   ++header_.free_slots;
 }
 
+namespace {
+// False: what it looks at is damaged. The item then waits until it is evicted.
+template <class Look>
+bool is_sound(Look look) {
+  try {
+    return look();
+  } catch (const Error& error) {
+    if (error.code() != Code::kCorruptData) throw;
+    return false;
+  }
+}
+
+// So that an update of the row finds the item; false: it never waited there.
+bool note_wait(const Heap& heap, u32 table, RowAt at, u32 slot) {
+  const u32 position = at.chunk == kNone ? kNone : attachment_of(heap, at.chunk, table);
+  const LateRows late = position == kNone ? LateRows{} : late_of(head_at(heap, at), 0);
+  if (position >= late.tables) return false;
+  late.waits(position, at.row).store(slot + 1, std::memory_order_relaxed);
+  return true;
+}
+}  // namespace
+
 // An update may have been killed after it showed the values that an item waits for, and before the item could go on.
 void TableRecovery::end_waits() {
   if (core_.groups.on()) return end_group_waits();
   const Heap& heap = core_.arena->heap();
   for (u32 slot = core_.items.order().first_waiting(), next = kNone; slot != kNone; slot = next) {
     next = core_.items.order().next(slot);
-    const RowAt at = first_step(heap, core_.items[slot]);
-    const u32 position = at.chunk == kNone ? kNone : attachment_of(heap, at.chunk, core_.index);
-    const LateRows late = position == kNone ? LateRows{} : late_rows_of(heap, at.chunk, 0);
-    if (late.words == nullptr) continue;  // damaged: the item waits until it is evicted
-    late.waits(position, at.row).store(slot + 1, std::memory_order_relaxed);
-    if (!is_complete(heap, at, position)) continue;
+    const bool complete = is_sound([&] {
+      const RowAt at = first_step(heap, core_.items[slot]);
+      return note_wait(heap, core_.index, at, slot) &&
+             is_complete(heap, at, attachment_of(heap, at.chunk, core_.index));
+    });
+    if (!complete) continue;
     core_.end_wait(slot);
     core_.commit();
   }
@@ -149,13 +171,13 @@ void TableRecovery::end_group_waits() {
   const Heap& heap = core_.arena->heap();
   for (u32 leader = core_.items.order().first_waiting(), after = kNone; leader != kNone; leader = after) {
     after = core_.items.order().next(leader);
-    for (u32 slot = leader; slot != kNone; slot = core_.groups.next(slot)) {
-      const u32 chunk = core_.items[slot].chunk(), position = attachment_of(heap, chunk, core_.index);
-      const LateRows late = position == kNone ? LateRows{} : late_rows_of(heap, chunk, 0);
-      if (late.words != nullptr && core_.items[slot].row() < late.rows)
-        late.waits(position, core_.items[slot].row()).store(slot + 1, std::memory_order_relaxed);
-    }
-    if (end_wait_of_group(core_, leader)) core_.commit();
+    const bool complete = is_sound([&] {
+      core_.groups.each(leader, [&](u32 slot) {
+        note_wait(heap, core_.index, {core_.items[slot].chunk(), core_.items[slot].row()}, slot);
+      });
+      return is_complete_group(core_, leader);
+    });
+    if (complete && end_wait_of_group(core_, leader)) core_.commit();
   }
 }
 

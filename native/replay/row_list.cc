@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "rows/chunk_view.h"
 #include "rows/chunks.h"
 
 namespace di {
@@ -17,11 +16,7 @@ void RowList::walk(const Drawn& item) {
   for (u32 i = 0; i < item.rows; ++i) {
     if (i != 0) at = row_after(heap(), at, 1);
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
-    const ChunkHeader& header = heap().chunk_memory.head(at.chunk);
-    ChunkView view{};
-    view.marks =
-        reinterpret_cast<const RowMark*>(heap().chunk_memory.head_bytes(at.chunk).data() + header.marks_offset);
-    view.first_episode = header.first_episode;
+    const HeadView view = head_at(heap(), at);
     const bool own = !behind || i + 1 < item.rows;
     walked_.push_back({{episode_of(view, at.row), start_of(view, at.row)}, at, own && !is_final(view, at.row)});
   }
@@ -64,7 +59,8 @@ void RowList::add(std::size_t item, std::size_t from) {
 
 u32 RowList::late_there(RowAt at) {
   if (late_.empty()) return 0;
-  const u32 layout = heap().chunk_memory.head(at.chunk).layout;
+  const HeadView view = head_at(heap(), at);
+  const u32 layout = view.layout;
   auto known = late_bits_.find(layout);
   if (known == late_bits_.end()) {
     const LayoutInfo info = read_layout(*arena_, layout);
@@ -77,7 +73,7 @@ u32 RowList::late_there(RowAt at) {
     }
     known = late_bits_.emplace(layout, std::move(bits)).first;
   }
-  const LateRows late = late_rows_of(heap(), at.chunk, 0);
+  const LateRows late = late_of(view, 0);
   if (late.words == nullptr) return 0;
   const u32 there = di::late_there(late.words[at.row].word.load(std::memory_order_acquire));
   u32 found = 0;

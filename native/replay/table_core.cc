@@ -30,7 +30,9 @@ TableCore::TableCore(std::shared_ptr<Arena> store, u32 number)
       chunks(*arena, index),
       gone(*arena, header),
       writers(*this),
-      fork_generation_(arena->fork_generation()) {}
+      fork_generation_(arena->fork_generation()) {
+  if (groups.size() > kMostAnswers) throw Error(Code::kCorruptData, "the groups of table '" + name + "' are damaged");
+}
 
 TableCore::~TableCore() {
   if (!arena->owns(fork_generation_)) forget_parent();
@@ -201,16 +203,13 @@ namespace {
 
 // The other answers of a group that goes; they are in no list.
 void free_members(TableCore& core, u32 leader) {
-  Steps steps(core.groups.size(), "a group");
-  for (u32 slot = core.groups.next(leader), next = kNone; slot != kNone; slot = next) {
-    steps.take();
-    next = core.groups.next(slot);
+  core.groups.each_other(leader, [&core](u32 slot) {
     Item& item = core.items[slot];
     core.undo.set(item.state, Item::free_state(item.generation() + 1));
     core.items.order().free_push(slot);
     ++core.header.free_slots;
     core.chunks.end_later(item.chunk(), core.chunks.covered(item.chunk(), item.row(), 1), kUseOfItem);
-  }
+  });
 }
 
 }  // namespace

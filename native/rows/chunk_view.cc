@@ -65,24 +65,64 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
   return map;
 }
 
-const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view) {
-  const u64 head = chunk.head_bytes, body = chunk.body_bytes;
+const char* validate_head(const ChunkBytes& chunk, HeadView* view) {
+  const u64 head = chunk.head_bytes;
   if (head < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
   const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
   // Acquire: pairs with the owner's release store, so that the rows below the count, and `next`, are seen.
-  u32 rows = header.published.load(std::memory_order_acquire);
-  const u64 capacity = header.row_capacity;
-  const u64 marks = header.marks_offset, records = header.records_offset, columns = header.columns_offset;
-  const u64 heap = header.heap_offset, heap_end = header.heap_end;
-  if (header.layout != map.layout) return "a chunk's layout is not the one asked for";
+  const u32 rows = header.published.load(std::memory_order_acquire);
+  const u64 capacity = header.row_capacity, marks = header.marks_offset;
   if (rows > capacity) return "a chunk publishes more rows than it has";
-  // capacity < 2^32 and record_bytes < 2^32, so no product below wraps.
   if (marks % alignof(RowMark) != 0 || marks > head ||
-      (capacity + kMarkRows - 1) / kMarkRows * sizeof(RowMark) > head - marks) {
+      (capacity + kMarkRows - 1) / kMarkRows * sizeof(RowMark) > head - marks)
     return "a chunk's row marks lie outside it";
-  }
-  const bool in_head = chunk.head != chunk.body && header.records_in_head != 0;
+  *view = {chunk.head,
+           reinterpret_cast<const RowMark*>(chunk.head + marks),
+           header.first_episode,
+           header.records_offset,
+           header.late_offset,
+           head,
+           header.layout,
+           static_cast<u32>(capacity),
+           rows,
+           header.next.load(std::memory_order_relaxed),  // ordered by `published`
+           chunk.descriptor,
+           header.attachments,
+           header.records_in_head != 0};
+  return nullptr;
+}
+
+namespace {
+
+constexpr const char* kLateOutside = "a chunk's late columns lie outside it";
+
+// `words` null: they lie outside the head.
+LateRows late_in(const HeadView& view, u64 late_bytes) {
+  const u64 at = view.late_offset;
+  if (at > view.head_bytes) return {};
+  return late_rows_in(const_cast<u8*>(view.head) + at, view.head_bytes - at, view.row_capacity, view.tables,
+                      late_bytes);
+}
+
+}  // namespace
+
+LateRows late_of(const HeadView& view, u64 late_bytes) {
+  if (view.late_offset == 0) return {};
+  const LateRows late = late_in(view, late_bytes);
+  if (late.words == nullptr) throw damaged(kLateOutside);
+  return late;
+}
+
+const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view) {
+  if (const char* wrong = validate_head(chunk, view)) return wrong;
+  const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
+  const u64 head = chunk.head_bytes, body = chunk.body_bytes, capacity = view->row_capacity;
+  const u64 records = view->records_offset, columns = header.columns_offset;
+  const u64 heap = header.heap_offset, heap_end = header.heap_end;
+  if (view->layout != map.layout) return "a chunk's layout is not the one asked for";
+  const bool in_head = chunk.head != chunk.body && view->records_in_head;
   const u64 around = in_head ? head : body;
+  // capacity < 2^32 and record_bytes < 2^32, so no product below wraps.
   if (records > around || capacity * map.record_bytes > around - records) {
     return "a chunk's records lie outside it";
   }
@@ -96,25 +136,25 @@ const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkV
   }
   if (heap > heap_end || heap_end > body) return "a chunk's heap lies outside it";
   if (map.late_bytes != 0) {
-    const u64 late = header.late_offset;
-    if (header.attachments > kMaxTables || late == 0 || late % 64 != 0 || late > head ||
-        capacity > head / (2 * map.late_bytes) || late_size(capacity, header.attachments, map.late_bytes) > head - late)
-      return "a chunk's late columns lie outside it";
+    view->late = view->late_offset == 0 ? LateRows{} : late_in(*view, map.late_bytes);
+    if (view->late.words == nullptr) return kLateOutside;
+  } else {
+    view->late = LateRows{};
   }
   const u8* const part = in_head ? chunk.head : chunk.body;
-  *view = {chunk.head, chunk.body, nullptr, reinterpret_cast<const RowMark*>(chunk.head + marks),
-           part == nullptr ? nullptr : part + records, &map, header.first_episode, columns, heap, heap_end,
-           static_cast<u32>(capacity), rows,
-           header.next.load(std::memory_order_relaxed),  // ordered by `published`
-           chunk.descriptor, records,
-           // `late_offset` is checked only where the layout has late columns.
-           map.late_bytes == 0 ? LateRows{} : late_rows(const_cast<u8*>(chunk.head), header, map.late_bytes)};
+  view->body = chunk.body;
+  view->cold = nullptr;
+  view->records = part == nullptr ? nullptr : part + records;
+  view->map = &map;
+  view->columns_offset = columns;
+  view->heap_offset = heap;
+  view->heap_end = heap_end;
   return nullptr;
 }
 
-void prefetch_mark(const ChunkView& view, u32 row) { __builtin_prefetch(&view.marks[row / kMarkRows]); }
+void prefetch_mark(const HeadView& view, u32 row) { __builtin_prefetch(&view.marks[row / kMarkRows]); }
 
-u64 episode_of(const ChunkView& view, u32 row) {
+u64 episode_of(const HeadView& view, u32 row) {
   const RowMark& mark = view.marks[row / kMarkRows];
   const u64 here = mark_bits(mark.first) & up_to(row);
   // At most one bit, as is usual, saves the popcount: without the instruction it is a function call.
@@ -124,18 +164,18 @@ u64 episode_of(const ChunkView& view, u32 row) {
   return view.first_episode + begun - (mark_bits(view.marks[0].first) & 1);
 }
 
-i64 start_of(const ChunkView& view, u32 row) {
+i64 start_of(const HeadView& view, u32 row) {
   const RowMark& mark = view.marks[row / kMarkRows];
   u64 before = mark_bits(mark.first) & up_to(row);
   if (before == 0) return i64{row} - mark.last_first;
   return static_cast<i64>(row % kMarkRows) - (static_cast<i64>(kMarkRows) - 1 - std::countl_zero(before));
 }
 
-bool is_first(const ChunkView& view, u32 row) {
+bool is_first(const HeadView& view, u32 row) {
   return (mark_bits(view.marks[row / kMarkRows].first) >> (row % kMarkRows)) & 1;
 }
 
-bool is_final(const ChunkView& view, u32 row) {
+bool is_final(const HeadView& view, u32 row) {
   return (mark_bits(view.marks[row / kMarkRows].final) >> (row % kMarkRows)) & 1;
 }
 

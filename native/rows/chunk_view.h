@@ -1,4 +1,5 @@
-// Reading a chunk: how a table's columns lie in it, and the one place where its header is checked.
+// Reading a chunk: how a table's columns lie in it, and the one place where its header is checked. What a header says leads
+// nowhere but through a HeadView or a ChunkView, which hold checked copies.
 //
 // Everything here reads without a lock. The caller holds the chunk (by a draw, a pin or an item), so its bytes stay.
 // Readers use only the rows below ChunkHeader.published: the owner's release store of that count pairs with the acquire
@@ -44,23 +45,32 @@ struct ColumnMap {
 // `columns[i]`: the layout's column that is column i of the table, or kNone. Throws kCorruptData on a damaged layout.
 ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, const std::vector<u32>& columns);
 
-// A chunk whose header has been checked, with a copy of the header's values.
-struct ChunkView {
+// What a chunk's header says of its head, checked and copied.
+struct HeadView {
   const u8* head;
-  const u8* body;        // null: not in memory, see `cold`
-  const ColdBody* cold;  // what was read of it for this batch
   const RowMark* marks;
-  const u8* records;  // null: in the body, which is not in memory
-  const ColumnMap* map;
   u64 first_episode;
-  u64 columns_offset;
-  u64 heap_offset;
-  u64 heap_end;
+  u64 records_offset;  // not checked: of the body, or with `records_in_head` of the head
+  u64 late_offset;     // 0: no late columns; not checked, see late_of()
+  u64 head_bytes;
+  u32 layout;
   u32 row_capacity;
   u32 rows;  // published
   u32 next;  // descriptor + 1 of the lane's next chunk
   u32 descriptor;
-  u64 records_offset;  // of the body, where `records` is null
+  u32 tables;  // attachments; not checked
+  bool records_in_head;
+};
+
+// A chunk whose header has been checked, with a copy of the header's values.
+struct ChunkView : HeadView {
+  const u8* body;        // null: not in memory, see `cold`
+  const ColdBody* cold;  // what was read of it for this batch
+  const u8* records;     // null: in the body, which is not in memory
+  const ColumnMap* map;
+  u64 columns_offset;
+  u64 heap_offset;
+  u64 heap_end;
   LateRows late;
 };
 // Bytes of the body, where it is in memory or was read.
@@ -68,16 +78,20 @@ inline const u8* body_at(const ChunkView& view, u64 from, u64 bytes) {
   return view.body != nullptr ? view.body + from : view.cold->at(from, bytes);
 }
 
-// Fills *view, all but `cold`, and returns nullptr, or returns what is wrong with the header. The head is 8-byte aligned.
+// Fill *view, all but `cold`, and return nullptr, or return what is wrong with the header. The head is 8-byte aligned.
+const char* validate_head(const ChunkBytes& chunk, HeadView* view);
 const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view);
+// The late columns of a chunk, `words` null if there are none. late_bytes: as its layout has them; 0: no values are read or
+// written. Throws kCorruptData if they lie outside the head.
+LateRows late_of(const HeadView& view, u64 late_bytes);
 
 // Prefetches what the four functions below read.
-void prefetch_mark(const ChunkView& view, u32 row);
+void prefetch_mark(const HeadView& view, u32 row);
 // Id of the episode that row `row` belongs to, and the row's number in it. row < view.rows.
-u64 episode_of(const ChunkView& view, u32 row);
-i64 start_of(const ChunkView& view, u32 row);
-bool is_first(const ChunkView& view, u32 row);
-bool is_final(const ChunkView& view, u32 row);
+u64 episode_of(const HeadView& view, u32 row);
+i64 start_of(const HeadView& view, u32 row);
+bool is_first(const HeadView& view, u32 row);
+bool is_final(const HeadView& view, u32 row);
 
 // Gives Gather the layouts and chunks of a table. Several gathering threads may call it at once.
 class ChunkSource {

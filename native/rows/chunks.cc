@@ -378,7 +378,13 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   chunk.base_ = memory.body(chunk.descriptor_).data();
   chunk.records_ = (parts.records_in_head ? head : chunk.base_) + parts.records;
   chunk.header_ = &memory.head(chunk.descriptor_);
-  chunk.late_ = late_rows(head, *chunk.header_, layout.late_bytes);
+  chunk.marks_ = reinterpret_cast<RowMark*>(head + parts.marks);
+  chunk.columns_offset_ = parts.columns;
+  chunk.heap_offset_ = parts.heap;
+  chunk.heap_end_ = parts.end;
+  chunk.rows_ = plan.rows;
+  if (layout.late_bytes != 0)
+    chunk.late_ = late_rows(head + parts.late, plan.rows, static_cast<u32>(plan.tables.size()), layout.late_bytes);
   *out = chunk;
   return result;
 }
@@ -389,13 +395,13 @@ void OpenChunk::write(const LayoutInfo& layout, u32 row, u32 index, Cell value) 
   switch (static_cast<ColumnPlace>(column.place)) {
     case ColumnPlace::kRecord: std::memcpy(record + column.offset, value.data, column.row_bytes); return;
     case ColumnPlace::kColumn:
-      os::copy(base_ + column_base(*header_, column) + u64{row} * column.row_bytes, value.data, column.row_bytes);
+      os::copy(base_ + column_at(column) + u64{row} * column.row_bytes, value.data, column.row_bytes);
       return;
     case ColumnPlace::kHeap: {
       const u64 bytes = u64{value.count} * column.row_bytes;
       HeapSlot slot{0, 0};
       if (value.count != 0) {
-        slot = HeapSlot{static_cast<u32>(header_->heap_offset + heap_used_), value.count};
+        slot = HeapSlot{static_cast<u32>(heap_offset_ + heap_used_), value.count};
         os::copy(base_ + slot.offset, value.data, bytes);
         heap_used_ += round_up(bytes, 16);
       }
@@ -417,8 +423,9 @@ bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value)
     case ColumnPlace::kHeap: {
       HeapSlot slot;
       std::memcpy(&slot, record + column.offset, sizeof slot);
-      return slot.count == value.count &&
-             same_values(layout, index, base_ + slot.offset, value.data, u64{slot.count} * column.row_bytes);
+      const u64 bytes = u64{slot.count} * column.row_bytes;
+      return slot.count == value.count && slot.offset <= heap_end_ && bytes <= heap_end_ - slot.offset &&
+             same_values(layout, index, base_ + slot.offset, value.data, bytes);
     }
     case ColumnPlace::kLate: return false;  // never stored ahead
   }
@@ -428,14 +435,11 @@ bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value)
 const u8* OpenChunk::cell(const LayoutInfo& layout, u32 row, u32 index) const {
   const ColumnLayout& column = layout.columns[index];
   if (column.place == static_cast<u32>(ColumnPlace::kColumn))
-    return base_ + column_base(*header_, column) + u64{row} * column.row_bytes;
+    return base_ + column_at(column) + u64{row} * column.row_bytes;
   return records_ + u64{row} * layout.record_bytes + column.offset;
 }
 
-RowMark& OpenChunk::row_mark(u32 row) const {
-  u8* const head = reinterpret_cast<u8*>(header_);
-  return reinterpret_cast<RowMark*>(head + header_->marks_offset)[row / kMarkEvery];
-}
+RowMark& OpenChunk::row_mark(u32 row) const { return marks_[row / kMarkEvery]; }
 
 bool OpenChunk::is_final(u32 row) const { return (row_mark(row).final >> (row % kMarkEvery) & 1) != 0; }
 

@@ -76,9 +76,9 @@ class OpenChunk {
 
   u32 descriptor() const { return descriptor_; }
   u32 entry() const { return entry_; }
-  u32 capacity() const { return header_->row_capacity; }
-  bool fits(u64 heap_bytes) const { return heap_used_ + heap_bytes <= header_->heap_end - header_->heap_offset; }
-  u64 heap_size() const { return header_->heap_end - header_->heap_offset; }
+  u32 capacity() const { return rows_; }
+  bool fits(u64 heap_bytes) const { return heap_used_ + heap_bytes <= heap_size(); }
+  u64 heap_size() const { return heap_end_ - heap_offset_; }
   void write(const LayoutInfo& layout, u32 row, u32 column, Cell cell);
   bool equals(const LayoutInfo& layout, u32 row, u32 column, Cell cell) const;  // see same_values()
   const u8* cell(const LayoutInfo& layout, u32 row, u32 column) const;          // kRecord and kColumn places
@@ -118,11 +118,16 @@ class OpenChunk {
 
  private:
   RowMark& row_mark(u32 row) const;
+  u64 column_at(const ColumnLayout& column) const { return column_base(columns_offset_, rows_, column); }
 
+  // As this process has laid the chunk out: others may damage what the header says.
   u8* base_ = nullptr;  // of the body
   u8* records_ = nullptr;
+  RowMark* marks_ = nullptr;
   ChunkHeader* header_ = nullptr;
   LateRows late_;
+  u64 columns_offset_ = 0, heap_offset_ = 0, heap_end_ = 0;
+  u32 rows_ = 0;
   u32 descriptor_ = kNone;
   u32 entry_ = kNone;
   u64 heap_used_ = 0;

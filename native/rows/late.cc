@@ -11,6 +11,7 @@ namespace {
 constexpr u64 kWord = 8;
 
 u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
+u64 words_size(u64 rows, u64 tables) { return round_up(rows * (sizeof(LateWord) + tables * sizeof(u32)), 64); }
 
 // Word by word and atomic, as a reader may copy what an update writes over; it then sees that and reads again.
 void copy_out(u8* to, const u8* from, u64 bytes) {
@@ -31,20 +32,26 @@ void copy_in(u8* to, const u8* from, u64 bytes) {
 }  // namespace
 
 u64 late_size(u64 rows, u64 tables, u64 late_bytes) {
-  if (late_bytes == 0) return 0;
-  return round_up(rows * sizeof(LateWord) + rows * tables * sizeof(u32), 64) + rows * 2 * late_bytes;
+  return late_bytes == 0 ? 0 : words_size(rows, tables) + rows * 2 * late_bytes;
 }
 
-LateRows late_rows(u8* chunk, const ChunkHeader& header, u64 late_bytes) {
+LateRows late_rows(u8* at, u32 rows, u32 tables, u64 late_bytes) {
   LateRows late;
-  if (header.late_offset == 0) return late;
-  late.rows = header.row_capacity;
+  late.rows = rows;
+  late.tables = tables;
   late.bytes = late_bytes;
-  u8* const at = chunk + header.late_offset;
   late.words = reinterpret_cast<LateWord*>(at);
-  late.waiting = reinterpret_cast<Shared<u32>*>(at + u64{late.rows} * sizeof(LateWord));
-  late.values = at + round_up(u64{late.rows} * (sizeof(LateWord) + header.attachments * sizeof(u32)), 64);
+  late.waiting = reinterpret_cast<Shared<u32>*>(at + u64{rows} * sizeof(LateWord));
+  late.values = at + words_size(rows, tables);
   return late;
+}
+
+LateRows late_rows_in(u8* at, u64 bytes, u32 rows, u32 tables, u64 late_bytes) {
+  if (tables > kMaxTables || reinterpret_cast<std::uintptr_t>(at) % kWord != 0) return {};
+  const u64 words = words_size(rows, tables);
+  // mutant: late-columns-lie-anywhere
+  if (words > bytes || (late_bytes != 0 && rows > (bytes - words) / (2 * late_bytes))) return {};
+  return late_rows(at, rows, tables, late_bytes);
 }
 
 void read_late(const LateRows& late, u32 row, const ColumnLayout& column, u8* to) {

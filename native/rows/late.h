@@ -10,8 +10,8 @@ struct LateRows {
   LateWord* words = nullptr;
   Shared<u32>* waiting = nullptr;  // [attachment][row]
   u8* values = nullptr;            // [row][copy]
-  u64 bytes = 0;                   // of one copy
-  u32 rows = 0;
+  u64 bytes = 0;                   // of one copy; 0: `values` is not checked
+  u32 rows = 0, tables = 0;
 
   u8* value(u32 row, u32 copy, const ColumnLayout& column) const {
     return values + (u64{row} * 2 + copy) * bytes + column.offset;
@@ -19,9 +19,11 @@ struct LateRows {
   Shared<u32>& waits(u32 attachment, u32 row) const { return waiting[u64{attachment} * rows + row]; }
 };
 
-u64 late_size(u64 rows, u64 tables, u64 late_bytes);  // of the whole part; 0 without late columns
-LateRows late_rows(u8* chunk, const ChunkHeader& header,
-                   u64 late_bytes);  // late_bytes 0: no values are read or written
+u64 late_size(u64 rows, u64 tables, u64 late_bytes);               // of the whole part; 0 without late columns
+LateRows late_rows(u8* at, u32 rows, u32 tables, u64 late_bytes);  // of a part that begins there; checks nothing
+// The same of a part in front of whose end `bytes` bytes are left; `words` is null: it does not lie there as a whole.
+// late_bytes 0: without the values.
+LateRows late_rows_in(u8* at, u64 bytes, u32 rows, u32 tables, u64 late_bytes);
 
 // Copies the value of a late column, without a lock: all of it is of one update. Zeros if it is not there yet.
 void read_late(const LateRows& late, u32 row, const ColumnLayout& column, u8* to);

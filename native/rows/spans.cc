@@ -160,6 +160,7 @@ const ColumnMap& Resolver::map(u32 layout) {
 
 void Resolver::open(const ChunkBytes& chunk, Block& block) {
   if (chunk.head_bytes < sizeof(ChunkHeader)) damaged("a chunk is shorter than its header");
+  // The view is held against this map, also where the header's number has changed by then.
   const ColumnMap& columns = map(reinterpret_cast<const ChunkHeader*>(chunk.head)->layout);
   const char* wrong = validate_chunk(chunk, columns, &block.views.emplace_back());
   if (wrong != nullptr) damaged(wrong);
