@@ -176,8 +176,8 @@ DRAWS = [
     Mutant(
         "groups-wait-for-their-last-answer-only",
         "model",
-        "return false;",
-        "break;",
+        "complete = complete && position != kNone",
+        "complete = position != kNone",
         ("tests/test_groups.py::test_late_columns_of_answers",),
     ),
     Mutant(

@@ -403,6 +403,27 @@ REFUSED = [
         ("native:test_circles", "tests/test_bad_ledger.py"),
     ),
     Mutant(
+        "groups-without-an-end",
+        "input",
+        "for (u32 i = 1; i < answers; ++i) {",
+        "for (; slot != kNone;) {",
+        ("native:test_circles",),
+    ),
+    Mutant(
+        "late-columns-lie-anywhere",
+        "input",
+        "if (words > bytes ||",
+        "if (",
+        ("native:test_damaged_places",),
+    ),
+    Mutant(
+        "blocks-of-any-number",
+        "input",
+        "== within && at.block < blocks_in(at.cls));",
+        "== within);",
+        ("native:test_damaged_places",),
+    ),
+    Mutant(
         "folder-of-anybody",
         "input",
         "  if (info.st_uid != geteuid()) {\n    refuse_folder(folder,",

@@ -1,6 +1,8 @@
 // Rows that tell which step of which episode they are, in every kind of column, and batches of them checked.
 #pragma once
 
+#include <numeric>
+
 #include "rows/views.h"
 #include "table_fixture.h"
 
@@ -110,19 +112,23 @@ class StampWriter {
 
 class AllColumns : public ChunkSource {
  public:
-  explicit AllColumns(Arena& arena) : arena_(arena) {}
+  explicit AllColumns(Arena& arena, u32 columns = kStampColumns) : arena_(arena), columns_(columns) {
+    std::iota(columns_.begin(), columns_.end(), 0);
+  }
   const ColumnMap* map(u32 layout) override {
+    if (layout >= arena_.header().layout_count.load()) return nullptr;
     if (map_.layout == layout && !map_.column.empty()) return &map_;
     const u32 block = arena_.layout_block(layout).load() - 1;
     const u8* at = arena_.heap().block(block);
     map_ = map_columns(layout, *reinterpret_cast<const LayoutHeader*>(at), arena_.heap().descriptor(block).bytes,
-                       {0, 1, 2, 3, 4});
+                       columns_);
     return &map_;
   }
   ChunkBytes chunk(u32 descriptor) override { return arena_.heap().chunk_memory.bytes(descriptor); }
 
  private:
   Arena& arena_;
+  std::vector<u32> columns_;
   ColumnMap map_;
 };
 

@@ -2,8 +2,8 @@
 // that knows nothing of it: each call ends, with what it does or with an error.
 #include <algorithm>
 
+#include "answer_fixture.h"
 #include "kill_fixture.h"
-#include "stream_fixture.h"
 
 using namespace di;
 
@@ -17,7 +17,9 @@ struct Made {
   std::shared_ptr<Arena> arena;
   std::vector<std::shared_ptr<Table>> tables;
   std::vector<Pinned> pins;
+  std::shared_ptr<Table> groups, single;
   std::unique_ptr<StepWriter> writer;
+  std::unique_ptr<AnswerWriter> answers;
   DrawSet draws;
 
   explicit Made(const std::string& name) {
@@ -39,6 +41,16 @@ struct Made {
     std::vector<u32> many;
     arena->ledger().take(2 * kLedgerEntries, &many, Deadline::none());
     arena->ledger().give(many);
+    make_groups();
+  }
+  void make_groups() {
+    groups = TableDirectory(arena).create(answer_shape("groups", 16, true), soon());
+    single = TableDirectory(arena).create(answer_shape("single", 60, false), soon());
+    answers = std::make_unique<AnswerWriter>(groups, single, 1024);
+    for (int i = 0; i < 7; ++i) CHECK(answers->write().why == Blocked::Why::kNothing);
+    std::vector<u64> waiting = groups->reads.waiting(soon());
+    waiting.resize(8);
+    CHECK(give_late(groups, waiting, "reward", kRewardBytes, {kAnswers, 0}, soon()) == 8);
   }
   Heap& heap() const { return arena->heap(); }
   LedgerBlock& ledger(u32 named) const { return *reinterpret_cast<LedgerBlock*>(heap().block(named - 1)); }
@@ -51,6 +63,20 @@ struct Made {
   u32* links() const {
     u8* at = heap().block(tables[0]->header().links_block - 1);
     return reinterpret_cast<u32*>((reinterpret_cast<std::uintptr_t>(at) + 63) & ~std::uintptr_t{63});
+  }
+  // Of a group's answers: value (2 words), next, last, how many, next of the index.
+  u32* answer_link(u32 slot) const {
+    u8* at = heap().block(groups->header().groups_block - 1);
+    return reinterpret_cast<u32*>((reinterpret_cast<std::uintptr_t>(at) + 63) & ~std::uintptr_t{63}) + 6 * slot;
+  }
+  // Bends the chain of every group: its last answer is followed by one of the others.
+  void bend_groups(bool to_leader) const {
+    for (u32 leader = 0; leader < groups->header().slots; ++leader) {
+      const u32* const link = answer_link(leader);
+      if (link[4] == 0) continue;
+      CHECK(link[4] == kAnswers);
+      answer_link(link[3] - 1)[2] = to_leader ? leader + 1 : link[2];
+    }
   }
   u32 slice_of(u32 descriptor) const {
     return static_cast<u32>((heap().descriptor(descriptor).offset - arena->header().data.value) / kSliceBytes);
@@ -118,6 +144,15 @@ void count_too_many_tables(const Made& made) {
   for (const Drawn& drawn : made.draws.items) made.heap().chunk_memory.head(drawn.chunk).attachments = ~0u;
 }
 
+void bend_groups(const Made& made) { made.bend_groups(false); }
+void bend_groups_to_leaders(const Made& made) { made.bend_groups(true); }
+
+void bend_index_of_groups(const Made& made) {
+  CHECK(made.answers->write(2).why == Blocked::Why::kNothing);  // half a group: only such ones are in the index
+  for (u32 leader = 0; leader < made.groups->header().slots; ++leader)
+    if (made.answer_link(leader)[4] == 2) made.answer_link(leader)[5] = leader + 1;
+}
+
 void bend_order(const Made& made) {
   const u32 head = made.tables[0]->header().order_head - 1;
   const u32 second = made.links()[2 * head] - 1;
@@ -157,6 +192,9 @@ constexpr Circle kCircles[] = {{"the index of ids", bend_index},
                                {"a chunk that follows itself", bend_chunk},
                                {"chunks without rows", bend_empty_chunks},
                                {"the tables of a chunk", count_too_many_tables},
+                               {"the answers of groups", bend_groups},
+                               {"groups that go on with their first answer", bend_groups_to_leaders},
+                               {"the index of groups", bend_index_of_groups},
                                {"the order of a table", bend_order},
                                {"free slots of a table", bend_free_slots},
                                {"item segments", bend_item_segments},
@@ -203,10 +241,35 @@ void use_table(const std::shared_ptr<Arena>& arena, const char* name) {
   attempt([&] { table->settings.reset(shortly()); });
 }
 
+void use_groups(const std::shared_ptr<Arena>& arena) {
+  const auto groups = TableDirectory(arena).find("groups"), single = TableDirectory(arena).find("single");
+  if (!groups || !single) return;
+  DrawSet drawn, small, seen, looked;
+  std::string why;
+  attempt([&] { groups->draws.draw(&drawn, 4, {}, shortly(), &why); });
+  attempt([&] { check_answers(*arena, drawn.items, true); });
+  attempt([&] { groups->draws.deliver(&drawn, shortly()); });
+  attempt([&] { groups->draws.take(&small, 4, [] { return true; }, shortly()); });
+  attempt([&] { groups->reads.peek(groups->reads.keys(0, 8, shortly()), &seen, shortly()); });
+  attempt([&] { groups->draws.deliver(&seen, shortly()); });
+  attempt([&] { groups->reads.look(groups->reads.keys(0, 8, shortly()), &looked, [] { return true; }, shortly()); });
+  for (const LateRange range : {LateRange{0, 1}, LateRange{-1, 1}, LateRange{kAnswers, 0}}) {
+    attempt([&] { give_late(groups, groups->reads.keys(0, 4, shortly()), "reward", kRewardBytes, range, shortly()); });
+    attempt([&] { give_late(groups, groups->reads.waiting(shortly()), "reward", kRewardBytes, range, shortly()); });
+  }
+  attempt([&] {
+    AnswerWriter writer(groups, single, 8194);
+    for (int i = 0; i < 6; ++i) writer.write();
+    writer.writer().close();
+  });
+  attempt([&] { groups->remove(groups->reads.keys(0, 2, shortly()), shortly()); });
+}
+
 void visit(const std::shared_ptr<Arena>& arena) {
   attempt([&] { reap(arena, shortly()); });
   attempt([&] { arena->heap().sweeper.sweep_all(shortly()); });
   for (const char* name : {"fifo", "heap"}) use_table(arena, name);
+  use_groups(arena);
   for (u64 number = 1; number <= kObjects; ++number) attempt([&] { holds_number(*arena, number); });
   attempt([&] {
     for (u64 number = 1000; number < 2200; ++number) put_number(*arena, number, 400);  // the index grows
@@ -214,7 +277,7 @@ void visit(const std::shared_ptr<Arena>& arena) {
   for (u64 number = 1; number <= kObjects; ++number)
     attempt([&] { arena->heap().objects.remove(ObjectId(number).bytes, shortly()); });
   for (const bool repair : {false, true})
-    for (const char* name : {"fifo", "heap", ""}) {
+    for (const char* name : {"fifo", "heap", "groups", ""}) {
       std::vector<std::string> findings;
       attempt([&] {
         if (*name == 0) arena->heap().check(repair, shortly(), &findings);
@@ -222,7 +285,8 @@ void visit(const std::shared_ptr<Arena>& arena) {
       });
     }
   for (const char* name : {"fifo", "heap"}) use_table(arena, name);
-  for (const char* name : {"fifo", "heap"}) attempt([&] { TableDirectory(arena).drop(name, shortly()); });
+  use_groups(arena);
+  for (const char* name : {"fifo", "heap", "groups"}) attempt([&] { TableDirectory(arena).drop(name, shortly()); });
 }
 
 // Beside the maker, or after it died: how the visitor ended.

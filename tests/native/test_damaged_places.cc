@@ -1,0 +1,131 @@
+// Numbers in shared memory that say where something lies, each set to a place outside: the calls that follow them end with
+// kCorruptData, and change nothing there.
+#include "answer_fixture.h"
+
+using namespace di;
+
+namespace {
+
+struct Scene {
+  std::shared_ptr<Arena> arena = make_store("places", 24 * kMiB);
+  std::shared_ptr<Table> groups = TableDirectory(arena).create(answer_shape("groups", 16, true), soon());
+  std::shared_ptr<Table> single = TableDirectory(arena).create(answer_shape("single", 60, false), soon());
+  AnswerWriter writer{groups, single, 1024};
+
+  Scene() {
+    for (int i = 0; i < 4; ++i) CHECK(writer.write().why == Blocked::Why::kNothing);
+  }
+  u64 give_rewards() const {
+    return give_late(groups, groups->reads.waiting(soon()), "reward", kRewardBytes, {kAnswers, 0}, soon());
+  }
+  std::vector<u64> keys() const { return single->reads.waiting(soon()); }
+  ChunkHeader& chunk() const {
+    const Item& item = single->core.items[key_slot(keys().front())];
+    return arena->heap().chunk_memory.head(item.chunk());
+  }
+  u32 number() const { return single->core.items[key_slot(keys().front())].chunk(); }
+};
+
+template <class Body>
+bool refuses(Body body) {
+  try {
+    body();
+  } catch (const Error& error) {
+    return error.code() == Code::kCorruptData;
+  }
+  return false;
+}
+
+void late_columns() {
+  for (const u64 offset : {u64{8}, u64{4096}, u64{1} << 20, u64{1} << 40, ~u64{0} - 7}) {
+    const Scene scene;
+    ChunkHeader& header = scene.chunk();
+    const u64 was = header.late_offset;
+    header.late_offset = offset == 8 ? was + 1 : offset;
+    CHECK(refuses([&] { scene.give_rewards(); }));
+    CHECK(scene.keys().size() == 32);  // the table can be used
+    CHECK(refuses([&] { give_late(scene.single, scene.keys(), "advantage", kAdvantageBytes, {0, 1}, soon()); }));
+    header.late_offset = was;
+    CHECK(scene.give_rewards() != 0);
+  }
+}
+
+void heads() {
+  const Scene scene;
+  const std::vector<u64> keys = scene.keys();
+  ChunkHeader& header = scene.chunk();
+  const u64 marks = header.marks_offset;
+  const u32 capacity = header.row_capacity;
+  for (const u64 offset : {marks + 1, u64{1} << 20, ~u64{0} - 7}) {
+    header.marks_offset = offset;
+    CHECK(refuses([&] { scene.single->reads.places(keys, soon()); }));
+  }
+  header.marks_offset = marks;
+  header.row_capacity = 1;  // fewer than are published
+  CHECK(refuses([&] { scene.single->reads.places(keys, soon()); }));
+  header.row_capacity = capacity;
+  Descriptor& entry = scene.arena->heap().descriptor(scene.number());
+  const u64 bytes = entry.bytes;
+  entry.bytes = sizeof(ChunkHeader) - 1;
+  CHECK(refuses([&] { scene.single->reads.places(keys, soon()); }));
+  entry.bytes = bytes;
+  CHECK(scene.single->reads.places(keys, soon()).front().rows == 1);
+}
+
+// An answer's word names its group, and the chain of a group may lead to an answer of another one.
+void answers() {
+  const Scene scene;
+  CHECK(scene.give_rewards() == 8);
+  u32* const links = reinterpret_cast<u32*>(
+      (reinterpret_cast<std::uintptr_t>(scene.arena->heap().block(scene.groups->header().groups_block - 1)) + 63) &
+      ~std::uintptr_t{63});
+  const std::vector<u64> keys = scene.groups->reads.keys(0, 2, soon());
+  u32& next = links[6 * key_slot(keys[0]) + 2];
+  const u32 was = next;
+  next = links[6 * key_slot(keys[1]) + 2];
+  DrawSet set;
+  CHECK(refuses([&] { scene.groups->reads.peek(keys, &set, soon()); }));
+  CHECK(scene.groups->reads.keys(0, 2, soon()) == keys && next == was);  // rebuilt, as after every hold that fails
+  next = 0;
+  CHECK(refuses([&] { scene.groups->reads.peek(keys, &set, soon()); }));
+  CHECK(scene.groups->reads.keys(0, 2, soon()) == keys && next == was);
+}
+
+// A block that a descriptor names beyond the last one of its slice, and others that no block of its size can be.
+void blocks() {
+  const u64 bytes = 3000;
+  const u64 size = Blocks::block_bytes(bytes), behind = kSliceBytes / size * size;
+  CHECK(behind < kSliceBytes);
+  for (int kind = 0; kind < 5; ++kind) {
+    const auto arena = make_store("blocks", 16 * kMiB);
+    CHECK(put_number(*arena, 1, bytes) == MakeResult::kMade && put_number(*arena, 2, bytes) == MakeResult::kMade);
+    const Pinned first(*arena, 1), second(*arena, 2);
+    Descriptor& entry = arena->heap().descriptor(first.descriptor());
+    const u64 was = entry.offset, data = arena->header().data.value;
+    const u64 slice = (was - data) / kSliceBytes, next = data + (slice + 1) * kSliceBytes;
+    const Slice& other = arena->slice(slice + 1);
+    std::vector<u8> before(sizeof other.present);
+    std::memcpy(before.data(), static_cast<const void*>(other.present), before.size());
+    const u64 places[] = {data + slice * kSliceBytes + behind, next - 64, was + 64,
+                          arena->heap().descriptor(second.descriptor()).offset, data - 4096};
+    entry.offset = places[kind];
+    std::vector<std::string> findings;
+    CHECK(refuses([&] { arena->heap().check(true, soon(), &findings); }));
+    CHECK(std::memcmp(before.data(), static_cast<const void*>(other.present), before.size()) == 0);
+    entry.offset = was;
+    findings.clear();
+    arena->heap().check(true, soon(), &findings);  // from the truths, which are sound again
+    CHECK(holds_number(*arena, 1) && holds_number(*arena, 2));
+    CHECK(arena->heap().objects.remove(ObjectId(2).bytes, soon()));
+  }
+}
+
+}  // namespace
+
+int main() {
+  late_columns();
+  heads();
+  answers();
+  blocks();
+  std::puts("damaged places ok");
+}
