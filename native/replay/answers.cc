@@ -14,8 +14,8 @@ bool is_complete_group(TableCore& core, u32 leader) {
   if (!core.items[leader].is(ItemState::kWaiting) || !core.groups.has_all(leader)) return false;
   const Heap& heap = core.arena->heap();
   bool complete = true;
-  core.groups.each(leader, [&](u32 slot) {
-    const RowAt at{core.items[slot].chunk(), core.items[slot].row()};
+  core.groups.each(leader, [&](u32, const Item& item) {
+    const RowAt at{item.chunk(), item.row()};
     const u32 position = attachment_of(heap, at.chunk, core.index);
     // mutant: groups-wait-for-their-last-answer-only
     complete = complete && position != kNone && is_complete(heap, at, position);
@@ -56,14 +56,14 @@ Drawn describe_answer(const Drawn& first, const Item& item, u32 slot) {
 void describe_answers(TableCore& core, u32 leader, Drawn* first) {
   require_sound(core.groups.has_all(leader));
   Drawn* at = first;
-  core.groups.each_other(leader, [&](u32 slot) { *++at = describe_answer(*first, core.items[slot], slot); });
+  core.groups.each_other(leader, [&](u32 slot, const Item& item) { *++at = describe_answer(*first, item, slot); });
 }
 
 void hold_answers(TableCore& core, DrawSet* set, u32 leader) {
   require_sound(core.groups.has_all(leader));
   const Drawn first = set->items.back();
-  core.groups.each_other(leader, [&](u32 slot) {
-    Drawn answer = describe_answer(first, core.items[slot], slot);
+  core.groups.each_other(leader, [&](u32 slot, const Item& item) {
+    Drawn answer = describe_answer(first, item, slot);
     answer.entry = set->spare.back();
     set->spare.pop_back();
     answer.chunks = core.chunks.covered(answer.chunk, answer.row, 1);

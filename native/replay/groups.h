@@ -39,26 +39,27 @@ class Groups {
   u32 count(u32 leader) const { return link(leader).count; }
   bool has_all(u32 leader) const { return count(leader) == size(); }
   u64 value(u32 leader) const { return link(leader).value; }
-  // Calls visit(slot) for each answer of a group but the leader, in the order in which they came. The visit may free the
-  // answer. Throws kCorruptData where the chain has more or fewer answers than the group, or those of another one.
+  // Calls visit(slot, item) for each answer of a group but the leader, in the order in which they came. The visit may free
+  // the answer. Throws kCorruptData where the chain has more or fewer answers than the group, or those of another one.
   template <class Visit>
   void each_other(u32 leader, Visit visit) const {
-    const u32 answers = count(leader);
+    const Link& first = link(leader);
+    const u32 answers = first.count;
     require_sound(answers != 0 && answers <= size());
-    u32 slot = next(leader);
+    u32 slot = first.next - 1;
     // mutant: groups-without-an-end
     for (u32 i = 1; i < answers; ++i) {
-      const Item& item = items_[slot];
-      require_sound(item.is(ItemState::kMember) && item.leader() == leader);
       const u32 after = next(slot);
-      visit(slot);
+      Item& item = items_[slot];
+      require_sound(item.is(ItemState::kMember) && item.leader() == leader);
+      visit(slot, item);
       slot = after;
     }
     require_sound(slot == kNone);
   }
   template <class Visit>
   void each(u32 leader, Visit visit) const {  // the leader first
-    visit(leader);
+    visit(leader, items_[leader]);
     each_other(leader, visit);
   }
   // The slot of the item that a slot stands for: the leader of an answer's group.

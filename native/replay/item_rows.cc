@@ -34,7 +34,7 @@ HeadView head_at(const Heap& heap, RowAt at) {
 
 bool is_complete(const Heap& heap, RowAt at, u32 attachment) {
   const u32 needs = heap.chunk_memory.attachments(at.chunk)[attachment].needs;
-  const LateRows late = late_of(head_at(heap, at), 0);
+  const LateRows late = head_at(heap, at).late;
   return late.words == nullptr || (needs & ~late_there(late.words[at.row].word.load(std::memory_order_relaxed))) == 0;
 }
 

@@ -37,7 +37,7 @@ void LateUpdate::each_item(u32 slot, LateRange range, Visit visit) {
   TableCore& core = table_->core;
   const bool group = core.groups.on() && !core.items[slot].is(ItemState::kMember);
   if (group && (range.first != 0 || range.count != 1))
-    core.groups.each(slot, [&](u32 answer) { visit(core.items[answer]); });
+    core.groups.each(slot, [&](u32, const Item& item) { visit(item); });
   else
     visit(core.items[slot]);
 }
@@ -101,7 +101,7 @@ void LateUpdate::list_steps(u32 slot, LateRange range) {
 // Items of any table that wait at this row, and now have all they wait for, become live. All locks are held.
 void LateUpdate::end_waits(RowAt at) {
   const std::span<Attachment> all = heap().chunk_memory.attachments(at.chunk);
-  const LateRows late = late_of(head_at(heap(), at), 0);
+  const LateRows late = head_at(heap(), at).late;
   for (u32 i = 0; i < std::min<std::size_t>(all.size(), late.tables); ++i) {
     const auto found = tables_.find(all[i].table);
     const u32 slot = late.waits(i, at.row).load(std::memory_order_relaxed) - 1;

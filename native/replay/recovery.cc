@@ -142,7 +142,7 @@ bool is_sound(Look look) {
 // So that an update of the row finds the item; false: it never waited there.
 bool note_wait(const Heap& heap, u32 table, RowAt at, u32 slot) {
   const u32 position = at.chunk == kNone ? kNone : attachment_of(heap, at.chunk, table);
-  const LateRows late = position == kNone ? LateRows{} : late_of(head_at(heap, at), 0);
+  const LateRows late = position == kNone ? LateRows{} : head_at(heap, at).late;
   if (position >= late.tables) return false;
   late.waits(position, at.row).store(slot + 1, std::memory_order_relaxed);
   return true;
@@ -172,9 +172,8 @@ void TableRecovery::end_group_waits() {
   for (u32 leader = core_.items.order().first_waiting(), after = kNone; leader != kNone; leader = after) {
     after = core_.items.order().next(leader);
     const bool complete = is_sound([&] {
-      core_.groups.each(leader, [&](u32 slot) {
-        note_wait(heap, core_.index, {core_.items[slot].chunk(), core_.items[slot].row()}, slot);
-      });
+      core_.groups.each(
+          leader, [&](u32 slot, const Item& item) { note_wait(heap, core_.index, {item.chunk(), item.row()}, slot); });
       return is_complete_group(core_, leader);
     });
     if (complete && end_wait_of_group(core_, leader)) core_.commit();

@@ -73,7 +73,7 @@ u32 RowList::late_there(RowAt at) {
     }
     known = late_bits_.emplace(layout, std::move(bits)).first;
   }
-  const LateRows late = late_of(view, 0);
+  const LateRows& late = view.late;
   if (late.words == nullptr) return 0;
   const u32 there = di::late_there(late.words[at.row].word.load(std::memory_order_acquire));
   u32 found = 0;

@@ -203,8 +203,7 @@ namespace {
 
 // The other answers of a group that goes; they are in no list.
 void free_members(TableCore& core, u32 leader) {
-  core.groups.each_other(leader, [&core](u32 slot) {
-    Item& item = core.items[slot];
+  core.groups.each_other(leader, [&core](u32 slot, Item& item) {
     core.undo.set(item.state, Item::free_state(item.generation() + 1));
     core.items.order().free_push(slot);
     ++core.header.free_slots;

@@ -65,56 +65,65 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
   return map;
 }
 
-const char* validate_head(const ChunkBytes& chunk, HeadView* view) {
+namespace {
+
+constexpr const char* kLateOutside = "a chunk's late columns lie outside it";
+
+// Part of each draw: written field by field where the view stays.
+inline __attribute__((always_inline)) const char* open_head(const ChunkBytes& chunk, HeadView* view) {
   const u64 head = chunk.head_bytes;
   if (head < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
   const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
   // Acquire: pairs with the owner's release store, so that the rows below the count, and `next`, are seen.
   const u32 rows = header.published.load(std::memory_order_acquire);
-  const u64 capacity = header.row_capacity, marks = header.marks_offset;
+  const u64 capacity = header.row_capacity, marks = header.marks_offset, late = header.late_offset;
   if (rows > capacity) return "a chunk publishes more rows than it has";
   if (marks % alignof(RowMark) != 0 || marks > head ||
       (capacity + kMarkRows - 1) / kMarkRows * sizeof(RowMark) > head - marks)
     return "a chunk's row marks lie outside it";
-  *view = {chunk.head,
-           reinterpret_cast<const RowMark*>(chunk.head + marks),
-           header.first_episode,
-           header.records_offset,
-           header.late_offset,
-           head,
-           header.layout,
-           static_cast<u32>(capacity),
-           rows,
-           header.next.load(std::memory_order_relaxed),  // ordered by `published`
-           chunk.descriptor,
-           header.attachments,
-           header.records_in_head != 0};
+  if (late == 0) {
+    view->late.words = nullptr;
+    view->late.rows = view->late.tables = 0;
+  } else {
+    view->late = late > head ? LateRows{}
+                             : late_rows_in(const_cast<u8*>(chunk.head) + late, head - late, static_cast<u32>(capacity),
+                                            header.attachments, 0);
+    if (view->late.words == nullptr) return kLateOutside;
+  }
+  view->head = chunk.head;
+  view->head_bytes = head;
+  view->marks = reinterpret_cast<const RowMark*>(chunk.head + marks);
+  view->first_episode = header.first_episode;
+  view->records_offset = header.records_offset;
+  view->layout = header.layout;
+  view->row_capacity = static_cast<u32>(capacity);
+  view->rows = rows;
+  view->next = header.next.load(std::memory_order_relaxed);  // ordered by `published`
+  view->descriptor = chunk.descriptor;
+  view->records_in_head = header.records_in_head != 0;
   return nullptr;
 }
 
-namespace {
-
-constexpr const char* kLateOutside = "a chunk's late columns lie outside it";
-
 // `words` null: they lie outside the head.
-LateRows late_in(const HeadView& view, u64 late_bytes) {
-  const u64 at = view.late_offset;
-  if (at > view.head_bytes) return {};
-  return late_rows_in(const_cast<u8*>(view.head) + at, view.head_bytes - at, view.row_capacity, view.tables,
+LateRows with_values(const HeadView& view, u64 late_bytes) {
+  u8* const at = reinterpret_cast<u8*>(view.late.words);
+  return late_rows_in(at, view.head_bytes - static_cast<u64>(at - view.head), view.row_capacity, view.late.tables,
                       late_bytes);
 }
 
 }  // namespace
 
+const char* validate_head(const ChunkBytes& chunk, HeadView* view) { return open_head(chunk, view); }
+
 LateRows late_of(const HeadView& view, u64 late_bytes) {
-  if (view.late_offset == 0) return {};
-  const LateRows late = late_in(view, late_bytes);
+  if (view.late.words == nullptr) return {};
+  const LateRows late = with_values(view, late_bytes);
   if (late.words == nullptr) throw damaged(kLateOutside);
   return late;
 }
 
 const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view) {
-  if (const char* wrong = validate_head(chunk, view)) return wrong;
+  if (const char* wrong = open_head(chunk, view)) return wrong;
   const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
   const u64 head = chunk.head_bytes, body = chunk.body_bytes, capacity = view->row_capacity;
   const u64 records = view->records_offset, columns = header.columns_offset;
@@ -136,10 +145,8 @@ const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkV
   }
   if (heap > heap_end || heap_end > body) return "a chunk's heap lies outside it";
   if (map.late_bytes != 0) {
-    view->late = view->late_offset == 0 ? LateRows{} : late_in(*view, map.late_bytes);
+    view->late = view->late.words == nullptr ? LateRows{} : with_values(*view, map.late_bytes);
     if (view->late.words == nullptr) return kLateOutside;
-  } else {
-    view->late = LateRows{};
   }
   const u8* const part = in_head ? chunk.head : chunk.body;
   view->body = chunk.body;

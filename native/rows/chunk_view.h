@@ -48,17 +48,16 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
 // What a chunk's header says of its head, checked and copied.
 struct HeadView {
   const u8* head;
+  u64 head_bytes;
   const RowMark* marks;
   u64 first_episode;
   u64 records_offset;  // not checked: of the body, or with `records_in_head` of the head
-  u64 late_offset;     // 0: no late columns; not checked, see late_of()
-  u64 head_bytes;
+  LateRows late;       // without the values, see late_of()
   u32 layout;
   u32 row_capacity;
   u32 rows;  // published
   u32 next;  // descriptor + 1 of the lane's next chunk
   u32 descriptor;
-  u32 tables;  // attachments; not checked
   bool records_in_head;
 };
 
@@ -71,7 +70,6 @@ struct ChunkView : HeadView {
   u64 columns_offset;
   u64 heap_offset;
   u64 heap_end;
-  LateRows late;
 };
 // Bytes of the body, where it is in memory or was read.
 inline const u8* body_at(const ChunkView& view, u64 from, u64 bytes) {
@@ -81,8 +79,8 @@ inline const u8* body_at(const ChunkView& view, u64 from, u64 bytes) {
 // Fill *view, all but `cold`, and return nullptr, or return what is wrong with the header. The head is 8-byte aligned.
 const char* validate_head(const ChunkBytes& chunk, HeadView* view);
 const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkView* view);
-// The late columns of a chunk, `words` null if there are none. late_bytes: as its layout has them; 0: no values are read or
-// written. Throws kCorruptData if they lie outside the head.
+// The late columns of a chunk with their values, `words` null if there are none; late_bytes: as its layout has them. Throws
+// kCorruptData if the values lie outside the head.
 LateRows late_of(const HeadView& view, u64 late_bytes);
 
 // Prefetches what the four functions below read.
