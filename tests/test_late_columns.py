@@ -54,6 +54,17 @@ def test_items_wait_until_their_late_columns_are_there(store: di_store.Store) ->
     assert store.check() == []
 
 
+def test_the_rows_behind_an_item_may_be_gone(store: di_store.Store) -> None:
+    """An item at the end of its chunk does not keep the next one: values for it are written all the same."""
+    late = Spec((), "f4", late=True)
+    table = store.create_table("t", capacity=100, schema={"x": Spec((16384,), "f4"), "reward": late})
+    keys = table.extend({"x": np.zeros((100, 16384), "f4")})
+    for left in range(99, 0, -1):
+        table.delete(keys[left : left + 1])
+        assert table.update(keys[:left], {"reward": np.full(left, left, "f4")}) == left
+    assert store.check() == []
+
+
 def test_a_step_may_give_a_late_column(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=100, schema=REWARD)
     with table.writer(lanes=3) as writer:

@@ -77,7 +77,10 @@ void LateUpdate::list_item(const Item& item) {
   u32 own = item.rows() - std::min(item.rows(), item.back() + (next ? 1 : 0));
   if (spec_.horizon != 0) own = std::min(own, spec_.n_step);
   RowAt at = first_step(heap(), item);
-  for (u32 i = 0; i < own; ++i, at = row_after(heap(), at, 1)) {
+  for (u32 i = 0; i < own; ++i) {
+    // Not behind the last one: the item does not keep the chunk of the row that comes next.
+    // mutant: late-values-look-behind-their-item
+    if (i != 0) at = row_after(heap(), at, 1);
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
     if (spec_.cross_episodes && is_final(head_at(heap(), at), at.row)) continue;
     if (i % spec_.stride == 0) steps_.push_back(at);
