@@ -59,18 +59,30 @@ class Memory : public Mapping {
       bad_index("a layout");
     return layouts_[index];
   }
-  TierHeader& tier_header() const { return *tier_header_; }  // only where tiered()
+  TierHeader& tier_header() const {  // throws kCorruptData where the store is not tiered()
+    if (tier_header_ == nullptr) [[unlikely]]
+      bad_index("a disk");
+    return *tier_header_;
+  }
   WaitSlot& wait(u32 index) const { return waits_[index]; }
   Slice& slice(u64 index) const {
     if (index >= slice_count_) bad_offset(index * kSliceBytes, kSliceBytes);
     return slices_[index];
   }
+  // Where these begin in the file, and how many slices there are, as the header said when it was checked.
+  u64 tables_offset() const { return offset_of(tables_); }
+  u64 marks_offset() const { return offset_of(marks_); }
+  u64 slices_offset() const { return offset_of(slices_); }
+  u64 bitmaps_offset() const { return offset_of(bitmaps_); }
+  u64 data_offset() const { return data_; }
+  u64 slice_count() const { return slice_count_; }
   u64* bitmap(u64 slice) const {
     if (slice >= slice_count_) bad_offset(slice * kSliceBytes, kSliceBytes);
     return bitmaps_ + slice * kBlockWords;
   }
 
  private:
+  u64 offset_of(const void* part) const { return static_cast<u64>(static_cast<const u8*>(part) - base()); }
   [[noreturn]] static void bad_index(const char* what);
   void require_version() const;
   void validate() const;
@@ -86,6 +98,7 @@ class Memory : public Mapping {
   SessionMark* marks_ = nullptr;
   Slice* slices_ = nullptr;
   u64 slice_count_ = 0;
+  u64 data_ = 0;
   bool tiered_ = false;
   TierHeader* tier_header_ = nullptr;
   u64* bitmaps_ = nullptr;

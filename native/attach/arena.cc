@@ -265,7 +265,7 @@ void Arena::abandon() noexcept {
     tier_->leave_folder();
   }
   // mutant: what-failed-stays-with-its-error
-  os::punch(fd(), header().data.value, header().range_bytes);
+  os::punch(fd(), data_offset(), slice_count() * kSliceBytes);
 }
 
 bool Arena::disown() {

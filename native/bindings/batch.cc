@@ -41,10 +41,9 @@ class LayoutSource : public ChunkSource {
       const auto at = numbers.find(column);
       where.push_back(at == numbers.end() ? kNone : at->second);
     }
-    const u32 block = arena_->layout_block(layout).load() - 1;
-    const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(arena_->heap().block(block));
-    const u64 bytes = arena_->heap().descriptor(block).bytes;
-    owned_.push_back(std::make_unique<ColumnMap>(map_columns(layout, header, bytes, where)));
+    const std::span<const u8> block = layout_bytes(*arena_, layout);
+    const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(block.data());
+    owned_.push_back(std::make_unique<ColumnMap>(map_columns(layout, header, block.size(), where)));
     maps_[layout].store(owned_.back().get(), std::memory_order_release);  // pairs with the gathering threads' loads
   }
 

@@ -166,8 +166,8 @@ nb::list weights_of(const Snapshot& snapshot) {
 nb::bytes layout_of(const Snapshot& snapshot, u32 index) {
   const Arena& arena = snapshot.arena();
   read_layout(arena, index);  // throws when there is none
-  const u32 block = arena.layout_block(index).load() - 1;
-  return nb::bytes(reinterpret_cast<const char*>(arena.heap().block(block)), arena.heap().descriptor(block).bytes);
+  const std::span<const u8> block = layout_bytes(arena, index);
+  return nb::bytes(reinterpret_cast<const char*>(block.data()), block.size());
 }
 
 Uuid uuid_from(const nb::bytes& bytes) {

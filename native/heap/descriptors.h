@@ -40,10 +40,21 @@ class Descriptors {
     return *reinterpret_cast<Descriptor*>(
         memory_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
   }
-  // Of an object or meta block; ChunkMemory knows where a chunk is.
+  // Of an object, or of a meta block that this process has just made; ChunkMemory knows where a chunk is.
   u8* block(u32 index) const {
     const Descriptor& entry = (*this)[index];
     if (entry.offset % kBlockAlign != 0) [[unlikely]]
+      bad(index);
+    return memory_.at(entry.offset, entry.bytes);
+  }
+  // Of a meta block that shared memory names by number: it is this owner's, and has at least so many bytes. Else throws
+  // kCorruptData: a damaged number names a block of somebody else, whose bytes would be overwritten.
+  u8* meta(u32 index, u32 owner, u64 bytes) const {
+    const Descriptor& entry = (*this)[index];
+    const u64 word = entry.word.load(std::memory_order_relaxed);
+    // mutant: any-block-is-a-tables-own
+    if (word_kind(word) != ObjectKind::kMeta || word_state(word) == ObjectState::kFree || entry.owner != owner ||
+        entry.bytes < bytes || entry.offset % kBlockAlign != 0) [[unlikely]]
       bad(index);
     return memory_.at(entry.offset, entry.bytes);
   }

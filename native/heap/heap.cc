@@ -7,9 +7,12 @@
 
 namespace di {
 
-void Heap::free_meta(std::span<const u32> descriptors_of, Deadline deadline) {
+void Heap::free_meta(std::span<const u32> descriptors_of, u32 table, Deadline deadline) {
   Guard guard(*this, deadline);
-  for (const u32 number : descriptors_of) free_descriptor(number, false);
+  for (const u32 number : descriptors_of) {
+    meta(number, table, 0);  // throws
+    free_descriptor(number, false);
+  }
   budget.announce_room();
 }
 
@@ -64,9 +67,9 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
            " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
     return false;
   }
-  if (bytes > memory.header().range_bytes) {
+  if (bytes > memory.slice_count() * kSliceBytes) {
     *why = "memory=" + std::to_string(bytes) + " is more than this store's address range of " +
-           std::to_string(memory.header().range_bytes) + " bytes; make a new store";
+           std::to_string(memory.slice_count() * kSliceBytes) + " bytes; make a new store";
     return false;
   }
   // Objects that came after the tables may take more than there is: then it can still be made larger.

@@ -29,7 +29,7 @@ class Heap : public HeapCore {
   // inside a hold makes the lock's next owner rebuild; what a kill between two holds leaves is said here.
 
   // Blocks that nothing links any more. One hold; a kill leaves the rest as strays, which the table's recovery frees.
-  void free_meta(std::span<const u32> descriptors, Deadline deadline);
+  void free_meta(std::span<const u32> descriptors, u32 table, Deadline deadline);
   // The sealed blocks of a table that are not among these. One hold; a kill leaves the rest, and the table's recovery or
   // its drop calls this again.
   void free_meta_of(u32 table, std::span<const u32> linked, Deadline deadline);

@@ -67,6 +67,7 @@ class HeapCore {
 
   Descriptor& descriptor(u32 index) const { return descriptors[index]; }
   u8* block(u32 index) const { return descriptors.block(index); }
+  u8* meta(u32 index, u32 owner, u64 bytes) const { return descriptors.meta(index, owner, bytes); }
   u32 descriptor_count() const { return descriptors.count(); }
 
   // A free descriptor; kNone: there is none for this kind. Objects do not take those promised to chunks.
@@ -123,9 +124,7 @@ void for_ledger_blocks(const HeapCore& heap, u32 slot, Visit visit) {
   Steps steps(kMaxLedgerBlocks, "a ledger's chain of blocks");
   for (u32 at = heap.memory.client(slot).ledger.load(std::memory_order_acquire); at != 0;) {
     steps.take();
-    if (heap.descriptor(at - 1).bytes < sizeof(LedgerBlock))
-      throw Error(Code::kCorruptData, "a ledger's block is none");
-    LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.block(at - 1));
+    LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.meta(at - 1, kOwnerLedger, sizeof(LedgerBlock)));
     visit(block, at - 1);
     at = block.next.load(std::memory_order_acquire);
   }

@@ -1,5 +1,6 @@
 #include "heap/id_index.h"
 
+#include <bit>
 #include <cstring>
 
 namespace di {
@@ -17,19 +18,15 @@ u64 hash_id(const u8* id) {
   return h ^ (h >> 31);
 }
 
-namespace {
-
-[[noreturn]] void damaged() { throw Error(Code::kCorruptData, "the index of ids is damaged"); }
-
-}  // namespace
+u8* IdIndex::block(u32 descriptor, u64 buckets) const {
+  return descriptors_.meta(descriptor, kOwnerIndex, bytes(buckets));
+}
 
 // Where the chain begins that an id's object is in; there is an index.
 u32* IdIndex::chain_of(const Id& id) const {
   const HeapHeader& heap = memory_.heap_header();
-  if (heap.index_block == 0) damaged();
-  const Descriptor& block = descriptors_[heap.index_block - 1];
-  if (bytes(heap.index_buckets) != block.bytes) damaged();
-  return reinterpret_cast<u32*>(memory_.at(block.offset, block.bytes)) + (hash_id(id) & (heap.index_buckets - 1));
+  const u64 buckets = heap.index_buckets;
+  return reinterpret_cast<u32*>(block(heap.index_block - 1, buckets)) + (hash_id(id) & (buckets - 1));
 }
 
 u32 IdIndex::find(const Id& id) const {
@@ -51,10 +48,10 @@ void IdIndex::erase(u32 index) {
 
 u32 IdIndex::move_to(u32 index, u64 buckets) {
   HeapHeader& heap = memory_.heap_header();
-  u32* fresh = reinterpret_cast<u32*>(descriptors_.block(index));
+  u32* fresh = reinterpret_cast<u32*>(block(index, buckets));
   const u32 old = heap.index_block - 1;
   if (old != kNone) {
-    const u32* from = reinterpret_cast<const u32*>(descriptors_.block(old));
+    const u32* from = reinterpret_cast<const u32*>(block(old, heap.index_buckets));
     Steps steps(descriptors_.count(), "a chain of the index of ids");
     for (u64 bucket = 0; bucket < heap.index_buckets; ++bucket)
       for (u32 at = from[bucket]; at != 0;) {
@@ -75,8 +72,8 @@ u32 IdIndex::move_to(u32 index, u64 buckets) {
 
 void IdIndex::clear() {
   HeapHeader& heap = memory_.heap_header();
-  heap.index_buckets = descriptors_[heap.index_block - 1].bytes / sizeof(u32);
-  std::memset(descriptors_.block(heap.index_block - 1), 0, bytes(heap.index_buckets));
+  heap.index_buckets = std::bit_floor(descriptors_[heap.index_block - 1].bytes / sizeof(u32));
+  std::memset(block(heap.index_block - 1, heap.index_buckets), 0, bytes(heap.index_buckets));
 }
 
 }  // namespace di

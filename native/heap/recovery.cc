@@ -14,9 +14,9 @@ void HeapRecovery::rebuild() {
   DI_FAULT("heap.rebuild_middle");
   clear_unmade();
   relink_bodies();
-  heap.fixed_bytes.store(heap_.memory.header().tables.value + u64{heap_.memory.table_count()} * kTableHeaderBytes +
+  heap.fixed_bytes.store(heap_.memory.tables_offset() + u64{heap_.memory.table_count()} * kTableHeaderBytes +
                          u64{heap_.memory.mark_count()} * sizeof(SessionMark) +
-                         PageCharges::table_bytes(heap.slice_high, heap_.memory.header().slice_count));
+                         PageCharges::table_bytes(heap.slice_high, heap_.memory.slice_count()));
   free_strays();
   recount_pins();
   recount_charges();
@@ -52,7 +52,9 @@ void HeapRecovery::relist_descriptors() {
       ++heap.live_objects;
       if (!is_away(entry)) live += Blocks::block_bytes(entry.bytes);
     }
-    if (index + 1 == heap.index_block) index_block = index + 1;
+    if (index + 1 == heap.index_block && word_kind(word) == ObjectKind::kMeta && entry.owner == kOwnerIndex &&
+        entry.bytes >= sizeof(u32))
+      index_block = index + 1;
   }
   heap.live_bytes.store(live);
   heap_.blocks.relist();
@@ -224,7 +226,7 @@ HeapRecovery::Figures HeapRecovery::figures() const {
 }
 
 void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
-  const u64 data = heap_.memory.header().data.value;
+  const u64 data = heap_.memory.data_offset();
   for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
     const Descriptor& entry = heap_.descriptor(index);
     const u64 word = entry.word.load();

@@ -14,7 +14,7 @@ constexpr u64 kGoneKeys = 1 << 16;
 
 class GoneKeys {
  public:
-  GoneKeys(Arena& arena, TableHeader& header) : arena_(arena), header_(header) {}
+  GoneKeys(Arena& arena, u32 table, TableHeader& header) : arena_(arena), table_(table), header_(header) {}
 
   bool kept() const { return header_.gone_block != 0; }
   void reserve(u64 more) { leaving_.reserve(more); }  // first: note() must not fail
@@ -32,9 +32,12 @@ class GoneKeys {
   bool read(u64* from, u64 most, std::vector<u64>* keys) const;
 
  private:
-  u64* ring() const { return reinterpret_cast<u64*>(arena_.heap().block(header_.gone_block - 1)); }
+  u64* ring() const {
+    return reinterpret_cast<u64*>(arena_.heap().meta(header_.gone_block - 1, table_, kGoneKeys * sizeof(u64)));
+  }
 
   Arena& arena_;
+  u32 table_;
   TableHeader& header_;
   std::vector<u64> leaving_;  // in this hold
 };

@@ -44,8 +44,10 @@ Growth::Plan Growth::plan(u64 slots) const {
   plan.before = header_.slots;
   plan.slots = std::min(std::max(slots, plan.before + kLeastGrowth), kMostSlots);
   plan.kept = segments_kept(plan.slots - plan.before);
-  for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i)
+  for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
+    require_sound(header_.segment_slots[i] <= kMostSlots);
     plan.moved += header_.segment_slots[i];
+  }
   plan.sizes = table_blocks(plan.slots, header_);
   return plan;
 }
@@ -88,9 +90,12 @@ std::vector<u32> Growth::replaced(const Plan& plan) const {
 // Copies the items of the segments that the new one replaces.
 void Growth::copy_items(const Plan& plan, u8* to) const {
   const Heap& heap = core_.arena->heap();
+  u64 left = plan.moved;
   for (u32 i = plan.kept; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
-    const u64 bytes = header_.segment_slots[i] * sizeof(Item);
-    std::memcpy(to, heap.block(header_.segment_block[i] - 1), bytes);
+    const u64 slots = header_.segment_slots[i], bytes = slots * sizeof(Item);
+    require_sound(slots <= left);
+    left -= slots;
+    std::memcpy(to, heap.meta(header_.segment_block[i] - 1, core_.index, bytes), bytes);
     to += bytes;
   }
 }
@@ -130,7 +135,7 @@ bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>&
   core_.refresh();
   TableRecovery(core_).fill();
   try {
-    core_.arena->heap().free_meta(gone, deadline);
+    core_.arena->heap().free_meta(gone, core_.index, deadline);
   } catch (...) {
     rethrow_lasting();
     guard.stay_marked();  // then the next owner of the lock frees them: TableRecovery::free_strays()

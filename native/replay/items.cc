@@ -2,17 +2,16 @@
 
 namespace di {
 
-void Items::open(const Heap& heap) {
+void Items::open(const Heap& heap, u32 table) {
   const u64 slots = header_.slots;
   std::vector<std::pair<u64, Item*>> segments;
   u64 first = 0;
   for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
     if (header_.segment_slots[i] > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
-    const u32 block = header_.segment_block[i] - 1;
-    if (heap.descriptor(block).bytes < header_.segment_slots[i] * sizeof(Item))
-      throw Error(Code::kCorruptData, "an item segment is too short; run `di-store check`");
-    segments.emplace_back(first, reinterpret_cast<Item*>(heap.block(block)));
-    first += header_.segment_slots[i];
+    const u64 more = header_.segment_slots[i];
+    u8* const block = heap.meta(header_.segment_block[i] - 1, table, more * sizeof(Item));
+    segments.emplace_back(first, reinterpret_cast<Item*>(block));
+    first += more;
   }
   if (first < slots || segments.empty()) throw Error(Code::kCorruptData, "item segments are missing");
   slots_ = slots;

@@ -15,8 +15,8 @@ class Items {
  public:
   Items(TableHeader& header, const std::string& table) : header_(header), table_(table) {}
 
-  // Finds the segments that the header names; throws kCorruptData if they can't be this table's.
-  void open(const Heap& heap);
+  // Finds the segments that the header names; throws kCorruptData if they can't be those of the table of this index.
+  void open(const Heap& heap, u32 table);
 
   u64 slots() const { return slots_; }
   Item& operator[](u32 slot) {

@@ -20,7 +20,7 @@ u32 OrderSelector::following(u32 slot) const {
 }
 
 bool UniformSelector::pick_many(u32 count, Strata*, u32* slots, double* probabilities) {
-  const u64 present = count_;
+  const u64 present = set_.count();
   if (present == 0) return false;
   u64 positions[kBatchStep];
   for (u32 i = 0; i < count; ++i) {

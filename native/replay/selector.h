@@ -161,7 +161,7 @@ class PrioritizedSelector : public Selector {
 // Sampler and remover of one table. If both need the same structure they share it, and only the sampler changes it.
 class Selection {
  public:
-  // From the blocks that the header names; throws kCorruptData.
+  // From the blocks that the header names, which are the table's: TableCore::refresh() has asked. Throws kCorruptData.
   void open(const Heap& heap, TableHeader& header, Items& items, TableRandom& random, UseCounts& uses, Undo& undo);
 
   Selector& sampler() const { return *sampler_; }

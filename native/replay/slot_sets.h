@@ -104,6 +104,10 @@ class DenseSet {
   void clear();
   void insert(u32 slot, bool still_to_draw);  // no effect if present
   void erase(u32 slot);                       // no effect if absent
+  u64 count() const {                         // of the slots present, for draws among them
+    require_sound(*count_ <= capacity_);
+    return *count_;
+  }
   u32 at(u64 position) const {
     require_sound(position < capacity_);
     return slots_[position];

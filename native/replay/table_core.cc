@@ -28,7 +28,7 @@ TableCore::TableCore(std::shared_ptr<Arena> store, u32 number)
       groups(header, items),
       ended(header, undo),
       chunks(*arena, index),
-      gone(*arena, header),
+      gone(*arena, index, header),
       writers(*this),
       fork_generation_(arena->fork_generation()) {
   if (groups.size() > kMostAnswers) throw Error(Code::kCorruptData, "the groups of table '" + name + "' are damaged");
@@ -88,7 +88,7 @@ void TableCore::forget_parent() {
   new (&items) Items(header, name);  // without destroying the old ones: they may be half changed
   new (&selection) Selection{};
   new (&chunks) UsedChunks(*arena, index);
-  new (&gone) GoneKeys(*arena, header);
+  new (&gone) GoneKeys(*arena, index, header);
   new (&writers) OpenWriters(*this);
   late_.store(false, std::memory_order_relaxed);
 }
@@ -126,11 +126,12 @@ void TableCore::refresh() {
                                        {header.minimum_block, sizes.minimum},
                                        {header.groups_block, sizes.groups},
                                        {header.ended_block, groups.on() ? EndedGroups::bytes() : 0}};
-  for (const auto& [block, bytes] : named)
-    if ((block == 0) != (bytes == 0) || (block != 0 && heap.descriptor(block - 1).bytes < bytes))
-      throw Error(Code::kCorruptData, "a part of table '" + name + "' is damaged");
+  for (const auto& [block, bytes] : named) {
+    if ((block == 0) != (bytes == 0)) throw Error(Code::kCorruptData, "a part of table '" + name + "' is damaged");
+    if (block != 0) heap.meta(block - 1, index, bytes);
+  }
   forget_blocks();
-  items.open(heap);
+  items.open(heap, index);
   if (groups.on()) {
     groups.open(heap.block(header.groups_block - 1));
     ended.open(heap.block(header.ended_block - 1));

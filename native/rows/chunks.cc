@@ -111,7 +111,7 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   const auto known = [&](u32 from) -> u32 {
     const u32 count = arena.header().layout_count.load(std::memory_order_acquire);
     for (u32 i = from; i < count; ++i) {
-      const LayoutHeader& at = *reinterpret_cast<const LayoutHeader*>(heap.block(arena.layout_block(i).load() - 1));
+      const LayoutHeader& at = *reinterpret_cast<const LayoutHeader*>(layout_bytes(arena, i).data());
       // mutant: names-run-together
       const bool same = at.columns == columns.size() && std::equal(columns.begin(), columns.end(), at.column);
       if (at.hash == hash && same && read_layout_text(arena, i) == text) return i;
@@ -157,16 +157,21 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   return index;
 }
 
+std::span<const u8> layout_bytes(const Arena& arena, u32 index) {
+  const u32 block = arena.layout_block(index).load() - 1;
+  const u8* at = arena.heap().meta(block, kOwnerLayout, sizeof(LayoutHeader));
+  return {at, arena.heap().descriptor(block).bytes};
+}
+
 LayoutInfo read_layout(const Arena& arena, u32 index) {
   if (index >= arena.header().layout_count.load(std::memory_order_acquire))
     throw Error(Code::kCorruptData, "unknown layout " + std::to_string(index));
-  const u32 block = arena.layout_block(index).load() - 1;
-  const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(arena.heap().block(block));
+  const std::span<const u8> block = layout_bytes(arena, index);
+  const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(block.data());
   if (header.columns > kMaxColumns ||
-      sizeof(LayoutHeader) + sizeof(ColumnLayout) * u64{header.columns} + header.text_bytes >
-          arena.heap().descriptor(block).bytes)
+      sizeof(LayoutHeader) + sizeof(ColumnLayout) * u64{header.columns} + header.text_bytes > block.size())
     throw Error(Code::kCorruptData, "layout " + std::to_string(index) + " is damaged");
-  map_columns(index, header, arena.heap().descriptor(block).bytes, {});  // throws when it is damaged
+  map_columns(index, header, block.size(), {});  // throws when it is damaged
   LayoutInfo info;
   info.index = index;
   info.record_bytes = header.record_bytes;
@@ -178,7 +183,7 @@ LayoutInfo read_layout(const Arena& arena, u32 index) {
 
 std::string read_layout_text(const Arena& arena, u32 index) {
   const LayoutInfo info = read_layout(arena, index);
-  const u8* at = arena.heap().block(arena.layout_block(index).load() - 1);
+  const u8* at = layout_bytes(arena, index).data();
   const LayoutHeader& header = *reinterpret_cast<const LayoutHeader*>(at);
   return std::string(
       reinterpret_cast<const char*>(at) + sizeof(LayoutHeader) + sizeof(ColumnLayout) * info.columns.size(),

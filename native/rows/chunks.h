@@ -31,6 +31,8 @@ struct LayoutInfo {  // a layout as this process reads it
 // which the reaper or the next rebuild of the heap frees.
 u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
                    const std::string& text, Deadline deadline);
+// The layout's block, at least a LayoutHeader. Throws kCorruptData.
+std::span<const u8> layout_bytes(const Arena& arena, u32 index);
 LayoutInfo read_layout(const Arena& arena, u32 index);
 std::string read_layout_text(const Arena& arena, u32 index);
 std::vector<std::string> read_column_names(const Arena& arena, u32 index);

@@ -417,6 +417,13 @@ REFUSED = [
         ("native:test_damaged_places",),
     ),
     Mutant(
+        "any-block-is-a-tables-own",
+        "input",
+        "entry.owner != owner ||",
+        "",
+        ("native:test_damaged_places",),
+    ),
+    Mutant(
         "blocks-of-any-number",
         "input",
         "== within && at.block < blocks_in(at.cls));",

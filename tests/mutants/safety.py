@@ -32,6 +32,13 @@ DEATHS = [
         ("tests/test_groups_killed.py::test_a_kill_ends_no_group_that_was_rolled_back",),
     ),
     Mutant(
+        "late-values-look-behind-their-item",
+        "kills",
+        "    if (i != 0) at = row_after(heap(), at, 1);\n",
+        "    if (i != 0) at = row_after(heap(), at, 1);\n    static_cast<void>(row_after(heap(), at, 1));\n",
+        ("tests/test_late_columns.py::test_the_rows_behind_an_item_may_be_gone",),
+    ),
+    Mutant(
         "late-values-of-the-dead-wake-nobody",
         "kills",
         "  end_waits();\n",

@@ -18,6 +18,7 @@ struct Scene {
   u64 give_rewards() const {
     return give_late(groups, groups->reads.waiting(soon()), "reward", kRewardBytes, {kAnswers, 0}, soon());
   }
+  u64 give_advantages() const { return give_late(single, keys(), "advantage", kAdvantageBytes, {0, 1}, soon()); }
   std::vector<u64> keys() const { return single->reads.waiting(soon()); }
   ChunkHeader& chunk() const {
     const Item& item = single->core.items[key_slot(keys().front())];
@@ -120,6 +121,85 @@ void blocks() {
   }
 }
 
+// A table's header that names a block of somebody else: nothing is read or written there.
+void blocks_of_others() {
+  const Scene scene;
+  Arena& arena = *scene.arena;
+  CHECK(put_number(arena, 1, 300'000) == MakeResult::kMade);
+  const Pinned object(arena, 1);
+  TableHeader &header = scene.single->header(), &other = scene.groups->header();
+  const u32 others[] = {object.descriptor() + 1, scene.number() + 1, other.segment_block[0], other.groups_block};
+  for (u32* const named : {&header.segment_block[0], &header.links_block, &header.dense_block}) {
+    const u32 was = *named;
+    CHECK(was != 0);
+    for (const u32 block : others) {
+      *named = block;
+      const auto again = TableDirectory(scene.arena).find("single");
+      CHECK(refuses([&] { again->reads.waiting(soon()); }));
+      *named = was;
+      CHECK(again->reads.waiting(soon()) == scene.keys() && holds_number(arena, 1));
+    }
+  }
+  CHECK(scene.give_advantages() != 0);
+  DrawSet set;
+  std::string why;
+  header.dense_count = u64{1} << 62;  // more than it has slots
+  CHECK(refuses([&] { scene.single->draws.draw(&set, 4, {}, soon(), &why); }));
+  CHECK(scene.single->draws.draw(&set, 4, {}, soon(), &why) == 4);
+}
+
+// The same of the index of ids, which is made anew.
+void index_of_ids() {
+  const auto arena = make_store("index", 16 * kMiB);
+  CHECK(put_number(*arena, 1, 9000) == MakeResult::kMade);
+  const Pinned first(*arena, 1);
+  HeapHeader& heap = arena->heap_header();
+  const auto recovers = [&](u64 number) {
+    CHECK(refuses([&] { put_number(*arena, number, 1000); }));
+    CHECK(put_number(*arena, number, 1000) == MakeResult::kMade && holds_number(*arena, number));
+    CHECK(holds_number(*arena, 1));
+  };
+  heap.index_block = first.descriptor() + 1;
+  recovers(2);
+  heap.index_buckets = u64{1} << 62;
+  recovers(3);
+  Descriptor& block = arena->heap().descriptor(heap.index_block - 1);
+  block.offset += 4;
+  CHECK(refuses([&] { put_number(*arena, 4, 1000); }));
+  block.offset -= 4;
+  CHECK(put_number(*arena, 4, 1000) == MakeResult::kMade && holds_number(*arena, 1));
+}
+
+// What a store's header says is looked at when a process attaches, and never again.
+void header() {
+  const auto arena = make_store("header", 16 * kMiB);
+  ArenaHeader& header = arena->header();
+  const Offset data = header.data, slices = header.slices, marks = header.marks, tables = header.tables;
+  header.data = header.slices = header.marks = header.tables = Offset{u64{1} << 40};
+  header.slice_count *= 1000;
+  CHECK(put_number(*arena, 1, 3 * kMiB) == MakeResult::kMade && holds_number(*arena, 1));
+  CHECK(TableDirectory(arena).create(table_shape("t", 10, 10), soon()) != nullptr);
+  header.slice_count /= 1000;
+  header.data = data;
+  header.slices = slices;
+  header.marks = marks;
+  header.tables = tables;
+  std::vector<std::string> findings;
+  arena->heap().check(false, soon(), &findings);
+  CHECK(findings.empty());
+}
+
+// An object whose record is said to lie on a disk that the store does not have.
+void records() {
+  const auto arena = make_store("records", 16 * kMiB);
+  CHECK(put_number(*arena, 1, 1000) == MakeResult::kMade);
+  u32& flags = arena->heap().descriptor(Pinned(*arena, 1).descriptor()).flags;
+  flags |= kFlagLogged;
+  CHECK(refuses([&] { arena->heap().objects.remove(ObjectId(1).bytes, soon()); }));
+  flags &= ~kFlagLogged;
+  CHECK(holds_number(*arena, 1) && arena->heap().objects.remove(ObjectId(1).bytes, soon()));
+}
+
 }  // namespace
 
 int main() {
@@ -127,5 +207,9 @@ int main() {
   heads();
   answers();
   blocks();
+  blocks_of_others();
+  index_of_ids();
+  header();
+  records();
   std::puts("damaged places ok");
 }
