@@ -93,6 +93,7 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   if (!commit(0, plan.tables.value, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
   map_file();
   ArenaHeader& header = *reinterpret_cast<ArenaHeader*>(base());
+  header.magic.store(kBeingMade);  // first: look_into() tells by it
   header.layout_version = kLayoutVersion;
   header.header_bytes = sizeof(ArenaHeader);
   std::strncpy(header.name, name.c_str(), kNameBytes - 1);
@@ -120,11 +121,18 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
 }
 
 FirstLook look_into(int fd) {
+  std::array<u8, sizeof(ArenaHeader)> bytes{};
+  FirstLook found;
+  if (!os::read_at(fd, 0, bytes.data(), bytes.size())) return found;
   u64 magic = 0;
   u32 removed = 0;
-  FirstLook found;
-  if (os::read_at(fd, offsetof(ArenaHeader, magic), &magic, sizeof magic)) found.announced = magic != kBeingMade;
-  if (os::read_at(fd, offsetof(ArenaHeader, removed), &removed, sizeof removed)) found.removed = removed != 0;
+  std::memcpy(&magic, bytes.data() + offsetof(ArenaHeader, magic), sizeof magic);
+  std::memcpy(&removed, bytes.data() + offsetof(ArenaHeader, removed), sizeof removed);
+  // Without its magic number, but with the rest of a header: a store that was damaged.
+  const bool begun = std::any_of(bytes.begin(), bytes.end(), [](u8 byte) { return byte != 0; });
+  // mutant: a-file-without-a-head-is-a-store
+  found.announced = begun && magic != kBeingMade;
+  found.removed = removed != 0;
   return found;
 }
 

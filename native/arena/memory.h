@@ -21,9 +21,10 @@ struct NewStore {  // what only the one who makes a store decides
   bool hidden = false;  // Arena::announce() will be called later
 };
 
-// What a store's file says without being mapped; where that cannot be read, that others may attach to it.
+// What a store's file says without being mapped. One that is too short, or whose header is all zeros, is not announced either:
+// its maker is at it, or died and left the file to a child that it had forked.
 struct FirstLook {
-  bool announced = true;
+  bool announced = false;
   bool removed = false;
 };
 FirstLook look_into(int fd);

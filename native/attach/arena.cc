@@ -240,7 +240,6 @@ std::shared_ptr<Arena> Arena::make_new(const std::string& name, const NewStore& 
   arena->heap().format();
   arena->created_ = true;
   arena->hidden_ = true;
-  arena->header().magic.store(kBeingMade, std::memory_order_release);
   registry().arenas.push_back(arena.get());
   return arena;
 }

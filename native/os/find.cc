@@ -12,7 +12,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
+#include <new>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 #include "os/files.h"
@@ -387,12 +390,59 @@ void check_lock_file(int fd, const std::string& path) {
                             "; remove it");
 }
 
+// The files of names that this process has open. A forked child closes them: else it would keep a name for a parent that dies.
+struct NameFiles {
+  std::mutex mutex;
+  std::vector<int> open;
+};
+
+NameFiles& name_files() {
+  static NameFiles* const files = [] {
+    static NameFiles* const made = new NameFiles;
+    on_fork([] { made->mutex.lock(); }, [] { made->mutex.unlock(); },
+            [] {
+              for (const int fd : made->open) close(fd);
+              made->open.clear();
+              new (&made->mutex) std::mutex;
+            });
+    return made;
+  }();
+  return *files;
+}
+
+class NameFile {
+ public:
+  explicit NameFile(const std::string& path) {
+    NameFiles& files = name_files();
+    const std::lock_guard<std::mutex> guard(files.mutex);
+    files.open.reserve(files.open.size() + 1);
+    fd_ = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+    if (fd_ >= 0) files.open.push_back(fd_);
+  }
+  ~NameFile() {
+    if (fd_ >= 0) close_file(fd_);
+  }
+  NameFile(const NameFile&) = delete;
+  NameFile& operator=(const NameFile&) = delete;
+  static void close_file(int fd) {
+    NameFiles& files = name_files();
+    const std::lock_guard<std::mutex> guard(files.mutex);
+    std::erase(files.open, fd);
+    close(fd);
+  }
+  int get() const { return fd_; }
+  int release() { return std::exchange(fd_, -1); }
+
+ private:
+  int fd_ = -1;
+};
+
 }  // namespace
 
 FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
     : path_(store_folder() + "/" + store_name + ".lock") {
   for (;;) {
-    ScopedFd file(open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600));
+    NameFile file(path_);
     if (file.get() < 0) {
       if (errno == ENOENT) {  // a cleaner took the folder since store_folder()
         store_folder();
@@ -424,9 +474,9 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
 FolderLock::~FolderLock() {
   // mutant: files-stay-in-the-folder
   unlink(path_.c_str());
-  // Unlocked, not only closed: a child forked meanwhile by another thread has the same open file.
+  // Unlocked, not only closed: a child that another thread is just forking has the same open file.
   flock(fd_, LOCK_UN);
-  close(fd_);
+  NameFile::close_file(fd_);
 }
 
 }  // namespace di::os

@@ -209,6 +209,13 @@ STOPPED = [
 
 ALIVE = [
     Mutant(
+        "a-file-without-a-head-is-a-store",
+        "liveness",
+        "found.announced = begun && magic != kBeingMade;",
+        "found.announced = magic != kBeingMade;",
+        ("native:test_reaper",),
+    ),
+    Mutant(
         "record-lock-not-asked",
         "liveness",
         "  if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;\n",

@@ -1,7 +1,9 @@
 // Reapers that die themselves, creators that die, holders that are stopped; many processes opening one name at once.
 #include "arena/clients.h"
 #include "arena/waits.h"
+#include "attach/looks.h"
 #include "kill_fixture.h"
+#include "refusals.h"
 #include "table_fixture.h"
 
 using namespace di;
@@ -334,6 +336,34 @@ void creators_die() {
     }
 }
 
+// As creators_die(), with a child that the creator forked at that point and that still has the file: it holds no store.
+void children_of_dead_creators_hold_no_store() {
+  pass_arenas_on();
+  for (const char* point : {"arena.before_commit", "arena.before_claim", "arena.after_claim", "arena.before_magic"}) {
+    const std::string name = fresh_name("orphan");
+    Child creator([&] {
+      std::signal(SIGCONT, [](int) {
+        if (fork() != 0) ::kill(getpid(), SIGKILL);
+        Child::ready();
+        Child::wait_go();
+        _exit(0);
+      });
+      os::arm_fault(std::string(point) + ":1:stop");
+      Arena::open(name, Arena::Mode::kOpen, {32 * kMiB, 1}, soon());
+      return 1;
+    });
+    int status = 0;
+    CHECK(waitpid(creator.pid(), &status, WUNTRACED) == creator.pid() && WIFSTOPPED(status));
+    CHECK(::kill(creator.pid(), SIGCONT) == 0);
+    CHECK(creator.wait() == -SIGKILL && creator.wait_ready());
+    CHECK(code_of([&] { Arena::open(name, Arena::Mode::kAttach, {0, 0}, soon()); }) == Code::kStoreNotFound);
+    for (const StoreHolder& holder : list_holders()) CHECK(holder.name != name);
+    const auto arena = Arena::open(name, Arena::Mode::kOpen, {32 * kMiB, 1}, soon());
+    CHECK(arena->created());
+    creator.go();
+  }
+}
+
 // Two processes open one name at the same moment, again and again: always one store.
 void two_open_one_name() {
   pass_arenas_on();
@@ -373,6 +403,7 @@ void two_open_one_name() {
 int main() {
   two_open_one_name();
   creators_die();
+  children_of_dead_creators_hold_no_store();
   stopped_holders_are_named();
   a_stopped_reader_is_named();
   who_came_after_is_not_reaped();
