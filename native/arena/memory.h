@@ -29,6 +29,12 @@ struct FirstLook {
 };
 FirstLook look_into(int fd);
 
+// Where these begin in the store's file, and how many slices it has, as its header said when it was checked.
+struct FilePlaces {
+  u64 tables = 0, marks = 0, slices = 0, bitmaps = 0, data = 0;
+  u64 slice_count = 0;
+};
+
 class Memory : public Mapping {
  public:
   // Makes the file of a new store and all parts but the heap's. Others refuse it until its magic number is stored.
@@ -70,20 +76,13 @@ class Memory : public Mapping {
     if (index >= slice_count_) bad_offset(index * kSliceBytes, kSliceBytes);
     return slices_[index];
   }
-  // Where these begin in the file, and how many slices there are, as the header said when it was checked.
-  u64 tables_offset() const { return offset_of(tables_); }
-  u64 marks_offset() const { return offset_of(marks_); }
-  u64 slices_offset() const { return offset_of(slices_); }
-  u64 bitmaps_offset() const { return offset_of(bitmaps_); }
-  u64 data_offset() const { return data_; }
-  u64 slice_count() const { return slice_count_; }
+  const FilePlaces& places() const { return places_; }
   u64* bitmap(u64 slice) const {
     if (slice >= slice_count_) bad_offset(slice * kSliceBytes, kSliceBytes);
     return bitmaps_ + slice * kBlockWords;
   }
 
  private:
-  u64 offset_of(const void* part) const { return static_cast<u64>(static_cast<const u8*>(part) - base()); }
   [[noreturn]] static void bad_index(const char* what);
   void require_version() const;
   void validate() const;
@@ -99,7 +98,7 @@ class Memory : public Mapping {
   SessionMark* marks_ = nullptr;
   Slice* slices_ = nullptr;
   u64 slice_count_ = 0;
-  u64 data_ = 0;
+  FilePlaces places_;
   bool tiered_ = false;
   TierHeader* tier_header_ = nullptr;
   u64* bitmaps_ = nullptr;

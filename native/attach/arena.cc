@@ -264,7 +264,7 @@ void Arena::abandon() noexcept {
     tier_->leave_folder();
   }
   // mutant: what-failed-stays-with-its-error
-  os::punch(fd(), data_offset(), slice_count() * kSliceBytes);
+  os::punch(fd(), places().data, places().slice_count * kSliceBytes);
 }
 
 bool Arena::disown() {

@@ -91,7 +91,7 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use, bool ahead) {
     choose_block(use, ahead, &choice);
   if (choice.slice == ~u64{0}) return choice;
   const u64 high = memory_.heap_header().slice_high, top = choice.last_slice() + 1;
-  const u64 all = memory_.slice_count();
+  const u64 all = memory_.places().slice_count;
   if (top > high) choice.table_bytes = PageCharges::table_bytes(top, all) - PageCharges::table_bytes(high, all);
   choice.found = true;
   choice.offset = pages_.offset_of(choice.slice) + choice.block * (choice.is_run() ? 0 : choice.bytes);
@@ -155,13 +155,13 @@ void Blocks::become_free(u64 slice) {
 
 // Where a block that a descriptor names lies. Throws kCorruptData: none of that size can begin there.
 Blocks::Spot Blocks::spot(u64 offset, u64 bytes) const {
-  const u64 data = memory_.data_offset(), end = memory_.file_bytes();
+  const u64 data = memory_.places().data, end = memory_.file_bytes();
   require_block(offset >= data && offset <= end && bytes <= end - offset);
   Spot at{pages_.slice_of(offset), block_class(std::max(bytes, kMinBlockBytes)), 0, 1};
   const u64 within = offset - pages_.offset_of(at.slice);
   if (at.cls == kNone) {
     at.run = slices_for(pages_for(bytes));
-    require_block(within == 0 && at.slice + at.run <= memory_.slice_count());
+    require_block(within == 0 && at.slice + at.run <= memory_.places().slice_count);
     return at;
   }
   at.block = static_cast<u32>(within / block_class_bytes(at.cls));

@@ -49,7 +49,7 @@ class ChunkMemory {
   }
   Uses* uses_of(u32 chunk, u32 table) const {
     Descriptor& entry = descriptors_[chunk];
-    if (!has_head(entry)) [[unlikely]]
+    if (word_kind(entry.word.load(std::memory_order_relaxed)) != ObjectKind::kChunk) [[unlikely]]
       bad_chunk(chunk);
     if (entry.summary.first_table == table) return &entry.summary.first_uses;
     return uses_behind_first(chunk, table);

@@ -64,7 +64,7 @@ bool HeapCore::has_tables_headroom(const Blocks::Choice& choice, std::string* wh
 
 bool HeapCore::commit(const Blocks::Choice& choice, std::string* why) {
   if (choice.missing_bytes == 0) return true;
-  const u64 slice = memory.data_offset() + choice.slice * kSliceBytes;
+  const u64 slice = memory.places().data + choice.slice * kSliceBytes;
   return memory.commit(slice + choice.first_page * kPageBytes, choice.pages * kPageBytes, why);
 }
 

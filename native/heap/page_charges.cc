@@ -61,13 +61,13 @@ u64 PageCharges::table_bytes(u64 slices, u64 slice_count) {
 
 void PageCharges::cover_slice(u64 slice) {
   HeapHeader& heap = memory_.heap_header();
-  const u64 slices = memory_.slice_count();
+  const u64 slices = memory_.places().slice_count;
   memory_.slice(slice);  // throws when there is no such slice
   while (heap.slice_high <= slice) {
     const u64 first = heap.slice_high;
     const u64 count = std::min(kSliceTableStep, slices - first);
-    const u64 table = memory_.slices_offset() + first * sizeof(Slice);
-    const u64 maps = memory_.bitmaps_offset() + first * kBlockWords * sizeof(u64);
+    const u64 table = memory_.places().slices + first * sizeof(Slice);
+    const u64 maps = memory_.places().bitmaps + first * kBlockWords * sizeof(u64);
     os::commit(memory_.fd(), table / kPageBytes * kPageBytes, pages_for(count * sizeof(Slice)) * kPageBytes);
     os::commit(memory_.fd(), maps / kPageBytes * kPageBytes, pages_for(count * kBlockWords * sizeof(u64)) * kPageBytes);
     add_bytes(heap.fixed_bytes, table_bytes(first + count, slices) - table_bytes(first, slices));

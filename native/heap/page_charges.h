@@ -35,8 +35,8 @@ class PageCharges {
   void cover_slice(u64 slice);
   static u64 table_bytes(u64 slices, u64 slice_count);  // of the table of slices and the bitmaps of the lowest `slices`
 
-  u64 offset_of(u64 slice) const { return memory_.data_offset() + slice * kSliceBytes; }
-  u64 slice_of(u64 offset) const { return (offset - memory_.data_offset()) / kSliceBytes; }
+  u64 offset_of(u64 slice) const { return memory_.places().data + slice * kSliceBytes; }
+  u64 slice_of(u64 offset) const { return (offset - memory_.places().data) / kSliceBytes; }
 
  private:
   void set(u64 slice, u64 first, u64 count, bool charged);

@@ -156,7 +156,7 @@ u64 PageReclaim::charge_free_slice(u32 filler) {
   HeapHeader& heap = memory_.heap_header();
   const u64 committed = heap.object_bytes + heap.chunk_bytes + heap.meta_bytes + heap.fixed_bytes + heap.free_bytes;
   if (committed + kSliceBytes > spendable(heap.budget.load())) return 0;
-  for (u64 at = heap.free_low; at < memory_.slice_count(); ++at) {
+  for (u64 at = heap.free_low; at < memory_.places().slice_count; ++at) {
     if (at < heap.slice_high && memory_.slice(at).state != SliceState::kFree) continue;
     pages_.cover_slice(at);
     if (is_being_filled(at)) continue;

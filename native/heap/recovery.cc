@@ -14,9 +14,9 @@ void HeapRecovery::rebuild() {
   DI_FAULT("heap.rebuild_middle");
   clear_unmade();
   relink_bodies();
-  heap.fixed_bytes.store(heap_.memory.tables_offset() + u64{heap_.memory.table_count()} * kTableHeaderBytes +
+  heap.fixed_bytes.store(heap_.memory.places().tables + u64{heap_.memory.table_count()} * kTableHeaderBytes +
                          u64{heap_.memory.mark_count()} * sizeof(SessionMark) +
-                         PageCharges::table_bytes(heap.slice_high, heap_.memory.slice_count()));
+                         PageCharges::table_bytes(heap.slice_high, heap_.memory.places().slice_count));
   free_strays();
   recount_pins();
   recount_charges();
@@ -226,7 +226,7 @@ HeapRecovery::Figures HeapRecovery::figures() const {
 }
 
 void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
-  const u64 data = heap_.memory.data_offset();
+  const u64 data = heap_.memory.places().data;
   for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
     const Descriptor& entry = heap_.descriptor(index);
     const u64 word = entry.word.load();

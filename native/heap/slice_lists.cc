@@ -23,7 +23,7 @@ void SliceLists::unlink(u64 slice) {
 
 u64 SliceLists::find_free(u64 count) {
   HeapHeader& heap = memory_.heap_header();
-  const u64 total = memory_.slice_count();
+  const u64 total = memory_.places().slice_count;
   u64 run = 0;
   bool first_seen = false;
   for (u64 at = heap.free_low; at < total; ++at) {

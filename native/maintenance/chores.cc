@@ -18,7 +18,7 @@ constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the
 // The fill ends first: if the heap's lock is not available then, whoever meets the slice settles it.
 void settle_slice(Arena& arena, u64 offset, bool give_back) {
   PageReclaim& reclaim = arena.heap().reclaim;
-  const u64 slice = (offset - arena.data_offset()) / kSliceBytes;
+  const u64 slice = (offset - arena.places().data) / kSliceBytes;
   reclaim.end_fill(slice);
   Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
   if (arena.slice(slice).filler.load(std::memory_order_relaxed) == kFillEnded) reclaim.settle_filled(slice, give_back);
@@ -92,7 +92,7 @@ u64 next_whole_slice(Arena& arena) {
     if (!whole) continue;
     slice.collapsed = 1;
     slice.filler.store(lock_owner_word(arena.heap().client), std::memory_order_relaxed);
-    return arena.data_offset() + at * kSliceBytes;
+    return arena.places().data + at * kSliceBytes;
   }
   return 0;
 }

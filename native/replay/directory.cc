@@ -84,7 +84,7 @@ u32 TableDirectory::free_index(Deadline deadline) const {
     throw Error(Code::kCapacity, "a store holds at most 256 tables; drop one with store.drop_table()").told();
   }
   std::string why;
-  const u64 offset = arena.tables_offset() + u64{index} * kTableHeaderBytes;
+  const u64 offset = arena.places().tables + u64{index} * kTableHeaderBytes;
   if (arena.heap().available(kTableHeaderBytes, deadline) < kTableHeaderBytes)
     throw Error(Code::kCapacity, "no room for another table; delete objects, or store.resize(memory=…)");
   if (!commit_fixed(arena.heap(), offset, kTableHeaderBytes, deadline, &why))

@@ -116,7 +116,7 @@ bool SessionMarks::add_page(Deadline deadline) {
   if (arena_->heap().available(kBytes, deadline) < kBytes)
     throw Error(Code::kCapacity, "no room for another writer session; delete objects, or store.resize(memory=…)")
         .told();
-  const u64 offset = arena_->marks_offset() + u64{count} * sizeof(SessionMark);
+  const u64 offset = arena_->places().marks + u64{count} * sizeof(SessionMark);
   if (!commit_fixed(arena_->heap(), offset, kBytes, deadline, &why))
     throw Error(Code::kCapacity, "no memory for another writer session: " + why).told();
   Heap::Guard guard(arena_->heap(), deadline);

@@ -372,7 +372,7 @@ STORES = [
     Mutant(
         "what-failed-stays-with-its-error",
         "store-checkpoint",
-        "os::punch(fd(), header().data.value, header().range_bytes);",
+        "os::punch(fd(), places().data, places().slice_count * kSliceBytes);",
         "",
         ("tests/checkpoint/test_store_beside.py",),
     ),
