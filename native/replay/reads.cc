@@ -164,13 +164,8 @@ void Reads::list_group(u32 leader, IncompleteGroups* to) const {
   const Groups& groups = core_.groups;
   to->values.push_back(groups.value(leader));
   to->late.push_back(core_.ended.has(groups.value(leader)) && !groups.has_all(leader) ? 1 : 0);
-  Steps steps(groups.size(), "a group");
-  u32 answers = 0;
-  for (u32 slot = leader; slot != kNone; slot = groups.next(slot), ++answers) {
-    steps.take();
-    to->keys.push_back(core_.items[slot].key(slot));
-  }
-  to->answers.push_back(answers);
+  groups.each(leader, [&](u32 slot, const Item& item) { to->keys.push_back(item.key(slot)); });
+  to->answers.push_back(groups.count(leader));
 }
 
 IncompleteGroups Reads::incomplete(Deadline deadline) {
