@@ -101,7 +101,6 @@ def test_long_values_are_cut_in_error_texts(store: Any) -> None:
 
 PATHS: dict[str, Callable[[Any, Any], Any]] = {
     "open": lambda s, path: di_store.open(memory="16MiB", disk=path),
-    "checkpoint": lambda s, path: s.checkpoint(path),
     "restore": lambda s, path: di_store.restore(path, memory="16MiB"),
     "save": lambda s, path: di_store.save(path, 1),
     "load": lambda s, path: di_store.load(path),
@@ -121,6 +120,12 @@ def test_what_is_no_path_is_named(store: Any, call: str, path: Any) -> None:
         PATHS[call](store, path)
     assert str(caught.value).startswith("disk=" if call == "open" else "path=")
     assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("path", NO_PATHS)
+def test_what_is_no_path_of_a_checkpoint_is_named(store: Any, path: Any) -> None:
+    with pytest.raises(ValueError if isinstance(path, str) else TypeError, match="^path="):
+        store.checkpoint(path)
 
 
 def test_a_path_of_any_text_class_will_do(store: Any, tmp_path: Any) -> None:

@@ -6,12 +6,12 @@ import threading
 from collections.abc import Callable
 from concurrent import futures
 from functools import partial
+from typing import Any
 
 from di_store.base.errors import NodeUnavailable, Timeout
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 from di_store.cluster.node_objects import NodeObjects, mark_of
-from di_store.objects.access import Objects
 from di_store.runtime import waits
 from di_store.session import Session
 
@@ -21,8 +21,12 @@ _THREADS = 16
 class Deletion:
     """Made for one call. Its threads add to what it finds; a node that does not answer is asked for nothing more."""
 
-    def __init__(self, cluster: Cluster, session: Session, nodes: NodeObjects) -> None:
+    def __init__(
+        self, cluster: Cluster, session: Session, nodes: NodeObjects, get: Callable[[bytes, float, None], Any]
+    ) -> None:
+        """`get`: gives an object of any node, as `Store.get`."""
         self._cluster = cluster
+        self._get = get
         self._session = session
         self._nodes = nodes
         self._lock = threading.Lock()
@@ -75,7 +79,7 @@ class Deletion:
             away: nodes that are not asked, by uuid; gets those that do not answer.
         """
         away = set() if away is None else away
-        for uuid in Objects(self._session).get(mark_of(raw), 0, None):
+        for uuid in self._get(mark_of(raw), 0, None):
             if uuid in away or (node := self._cluster.by_uuid(uuid)) is None:
                 continue
             try:

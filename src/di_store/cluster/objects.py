@@ -67,6 +67,9 @@ class ClusterObjects:
         self._here = Objects(session)
         self._nodes = NodeObjects(cluster)
 
+    def _deletion(self) -> Deletion:
+        return Deletion(self._cluster, self._session, self._nodes, self.get)
+
     # -- reading ------------------------------------------------------------------------------------------------
 
     def get(self, raw: bytes, timeout: Seconds, copy: bool | None) -> Any:
@@ -296,7 +299,7 @@ class ClusterObjects:
         Raises:
             NodeUnavailable: nodes that were not reached, after all others have deleted what they had.
         """
-        return Deletion(self._cluster, self._session, self._nodes).run(raws)
+        return self._deletion().run(raws)
 
     def _enough(self, wanted: int, timeout: float | None) -> list[Node]:
         """The other nodes, after a wait of `_RETURN_SECONDS` if too few of those that were seen answer."""
@@ -350,7 +353,7 @@ class ClusterObjects:
 
         def undo() -> None:
             with contextlib.suppress(StoreError):
-                Deletion(self._cluster, self._session, self._nodes).copies_of(raw, _UNDO_SECONDS)
+                self._deletion().copies_of(raw, _UNDO_SECONDS)
 
         undoing = threading.Thread(target=undo, name="di-store undo", daemon=True)
         undoing.start()
