@@ -124,7 +124,7 @@ def test_what_is_no_path_is_named(store: Any, call: str, path: Any) -> None:
 
 @pytest.mark.parametrize("path", NO_PATHS)
 def test_what_is_no_path_of_a_checkpoint_is_named(store: Any, path: Any) -> None:
-    with pytest.raises(ValueError if isinstance(path, str) else TypeError, match="^path="):
+    with pytest.raises(ValueError if isinstance(path, str) else TypeError, match=r"^path="):
         store.checkpoint(path)
 
 
