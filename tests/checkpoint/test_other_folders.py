@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import di_store
+from checkpoint.test_kills import child, ended
 from di_store import Spec
 
 TIER: dict[str, Any] = {"memory": "16MiB", "disk_capacity": "64MiB"}
@@ -33,9 +34,14 @@ def _own_manifest(path: Path) -> None:
 
 
 def _tier(path: Path) -> None:
-    with di_store.open(disk=path, **TIER) as store:
-        _filled(store, "disk")
-        store.put(b"kept", durability="disk")
+    """Made by a process that has ended: a thread of the store's may seal a file a moment after it was closed."""
+
+    def make() -> None:
+        with di_store.open(disk=path, **TIER) as store:
+            _filled(store, "disk")
+            store.put(b"kept", durability="disk")
+
+    assert ended(child(make)) == 0
 
 
 def _store_checkpoint(path: Path) -> None:
