@@ -141,9 +141,8 @@ def makes_huge_pages() -> bool:
     fd = os.memfd_create("probe")
     try:
         os.ftruncate(fd, 4 * slice_bytes)
-        for _ in range(
-            20
-        ):  # where a mapping comes to lie shows only afterwards, and the next one mostly lies there too
+        # Where a mapping comes to lie shows only afterwards, and the next one mostly lies there too.
+        for _ in range(20):
             with mmap.mmap(fd, 2 * slice_bytes, offset=offset) as mapped:
                 address = np.frombuffer(mapped, np.uint8).ctypes.data
                 if (address - offset) % slice_bytes == 0:
@@ -161,15 +160,15 @@ def makes_huge_pages() -> bool:
 
 @pytest.mark.memory_only
 def test_memory_that_is_made_ready_costs_no_fault_for_each_page(store_name: Callable[[], str]) -> None:
-    """A free slice is committed as one huge page: whoever fills it then waits for the kernel once."""
-    if not makes_huge_pages():
-        pytest.skip("this kernel makes no huge pages of memory files, or has none left")
+    """A free slice is committed as one huge page, where the kernel has them: who fills it then waits for it once."""
+    huge = makes_huge_pages()
     with di_store.open(store_name(), memory="128MiB") as store:
         refs, arena = fill_store(store), store._session.arena
         while arena.chore():
             pass
         value, before = np.ones(65_000, np.uint8), resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
         refs += [store.put(value) for _ in range(100)]  # of 6 MiB, which have 1,600 pages
-        assert resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before < 800
+        faults = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
+        assert faults < 800 or not huge
         assert all((store.get(ref) == 1).all() for ref in refs[-100:])
         assert_counted(store)

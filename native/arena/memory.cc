@@ -196,9 +196,8 @@ void Memory::place_parts() {
   tables_ = base() + header_->tables.value;
   weights_ = reinterpret_cast<WeightsEntry*>(base() + header_->weights.value);
   layouts_ = reinterpret_cast<Shared<u32>*>(base() + header_->layouts.value);
-  slice_count_ = header_->slice_count;
   places_ = {header_->tables.value,  header_->marks.value, header_->slices.value,
-             header_->bitmaps.value, header_->data.value,  slice_count_};
+             header_->bitmaps.value, header_->data.value,  header_->slice_count};
   tiered_ = header_->tiered != 0;
   if (tiered_) tier_header_ = reinterpret_cast<TierHeader*>(base() + header_->tier.value);
   waits_ = reinterpret_cast<WaitSlot*>(base() + header_->waits.value);

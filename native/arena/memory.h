@@ -33,6 +33,7 @@ FirstLook look_into(int fd);
 struct FilePlaces {
   u64 tables = 0, marks = 0, slices = 0, bitmaps = 0, data = 0;
   u64 slice_count = 0;
+  u64 range_bytes() const { return slice_count * kSliceBytes; }
 };
 
 class Memory : public Mapping {
@@ -73,12 +74,12 @@ class Memory : public Mapping {
   }
   WaitSlot& wait(u32 index) const { return waits_[index]; }
   Slice& slice(u64 index) const {
-    if (index >= slice_count_) bad_offset(index * kSliceBytes, kSliceBytes);
+    if (index >= places_.slice_count) bad_offset(index * kSliceBytes, kSliceBytes);
     return slices_[index];
   }
   const FilePlaces& places() const { return places_; }
   u64* bitmap(u64 slice) const {
-    if (slice >= slice_count_) bad_offset(slice * kSliceBytes, kSliceBytes);
+    if (slice >= places_.slice_count) bad_offset(slice * kSliceBytes, kSliceBytes);
     return bitmaps_ + slice * kBlockWords;
   }
 
@@ -97,7 +98,6 @@ class Memory : public Mapping {
   WaitSlot* waits_ = nullptr;
   SessionMark* marks_ = nullptr;
   Slice* slices_ = nullptr;
-  u64 slice_count_ = 0;
   FilePlaces places_;
   bool tiered_ = false;
   TierHeader* tier_header_ = nullptr;

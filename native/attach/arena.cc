@@ -264,7 +264,7 @@ void Arena::abandon() noexcept {
     tier_->leave_folder();
   }
   // mutant: what-failed-stays-with-its-error
-  os::punch(fd(), places().data, places().slice_count * kSliceBytes);
+  os::punch(fd(), places().data, places().range_bytes());
 }
 
 bool Arena::disown() {

@@ -277,7 +277,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("seed", [](const ArenaPointer& a) { return a->header().seed; })
       .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })
       .def_prop_ro("fit", [](const ArenaPointer& a) { return a->header().fit != 0; })
-      .def_prop_ro("range_bytes", [](const ArenaPointer& a) { return a->places().slice_count * kSliceBytes; })
+      .def_prop_ro("range_bytes", [](const ArenaPointer& a) { return a->places().range_bytes(); })
       .def_prop_ro("fork_generation", [](const ArenaPointer& a) { return a->fork_generation(); })
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }

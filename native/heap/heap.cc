@@ -67,9 +67,9 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
            " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
     return false;
   }
-  if (bytes > memory.places().slice_count * kSliceBytes) {
+  if (bytes > memory.places().range_bytes()) {
     *why = "memory=" + std::to_string(bytes) + " is more than this store's address range of " +
-           std::to_string(memory.places().slice_count * kSliceBytes) + " bytes; make a new store";
+           std::to_string(memory.places().range_bytes()) + " bytes; make a new store";
     return false;
   }
   // Objects that came after the tables may take more than there is: then it can still be made larger.

@@ -18,15 +18,19 @@ u64 hash_id(const u8* id) {
   return h ^ (h >> 31);
 }
 
-u8* IdIndex::block(u32 descriptor, u64 buckets) const {
-  return descriptors_.meta(descriptor, kOwnerIndex, bytes(buckets));
+u32* IdIndex::block(u32 descriptor, u64 buckets) const {
+  u8* const found = descriptors_.meta(descriptor, kOwnerIndex, 0);
+  // A mask finds the bucket: with another number objects would not be found, or lie outside.
+  if (!std::has_single_bit(buckets) || descriptors_[descriptor].bytes / sizeof(u32) != buckets) [[unlikely]]
+    throw Error(Code::kCorruptData, "the index of ids is damaged");
+  return reinterpret_cast<u32*>(found);
 }
 
 // Where the chain begins that an id's object is in; there is an index.
 u32* IdIndex::chain_of(const Id& id) const {
   const HeapHeader& heap = memory_.heap_header();
   const u64 buckets = heap.index_buckets;
-  return reinterpret_cast<u32*>(block(heap.index_block - 1, buckets)) + (hash_id(id) & (buckets - 1));
+  return block(heap.index_block - 1, buckets) + (hash_id(id) & (buckets - 1));
 }
 
 u32 IdIndex::find(const Id& id) const {
@@ -48,12 +52,13 @@ void IdIndex::erase(u32 index) {
 
 u32 IdIndex::move_to(u32 index, u64 buckets) {
   HeapHeader& heap = memory_.heap_header();
-  u32* fresh = reinterpret_cast<u32*>(block(index, buckets));
+  u32* fresh = block(index, buckets);
   const u32 old = heap.index_block - 1;
   if (old != kNone) {
-    const u32* from = reinterpret_cast<const u32*>(block(old, heap.index_buckets));
+    const u64 had = heap.index_buckets;
+    const u32* from = block(old, had);
     Steps steps(descriptors_.count(), "a chain of the index of ids");
-    for (u64 bucket = 0; bucket < heap.index_buckets; ++bucket)
+    for (u64 bucket = 0; bucket < had; ++bucket)
       for (u32 at = from[bucket]; at != 0;) {
         steps.take();
         Descriptor& moved = descriptors_[at - 1];
@@ -72,8 +77,9 @@ u32 IdIndex::move_to(u32 index, u64 buckets) {
 
 void IdIndex::clear() {
   HeapHeader& heap = memory_.heap_header();
-  heap.index_buckets = std::bit_floor(descriptors_[heap.index_block - 1].bytes / sizeof(u32));
-  std::memset(block(heap.index_block - 1, heap.index_buckets), 0, bytes(heap.index_buckets));
+  const u64 buckets = descriptors_[heap.index_block - 1].bytes / sizeof(u32);
+  std::memset(block(heap.index_block - 1, buckets), 0, bytes(buckets));
+  heap.index_buckets = buckets;
 }
 
 }  // namespace di

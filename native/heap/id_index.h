@@ -2,8 +2,6 @@
 // heap's lock.
 #pragma once
 
-#include <algorithm>
-
 #include "heap/descriptors.h"
 
 namespace di {
@@ -22,14 +20,14 @@ class IdIndex {
 
   bool exists() const { return memory_.heap_header().index_buckets != 0; }
   bool is_full() const { return memory_.heap_header().live_objects >= memory_.heap_header().index_buckets; }
-  static u64 bytes(u64 buckets) { return std::min(buckets, ~u64{0} / sizeof(u32)) * sizeof(u32); }
+  static u64 bytes(u64 buckets) { return buckets * sizeof(u32); }
   // Moves to this zeroed meta block; returns the block it was in (kNone: in none), which the caller frees.
   u32 move_to(u32 descriptor, u64 buckets);
   void clear();  // rebuild: no object is in it
 
  private:
   u32* chain_of(const Id& id) const;
-  u8* block(u32 descriptor, u64 buckets) const;
+  u32* block(u32 descriptor, u64 buckets) const;  // throws kCorruptData unless it is one of so many
   // Follows a chain to the link that names the first descriptor for which `found` is true; the link is 0: there is none.
   template <class Found>
   u32* follow(u32* link, Found found) const {

@@ -1,6 +1,7 @@
 #include "heap/recovery.h"
 
 #include <algorithm>
+#include <bit>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -53,7 +54,7 @@ void HeapRecovery::relist_descriptors() {
       if (!is_away(entry)) live += Blocks::block_bytes(entry.bytes);
     }
     if (index + 1 == heap.index_block && word_kind(word) == ObjectKind::kMeta && entry.owner == kOwnerIndex &&
-        entry.bytes >= sizeof(u32))
+        entry.bytes >= sizeof(u32) && std::has_single_bit(entry.bytes))
       index_block = index + 1;
   }
   heap.live_bytes.store(live);

@@ -31,7 +31,7 @@ bool EndedGroups::has(u64 value) const {
 void EndedGroups::add(u64 value) {
   const u64 count = header_.ended_count;
   const u32 place = static_cast<u32>(count % kEndedGroups);
-  if (count >= kEndedGroups) take_out(place);
+  if (count >= kEndedGroups) take_out(ring_->value[place], [place](u32 at) { return at == place; });
   // mutant: the-killed-end-groups-of-others
   undo_.set(ring_->value[place], value);
   undo_.set(header_.ended_count, count + 1);
@@ -58,21 +58,27 @@ void EndedGroups::fill_index() {
   for (u64 place = 0; place < count; ++place) link(static_cast<u32>(place));
 }
 
+// Instead of an older place of the same value: where few values come again and again, chains stay short.
 void EndedGroups::link(u32 place) {
-  u32& first = bucket(ring_->value[place]);
+  const u64 value = ring_->value[place];
+  take_out(value, [&](u32 at) { return ring_->value[at] == value; });
+  u32& first = bucket(value);
   ring_->next[place] = first;
   first = place + 1;
 }
 
-void EndedGroups::take_out(u32 place) {
+// Takes out of a value's chain the first place for which `found` is true, if there is one.
+template <class Found>
+void EndedGroups::take_out(u64 value, Found found) {
   Steps steps(kEndedGroups, kWhat);
-  u32* at = &bucket(ring_->value[place]);
-  while (*at != place + 1) {
+  u32* at = &bucket(value);
+  for (; *at != 0; at = &ring_->next[*at - 1]) {
     steps.take();
-    require_sound(*at != 0 && *at <= kEndedGroups);
-    at = &ring_->next[*at - 1];
+    require_sound(*at <= kEndedGroups);
+    if (!found(*at - 1)) continue;
+    *at = ring_->next[*at - 1];
+    return;
   }
-  *at = ring_->next[place];
 }
 
 }  // namespace di

@@ -1,7 +1,7 @@
 // The values of a table's groups that have ended: that are complete, or went before. So an answer that comes late is known,
 // among the newest kEndedGroups of them. The values lie in a ring in a block of the table; they and their number are truths,
-// and change through the undo record together with the group itself. The index by value is derived. Every call needs the
-// table's lock. None allocates, and none fails unless the block is damaged.
+// and change through the undo record together with the group itself. The index by value is derived, and has the newest place
+// of each value. Every call needs the table's lock. None allocates, and none fails unless the block is damaged.
 #pragma once
 
 #include <vector>
@@ -34,7 +34,8 @@ class EndedGroups {
   };
   u32& bucket(u64 value) const;
   void link(u32 place);
-  void take_out(u32 place);
+  template <class Found>
+  void take_out(u64 value, Found found);
 
   TableHeader& header_;
   Undo& undo_;

@@ -17,8 +17,8 @@ struct ItemPlace {  // where an item begins
   u32 flags;
 };
 
-struct
-    IncompleteGroups {  // by group, in the order in which they began; `keys`: of all answers, one group after the other
+// By group, in the order in which they began; `keys`: of all answers, one group after the other.
+struct IncompleteGroups {
   std::vector<u64> values;
   std::vector<u32> answers;
   std::vector<u8> late;  // 1: it began when a group of this value had ended

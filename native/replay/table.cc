@@ -150,8 +150,9 @@ void Table::insert_answer(u32 slot, const NewItem& fresh) {
   end_wait_of_group(core, leader);
 }
 
-// An answer to a group that has ended: refused where a value names one group only, else it begins a further one.
-bool Table::is_refused(const NewItem& fresh) {
+// Counts an answer to a group that has ended. True: it is not let in, as a value names one group only; else it begins a
+// further one.
+bool Table::refuses_late(const NewItem& fresh) {
   if (core.groups.find(fresh.group) != kNone || !core.ended.has(fresh.group)) return false;
   ++header_.late_answers;
   // mutant: late-answers-begin-groups
@@ -164,7 +165,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   for (const NewItem& fresh : items) {  // no allocation: the rows are published already
     if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer + kWordsOfMark, mark, done);
     ++done;
-    if (core.groups.on() && is_refused(fresh)) {
+    if (core.groups.on() && refuses_late(fresh)) {
       if (keys != nullptr) keys->push_back(kNoItem);
       continue;
     }

@@ -86,7 +86,7 @@ class Table : public std::enable_shared_from_this<Table> {
   // lack answers. Nothing for an answer of a group that is there.
   void evict_for_place(const NewItem& fresh);
   void evict_group_of_queue();
-  bool is_refused(const NewItem& fresh);
+  bool refuses_late(const NewItem& fresh);
   u32 insert_one(const NewItem& fresh);
   void insert_answer(u32 slot, const NewItem& fresh);
   std::string why_no_group() DI_REQUIRES(core.lock);

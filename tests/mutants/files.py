@@ -372,7 +372,7 @@ STORES = [
     Mutant(
         "what-failed-stays-with-its-error",
         "store-checkpoint",
-        "os::punch(fd(), places().data, places().slice_count * kSliceBytes);",
+        "os::punch(fd(), places().data, places().range_bytes());",
         "",
         ("tests/checkpoint/test_store_beside.py",),
     ),

@@ -161,13 +161,18 @@ void index_of_ids() {
   };
   heap.index_block = first.descriptor() + 1;
   recovers(2);
-  heap.index_buckets = u64{1} << 62;
-  recovers(3);
+  const u64 buckets = heap.index_buckets;
+  u64 number = 2;
+  // 2^62 more buckets have as many bytes, counted in 64 bits.
+  for (const u64 wrong : {u64{1} << 62, (u64{1} << 62) + buckets, buckets / 2, buckets * 2, buckets + 1, buckets - 1}) {
+    heap.index_buckets = wrong;
+    recovers(++number);
+  }
   Descriptor& block = arena->heap().descriptor(heap.index_block - 1);
   block.offset += 4;
-  CHECK(refuses([&] { put_number(*arena, 4, 1000); }));
+  CHECK(refuses([&] { put_number(*arena, 100, 1000); }));
   block.offset -= 4;
-  CHECK(put_number(*arena, 4, 1000) == MakeResult::kMade && holds_number(*arena, 1));
+  CHECK(put_number(*arena, 100, 1000) == MakeResult::kMade && holds_number(*arena, 1));
 }
 
 // What a store's header says is looked at when a process attaches, and never again.

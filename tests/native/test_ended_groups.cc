@@ -58,6 +58,26 @@ void test_against_a_model() DI_UNCHECKED {
   CHECK(core.ended.values().empty() && !core.ended.has(known.back()));
 }
 
+// Few values that come again and again: the index has each of them once, as its chains are walked under the table's lock.
+void test_few_values() DI_UNCHECKED {
+  const auto arena = make_store("ended", 32 * kMiB);
+  const auto table = make_table(arena);
+  TableCore& core = table->core;
+  for (u64 step = 0; step < 2 * kEndedGroups; ++step) {
+    TableCore::Guard guard(core, soon());
+    core.change();
+    core.ended.add(step % 3);
+    core.commit();
+  }
+  TableCore::Guard guard(core, soon());
+  for (u64 value = 0; value < 5; ++value) CHECK(core.ended.has(value) == (value < 3));
+  const u32* const next = reinterpret_cast<u32*>(arena->heap().block(core.header.ended_block - 1)) + 2 * kEndedGroups;
+  u64 listed = 0;
+  for (const u32* first = next + kEndedGroups; first != next + 2 * kEndedGroups; ++first)
+    for (u32 at = *first; at != 0; at = next[at - 1]) ++listed;
+  CHECK(listed == 3);
+}
+
 // Any bytes in the derived part.
 void test_damage() DI_UNCHECKED {
   const auto arena = make_store("ended", 32 * kMiB);
@@ -88,6 +108,7 @@ void test_damage() DI_UNCHECKED {
 
 int main() {
   test_against_a_model();
+  test_few_values();
   test_damage();
   return 0;
 }

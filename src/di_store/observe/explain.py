@@ -39,7 +39,10 @@ class Room(NamedTuple):
     reserved: int = 0  # for tables
 
 
-def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], room: Room = Room()) -> str:  # noqa: B008
+NOT_KNOWN = Room()
+
+
+def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], room: Room = NOT_KNOWN) -> str:
     """What a thread waits for; if a limiter makes it wait, the limiter's reason with its counts.
 
     Args:
