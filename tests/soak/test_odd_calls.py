@@ -26,10 +26,25 @@ from soak.fuzz.hazards import HAZARDS
 from soak.fuzz.plan import CALLS, Plan
 from soak.fuzz.plants import PLANTS
 from soak.fuzz.player import Round
-from soak.fuzz.surface import known
+from soak.fuzz.surface import constructed, known
 
 BOUND_SECONDS = 120.0
 ROUND_SECONDS = 3.0
+MADE_IN_A_WORLD = (
+    "",
+    "Store",
+    "Table",
+    "Writer",
+    "Mixture",
+    "Loader",
+    "Batch",
+    "Ragged",
+    "Draft",
+    "Items",
+    "Ref",
+    "Spec",
+)
+"""Owners that `surface.target` takes from a store, not from a constructor."""
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +75,12 @@ def test_every_call_succeeds_or_raises_an_error_with_a_name(
             tell_at += 60.0
     assert field.calls > 20 * len(HAZARDS), "hardly a call was made"
     assert not report.kinds, report.text(field, store_name)
+
+
+@pytest.mark.parametrize("owner", sorted({call.owner for call in CALLS.values()} - set(MADE_IN_A_WORLD)))
+def test_there_is_an_object_of_each_class(owner: str) -> None:
+    """A class that nobody made an object of is found here, and not when chance first calls its method."""
+    assert type(constructed(owner)).__name__ == owner
 
 
 @pytest.mark.parametrize("plant", PLANTS)
