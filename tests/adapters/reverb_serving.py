@@ -43,3 +43,14 @@ def serve() -> Iterator[Serve]:
 
 def drawn(client: reverb.Client, name: str = "t", count: int = 1) -> list[list[np.ndarray[Any, Any]]]:
     return [sample.data for sample in client.sample(name, count, emit_timesteps=False)]
+
+
+def act(client: reverb.Client, begin: int, end: int) -> None:
+    """What an actor does: steps with text, an entry of no elements and a name with a slash, in two tables."""
+    with client.trajectory_writer(3) as writer:
+        for number in range(begin, end):
+            writer.append({"walker/pos": np.full(2, number), "goal": np.zeros((2, 0)), "text": f"step {number}"})
+            held = writer.history
+            numbers = {name: held[name][-1:] for name in ("walker/pos", "goal")}
+            writer.create_item("t", 1.0 + number, numbers | {"text": held["text"][-1:]})
+            writer.create_item("q", 1.0, numbers)

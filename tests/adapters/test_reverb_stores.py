@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import multiprocessing as mp
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from given_stores import killed_after_a_checkpoint
-from reverb_serving import drawn, table
+from cluster.nodes import cluster_nodes
+from cluster.served import TOKEN, agent_here
+from given_stores import KINDS, killed_after_a_checkpoint, opened
+from reverb_serving import act, drawn, table
 
 import di_store
+from di_store import cluster
 from di_store.adapters import reverb
 
 
@@ -89,6 +94,80 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
             assert sample.info.priority == 1.0 + number[0]
         client.insert([np.int64(99)], {"q": 1.0})
         assert drawn(client, "q")[0][0].tolist() == [99]
+
+
+SIGNATURE = {"goal": reverb.TensorSpec((None, 2, 0), np.float64), "walker/pos": reverb.TensorSpec((None, 2), np.int64)}
+
+
+def serve_tables(store: Any) -> reverb.Server:
+    return reverb.Server([table(), reverb.Table.queue("q", 8, signature=SIGNATURE)], store=store)
+
+
+def run_actor(client: reverb.Client, begin: int, end: int) -> mp.process.BaseProcess:
+    """A process that has nothing of this one but the client, as on another machine."""
+    actor = mp.get_context("spawn").Process(target=act, args=(client, begin, end), daemon=True)
+    actor.start()
+    return actor
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+    with opened(kind, tmp_path) as store:
+        server = serve_tables(store)
+        client = server.localhost_client()
+        actor = run_actor(client, 0, 30)  # more than the queue holds: it waits for the draws
+        dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "q", 4)
+        found = [sample.data for sample in dataset.take(30)]
+        actor.join(60)
+        assert actor.exitcode == 0
+        assert [data["walker/pos"].tolist() for data in found] == [[[number] * 2] for number in range(30)]
+        assert found[0]["goal"].shape == (1, 2, 0)
+        for sample in client.sample("t", 20, emit_timesteps=False):
+            number = sample.data[2][0, 0]
+            assert sample.data[1].tolist() == [f"step {number}"]
+            assert sample.info.priority == 1.0 + number
+        client.mutate_priorities("t", {sample.info.key: 7.0}, [])
+        assert client.server_info()["t"].current_size == 30
+        server.stop()
+        with pytest.raises(reverb.ReverbError, match="stopped"):
+            act(client, 30, 31)
+        again = serve_tables(store)
+        assert again.localhost_client().server_info()["t"].current_size == 30
+        again.stop()
+
+
+def test_a_client_on_another_machine_than_the_server() -> None:
+    with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
+        server = serve_tables(store)
+        with di_store.connect(f"di-store://{agent.address}/{store.name}", token=TOKEN) as connected:
+            client = reverb.Client(connected)
+            act(client, 0, 8)
+            assert client.server_info()["q"].signature == SIGNATURE
+            assert len(drawn(server.localhost_client(), "q", 8)) == 8
+        store.publish("reverb", {"t": {"sampler": ["open", "/etc/passwd"]}})
+        with (
+            di_store.connect(f"di-store://{agent.address}/{store.name}", token=TOKEN) as connected,
+            pytest.raises(di_store.CorruptData, match="description of the server's tables"),
+        ):
+            drawn(reverb.Client(connected))
+        server.stop()
+
+
+def test_an_actor_on_another_node_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"t-{uuid.uuid4().hex[:12]}"
+    with (
+        cluster_nodes(name, 2, "--memory", "64MiB") as nodes,
+        cluster.attach(nodes[0].name) as here,
+        cluster.attach(nodes[1].name) as there,
+    ):
+        server = serve_tables(here)
+        monkeypatch.setenv("DI_STORE_NODE", there.name)  # of the actor: both nodes are on this machine
+        actor = run_actor(reverb.Client(there), 0, 8)
+        actor.join(60)
+        assert actor.exitcode == 0
+        found = drawn(server.localhost_client(), "q", 8)
+        assert [data[1].tolist() for data in found] == [[[number] * 2] for number in range(8)]
+        server.stop()
 
 
 def test_datasets_repeat_and_shuffle() -> None:

@@ -1,7 +1,8 @@
-"""Reverb's interface over Di-store tables, for the processes of one machine: no server, no TensorFlow.
+"""Reverb's interface over Di-store tables: no server, no TensorFlow.
 
 ``from di_store.adapters import reverb`` in place of ``import reverb``. A `Server` is a store in shared memory, and its
-port a part of the store's name: a `Client` in any process of the machine reaches the tables by ``localhost:port``.
+port a part of the store's name: a `Client` in any process of the machine reaches the tables by ``localhost:port``. On
+other machines it takes the store itself.
 """
 
 from di_store.adapters.reverb import item_selectors as selectors

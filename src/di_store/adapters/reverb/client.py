@@ -13,6 +13,7 @@ from di_store.adapters.reverb.forms import TEXTS, Form, told
 from di_store.adapters.reverb.history import as_array
 from di_store.adapters.reverb.replay_sample import ReplaySample, SampleInfo
 from di_store.adapters.reverb.reverb_types import CallStats, RateLimiterInfo, SelectorOptions, TableInfo
+from di_store.adapters.reverb.table_spec import TableSpec
 from di_store.adapters.reverb.trajectory_writer import TrajectoryWriter
 from di_store.adapters.reverb.writer import Writer
 
@@ -21,14 +22,13 @@ class Client:
     """Inserts and draws items. Any number of processes and threads may have one.
 
     Args:
-        server_address: ``localhost:port``, or the name of the server's store. The server may start later: calls wait
-            for it.
+        server_address: ``localhost:port``, the name of the server's store, or that store itself: a connected one, or
+            one of a cluster. The server may start later: calls wait for it.
     """
 
-    def __init__(self, server_address: str) -> None:
-        self._server_address = str(server_address)
+    def __init__(self, server_address: served.Address) -> None:
+        self._server_address = served.checked(server_address)
         self._service: tuple[int, served.Service] | None = None
-        served.store_name(self._server_address)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self._server_address,)
@@ -37,7 +37,7 @@ class Client:
         return f"Client, server_address={self._server_address}"
 
     @property
-    def server_address(self) -> str:
+    def server_address(self) -> served.Address:
         """As given."""
         return self._server_address
 
@@ -174,7 +174,7 @@ def table_info(table: served.ServedTable) -> TableInfo:
     return spec_info(table.spec, inserts, samples, size, table.unique)
 
 
-def spec_info(spec: served.TableSpec, inserts: int, samples: int, size: int, unique: Any) -> TableInfo:
+def spec_info(spec: TableSpec, inserts: int, samples: int, size: int, unique: Any) -> TableInfo:
     """Settings of a table, with these counts."""
     limiter = spec.rate_limiter
     return TableInfo(

@@ -7,7 +7,6 @@ is created in the store by whoever inserts the first item, since its size tells 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 import re
 import secrets
@@ -15,18 +14,20 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 import di_store
-from di_store.adapters.reverb import item_selectors, nest
+from di_store.adapters.reverb import item_selectors
 from di_store.adapters.reverb.errors import DeadlineExceededError, ReverbError
-from di_store.adapters.reverb.forms import OBJECTS, Array, Form, Forms, Kind
-from di_store.adapters.reverb.rate_limiters import RateLimiter
-from di_store.adapters.reverb.reverb_types import TensorSpec
+from di_store.adapters.reverb.forms import Array, Form, Forms, Kind
+from di_store.adapters.reverb.table_spec import TableSpec, described, specs_of
 from di_store.adapters.stores import StoreLike, given_store
+from di_store.cluster.store import ClusterStore
+
+Address: TypeAlias = "str | di_store.Store"
+"""Of a server: ``localhost:port``, the name of its store, or its store itself, such as one of `di_store.connect`."""
 
 _DESCRIPTION = "reverb"
 _LOOK_SECONDS = 0.02
@@ -40,50 +41,6 @@ AT_ONCE = 64
 """Items that are drawn ahead of those handed out one by one, at most; fewer if they are large."""
 _AHEAD_BYTES = 2 << 20
 _GONE = (di_store.StoreClosed, di_store.TableNotFound)
-
-
-@dataclass(frozen=True)
-class TableSpec:
-    """The settings of a table.
-
-    Attributes:
-        signature: nested structure of `TensorSpec`, or None.
-        given: what the program gave as signature; only in its own process.
-    """
-
-    name: str
-    sampler: item_selectors.Selector
-    remover: item_selectors.Selector
-    max_size: int
-    max_times_sampled: int
-    rate_limiter: RateLimiter
-    signature: Any
-    given: Any = None
-
-    @property
-    def queue(self) -> type | None:
-        """Di-store's limiter if the table is a queue or stack; None: it is another one."""
-        limiter = self.rate_limiter
-        numbers = limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
-        if numbers != (1.0, 1, 0.0, float(self.max_size)) or self.max_times_sampled != 1:
-            return None
-        for kind, found in ((item_selectors.Fifo, di_store.Queue), (item_selectors.Lifo, di_store.Stack)):
-            if isinstance(self.sampler, kind) and isinstance(self.remover, kind):
-                return found
-        return None
-
-    @property
-    def columns(self) -> list[TensorSpec] | None:
-        """The columns of an item; None: there is no signature."""
-        return None if self.signature is None else nest.flatten(self.signature)
-
-    @property
-    def item_bytes(self) -> int | None:
-        """Bytes of an item, if all items have the same."""
-        columns = self.columns
-        if columns is None or not all(each.fixed and each.dtype != OBJECTS for each in columns):
-            return None
-        return sum(each.dtype.itemsize * math.prod(size or 0 for size in each.shape) + 8 for each in columns)
 
 
 class Service:
@@ -112,21 +69,26 @@ class Service:
             raise ValueError(f'Could not find table "{name}". The following tables exist: {", ".join(self.tables)}.')
         return found
 
+    @property
+    def address(self) -> Address:
+        """What clients reach it by: a store that is not of this machine alone has no name that would do."""
+        return self.store.name if type(self.store) is di_store.Store else self.store
+
     def leave(self) -> None:
         """Use this store no more: the server was stopped."""
         self.stopped = True
         with _lock:
-            if _services.get(self.store.name, (0, None))[1] is self:
-                del _services[self.store.name]
+            if _services.get(self.address, (0, None))[1] is self:
+                del _services[self.address]
 
     def stop(self) -> None:
         """Remove the tables, unless the store was given. Calls of all clients raise `ReverbError` from now on."""
         self.leave()
         if self._given:
             with contextlib.suppress(di_store.StoreClosed):  # the program has closed it already
-                self.store.publish(_DESCRIPTION, None)
+                _publish(self.store, None)
             return
-        self.store.publish(_DESCRIPTION, None)
+        _publish(self.store, None)
         for name in self.specs:
             try:
                 self.store.drop_table(name)
@@ -157,7 +119,7 @@ class ServedTable:
         return self._table
 
     def _check_served(self) -> None:
-        published = self._service.store.latest(_DESCRIPTION)
+        published = _published(self._service.store, 0)
         if published is None or published.value is None:
             raise self._ended()
 
@@ -336,9 +298,28 @@ class ServedTable:
 
 # --- opening ---------------------------------------------------------------------------------------------------------
 
-_services: dict[str, tuple[int, Service]] = {}  # by name of the store, with the process that opened it
+_services: dict[Address, tuple[int, Service]] = {}  # with the process that opened it
 _lock = threading.RLock()
 _HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "::1", "[::1]", "[::]", "")
+
+
+def checked(address: Any) -> Address:
+    """An address: a store, or text, also of TensorFlow.
+
+    Raises:
+        ValueError: another machine.
+    """
+    if isinstance(address, di_store.Store):
+        return address
+    found = text(address)
+    store_name(found)
+    return found
+
+
+def text(value: Any) -> str:
+    """A string, also from a TensorFlow constant."""
+    found = value.numpy() if hasattr(value, "numpy") else value
+    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 def store_name(address: str) -> str:
@@ -353,7 +334,8 @@ def store_name(address: str) -> str:
     host = found[1]
     if host not in _HOSTS and host not in (name := socket.gethostname(), name.partition(".")[0]):
         raise ValueError(
-            f"address {address!r}: the tables are in shared memory, so clients run on the server's machine"
+            f"address {address!r}: the tables lie in the memory of the server's machine; on another machine give the "
+            "store as address: Client(di_store.connect(...))"
         )
     return f"reverb-{found[2]}"
 
@@ -375,9 +357,9 @@ def serve(specs: dict[str, TableSpec], port: int | None, memory: Any) -> tuple[S
             if port is not None:
                 raise ReverbError(f"port {port} is taken: {error}") from None
     service = Service(store, specs)
-    store.publish(_DESCRIPTION, specs_for(specs))
+    _publish(store, specs)
     with _lock:
-        _services[store.name] = os.getpid(), service
+        _services[service.address] = os.getpid(), service
     return service, number
 
 
@@ -399,30 +381,36 @@ def serve_in(specs: dict[str, TableSpec], given: StoreLike) -> Service:
             raise ValueError(
                 f"table {name!r} of the store was not made by a Reverb server: give the table another name"
             )
-    store.publish(_DESCRIPTION, specs_for(specs))
+    _publish(store, specs)
     with _lock:
-        _services[store.name] = os.getpid(), service
+        _services[service.address] = os.getpid(), service
     return service
 
 
-def specs_for(specs: dict[str, TableSpec]) -> dict[str, TableSpec]:
-    """The settings as other processes can read them, with rate limiters of the plain class."""
-    return {name: replace(spec, rate_limiter=_plain(spec.rate_limiter), given=None) for name, spec in specs.items()}
+def _publish(store: di_store.Store, specs: dict[str, TableSpec] | None) -> None:
+    """Let clients find the tables; None: the server was stopped."""
+    store.publish(_DESCRIPTION, None if specs is None else described(specs), **_group(store))
 
 
-def _plain(limiter: RateLimiter) -> RateLimiter:
-    return RateLimiter(limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff)
+def _published(store: di_store.Store, timeout: float | None) -> di_store.Published | None:
+    """What `_publish` published."""
+    return store.latest(_DESCRIPTION, timeout=timeout, **_group(store))
 
 
-def connect(address: str, timeout: float | None) -> Service:
+def _group(store: di_store.Store) -> dict[str, Any]:
+    """In a cluster all nodes on which servers and clients run get the description."""
+    return {"group": _DESCRIPTION} if isinstance(store, ClusterStore) else {}
+
+
+def connect(address: Address, timeout: float | None) -> Service:
     """The service behind an address, waiting until a server is there.
 
     Raises:
         DeadlineExceededError: there was none within `timeout` seconds.
     """
-    name = store_name(address)
+    known = address if isinstance(address, di_store.Store) else store_name(address)
     with _lock:
-        pid, service = _services.get(name, (0, None))
+        pid, service = _services.get(known, (0, None))
     if service is not None and pid == os.getpid():
         return service
     deadline = None if timeout is None else time.monotonic() + timeout
@@ -431,20 +419,22 @@ def connect(address: str, timeout: float | None) -> Service:
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     try:
-        store = di_store.attach(name, timeout=left())
+        store = di_store.attach(known, timeout=left()) if isinstance(known, str) else known
     except di_store.StoreNotFound as error:
         raise DeadlineExceededError(f"no server at {address} within {timeout} s: {error}") from None
-    published = store.latest(_DESCRIPTION, timeout=left())
+    published = _published(store, left())
     if published is None:
         raise DeadlineExceededError(f"no server at {address} within {timeout} s: its store has no tables")
     if published.value is None:
         raise stopped_error()
-    service = Service(store, published.value)
+    service = Service(store, specs_of(published.value))
+    if not isinstance(known, str):  # the client's own handle, which lives as long as it does
+        return service
     with _lock:
-        mine = _services.get(name)
+        mine = _services.get(known)
         if mine is not None and mine[0] == os.getpid():
             return mine[1]
-        _services[name] = os.getpid(), service
+        _services[known] = os.getpid(), service
     return service
 
 

@@ -14,6 +14,7 @@ from di_store.adapters.reverb.client import Client, spec_info, table_info
 from di_store.adapters.reverb.item_selectors import Selector
 from di_store.adapters.reverb.rate_limiters import RateLimiter
 from di_store.adapters.reverb.reverb_types import TableInfo, to_signature
+from di_store.adapters.reverb.table_spec import TableSpec
 from di_store.adapters.stores import StoreLike
 
 
@@ -53,7 +54,7 @@ class Table:
             raise ValueError("extensions are not supported: give the table none")
         plain = to_signature(signature)
         limit = int(max_times_sampled)
-        self.spec = served.TableSpec(str(name), sampler, remover, int(max_size), limit, rate_limiter, plain, signature)
+        self.spec = TableSpec(str(name), sampler, remover, int(max_size), limit, rate_limiter, plain, signature)
         self._served: served.ServedTable | None = None
 
     @classmethod
@@ -135,9 +136,9 @@ class Server:
         port: None: a free number.
         checkpointer: none is supported.
         memory: the most that the tables may take, as `di_store.open` has it; without `store` only.
-        store: where the tables lie: a store, the name of one, or a dict of `di_store.open`'s options; None: a store of
-            its own. Tables that it holds already go on with their items, and stay in it when the server stops. Clients
-            reach the server by the store's name.
+        store: where the tables lie, see `adapters.stores.StoreLike`; None: a store of its own. Tables that it holds
+            already go on with their items, and stay in it when the server stops. Clients reach the server by the
+            store's name; by the store itself, if it is a connected one or one of a cluster.
 
     Raises:
         ValueError: no table, two of the same name, or a port beside a store. ReverbError: another server has that port.
@@ -183,7 +184,7 @@ class Server:
 
     @property
     def port(self) -> int | None:
-        """The number in the address of clients, ``localhost:port``; None: the address is the store's name."""
+        """The number in the address of clients, ``localhost:port``; None: the address is that of the store."""
         return self._port
 
     @property
@@ -207,7 +208,7 @@ class Server:
 
     def localhost_client(self) -> Client:
         """A client of this server."""
-        return Client(self.store.name if self._port is None else f"localhost:{self._port}")
+        return Client(self._service.address if self._port is None else f"localhost:{self._port}")
 
     @property
     def in_process_client(self) -> Client:

@@ -145,7 +145,7 @@ class TrajectoryDataset(Dataset):
 
     def __init__(
         self,
-        server_address: str,
+        server_address: served.Address,
         table: str,
         dtypes: Any,
         shapes: Any,
@@ -164,7 +164,7 @@ class TrajectoryDataset(Dataset):
             raise ValueError(f"rate_limiter_timeout_ms ({rate_limiter_timeout_ms}) must be an integer >= -1")
         self._specs = _specs(dtypes, shapes)
         self._flat: list[TensorSpec] = nest.flatten(self._specs)
-        self._address, self._name = _text(server_address), _text(table)
+        self._address, self._name = served.checked(server_address), served.text(table)
         self._ahead = max_in_flight_samples_per_worker
         self._timeout = None if rate_limiter_timeout_ms < 0 else rate_limiter_timeout_ms / 1_000
         self._most = None if max_samples < 0 else max_samples
@@ -173,7 +173,7 @@ class TrajectoryDataset(Dataset):
     @classmethod
     def from_table_signature(
         cls,
-        server_address: str,
+        server_address: served.Address,
         table: str,
         max_in_flight_samples_per_worker: int,
         num_workers_per_iterator: int = -1,
@@ -307,12 +307,6 @@ def _specs(dtypes: Any, shapes: Any) -> Any:
         raise ValueError(f"dtypes and shapes have different structures: {dtypes} and {shapes}")
     found = [_specs(part, given[key]) for key, part in wanted]
     return tuple(found) if isinstance(dtypes, list) else nest.rebuilt(dtypes, found)
-
-
-def _text(value: Any) -> str:
-    """A string, also from a TensorFlow constant."""
-    found = value.numpy() if hasattr(value, "numpy") else value
-    return found.decode() if isinstance(found, bytes) else str(found)
 
 
 def _check_positive(name: str, value: int, or_minus_one: bool) -> None:
