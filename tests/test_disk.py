@@ -203,6 +203,25 @@ def test_its_files_are_gone_once_it_is_closed(tmp_path: Path) -> None:
         assert not list(folder.glob("segment-*"))
 
 
+def held_open(folder: Path) -> list[str]:
+    """The files below a folder that this process has open, those that are removed included."""
+    links = [link for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    return [name for name in map(os.readlink, links) if name.startswith(str(folder))]
+
+
+@pytest.mark.parametrize("durability", ["memory", "disk"])
+def test_no_file_stays_open_once_it_is_closed(tmp_path: Path, durability: Any) -> None:
+    """Else a removed file keeps its blocks of the drive for as long as the process runs."""
+    with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as store:
+        table = store.create_table("replay", capacity=ROWS, lanes=1, durability=durability)
+        fill(table)
+        table.sample(256)
+        with table.loader(64) as loader:
+            next(loader)
+        assert [name for name in held_open(tmp_path) if "segment-" in name]
+    assert held_open(tmp_path) == []
+
+
 def test_another_process_reads_them(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=ROWS, lanes=1)
     fill(table)

@@ -107,6 +107,38 @@ def test_with_replacement_the_limiter_goes_on(store: Any) -> None:
         table.sample(1, timeout=60)
 
 
+LATE = {"n": di_store.Spec((), "i8"), "reward": di_store.Spec((), "f4", late=True)}
+
+
+@pytest.mark.parametrize("view", [di_store.Step(), di_store.Group(2, by="n")], ids=str)
+def test_the_end_waits_for_late_columns(store: Any, view: di_store.View) -> None:
+    """The last rows are judged after the last one was written: none of them is lost."""
+    table = store.create_table("t", capacity=10, view=view, schema=LATE, limiter=di_store.Queue(10))
+    keys = table.extend({"n": np.array([7, 7])})
+    table.finish()
+    with pytest.raises(di_store.Timeout, match=r"finished; .*wait for late columns"):
+        table.sample(1, timeout=0)
+    with table.loader(1) as loader:
+        judge = threading.Timer(0.2, table.update, (keys, {"reward": np.float32([1, 2])}))
+        judge.start()
+        found = [float(each) for batch in loader for each in np.ravel(batch.data["reward"])]
+        judge.join()
+    assert found == [1, 2]
+    with pytest.raises(di_store.EndOfData):
+        table.sample(1, timeout=60)
+
+
+def test_the_end_does_not_wait_for_answers(store: Any) -> None:
+    """None can come any more."""
+    table = store.create_table(
+        "t", capacity=10, view=di_store.Group(2, by="n"), schema=LATE, limiter=di_store.Queue(10)
+    )
+    table.insert({"n": 7})
+    table.finish()
+    with pytest.raises(di_store.EndOfData, match="1 of 2 answers"):
+        table.sample(1, timeout=60)
+
+
 def test_a_mixture_gives_back_while_it_waits(store: Any) -> None:
     """Two mixtures would else hold what the other one waits for."""
     a = store.create_table("a", capacity=10, limiter=di_store.Queue(10))

@@ -336,6 +336,19 @@ def test_as_many_fit_as_was_asked_for(store: di_store.Store) -> None:
             assert small.check() == []
 
 
+def test_more_answers_than_its_groups_have(store: di_store.Store) -> None:
+    table = store.create_table("t", capacity=2, view=Group(4), schema=PLAIN)
+    nine = {"group": np.arange(9), "x": np.arange(9)}
+    told = "capacity=2 groups of 4 rows"
+    with pytest.raises(ValueError, match=f"9 rows into a table of {told}"):
+        table.extend(nine)
+    with table.writer(lanes=9) as writer, pytest.raises(ValueError, match=f"9 lanes of table 't', whose {told}"):
+        writer.append(nine)
+    with table.writer() as writer, pytest.raises(ValueError, match=f"9 items of table 't', whose {told}"):
+        writer.extend(nine)
+    assert table.extend({name: leaf[:8] for name, leaf in nine.items()}).size == 8
+
+
 def test_what_is_refused(store: di_store.Store) -> None:
     for size in (0, 257, -1):
         with pytest.raises(ValueError, match="size="):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any, NamedTuple
 
 import numpy as np
 from hypothesis import given, settings
@@ -12,90 +13,216 @@ import di_store
 from di_store import Group, Spec
 
 PLAIN = {"group": Spec((), "i8"), "x": Spec((), "i8")}
+LATE = {**PLAIN, "reward": Spec((), "f4", late=True)}
+
+
+class Answer:
+    """A row; `reward`: None while it is missing."""
+
+    def __init__(self, x: int, reward: float | None) -> None:
+        self.key = -1
+        self.x = x
+        self.reward = reward
+
+
+class Going:
+    """A group; `complete`: when it became so, 0 before."""
+
+    def __init__(self, value: int, late: bool, began: int) -> None:
+        self.value, self.late, self.began = value, late, began
+        self.answers: list[Answer] = []
+        self.complete = self.draws = 0
+
+    def all_keys(self) -> list[int]:
+        return [each.key for each in self.answers]
+
+
+class Setting(NamedTuple):
+    """Of a table."""
+
+    size: int
+    capacity: int
+    unique: bool
+    judged: bool
+    remover: Any
+    uses: int
 
 
 class Model:
-    """What a table of groups of two holds, one operation after the other."""
+    """What a table of groups holds, one operation after the other."""
 
-    def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self.live: dict[int, list[int]] = {}  # rows by the first answer's key, in the order of completion
-        self.going: dict[int, list[int]] = {}  # by value: keys so far
-        self.rows: dict[int, tuple[int, int]] = {}
-        self.born: dict[int, int] = {}  # by the first answer's key: when the group began, or was complete
-        self.clock = 0
-        self.dropped = 0
+    def __init__(self, setting: Setting) -> None:
+        self.setting = setting
+        self.capacity = setting.capacity
+        self.groups: list[Going] = []  # in the order in which they began
+        self.ended: set[int] = set()
+        self.left: list[Going] = []
+        self.clock = self.dropped = self.late_answers = 0
 
-    def insert(self, value: int, x: int) -> None:
+    def tick(self) -> int:
         self.clock += 1
-        if value not in self.going:
-            while len(self.live) + len(self.going) >= self.capacity:
-                self.evict()
+        return self.clock
 
-    def inserted(self, key: int, value: int, x: int) -> None:
-        self.rows[key] = (value, x)
-        keys = self.going.setdefault(value, [])
-        keys.append(key)
-        self.clock += 1
-        self.born.setdefault(keys[0], self.clock)
-        if len(keys) == 2:
-            self.live[keys[0]] = self.going.pop(value)
-            self.born[keys[0]] = self.clock
+    def live(self) -> list[Going]:
+        return sorted((each for each in self.groups if each.complete), key=lambda each: each.complete)
 
-    def evict(self) -> None:
-        began = {value: self.born[keys[0]] for value, keys in self.going.items()}
-        oldest = min(began, key=lambda value: began[value], default=None)
-        first = next(iter(self.live), None)
-        if first is None or (oldest is not None and began[oldest] < self.born[first]):
-            assert oldest is not None
-            self.dropped += 1
-            del self.going[oldest]
-        else:
-            del self.live[first]
+    def waiting(self) -> list[Going]:
+        return [each for each in self.groups if not each.complete]
 
-    def delete(self, key: int) -> bool:
-        for at, keys in list(self.live.items()):
-            if key in keys:
-                del self.live[at]
-                return True
-        for value, keys in list(self.going.items()):
-            if key in keys:
-                self.dropped += 1
-                del self.going[value]
-                return True
-        return False
+    def lacks_answers(self, group: Going) -> bool:
+        return len(group.answers) < self.setting.size
+
+    def find(self, key: int) -> Going | None:
+        return next((each for each in self.groups if key in each.all_keys()), None)
+
+    def insert(self, value: int, x: int, reward: float | None) -> Answer | None:
+        group = next((each for each in self.waiting() if each.value == value and self.lacks_answers(each)), None)
+        if group is None:
+            late = value in self.ended
+            self.late_answers += late
+            if late and self.setting.unique:
+                return None
+            self.shrink(self.capacity - 1)
+            group = Going(value, late, self.tick())
+            self.groups.append(group)
+        answer = Answer(x, reward)
+        group.answers.append(answer)
+        if not self.lacks_answers(group):
+            self.ended.add(value)
+        self.look(group)
+        return answer
+
+    def look(self, group: Going) -> None:
+        judged = not self.setting.judged or all(each.reward is not None for each in group.answers)
+        if not group.complete and not self.lacks_answers(group) and judged:
+            group.complete = self.tick()
+
+    def shrink(self, count: int) -> None:
+        while len(self.groups) > count:
+            live, waiting = self.live(), self.waiting()
+            chosen = live[0 if self.setting.remover == di_store.Fifo() else -1] if live else None
+            oldest = waiting[0] if waiting else None
+            if chosen is None or (oldest is not None and oldest.began < chosen.complete):
+                chosen = oldest
+            assert chosen is not None
+            self.remove(chosen)
+
+    def remove(self, group: Going) -> None:
+        self.groups.remove(group)
+        self.ended.add(group.value)
+        self.left.append(group)
+        self.dropped += not group.complete
+
+    def delete(self, key: int) -> int:
+        group = self.find(key)
+        if group is not None:
+            self.remove(group)
+        return group is not None
+
+    def update(self, key: int, reward: float) -> int:
+        group = self.find(key)
+        if group is not None:
+            next(each for each in group.answers if each.key == key).reward = reward
+            self.look(group)
+        return group is not None
+
+    def draw(self, key: int) -> Going:
+        group = self.find(key)
+        assert group is not None
+        assert group.complete
+        group.draws += 1
+        if self.setting.uses and group.draws == self.setting.uses:
+            self.remove(group)
+        return group
 
 
+SETTINGS = st.builds(
+    Setting,
+    size=st.integers(1, 4),
+    capacity=st.integers(1, 6),
+    unique=st.booleans(),
+    judged=st.booleans(),
+    remover=st.sampled_from([di_store.Fifo(), di_store.Lifo()]),
+    uses=st.sampled_from([0, 0, 1, 2]),
+)
 OPERATIONS = st.lists(
-    st.tuples(st.sampled_from(["insert"] * 6 + ["delete", "sample", "peek"]), st.integers(0, 60)), max_size=80
+    st.tuples(
+        st.sampled_from(["insert"] * 6 + ["update"] * 4 + ["delete", "sample", "resize"]),
+        st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    ),
+    max_size=60,
 )
 
 
-@given(OPERATIONS, st.integers(1, 6), st.sampled_from([di_store.Uniform(), di_store.Prioritized(0.6), di_store.Fifo()]))
+def insert(table: di_store.Table, model: Model, numbers: list[int], known: deque[int]) -> None:
+    """Answers of seven prompts in one call; every third number brings its reward, if all of the call do."""
+    numbers = numbers[: model.capacity * model.setting.size]
+    row: dict[str, Any] = {"group": np.array(numbers) % 7, "x": np.array(numbers)}
+    judged = model.setting.judged and numbers[0] % 3 == 0
+    if judged:
+        row["reward"] = np.float32(numbers)
+    placed = [model.insert(number % 7, number, float(number) if judged else None) for number in numbers]
+    keys = table.extend(row).tolist()
+    for answer, key in zip([each for each in placed if each is not None], keys, strict=True):
+        answer.key = key
+        known.append(key)
+
+
+def agree(table: di_store.Table, model: Model) -> None:
+    """All that a table shows of its groups."""
+    stats = table.stats()
+    waiting = model.waiting()
+    lacking = [each for each in waiting if model.lacks_answers(each)]
+    assert table.keys().tolist() == [each.answers[0].key for each in model.live()]
+    assert (stats["waiting"], stats["gathered"]) == (len(waiting), len(waiting) - len(lacking))
+    assert (stats["groups_dropped"], stats["late_answers"]) == (model.dropped, model.late_answers)
+    assert [(each.value, each.missing, each.late, each.keys.tolist()) for each in table.incomplete()] == [
+        (each.value, model.setting.size - len(each.answers), each.late and each in lacking, each.all_keys())
+        for each in waiting
+    ]
+    keys = [key for each in model.groups for key in each.all_keys()]
+    batch = table.peek(np.array(keys, np.uint64))
+    for place, key in enumerate(keys):
+        group = model.find(key)
+        assert group is not None
+        assert batch.live is not None
+        assert batch.live[place] == bool(group.complete)
+        for name in ("x", "reward") if model.setting.judged else ("x",):
+            if group.complete:
+                assert batch.data[name][place].tolist() == [getattr(each, name) for each in group.answers]
+
+
+@given(OPERATIONS, SETTINGS)
 @settings(max_examples=60, deadline=None)
-def test_against_a_model(operations: list[tuple[str, int]], capacity: int, sampler: di_store.Sampler) -> None:
+def test_against_a_model(operations: list[tuple[str, list[int]]], setting: Setting) -> None:
+    view = Group(setting.size, unique=setting.unique)
+    options = {"remover": setting.remover, "max_times_sampled": setting.uses}
     with di_store.open(memory="32MiB") as store:
-        table = store.create_table("t", capacity=capacity, view=Group(2), schema=PLAIN, sampler=sampler)
-        model = Model(capacity)
-        known: deque[int] = deque(maxlen=20)
-        for operation, number in operations:
+        schema = LATE if setting.judged else PLAIN
+        table = store.create_table("t", capacity=setting.capacity, view=view, schema=schema, **options)
+        model = Model(setting)
+        known: deque[int] = deque(maxlen=12)
+        gone = table.evicted()
+        assert list(gone) == []
+        for operation, numbers in operations:
+            key = known[numbers[0] % len(known)] if known else 0
+            chosen = np.array([key], np.uint64)
             if operation == "insert":
-                model.insert(number % 7, number)
-                key = int(table.insert({"group": number % 7, "x": number})[0])
-                model.inserted(key, number % 7, number)
-                known.append(key)
-            elif operation == "delete" and known:
-                key = known[number % len(known)]
-                assert table.delete(np.array([key], np.uint64)) == model.delete(key)
-            elif operation == "sample" and model.live:
-                batch = table.sample(3)
-                for key, xs in zip(batch.keys.tolist(), batch.data["x"].tolist(), strict=True):
-                    assert xs == [model.rows[each][1] for each in model.live[key]]
-            elif operation == "peek" and known:
-                key = known[number % len(known)]
-                live = any(key in keys for keys in model.live.values())
-                assert table.peek(np.array([key], np.uint64)).live[0] == live
-            assert table.keys().tolist() == list(model.live)
-            counts = table.stats()
-            assert (counts["waiting"], counts["groups_dropped"]) == (len(model.going), model.dropped)
+                insert(table, model, numbers, known)
+            elif operation == "update" and setting.judged:
+                reward = float(numbers[0])
+                assert table.update(chosen, {"reward": np.float32([reward])}) == model.update(key, reward)
+            elif operation == "delete":
+                assert table.delete(chosen) == model.delete(key)
+            elif operation == "sample" and model.live():
+                batch = table.sample(1)
+                group = model.draw(int(batch.keys[0]))
+                assert batch.data["x"].tolist() == [[each.x for each in group.answers]]
+            elif operation == "resize":
+                model.capacity = 1 + numbers[0] % 6
+                table.resize(model.capacity)
+                model.shrink(model.capacity)
+            agree(table, model)
+            assert list(gone) == [each.answers[0].key for each in model.left]
+            model.left.clear()
         assert store.check() == []

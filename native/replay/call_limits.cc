@@ -5,14 +5,15 @@
 namespace di {
 namespace {
 
+u64 answers_of(const Table& table) { return std::max<u64>(table.header().group_size, 1); }
+
 // The most items of one extend(), or lanes of one append(). For append() to a queue there is no limit on lanes: its
 // reserve has a row for each of them.
 u64 most_at_once(const WriterCall& call, const Table& table) {
   const TableHeader& header = table.header();  // read without the lock, under which both words change
   if (!call.extends && __atomic_load_n(&header.limiter.queue, __ATOMIC_RELAXED) != 0) return ~u64{0};
   const u64 capacity = __atomic_load_n(&header.capacity, __ATOMIC_RELAXED);
-  return capacity >= kNoMaxBytes ? capacity
-                                 : capacity * std::max<u64>(__atomic_load_n(&header.group_size, __ATOMIC_RELAXED), 1);
+  return capacity >= kNoMaxBytes ? capacity : capacity * answers_of(table);
 }
 
 // The most items that the call completes: one for each row, and those of earlier rows that still wait for their end.
@@ -53,10 +54,12 @@ void CallLimits::refuse_more_than_fit(const WriterCall& call) const {
     const u64 most = most_at_once(call, table);
     if (items <= most) continue;
     table.require_live();  // of a dropped table the capacity means nothing
+    const u64 answers = answers_of(table);
     throw Error(Code::kInvalid,
                 (call.extends ? "extend() would complete " + std::to_string(items) + " items"
                               : "append() would complete items of " + std::to_string(items) + " lanes") +
-                    " of table '" + table.name() + "', whose capacity=" + std::to_string(most) +
+                    " of table '" + table.name() + "', whose capacity=" + std::to_string(most / answers) +
+                    (answers > 1 ? " groups of " + std::to_string(answers) + " rows" : "") +
                     " holds fewer, and nothing was written; give fewer rows or lanes at once, or resize() the table");
   }
 }

@@ -85,7 +85,7 @@ class ReadPool {
   }
   // Closes files that somebody has removed: until then their blocks are not free. begin() does it once a second.
   void close_removed();
-  // A store is opened or joined there, whose files may have the names of earlier ones.
+  // A store is opened or joined there, whose files may have the names of earlier ones; or it was closed here.
   void close_all(const std::string& folder);
 
  private:

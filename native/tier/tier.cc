@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "heap/tiers.h"
+#include "tier/read_pool.h"
 
 namespace di {
 
@@ -15,8 +16,12 @@ constexpr u64 kFilesAhead = 4;                           // that have room on di
 
 }  // namespace
 
-// A forked child's copy of its parent's tier is never destroyed.
-Tier::~Tier() { heap_.room_maker = nullptr; }
+// A forked child's copy of its parent's tier is never destroyed. Files that the last process removes are free once nobody
+// has them open.
+Tier::~Tier() {
+  heap_.room_maker = nullptr;
+  ReadPool::of_process().close_all(folder_.path());
+}
 
 bool Tier::has_rolled() const {
   const bool idle = heap_.memory.tier_header().idle_logs.load(std::memory_order_relaxed) != 0;

@@ -269,9 +269,10 @@ class Group:
     that began first leaves first. An answer's key stands for its group, except in `Table.update`, where it means that
     answer.
 
-    The table knows the values of its newest 16,384 groups that are complete or went before that. An answer of such a
-    value comes late, and counts in ``stats()["late_answers"]``. It begins a further group of the value, unless `unique`
-    says that there is none: then it makes no item. `Table.incomplete` lists the groups that cannot be drawn yet.
+    A group ends when it has all its answers, or goes before that. The table knows the values of the newest 16,384 that
+    did. An answer of such a value comes late, and counts in ``stats()["late_answers"]``. It begins a further group of
+    the value, unless `unique` says that there is none: then it makes no item. `Table.incomplete` lists the groups that
+    cannot be drawn yet.
 
     Attributes:
         size: rows of a group, 1 to 256.

@@ -18,7 +18,7 @@ class IncompleteGroup(NamedTuple):
     Attributes:
         value: of the column `by`.
         missing: answers that it lacks; 0: all are there, and some lack late columns.
-        late: whether its first answer came when a group of this value was complete or gone already.
+        late: whether a group of this value ended before this one began (`Group`). Of groups that lack answers only.
         keys: of the answers that are there, uint64[m], in the order in which they came.
     """
 

@@ -140,9 +140,11 @@ class Inserter:
         capacity = self._handle.native.capacity
         if n == 0:
             raise ValueError("extend() needs at least one item")
-        if n > capacity * answers_of(self._view) and capacity < UNLIMITED:
+        answers = answers_of(self._view)
+        if n > capacity * answers and capacity < UNLIMITED:
+            what, groups = ("items", "") if answers == 1 else ("rows", f" groups of {answers} rows")
             raise ValueError(
-                f"extend() with {n} items into a table of capacity={capacity}, which holds fewer; "
+                f"extend() with {n} {what} into a table of capacity={capacity}{groups}, which holds fewer; "
                 "give fewer at once, or make the table larger with resize()"
             )
 

@@ -16,7 +16,7 @@ from di_store.base import config
 from di_store.base.errors import CapacityError, EndOfData, RowsLost, Timeout
 from di_store.base.sizes import format_size, machine_bytes
 from di_store.policy.samplers import Once, Prioritized
-from di_store.policy.views import answers_of
+from di_store.policy.views import Group, answers_of
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
 from di_store.replay.lost import drop_lost
@@ -282,6 +282,7 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
     held, newest = draws.count, time.monotonic()
     while True:
         seen, finished = native.items_seq(), native.finished
+        late = finished and _late(handle)  # read before the draw too: what becomes complete meanwhile may be drawn
         count = reader.draw(draws, terms.n)
         if count > held:
             held, newest = count, time.monotonic()
@@ -293,10 +294,11 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
             others = _undelivered(reader, draws, handle, terms)
             if native.items_seq() != seen:  # draws were given back, or delivered, since: draw again
                 continue
-            if others is None:
+            if others is None and not late:
                 raise EndOfData(f"table {handle.name!r} is finished and gives no more: {draws.why}")
             if terms.now:
                 return held
+            others = others or _Others(draws.why, None)
             reason = f"finished; {others.reason}"
             if terms.holding:
                 raise Undelivered(handle, seen, reason, others.holder)
@@ -326,6 +328,12 @@ def _unversioned(handle: TableHandle) -> str:
         f"store.latest({handle.settings.weights!r}) when it wrote the item's oldest row, and -1, which is "
         "soon stale, if it had never called that"
     )
+
+
+def _late(handle: TableHandle) -> int:
+    """How many items an update may still complete: those that lack nothing but late columns."""
+    stats: dict[str, Any] = handle.native.stats()
+    return int(stats["gathered" if isinstance(handle.settings.view, Group) else "waiting"])
 
 
 class _Others(NamedTuple):

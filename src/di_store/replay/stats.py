@@ -55,7 +55,7 @@ class TableStats(TypedDict):
     # With the view `Group`: groups that are not complete
     gathered: int  # of these: groups that have all answers, and wait for late columns only
     groups_dropped: int  # groups that were removed before they were complete
-    late_answers: int  # to groups that were complete or gone: refused with `unique`, else each began a further group
+    late_answers: int  # to groups that had ended (`Group`): refused with `unique`, else each began a further group
     held: int  # items that were removed, but are still kept because a draw uses them
     slots: int  # places for items, of which some are empty
     writers: int  # open writers

@@ -119,7 +119,7 @@ class Table:
         return Writer(self._session, [self._writable()], lanes, autoreset, single=True)
 
     def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
-        """Insert one item without a stream. Returns its key, uint64[1]; [0] if `Group(unique=True)` refused it.
+        """Insert one item without a stream. Returns its key, uint64[1]; of a refused answer (`Group.unique`) none.
 
         Args:
             value: by view. Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``. Transition: a
@@ -139,7 +139,7 @@ class Table:
         return self._inserter.insert(value, priority, timeout)
 
     def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
-        """Insert n items without a stream. Returns their keys, uint64[n], in order.
+        """Insert n items without a stream. Returns their keys, uint64[n], in order; of refused answers none.
 
         Args:
             batch: as `insert`, with a leading axis of items, ``[n, …]``; Opaque: a list of any values.
@@ -278,10 +278,11 @@ class Table:
         return positions_of(self._open().native, key_array(keys), lock_seconds(timeout))
 
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        """Keys of items that leave the table from now on, evicted, deleted or used up.
+        """Keys of items that leave the table from now on: evicted, deleted, used up, or removed by `reset`.
 
         A loop takes the keys that came since the last one, and ends; a later loop over the same iterator goes on. The
-        table keeps the newest 65,536, in 512 KiB of its own once this was called.
+        table keeps the newest 65,536, in 512 KiB of its own once this was called. A group comes as the key of its first
+        answer, also if it goes before it is complete.
 
         Args:
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
@@ -398,7 +399,8 @@ class Table:
         Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop. That happens where draws use items
         up (`max_times_sampled`, a queue, `Once` with a last epoch), whose limiter no longer makes samples wait, or all
         are gone; other tables go on being sampled. Inserts raise `EndOfData`; `reset` empties the table for new ones.
-        Before `EndOfData`, `sample` waits for undelivered draws of others, which may be given back.
+        Before `EndOfData`, `sample` waits for undelivered draws of others, which may be given back, and for items that
+        lack only late columns.
         """
         self._writable().native.finish(lock_seconds(timeout))
 
