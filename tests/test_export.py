@@ -308,23 +308,25 @@ def test_an_export_beside_writers_and_learners(store: di_store.Store, tmp_path: 
             assert other.check() == []
 
 
-def import_slowly(name: str, path: str) -> None:
+def import_slowly(name: str, path: str, stage: str) -> None:
     store = di_store.attach(name)
     from di_store.replay import importing
 
     def stop(*_: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    importing.Import._insert = stop  # type: ignore[method-assign]
+    setattr(importing._Kind, stage, stop)
     store.import_table(path, "u")
 
 
-def test_nothing_is_drawn_from_a_table_that_is_not_complete(store: di_store.Store, tmp_path: Path) -> None:
+@pytest.mark.parametrize("stage", ["_insert", "close"])
+def test_nothing_is_drawn_from_a_table_that_is_not_complete(store: di_store.Store, tmp_path: Path, stage: str) -> None:
+    """Killed before there are items, and before they have their order."""
     path = tmp_path / "t.npz"
     table = store.create_table("t", capacity=50, schema={"x": Spec((), "i8")})
     table.extend({"x": np.arange(50)})
     table.export(path)
-    child = mp.get_context("fork").Process(target=import_slowly, args=(store.name, str(path)))
+    child = mp.get_context("fork").Process(target=import_slowly, args=(store.name, str(path), stage))
     child.start()
     child.join()
     assert child.exitcode == -signal.SIGKILL

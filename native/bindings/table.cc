@@ -352,11 +352,14 @@ void bind_settings(nb::class_<Table>& type) {
           nb::sig("def claims(self, slots: int, timeout: float, /) -> tuple[int, int, int]"))
       .def(
           "restore",
-          [](const TablePointer& t, std::tuple<u64, u64, u64, double, u64> counts, Deadline deadline) {
+          [](const TablePointer& t, std::tuple<u64, u64, u64, double, u64> counts, nb::handle keys, Deadline deadline) {
+            const Kept array = as_array(keys, NPY_UINT64);
             const auto [epoch, latest_epoch, rng_counter, max_priority, max_bytes] = counts;
-            enter(t).settings.restore({epoch, latest_epoch, rng_counter, max_priority, max_bytes}, deadline);
+            enter(t).settings.restore({epoch, latest_epoch, rng_counter, max_priority, max_bytes}, view_of<u64>(array),
+                                      deadline);
           },
-          nb::sig("def restore(self, counts: tuple[int, int, int, float, int], timeout: float, /) -> None"))
+          nb::sig("def restore(self, counts: tuple[int, int, int, float, int], keys: "
+                  "numpy.typing.NDArray[numpy.uint64], timeout: float, /) -> None"))
       .def("configure", &configure, nb::arg("limiter").none(), nb::arg("alpha").none(), nb::arg("beta").none(),
            nb::arg("max_staleness").none(), nb::arg("timeout"), nb::arg("opens") = false,
            nb::sig("def configure(self, limiter: tuple[float, float, float, int, bool] | None, alpha: float | None, "

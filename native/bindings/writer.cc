@@ -339,9 +339,9 @@ void bind_writer(nb::module_& module) {
                    "numpy.typing.NDArray[numpy.int64], finals: numpy.typing.NDArray[numpy.bool_], late: "
                    "numpy.typing.NDArray[numpy.uint32], observed: list[int]) -> numpy.typing.NDArray[numpy.int64] | "
                    "Blocked"))
-      .def("restore_items", &PyWriter::restore_items, nb::arg("items"),
-           nb::sig("def restore_items(self, items: tuple[numpy.typing.NDArray[typing.Any], ...]) -> list[Made] | "
-                   "Blocked"))
+      .def("restore_items", &PyWriter::restore_items, nb::arg("items"), nb::arg("next"),
+           nb::sig("def restore_items(self, items: tuple[numpy.typing.NDArray[typing.Any], ...], next: int) -> "
+                   "list[Made] | Blocked"))
       .def("finish", &PyWriter::finish, nb::sig("def finish(self) -> list[Made] | Blocked"))
       .def("begin_call", &PyWriter::number_call, nb::arg("seq"), nb::sig("def begin_call(self, seq: int) -> None"))
       .def("resume", &PyWriter::resume, nb::sig("def resume(self) -> list[Made] | Blocked"))

@@ -55,7 +55,7 @@ class PyWriter {
   nb::object insert_now(nb::handle value, nb::handle priority, nb::handle timeout);
   nb::object restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals, nb::handle late,
                           const std::vector<u32>& observed);
-  nb::object restore_items(nb::handle items);
+  nb::object restore_items(nb::handle items, i64 next);
   nb::object finish() {
     const Busy call(busy_, cells_);
     enter();

@@ -107,8 +107,9 @@ nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::hand
   return nb::isinstance<Blocked>(done) ? done : new_array(writer_->restored(), NPY_INT64);
 }
 
-// `items`: arrays of first raw row, rows, back, flags, uses, version, priority, epochs (GivenItem).
-nb::object PyWriter::restore_items(nb::handle items) {
+// `items`: arrays of first raw row, rows, back, flags, uses, version, priority, epochs (GivenItem). `next`: as
+// Writer::restore_items.
+nb::object PyWriter::restore_items(nb::handle items, i64 next) {
   const Busy busy(busy_, cells_);
   enter();
   constexpr int kTypes[] = {NPY_INT64,  NPY_UINT32, NPY_UINT32,  NPY_UINT32,
@@ -128,7 +129,7 @@ nb::object PyWriter::restore_items(nb::handle items) {
   for (std::size_t i = 0; i < first.size(); ++i)
     given.push_back({first[i], rows[i], back[i], flags[i] & ((1u << kSpanFlagsBits) - 1), std::min(uses[i], kMostUses),
                      version[i], priority[i], epochs[i]});
-  return run([&] { return writer_->restore_items(given, Deadline::slice()); });
+  return run([&] { return writer_->restore_items(given, next, Deadline::slice()); });
 }
 
 }  // namespace di::py

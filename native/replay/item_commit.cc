@@ -30,12 +30,12 @@ void list_by_lane(std::vector<MadeItem>* made) {
 }
 
 // Whether the table has free slots for these items. no_more: there is no memory for more slots, so slots that eviction
-// can free count too.
+// can free count too; of what is being imported nothing is evicted.
 bool has_slots(const Table& table, u64 items, bool no_more) {
   const TableHeader& header = table.header();
   const u64 some = std::min<u64>(items, kBatchStep);
-  return header.free_slots >= items ||
-         (no_more && header.limiter.queue == 0 && header.free_slots + header.size + header.waiting >= some);
+  return header.free_slots >= items || (no_more && header.limiter.queue == 0 && !is_being_imported(header.limiter) &&
+                                        header.free_slots + header.size + header.waiting >= some);
 }
 
 // Grows the table. False: there is no memory for that, but evicting makes enough room. Throws if it doesn't.
@@ -292,7 +292,6 @@ Blocked ItemCommit::resume() {
 // the other tables, which no longer pay for it. The call has passed, so this must neither fail nor wait; the next call
 // does what is left. Takes the heap's lock for each chunk, if it is free.
 void ItemCommit::let_go(const std::vector<u32>& lanes) {
-  if (state_.plan.restores) return;  // items may come to any of its rows
   Heap& heap = state_.arena->heap();
   for (const u32 index : lanes) {
     Lane& lane = state_.lanes[index];
@@ -300,7 +299,8 @@ void ItemCommit::let_go(const std::vector<u32>& lanes) {
     std::vector<u32>& past = lane.past;
     u32 all = lane.committed.current;
     for (u32 i = 0; i < past.size(); ++i) {
-      const i64 oldest = std::min(lane.committed.raw, lane.windows[i].oldest_needed());
+      const i64 needed = state_.plan.restores ? state_.next_given : lane.windows[i].oldest_needed();
+      const i64 oldest = std::min(lane.committed.raw, needed);
       u32 reached = past[i];
       while (reached < lane.committed.current && lane.chunks[reached + 1].first_raw <= oldest) ++reached;
       reached_[i] = reached;

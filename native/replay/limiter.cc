@@ -108,7 +108,7 @@ std::string waiting_text(u64 waiting) {
 
 std::string why_no_sample(const LimiterState& state, i64 size) {
   if (may_sample(state, size)) return "";
-  if (state.min_size == kBeingImported) return kImportText;
+  if (is_being_imported(state)) return kImportText;
   if (state.queue != 0 && size < state.min_size) return "empty: no item to sample (Queue or Stack)";
   if (size < state.min_size) {
     return std::to_string(size) + " of min_size=" + std::to_string(state.min_size) + " items";

@@ -19,6 +19,7 @@ constexpr i64 kBeingImported = i64{1} << 62;
 constexpr const char* kImportText =
     "store.import_table() is still filling the table; if the process that called it died, drop_table() and import "
     "again";
+inline bool is_being_imported(const LimiterState& state) { return state.min_size == kBeingImported; }
 
 bool may_insert(const LimiterState& state, i64 size, i64 count = 1);
 bool may_sample(const LimiterState& state, i64 size);  // one sample

@@ -155,7 +155,7 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
 
 // mutant: others-change-what-is-being-imported
 void TableSettings::require_filled() const {
-  if (header_.limiter.min_size == kBeingImported)
+  if (is_being_imported(header_.limiter))
     throw Error(Code::kStoreError, "table '" + std::string(header_.name) + "': " + kImportText).told();
 }
 
@@ -166,14 +166,19 @@ void TableSettings::finish(Deadline deadline) {
   announce();
 }
 
-// A kill in between leaves some of the counts: the table is not open for draws yet (kBeingImported).
-void TableSettings::restore(const RestoredCounts& counts, Deadline deadline) {
+// A kill in between leaves some of the counts, and items in another order: the table is not open for draws yet
+// (kBeingImported).
+void TableSettings::restore(const RestoredCounts& counts, std::span<const u64> keys, Deadline deadline) {
   TableCore::Guard guard(core_, deadline);
   core_.change();
   core_.undo.set(header_.epoch, counts.epoch);
   core_.undo.set(header_.latest_epoch, counts.latest_epoch);
   core_.undo.set(header_.rng_counter, counts.rng_counter);
+  core_.undo.set(header_.next_number, u64{keys.size()} + 1);
   core_.commit();
+  for (u64 i = 0; i < keys.size(); ++i)
+    if (Item* const item = core_.items.find(keys[i]); item != nullptr) item->number = i + 1;  // else: deleted meanwhile
+  TableRecovery(core_).fill();
   header_.max_priority = counts.max_priority;
   __atomic_store_n(&header_.max_bytes, counts.max_bytes, __ATOMIC_RELAXED);  // Budget reads it without this lock
 }

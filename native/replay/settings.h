@@ -31,9 +31,10 @@ class TableSettings {
                  Deadline deadline, bool opens = false);
   void require_filled() const;
   void finish(Deadline deadline);
-  void restore(const RestoredCounts& counts, Deadline deadline);  // of a table that has no items yet
-  u64 keep_gone_keys(Deadline deadline);                          // from now on; returns how many there were before
-  void reset(Deadline deadline);                                  // removes every item and sets all counts to 0
+  // Of a table whose items have all been restored: `keys` has them in their order of insertion.
+  void restore(const RestoredCounts& counts, std::span<const u64> keys, Deadline deadline);
+  u64 keep_gone_keys(Deadline deadline);  // from now on; returns how many there were before
+  void reset(Deadline deadline);          // removes every item and sets all counts to 0
 
  private:
   std::string text(const Shared<u32>& block) const;

@@ -35,7 +35,7 @@ std::string Table::why_no_insert() {
         .told();
   }
   const i64 size = static_cast<i64>(header_.size);
-  if (header_.limiter.min_size == kBeingImported) return kImportText;
+  if (is_being_imported(header_.limiter)) return kImportText;
   if (core.groups.on()) return why_no_group();
   LimiterState limiter = header_.limiter;  // items that wait for late columns count as inserted here, and only here
   limiter.inserts += static_cast<i64>(header_.waiting);
@@ -189,7 +189,9 @@ Table::Evicted Table::evict_for_room(Deadline deadline) {
     any = core.chunks.has_unused();  // a chunk can be freed without evicting
     core.chunks.forget_kept_by_readers();
     // Stops as soon as a chunk can be freed: if rows are large, kBatchStep items may be all that there are.
-    for (u32 i = 0; i < kBatchStep && header_.limiter.queue == 0 && !core.chunks.has_unused() && !being_read; ++i) {
+    // mutant: an-import-evicts-what-it-has-imported
+    const bool keeps = header_.limiter.queue != 0 || is_being_imported(header_.limiter);
+    for (u32 i = 0; i < kBatchStep && !keeps && !core.chunks.has_unused() && !being_read; ++i) {
       const u32 out = core.victim();
       if (out == kNone) break;
       core.remove(out, true);

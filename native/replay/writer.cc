@@ -131,12 +131,13 @@ Blocked Writer::restore_rows(const WriterCall& call, const std::vector<GivenRow>
   return stage(call.lanes, write, deadline, &blocked);
 }
 
-Blocked Writer::restore_items(std::vector<GivenItem> items, Deadline deadline) {
+Blocked Writer::restore_items(std::vector<GivenItem> items, i64 next, Deadline deadline) {
   WriterCall call;
   call.lanes.push_back(0);
   Blocked blocked;
   if (!begin_call(call, false, &blocked)) return blocked;
   state_.given = std::move(items);
+  state_.next_given = next;
   for (u32 i = 0; i < state_.given.size(); ++i) {
     const GivenItem& item = state_.given[i];
     if (item.first < 0 || item.rows == 0 || item.rows > kMaxWindowRows || item.back >= item.rows ||

@@ -34,8 +34,9 @@ class Writer {
   // Rows of an export, in lane 0. call.columns: of all rows; call.next: the columns that an observation behind a step has.
   // Their raw numbers are in restored().
   Blocked restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline);
-  // Items over these rows, in the order of insertion. Throws kInvalid for rows that are not there.
-  Blocked restore_items(std::vector<GivenItem> items, Deadline deadline);
+  // Items over these rows. `next`: raw row before which no further item will begin: chunks before it are closed. Throws
+  // kInvalid for rows that are not there.
+  Blocked restore_items(std::vector<GivenItem> items, i64 next, Deadline deadline);
   Blocked finish(Deadline deadline);             // ends open episodes as end_episode() does
   Blocked resume() { return commit_.resume(); }  // inserts the rest of a call that has passed; kNothing: all is done
   void close();                                  // closes the writer's chunks, and is no longer counted by its tables

@@ -50,7 +50,7 @@ struct WriterPlan {
   ColumnMask late;                   // columns that a step need not give
   bool counted = true;               // its tables count it as an open writer; not so the writer of table.insert()
   std::optional<SessionId> session;  // of a remote writer: its calls are numbered and marked (call_marks.h)
-  bool restores = false;  // writes what was exported: asks no limiter, and keeps all its chunks until it closes
+  bool restores = false;  // writes what was exported: asks no limiter, and keeps chunks until restore_items() lets go
 };
 
 // The values of one column in a call. That of step t and the l-th lane of the call is cells[t * lanes + l], or lies at

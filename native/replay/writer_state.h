@@ -47,6 +47,8 @@ struct WriterState {
   std::vector<Window> windows;                // of one table, from the row just written
   std::vector<i64> restored;                  // raw numbers of the rows that were restored
   std::vector<GivenItem> given;               // items that are restored
+
+  i64 next_given = 0;  // raw row of a restoring writer before which no further item begins
 };
 
 }  // namespace di

@@ -91,7 +91,7 @@ void Snapshot::reserve(Deadline deadline) {
   for (const std::string& name : all_ ? directory.names() : names_)
     // What is being imported is no table yet.
     if (std::shared_ptr<Table> table = directory.find(name);
-        table != nullptr && table->header().limiter.min_size != kBeingImported)
+        table != nullptr && !is_being_imported(table->header().limiter))
       tables_.push_back(std::move(table));
   std::sort(tables_.begin(), tables_.end(), [](const auto& a, const auto& b) { return a->index() < b->index(); });
   images_.assign(tables_.size(), {});

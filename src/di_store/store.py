@@ -426,7 +426,7 @@ class Store:
         It has the settings, rows, items, priorities, counts of draws and versions of the exported table, in the order
         of insertion; rows that items share are stored once. Keys and numbers of episodes are new. The limiter counts
         anew, as after `Table.configure`. Takes time in proportion to items and rows. In this process's memory are one
-        part of the file, 16 MiB of rows or one row, and 150 bytes an item; in the store's, also with `disk=`, all rows.
+        part of the file, 16 MiB of rows or one row, and 150 bytes an item. With `disk=` rows go to disk meanwhile.
 
         Args:
             path: of the file.
@@ -440,9 +440,9 @@ class Store:
 
         Raises:
             CorruptData: no exported table, or damaged. LayoutMismatch: another version of the format. TableExists: the
-            name is taken. CapacityError: it does not fit. ValueError: `capacity`, `sampler` or `limiter` contradict the
-            other settings; or pickled values without `allow_pickle`. OSError: of the file. In all cases there is no
-            table afterwards.
+            name is taken. CapacityError: it does not fit. StoreFull: there is no room in time. ValueError: `capacity`,
+            `sampler` or `limiter` contradict the other settings; or pickled values without `allow_pickle`. OSError: of
+            the file. In all cases there is no table afterwards.
         """
         return self._tables.import_table(
             path,

@@ -400,7 +400,7 @@ STORES = [
     Mutant(
         "others-change-what-is-being-imported",
         "input",
-        "header_.limiter.min_size == kBeingImported",
+        "is_being_imported(header_.limiter)",
         "false",
         ("tests/test_export.py::test_nothing_is_drawn_from_a_table_that_is_not_complete",),
     ),

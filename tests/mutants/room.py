@@ -8,6 +8,20 @@ ROOM = "tests/test_disk_room.py"
 
 TIERS = [
     Mutant(
+        "an-import-evicts-what-it-has-imported",
+        "disk",
+        " || is_being_imported(header_.limiter);",
+        ";",
+        ("tests/test_import_room.py::test_what_was_imported_does_not_go_for_what_follows",),
+    ),
+    Mutant(
+        "rows-of-an-import-stay-in-memory",
+        "disk",
+        "self._raw_rows(later[later < written]).tolist() or [self._end]",
+        "[0]",
+        ("tests/test_import_room.py::test_rows_that_memory_does_not_hold_go_to_disk",),
+    ),
+    Mutant(
         "items-go-though-files-are-half-dead",
         "disk",
         "    if (files != RoomMaker::Emptied::kNothing) return files == RoomMaker::Emptied::kDone;\n",

@@ -1,7 +1,8 @@
 """`Store.import_table`: fills a new table from the file of an exported one.
 
-Until the import is complete the table's limiter lets nothing pass (`BEING_IMPORTED`). First all rows are written to
-chunks that the writer keeps open, then the items are inserted in their order, then the limiter opens.
+Until the import is complete the table's limiter lets nothing pass (`BEING_IMPORTED`). Rows are written piece by piece,
+each with the items that it completes, so that its chunks can go to disk. At the end the items get their order of
+insertion, and the limiter opens.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -39,6 +41,8 @@ from di_store.runtime.waits import InsertWait
 
 _AT_ONCE = 65_536
 """Items that are inserted in one call."""
+_PIECE_BYTES = 1 << 20
+"""Rows that are written in one call: before their items are there they stay in memory."""
 
 
 def closed_limiter(limiter: Limiter) -> LimiterNumbers:
@@ -97,21 +101,11 @@ class Import:
         own = handle.settings.sampler == self.settings.sampler
         with self._archive.checked() if own else nullcontext():
             handle.native.check_priorities(priorities)
-        kinds = [
-            _Kind(self._archive, handle, kind, parts, self._allow_pickle)
-            for kind, parts in zip(KINDS, (self._manifest.rows, self._manifest.whole), strict=True)
-        ]
-        try:
-            for kind in kinds:
-                kind.restore_rows(timeout, seconds)
-            counts, most = self._manifest.counts, handle.settings.max_bytes
-            restored = (counts.epoch, counts.latest_epoch, counts.rng_counter, counts.max_priority)
-            with self._archive.checked():
-                handle.native.restore((*restored, UNLIMITED if most is None else most), seconds)
-            self._insert(handle, kinds, timeout)
-        finally:
-            for kind in kinds:
-                kind.close()
+        keys = self._insert(handle, timeout, seconds)
+        counts, most = self._manifest.counts, handle.settings.max_bytes
+        restored = (counts.epoch, counts.latest_epoch, counts.rng_counter, counts.max_priority)
+        with self._archive.checked():
+            handle.native.restore((*restored, UNLIMITED if most is None else most), keys, seconds)
         alpha, beta = self._manifest.alpha, self._manifest.beta
         kept = own and isinstance(handle.settings.sampler, Prioritized)
         with self._archive.checked():
@@ -127,41 +121,52 @@ class Import:
         limiter = limiter_numbers(handle.settings.limiter)
         handle.native.configure(limiter, new_alpha, new_beta, None, seconds, True)
 
-    def _insert(self, handle: TableHandle, kinds: list[_Kind], timeout: float | None) -> None:
-        """Insert the items in their order: as many at once as are of one kind."""
+    def _insert(self, handle: TableHandle, timeout: float | None, seconds: float) -> Array:
+        """Write the rows and insert the items in the order of their rows. Returns their keys, in the file's order."""
         facts = self._facts
         whole = (facts["flags"] & ITEM_FINISHED) != 0
         limit = handle.settings.max_times_sampled
         if self.items and limit and int(facts["times_sampled"].max()) >= limit:
             raise self._archive.damaged("an item was drawn as often as max_times_sampled admits")
-        raws = np.zeros(self.items, np.int64)
-        for number, kind in enumerate(kinds):
-            chosen = whole == bool(number)
-            if chosen.any():
-                raws[chosen] = kind.raw_rows({name: values[chosen] for name, values in facts.items()})
-        facts = {**facts, "row": raws}
-        changes = np.flatnonzero(whole[1:] != whole[:-1]) + 1
-        bounds = sorted({0, self.items, *changes.tolist(), *range(0, self.items, _AT_ONCE)})
-        for begin, end in itertools.pairwise(bounds):
-            part = tuple(facts[name][begin:end] for name in _RESTORED)
-            kinds[int(whole[begin])].restore_items(part, timeout)
+        keys = np.zeros(self.items, np.uint64)
+        parts = zip(KINDS, (self._manifest.rows, self._manifest.whole), (~whole, whole), strict=True)
+        for name, rows, chosen in parts:
+            numbers = np.flatnonzero(chosen)
+            numbers = numbers[np.argsort(facts["row"][numbers], kind="stable")]
+            kind = _Kind(self._archive, handle, name, rows, facts, numbers, self._allow_pickle)
+            try:
+                kind.restore(keys, timeout, seconds)
+            finally:
+                kind.close()
+        return keys
 
 
-_RESTORED = ("row", "rows", "back", "flags", "times_sampled", "version", "priority", "epochs")
+_RESTORED = ("rows", "back", "flags", "times_sampled", "version", "priority", "epochs")
+_NOT_THERE = "an item covers rows that are not there"
 
 
 class _Kind:
-    """The rows of one folder of the file."""
+    """The rows of one folder of the file, and the items over them: `numbers` of `facts`, by first row."""
 
     def __init__(
-        self, archive: ArchiveReader, handle: TableHandle, kind: str, parts: list[int], allow_pickle: bool
+        self,
+        archive: ArchiveReader,
+        handle: TableHandle,
+        kind: str,
+        parts: list[int],
+        facts: dict[str, Array],
+        numbers: Array,
+        allow_pickle: bool,
     ) -> None:
         self._archive, self._handle, self._kind, self._parts = archive, handle, kind, parts
+        self._facts, self._numbers = facts, numbers
         self._allow_pickle = allow_pickle
         self._rows = sum(parts)
+        self._inserted = 0  # of `numbers`
         self._native: _core.Writer | None = None
         self._segments = np.empty((0, 3), np.int64)  # first row, episode, step
-        self._raws = np.empty(0, np.int64)  # raw row number of each segment's first row
+        self._raws = np.empty(0, np.int64)  # raw row number of each segment's first row, once it is written
+        self._end = 0  # raw row number behind all that are written
         self._finals = np.empty(0, np.int64)  # numbers of rows that hold only an observation
 
     def close(self) -> None:
@@ -169,21 +174,33 @@ class _Kind:
         if self._native is not None:
             self._native.close()
 
-    # -- rows ---------------------------------------------------------------------------------------------------
+    def restore(self, keys: Array, timeout: float | None, seconds: float) -> None:
+        """Write all rows, and insert the items with the part that completes them.
 
-    def restore_rows(self, timeout: float | None, seconds: float) -> None:
-        """Write all rows."""
+        Args:
+            keys: of all items of the file; those of these items are filled in.
+            timeout: seconds to wait for room.
+            seconds: as `timeout`, as the core takes it.
+        """
         if not self._rows:
+            if len(self._numbers):
+                raise self._archive.damaged(_NOT_THERE)
             return
-        handle, view = self._handle, self._handle.settings.view
-        schema = handle.schema
-        if isinstance(view, Opaque):
-            schema = None
-        elif schema is None:
+        if self._handle.schema is None and not self._handle.opaque:
             raise self._archive.damaged("it holds rows and no columns")
         self._read_segments()
+        ends = self._check_items()
+        for written in self._write_rows(timeout, seconds):
+            self._insert(int(np.searchsorted(ends, written, "right")), written, keys, timeout)
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _write_rows(self, timeout: float | None, seconds: float) -> Iterator[int]:
+        """Write part after part in pieces; yields how many rows are written."""
+        handle, view = self._handle, self._handle.settings.view
+        schema = None if isinstance(view, Opaque) else handle.schema
         names = None
-        begin, raws = 0, []
+        begin = 0
         for number, count in enumerate(self._parts):
             if not count:
                 raise self._archive.damaged("it has an empty part")
@@ -201,12 +218,13 @@ class _Kind:
                 names = members(schema), layout.numbers(observed)
             assert names is not None
             assert schema is not None
-            rows = self._read_part(folder, count, schema, names[0])
+            leaves = self._read_part(folder, count, schema, names[0])
             late = self._late(folder, count, schema)
-            span = slice(begin, begin + count)
-            raws.append(self._write(rows, late, span, names[1], timeout))
+            for span in _pieces(leaves, count):
+                rows = tree.unflatten({name: _cut(leaf, span) for name, leaf in leaves.items()})
+                self._write(rows, late[span], slice(begin + span.start, begin + span.stop), names[1], timeout)
+                yield begin + span.stop
             begin += count
-        self._raws = np.concatenate(raws)
 
     def _read_segments(self) -> None:
         """Read which episodes and steps the rows are, and which hold only an observation."""
@@ -225,6 +243,7 @@ class _Kind:
         sound = len(rows) and rows[0] == 0 and (np.diff(rows) > 0).all()
         if not sound or steps.min() < 0 or steps.max() >= 2**31:
             raise self._archive.damaged("its episodes do not cover its rows")
+        self._raws = np.zeros(len(rows), np.int64)
 
     def _read_part(self, folder: str, count: int, schema: Schema, names: dict[str, str]) -> dict[str, Any]:
         leaves: dict[str, Any] = {}
@@ -243,7 +262,7 @@ class _Kind:
             leaves[column.name] = Ragged(values, offsets)
         if self._handle.opaque and not self._allow_pickle:
             _refuse_pickles(self._archive, leaves[VALUE])
-        return tree.unflatten(leaves)
+        return leaves
 
     def _late(self, folder: str, count: int, schema: Schema) -> Array:
         """Which late columns are there, as bits by row."""
@@ -253,8 +272,8 @@ class _Kind:
 
     def _write(
         self, rows: dict[str, Any], late: Array, span: slice, observed: list[int], timeout: float | None
-    ) -> Array:
-        """Write the rows of one part. Returns the raw row numbers of the segments that begin in it."""
+    ) -> None:
+        """Write rows of one part."""
         count = span.stop - span.start
         first = int(np.searchsorted(self._segments[:, 0], span.start, "right")) - 1
         last = int(np.searchsorted(self._segments[:, 0], span.stop, "left"))
@@ -270,11 +289,12 @@ class _Kind:
         assert native is not None
         given = (rows, episodes, steps + numbers - begins, finals, late, observed)
         try:
-            raws: Array = self._waited(lambda: native.restore_rows(*given), native, timeout)
+            raws: Array = self._waited(partial(native.restore_rows, *given), native, timeout)
         except SchemaMismatch as error:
             raise self._archive.damaged(error.message) from None
-        found: Array = raws[here[here[:, 0] >= span.start, 0] - span.start]
-        return found
+        begun = int(np.searchsorted(self._segments[:, 0], span.start, "left"))
+        self._raws[begun:last] = raws[self._segments[begun:last, 0] - span.start]
+        self._end = int(raws[-1]) + 1
 
     def _waited(self, call: Callable[[], Any], native: _core.Writer, timeout: float | None) -> Any:
         """Call the core, repeatedly while it is blocked."""
@@ -291,21 +311,22 @@ class _Kind:
 
     # -- items --------------------------------------------------------------------------------------------------
 
-    def raw_rows(self, facts: dict[str, Array]) -> Array:
-        """The raw numbers of items' first rows.
+    def _check_items(self) -> Array:
+        """How many rows must be written for each item and those before it.
 
         Raises:
             CorruptData: items over rows that do not follow each other, or that hold no steps.
         """
         handle, view = self._handle, self._handle.settings.view
-        first, rows, back, flags = (facts[name] for name in ("row", "rows", "back", "flags"))
+        first, rows, back, flags, version = (
+            self._facts[name][self._numbers] for name in ("row", "rows", "back", "flags", "version")
+        )
         end = first + rows
-        sound = (first >= 0) & (rows > 0) & (end <= self._rows) & (flags < 16) & (facts["version"] >= -1)
-        if not self._rows or not sound.all():
-            raise self._archive.damaged("an item covers rows that are not there")
+        sound = (first >= 0) & (rows > 0) & (end <= self._rows) & (flags < 16) & (version >= -1)
+        if not sound.all():
+            raise self._archive.damaged(_NOT_THERE)
         schema = handle.schema
-        assert schema is not None
-        plan = {} if isinstance(view, Opaque) else native_view(view, schema)
+        plan = {} if isinstance(view, Opaque) or schema is None else native_view(view, schema)
         kind = plan.get("kind")
         behind = (kind == _core.ViewKind.TRANSITION or bool(plan.get("bootstrap"))) & (
             (flags & (ITEM_NO_NEXT | ITEM_FINISHED)) == 0
@@ -319,16 +340,43 @@ class _Kind:
         breaks = self._segments[:, 0] if not crosses else self._segments[self._segments[:, 2] != 0, 0]
         if (np.searchsorted(breaks, first, "right") != np.searchsorted(breaks, end - 1, "right")).any():
             raise self._archive.damaged("an item goes on where its rows end")
-        segment = np.searchsorted(self._segments[:, 0], first, "right") - 1
-        found: Array = self._raws[segment] + first - self._segments[segment, 0]
+        ends: Array = np.maximum.accumulate(end)
+        return ends
+
+    def _insert(self, ready: int, written: int, keys: Array, timeout: float | None) -> None:
+        """Insert the items up to `ready`, whose rows are written, and let go of chunks that no later one needs."""
+        native, facts = self._native, self._facts
+        assert native is not None
+        while self._inserted < ready:
+            end = min(ready, self._inserted + _AT_ONCE)
+            chosen = self._numbers[self._inserted : end]
+            items = (self._raw_rows(facts["row"][chosen]), *(facts[name][chosen] for name in _RESTORED))
+            later = facts["row"][self._numbers[end : end + 1]]
+            # mutant: rows-of-an-import-stay-in-memory
+            needed = self._raw_rows(later[later < written]).tolist() or [self._end]
+            with self._archive.checked():
+                made = self._waited(partial(native.restore_items, items, needed[0]), native, timeout)
+            keys[chosen] = made[0][0]
+            self._inserted = end
+
+    def _raw_rows(self, rows: Array) -> Array:
+        segment = np.searchsorted(self._segments[:, 0], rows, "right") - 1
+        found: Array = self._raws[segment] + rows - self._segments[segment, 0]
         return found
 
-    def restore_items(self, facts: tuple[Array, ...], timeout: float | None) -> None:
-        """Insert items, in their order."""
-        native = self._native
-        assert native is not None
-        with self._archive.checked():
-            self._waited(lambda: native.restore_items(facts), native, timeout)
+
+def _pieces(leaves: dict[str, Any], count: int) -> Iterator[slice]:
+    """The rows of a part in pieces of about `_PIECE_BYTES`."""
+    size = sum((leaf.values if isinstance(leaf, Ragged) else leaf).nbytes for leaf in leaves.values())
+    rows = max(1, count * _PIECE_BYTES // max(size, 1))
+    return (slice(first, min(first + rows, count)) for first in range(0, count, rows))
+
+
+def _cut(leaf: Any, span: slice) -> Any:
+    if not isinstance(leaf, Ragged):
+        return leaf[span]
+    offsets = leaf.offsets[span.start : span.stop + 1]
+    return Ragged(leaf.values[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def _refuse_pickles(archive: ArchiveReader, values: Ragged) -> None:
