@@ -8,6 +8,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from di_store import _core
@@ -26,6 +27,15 @@ _versions: weakref.WeakValueDictionary[str, Versions] = weakref.WeakValueDiction
 """By uuid of the store: of all that have a session, and of `_recent`."""
 _recent: deque[Versions] = deque(maxlen=64)
 """Who closes a store and attaches to it again goes on with the versions that it had."""
+
+
+_sessions: dict[int, weakref.ref[Session]] = {}
+"""All of this process, by id(). A plain dict without a lock, as `Session._followers`."""
+
+
+def _has_session(key: int) -> bool:
+    """Whether a session that has not ended is of the arena with this id()."""
+    return any((each := known()) is not None and id(each._arena) == key for known in list(_sessions.values()))
 
 
 def _versions_of(uuid: str) -> Versions:
@@ -67,6 +77,8 @@ class Session:
         self._arena: _core.Arena | None = arena
         # By id() of the handle. A plain dict without a lock: threads add to it while `close` iterates over a copy.
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
+        number = id(self)
+        _sessions[number] = weakref.ref(self, lambda _: _sessions.pop(number, None))
 
     @classmethod
     def attach(cls, name: str, *, readonly: bool = False) -> Session:
@@ -129,7 +141,7 @@ class Session:
         for reference, end in list(self._followers.values()):
             if (handle := reference()) is not None:
                 end(handle, self._closed())
-        chores.let_go(key)
+        chores.let_go(key, partial(_has_session, key))
 
     def _closed(self) -> StoreError:
         return StoreClosed(f"this handle of store {self.name!r} was closed")

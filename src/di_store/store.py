@@ -68,7 +68,7 @@ class Store:
 
         Durable tables are written first. Arrays stay valid; the store is unmapped when the last handle and the last
         array are gone. If this was the last of all handles, what nobody needs any more of `disk=` is removed by then,
-        unless a stopped process holds the background thread up: it waits 5 seconds for that.
+        unless a stopped process holds a background thread up: it waits 5 seconds for that.
         """
         durable.before_close(self._session)
         self._put = self._get = self._session.refuse

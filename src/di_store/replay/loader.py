@@ -10,8 +10,9 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from di_store.base import config
 from di_store.base.errors import DrawsLost, StoreClosed, StoreError
@@ -21,12 +22,14 @@ from di_store.replay.devices import Placer
 from di_store.replay.sampling import Draws, Terms, check_n
 from di_store.runtime.staging import Staging
 
+H = TypeVar("H")
 CLOSE_SECONDS = 60.0
 """How long `close` waits for the thread. Only code of the user (`beta=`) can delay the thread by more than 0.1 s."""
 MAX_PREFETCH = 1024
 """Batches drawn ahead at most: each is older by as many steps when it is used, and all are held for it."""
 END_SECONDS = 5.0
-"""How long the end of the interpreter waits for the threads of all loaders together."""
+"""How long the end of the interpreter waits for the threads of all loaders together; and `Store.close` for that of a
+loader that was dropped."""
 
 
 _open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary()  # by id(loader)
@@ -40,7 +43,7 @@ class Following(Protocol):
     def staging(self) -> Staging | None:
         """What its loaders may hold ahead; None: `prefetch` alone says it."""
 
-    def follow(self, handle: Loader, end: Callable[[Loader, StoreError], None]) -> None:
+    def follow(self, handle: H, end: Callable[[H, StoreError], None]) -> None:
         """As `Session.follow`."""
 
 
@@ -89,6 +92,7 @@ class Loader:
         self._ended: StoreError | None = None
         _open[id(self)] = self
         session.follow(self, Loader._end_with)
+        session.follow(self._ahead, partial(_stop_thread, self._pid))  # it outlives a loader that is dropped
 
     def __iter__(self) -> Loader:
         return self
@@ -153,6 +157,11 @@ class Loader:
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Loader does not pickle: pass the table and call table.loader() where it is used")
+
+
+def _stop_thread(pid: int, ahead: Ahead, _: StoreError) -> None:
+    if pid == os.getpid():
+        ahead.stop(END_SECONDS)
 
 
 def _close_all() -> None:

@@ -19,7 +19,7 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.left_out import warn_left_out
 from di_store.replay.stream import autoreset_mode, build_native, check_lane, step_schema, tracked_versions
 from di_store.runtime import waits
-from di_store.runtime.chores import run_ahead
+from di_store.runtime.chores import run_ahead, start_again
 from di_store.runtime.waits import InsertWait
 
 WRITER_ROLE = 1
@@ -159,7 +159,11 @@ class WriterStream:
         return self._declaring or (self.native is not None and self.native.busy)
 
     def look(self) -> None:
-        """Warn once for each table whose items need more bytes than was estimated, or that steps are missing in."""
+        """Warn once for each table whose items need more bytes than was estimated, or that steps are missing in.
+
+        And see that the chores of the store are done.
+        """
+        start_again(self._arena)
         for handle in self.handles:
             warn_left_out(handle)
             if handle.name not in self._warned and handle.warn_evicted():

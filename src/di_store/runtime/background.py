@@ -76,9 +76,9 @@ class Background:
     def _run(self) -> None:
         if not self._lives.acquire(blocking=False):
             return
-        self._ident, self._starts = threading.get_ident(), 0
-        self._ends.wait(0)  # clear the ring of an earlier run
-        try:
+        try:  # at once: want of memory can end each of these lines
+            self._ident, self._starts = threading.get_ident(), 0
+            self._ends.wait(0)  # clear the ring of an earlier run
             self._work()
         finally:
             self._lives.release()

@@ -1,7 +1,7 @@
 """Background work: a thread commits memory ahead, makes huge pages, and cleans up after dead processes.
 
 Each process with a writer or loader has one. No call depends on it: a call that needs the result does the work itself.
- The thread ends with the last handle of its store.
+The thread ends with the last handle of its store.
 """
 
 from __future__ import annotations
@@ -23,34 +23,47 @@ from di_store.runtime.background import Background, Bell
 log = logging.getLogger("di_store")
 IDLE_SECONDS = 0.2
 END_SECONDS = 5.0
+BEGIN_SECONDS = 1.0
+"""In this time a thread begins, also on a busy machine."""
 
 
 def run_ahead(arena: _core.Arena) -> None:
     """Start the background thread of this store in this process, unless it runs."""
-    known = _all.get(id(arena)) or _all.setdefault(id(arena), _Chores(arena))
-    with contextlib.suppress(RuntimeError):  # no memory or pids for it: the next writer or loader tries again
-        known.thread.start()
+    (_all.get(id(arena)) or _all.setdefault(id(arena), _Chores(arena))).start()
 
 
-def let_go(key: int) -> None:
-    """Have the thread end what it does for the arena with this id(), so that it is not the last to leave the store.
+def start_again(arena: _core.Arena) -> None:
+    """Start it if it has not begun, or has ended, for want of memory. Calls that are made often ask now and then."""
+    known = _all.get(id(arena))
+    if known is not None and known.is_missing():
+        known.start()
 
-    Waits for that, `END_SECONDS` at most. It starts again where others of this process have the store.
+
+def run_beside(arena: _core.Arena, work: Callable[[_core.Arena], None]) -> None:
+    """Have a second thread do this, unless it is still at work: it would keep the chores waiting for long."""
+    known = _all.get(id(arena))
+    if known is not None:
+        known.run_beside(work)
+
+
+def let_go(key: int, has_others: Callable[[], bool]) -> None:
+    """Have the threads end what they do for the arena with this id(), so that they are not the last to leave the store.
+
+    Waits for that, `END_SECONDS` at most. They go on where others of this process have the store.
     """
     if not _letting_go.acquire(timeout=END_SECONDS):
         return
     try:
         known = _all.get(key)
-        if known is None or not known.thread.lives():
+        if known is None or has_others():
             return
         known.end()
         try:
-            known.thread.join(END_SECONDS)
+            known.join(END_SECONDS)
         finally:  # also after Ctrl-C, and where a stopped process holds the thread up
             known.go_on()
-            if _all.get(key) is known:
-                with contextlib.suppress(RuntimeError):
-                    known.thread.start()
+            if has_others() and _all.get(key) is known:  # somebody has attached to the store meanwhile
+                known.start()
     finally:
         _letting_go.release()
 
@@ -65,13 +78,41 @@ _looks: list[Callable[[_core.Arena], None]] = []
 
 
 class _Chores:
-    """The chores of one store, and their thread."""
+    """The chores of one store, and their threads."""
 
     def __init__(self, arena: _core.Arena) -> None:
         # Removes the entry when the arena is freed: one call of C, before another arena can get the same id().
         self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
         self._end = Bell()  # ends the thread
+        self._name = arena.name
+        self._due = False  # it was started, and has not ended as it should
+        self._started = 0.0
+        self._told = False
+        self._work: Callable[[_core.Arena], None] | None = None
+        self._beside = Background(self._run_beside)
         self.thread = Background(self._run)
+
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
+        if self.thread.lives():
+            return
+        self._due, self._started = True, time.monotonic()
+        try:
+            self.thread.start()
+        except RuntimeError:  # no memory or pids for it: see `is_missing`
+            self._tell()
+
+    def is_missing(self) -> bool:
+        """Whether the thread should run and does not."""
+        if self.thread.lives() or not self._due:
+            return False
+        return time.monotonic() - self._started > BEGIN_SECONDS  # else it may be about to begin
+
+    def run_beside(self, work: Callable[[_core.Arena], None]) -> None:
+        """As the function of that name."""
+        self._work = work
+        with contextlib.suppress(RuntimeError):  # no memory or pids for a thread: the next look tries again
+            self._beside.start()
 
     def end(self) -> None:
         """Let the thread end; waits for nothing."""
@@ -81,9 +122,32 @@ class _Chores:
         """Take `end` back."""
         self._end.wait(0)
 
+    def join(self, seconds: float) -> None:
+        """Wait until both threads have ended, `seconds` at most. The second one is last: the first one starts it."""
+        until = time.monotonic() + seconds
+        for each in (self.thread, self._beside):
+            each.join(until - time.monotonic())
+
     def _run(self) -> None:
-        while self._slice() and not self._end.wait(IDLE_SECONDS):
-            pass
+        seconds = 0.0
+        while True:
+            try:
+                if self._end.wait(seconds) or not self._slice():
+                    break
+            except MemoryError:
+                self._tell()
+            seconds = IDLE_SECONDS
+        self._due = False
+
+    def _tell(self) -> None:
+        if not self._told:
+            self._told = True
+            log.warning("store %r lacks memory, or a thread, for its background work; it tries again", self._name)
+
+    def _run_beside(self) -> None:
+        arena, work = self._arena(), self._work
+        if arena is not None and work is not None:
+            work(arena)
 
     def _slice(self) -> bool:
         """Do all chores that are due; False if the store is gone. Keeps the arena alive only during this call."""
@@ -120,7 +184,7 @@ def _stop() -> None:
     for each in running:
         each.end()
     for each in running:
-        each.thread.join(until - time.monotonic())
+        each.join(until - time.monotonic())
 
 
 atexit.register(_stop)

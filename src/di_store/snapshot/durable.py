@@ -22,7 +22,6 @@ from di_store.policy.settings import Settings
 from di_store.replay.serving import settle
 from di_store.replay.table import Table
 from di_store.runtime import chores
-from di_store.runtime.background import Background
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 from di_store.session import Session
 from di_store.snapshot import taking
@@ -131,8 +130,6 @@ def _sync_at_end(arena: _core.Arena) -> None:
 
 _live: weakref.WeakSet[_core.Arena] = weakref.WeakSet()
 """Stores in which this process made durable tables, wrote or drew: it writes what is left when it ends."""
-_syncing: weakref.WeakKeyDictionary[_core.Arena, Background] = weakref.WeakKeyDictionary()
-"""The thread that writes them, of each store."""
 
 
 def _look(arena: _core.Arena) -> None:
@@ -142,14 +139,7 @@ def _look(arena: _core.Arena) -> None:
     _live.add(arena)
     if _age(arena) < arena.sync_every_ms / 1000:
         return
-    reference = weakref.ref(arena)
-
-    def work() -> None:
-        if (known := reference()) is not None:
-            _renew(known)
-
-    with contextlib.suppress(RuntimeError):  # no memory or pids for a thread: the next look tries again
-        _syncing.setdefault(arena, Background(work)).start()
+    chores.run_beside(arena, _renew)
 
 
 def _age(arena: _core.Arena) -> float:
@@ -187,5 +177,4 @@ def _at_exit() -> None:
 
 chores.on_look(_look)
 atexit.register(_at_exit)
-os.register_at_fork(after_in_child=_syncing.clear)
 os.register_at_fork(after_in_child=_live.clear)
