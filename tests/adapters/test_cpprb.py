@@ -360,3 +360,72 @@ def test_a_next_stack_that_does_not_continue_the_stack() -> None:
     with pytest.raises(ValueError, match="moved on by one frame"):
         buffer.add(obs=[1, 2, 3], next_obs=[9, 9, 9])
     assert buffer.get_stored_size() == 1
+
+
+KINDS = ["ReplayBuffer", "PrioritizedReplayBuffer"]
+NSTEP = {"size": 3, "gamma": 0.9, "rew": "rew", "next": ["next_walker/pos", "next_goal"]}
+
+
+def walked(number: int) -> dict[str, Any]:
+    goal = np.zeros((2, 0))
+    values = {"goal": goal, "next_goal": goal, "rew": 1.0, "done": number % 10 == 9}
+    return values | {"walker/pos": np.full(2, number), "next_walker/pos": np.full(2, number + 1)}
+
+
+def without_goals(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: each for name, each in values.items() if "goal" not in name}
+
+
+def cpprb_without_goals(kind: str, shapes: dict[str, Any], options: dict[str, Any]) -> Any:
+    """The buffer of cpprb, which does not take entries without elements."""
+    options = dict(options)
+    if "next_of" in options:
+        options["next_of"] = ["walker/pos"]
+    if "Nstep" in options:
+        options["Nstep"] = NSTEP | {"next": "next_walker/pos"}
+    return getattr(cpprb, kind)(100, without_goals(shapes), **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("options", [{}, {"next_of": ["walker/pos", "goal"]}, {"Nstep": NSTEP}])
+def test_entries_without_elements_and_names_with_a_slash(kind: str, options: dict[str, Any]) -> None:
+    shapes = {"goal": {"shape": (2, 0)}, "walker/pos": {"shape": 2}, "rew": {}, "done": {}}
+    if "next_of" not in options:
+        shapes |= {"next_walker/pos": {"shape": 2}, "next_goal": {"shape": (2, 0)}}
+    buffer, own = getattr(ours, kind)(100, shapes, **options), cpprb_without_goals(kind, shapes, options)
+    for number in range(20):
+        if number == 5:
+            given = {name: np.stack([each, walked(6)[name]]) for name, each in walked(5).items()}
+        elif number != 6:
+            given = walked(number)
+        if number != 6:
+            buffer.add(**given)
+            own.add(**without_goals(given))
+        if number % 10 == 9:
+            buffer.on_episode_end()
+            own.on_episode_end()
+    for batch in (buffer.get_all_transitions(), buffer.sample(32)):
+        assert (batch["goal"].shape[1:], batch["next_goal"].shape[1:]) == ((2, 0), (2, 0))
+    same(without_goals(buffer.get_all_transitions()), own.get_all_transitions())
+    assert buffer.get_stored_size() == 20
+    with pytest.raises(ValueError, match=r"goal is \[3\], and \[2, 0\] in a step"):
+        buffer.add(**walked(20) | {"goal": np.zeros(3)})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize(
+    ("dtype", "value"), [("uint8", 300), ("uint8", -1), ("int32", float("nan")), ("float32", 1e300)]
+)
+def test_values_that_a_type_cannot_hold_are_refused(kind: str, steps: int, dtype: str, value: float) -> None:
+    options = {"Nstep": {"size": steps, "gamma": 0.9, "rew": "rew", "next": "next_x"}} if steps > 1 else {}
+    types = {"x": {"dtype": dtype}, "next_x": {"dtype": dtype}, "rew": {}, "done": {}}
+    buffer = getattr(ours, kind)(10, types, **options)
+    for each in (value, np.array([value])):
+        with pytest.raises(di_store.SchemaMismatch, match=f"x is {dtype}"):
+            buffer.add(x=1, next_x=each, rew=0.0, done=False)
+    for number in range(5):
+        buffer.add(x=number, next_x=number + 1, rew=1.0, done=number == 4)
+    buffer.on_episode_end()
+    assert buffer.get_stored_size() == 5
+    assert buffer.get_all_transitions()["x"].ravel().tolist() == [0, 1, 2, 3, 4]

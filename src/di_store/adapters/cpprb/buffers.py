@@ -9,12 +9,12 @@ from typing import Any
 import cpprb
 import numpy as np
 from cpprb.multiprocessing import try_start
-from cpprb.PyReplayBuffer import NstepBuffer
 
 import di_store
 from di_store.adapters.casts import cast
 from di_store.adapters.cpprb.columns import Array, Columns, Rows
 from di_store.adapters.cpprb.episode import Episode
+from di_store.adapters.cpprb.nsteps import NSteps, waiting
 from di_store.adapters.cpprb.ring import Ring
 from di_store.adapters.stores import StoreLike, given_store
 
@@ -89,7 +89,8 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
             return
         self._episode: Episode | None = None
         self._episode_len = 0
-        self._nstep = _nstep_buffer(self._nstep_arguments)
+        nstep = self._nstep_arguments
+        self._nstep = None if nstep is None else NSteps(nstep, self._columns)
         self._pid = os.getpid()
 
     def _sampler(self) -> Any:
@@ -126,10 +127,8 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         """
         self._enter()
         if self._nstep is not None:
-            ready = self._nstep.add(**kwargs)
-            if ready is None:
-                return None
-            kwargs = ready
+            ready = self._nstep.add(kwargs)
+            return None if ready is None else self._add(ready, None)
         return self._add(self._columns.rows(kwargs), None)
 
     def _add(self, rows: Rows, priority: Any) -> int:
@@ -206,8 +205,8 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
             self._episode.end()
         self._episode_len = 0
 
-    def _add_waiting(self, rows: Mapping[str, Any]) -> None:
-        self._add(self._columns.rows(rows), None)
+    def _add_waiting(self, rows: Rows) -> None:
+        self._add(rows, None)
 
     def _load_transitions_v1(self, data: Any) -> None:
         """Transitions of a file have their n steps already. cpprb's `load_transitions` calls this."""
@@ -275,8 +274,7 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
             return
         super()._enter()
         nstep, kinds = self._nstep_arguments, {"priorities": {"dtype": np.float32}, "done": {}}
-        steps = None if nstep is None else {"Nstep": {"size": nstep["Nstep"]["size"]}, "env_dict": kinds}
-        self._waiting = _nstep_buffer(steps)
+        self._waiting: Any = nstep and waiting({"Nstep": {"size": nstep["Nstep"]["size"]}, "env_dict": kinds})
 
     def _sampler(self) -> Any:
         return di_store.Prioritized(self._alpha, 0.4, stratified=True, normalize="table")
@@ -296,11 +294,11 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
             if given is not None and len(given) != n:
                 raise ValueError(f"priorities has {len(given)} values for {n} steps")
             filled = np.full(n, self.get_max_priority(), np.float32) if given is None else given
+            moved = self._nstep.add(kwargs)
             ready = self._waiting.add(priorities=filled, done=done)
-            moved = self._nstep.add(**kwargs)
             if moved is None:
                 return None
-            given, rows = np.asarray(ready["priorities"]).reshape(-1), self._columns.rows(moved)
+            given, rows = np.asarray(ready["priorities"]).reshape(-1), moved
         n = len(next(iter(rows.values())))
         if given is None:
             return self._add(rows, None)
@@ -309,9 +307,9 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
         wanted = given.astype(np.float64) + self._eps
         return self._add(rows, float(wanted[0]) if n == 1 else wanted)
 
-    def _add_waiting(self, rows: Mapping[str, Any]) -> None:
+    def _add_waiting(self, rows: Rows) -> None:
         wanted = np.asarray(self._waiting.on_episode_end()["priorities"], np.float64).reshape(-1) + self._eps
-        self._add(self._columns.rows(rows), float(wanted[0]) if len(wanted) == 1 else wanted)
+        self._add(rows, float(wanted[0]) if len(wanted) == 1 else wanted)
 
     def sample(self, batch_size: int, beta: float = 0.4) -> Rows:
         """Draw transitions by priority. The result also has ``weights`` float32[n] and ``indexes`` uint64[n].
@@ -416,13 +414,6 @@ def _restored(kind: type[ReplayBuffer], kept: tuple[Any, ...], settings: dict[st
         setattr(buffer, name, value)
     buffer._begin(*kept)
     return buffer
-
-
-def _nstep_buffer(arguments: dict[str, Any] | None) -> Any:
-    if arguments is None:
-        return None
-    env = {name: dict(each) for name, each in arguments["env_dict"].items()}  # it writes into this
-    return NstepBuffer(**{**arguments, "env_dict": env, "next_of": arguments.get("next_of") or None})
 
 
 def _check_others(others: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -42,6 +43,7 @@ class Columns:
         self.windowed = bool(next_of or stacked)
         self.nested = self.windowed or any(name in _FLAGS for name in env)
         self.names = list(env)
+        self.empty = frozenset(name for name, shape in self.shapes.items() if 0 in shape)
 
     def schema(self) -> dict[str, Any]:
         """The columns of the table."""
@@ -66,7 +68,10 @@ class Columns:
             di_store.SchemaMismatch: a value lies outside the range of its type.
         """
         rows = {
-            name: cast(values[name], kind, name).reshape(-1, *self.shapes[name]) for name, kind in self.types.items()
+            name: cast(values[name], kind, name).reshape(
+                -1 if name not in self.empty else _steps(name, values[name], self.shapes[name]), *self.shapes[name]
+            )
+            for name, kind in self.types.items()
         }
         if len({len(each) for each in rows.values()}) != 1:
             counts = ", ".join(f"{name} {len(each)}" for name, each in rows.items())
@@ -99,6 +104,15 @@ class Columns:
             if name in self.next_of:
                 found["next_" + name] = window[:, last]
         return found
+
+
+def _steps(name: str, value: Any, shape: tuple[int, ...]) -> int:
+    """Steps of a value without elements: the axes in front of a step's own say how many."""
+    given = np.shape(value)
+    count = len(given) - len(shape)
+    if count < 0 or given[count:] != shape:
+        raise ValueError(f"{name} is {list(given)}, and {list(shape)} in a step")
+    return math.prod(given[:count])
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
