@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+from gymnasium.vector import SyncVectorEnv
 
 import di_store
 from di_store.adapters.gymnasium import Recorder
@@ -155,7 +156,8 @@ def test_keys_that_no_name_can_hold(store: Any, key: str, error: type[Exception]
     assert table.schema is None
 
 
-def test_a_goal_environment_of_dm_controls_names_is_recorded(store: Any) -> None:
+@pytest.mark.parametrize("lanes", [None, 3])
+def test_a_goal_environment_of_dm_controls_names_is_recorded(store: Any, lanes: int | None) -> None:
     class Env(gym.Env[Any, Any]):  # type: ignore[misc,unused-ignore]
         observation_space = gym.spaces.Dict(
             {"walker/pos": gym.spaces.Box(-1, 1, (2,)), "achieved_goal": gym.spaces.Box(-1, 1, (0,))}
@@ -172,10 +174,10 @@ def test_a_goal_environment_of_dm_controls_names_is_recorded(store: Any) -> None
             return {"walker/pos": np.full(2, 0.5, np.float32), "achieved_goal": np.zeros(0, np.float32)}
 
     table = store.create_table("t", capacity=100, view=di_store.Transition())
-    env = Recorder(Env(), table)
+    env = Recorder(Env() if lanes is None else SyncVectorEnv([Env] * lanes), table)
     env.reset()
     for _ in range(8):
-        env.step(np.zeros(0, np.float32))
+        env.step(np.zeros(0 if lanes is None else (lanes, 0), np.float32))
     data = table.sample(4).data
     assert data["action"].shape == data["next_obs"]["achieved_goal"].shape == (4, 0)
     assert (data["obs"]["walker/pos"] == 0.5).all()

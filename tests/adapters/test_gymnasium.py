@@ -255,11 +255,42 @@ def test_a_step_after_the_end_is_not_recorded(store: di_store.Store) -> None:
     assert len(table) == 2
 
 
+class Talk(gym.Env[Any, Any]):  # type: ignore[misc,unused-ignore]
+    """Says after each step what was said to it."""
+
+    observation_space = spaces.Dict(said=spaces.Text(8))
+    action_space = spaces.Text(8)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        return {"said": "hello"}, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return {"said": action}, 1.0, False, False, {}
+
+
+@pytest.mark.parametrize("lanes", [None, 2])
+def test_text_is_recorded(store: di_store.Store, lanes: int | None) -> None:
+    table = store.create_table("talk", capacity=10, view=di_store.Transition())
+    env = Recorder(Talk() if lanes is None else SyncVectorEnv([Talk] * lanes), table)
+    env.reset()
+    for said in ("a", "later"):
+        env.step(said if lanes is None else [said, said.upper()])
+    with pytest.raises(di_store.SchemaMismatch, match="up to 8 characters, and was given 9"):
+        env.step("123456789" if lanes is None else ["123456789", ""])
+    with pytest.raises(TypeError, match="its space has text"):
+        env.step(3 if lanes is None else [3, 4])
+    env.close()
+    data = table.peek(table.keys()).data
+    found = set(zip(data["obs"]["said"].tolist(), data["next_obs"]["said"].tolist(), strict=True))
+    assert found == {("hello", "a"), ("a", "later")} | ({("hello", "A"), ("A", "LATER")} if lanes else set())
+    assert (data["action"] == data["next_obs"]["said"]).all()
+
+
 def test_what_cannot_be_recorded_is_named(store: di_store.Store) -> None:
     table = store.create_table("other", capacity=10)
     odd = Odd()
-    odd.observation_space = spaces.Dict(words=spaces.Text(5))
-    with pytest.raises(TypeError, match="observation space holds a Text"):
+    odd.observation_space = spaces.Dict(words=spaces.Sequence(spaces.Text(5)))
+    with pytest.raises(TypeError, match="observation space holds a Sequence"):
         Recorder(odd, table)
     with pytest.raises(TypeError, match="not str"):
         Recorder("CartPole-v1", table)

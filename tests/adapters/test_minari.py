@@ -152,6 +152,60 @@ def test_nested_spaces(store: di_store.Store) -> None:
     assert isinstance(plain.observation_space, spaces.Dict)
 
 
+TEXTS = {
+    "text": spaces.Text(12, charset="aäö "),
+    "nested": spaces.Dict(words=spaces.Text(12, charset="aäö "), at=spaces.Box(0, 1, (2,))),
+}
+
+
+@pytest.mark.parametrize("kind", TEXTS)
+@pytest.mark.parametrize("view", [di_store.Step(), di_store.Episode(10, bootstrap=("obs",)), di_store.Transition()])
+def test_text_comes_back_as_it_was(store: di_store.Store, kind: str, view: Any) -> None:
+    given, action = {"observation_space": TEXTS[kind], "action_space": spaces.Text(3, min_length=0)}, ["", "ab", "c"]
+    words = [["aä ö", "a" * 12, "ö", "ä a"], ["ä", "a", "aaä", "ö"]]
+    buffers = []
+    for texts in words:
+        obs = texts if kind == "text" else {"words": texts, "at": np.random.rand(4, 2).astype(np.float32)}
+        flags = [False, False, True]
+        buffers.append(EpisodeBuffer(None, None, None, obs, action, [1.0, 2.0, 3.0], flags, [False] * 3))
+    dataset = minari.create_dataset_from_buffers("text/first-v0", buffers, **given)
+    table = read(store, dataset, view=view, capacity=10)
+    leaf = "obs" if kind == "text" else "obs/words"
+    data = table.peek(table.keys(), columns=leaf).data["obs"]
+    assert "aä ö" in np.ravel(data if kind == "text" else data["words"]).tolist()
+    with pytest.raises(ValueError, match="holds text"):
+        write(table, "text/no-space-v0")
+    found = write(table, "text/second-v0", **given)
+    if isinstance(view, di_store.Step):  # it has no final observations, and repeats the last one
+        for episode, texts in zip(found.iterate_episodes(), words, strict=True):
+            held = episode.observations if kind == "text" else episode.observations["words"]
+            assert held == [*texts[:3], texts[2]]
+            assert episode.actions == action
+    else:
+        same(found, dataset)
+
+
+def test_entries_without_elements_come_back_and_names_with_a_slash_are_refused(store: di_store.Store) -> None:
+    for name, goal in (("plain", spaces.Box(-1, 1, (0,))), ("walker/pos", spaces.Box(-1, 1, (2,)))):
+        space = spaces.Dict({"goal": spaces.Box(-1, 1, (2, 0)), name: goal})
+        given: dict[str, Any] = {"observation_space": space, "action_space": spaces.Discrete(2)}
+        table = store.create_table(name, capacity=10, view=di_store.Transition())
+        with table.writer() as writer:
+            for number in range(4):
+                obs = {part: np.zeros(space[part].shape, np.float32) for part in ("goal", name)}
+                flags = {"terminated": number == 3, "truncated": False}
+                writer.append({"obs": obs, "action": 1, "reward": 1.0, **flags}, next={"obs": obs})
+        if name == "plain":
+            (episode,) = write(table, "empty/first-v0", **given).iterate_episodes()
+            assert {part: each.shape for part, each in episode.observations.items()} == {
+                "goal": (5, 2, 0),
+                "plain": (5, 0),
+            }
+        else:
+            with pytest.raises(ValueError, match="'walker/pos', and Minari cannot read"):
+                write(table, "slash/first-v0", **given)
+
+
 def test_infos_only_when_asked(store: di_store.Store) -> None:
     buffer = EpisodeBuffer(
         observations=np.zeros((4, 2), np.float32),

@@ -25,7 +25,7 @@ if not version("minari").startswith("0.5."):
     )
 
 from di_store.adapters.casts import cast
-from di_store.adapters.spaces import converter, mapped, original, specs, step_specs
+from di_store.adapters.spaces import converter, mapped, original, parts, specs, step_specs
 
 __all__ = ["read", "write"]
 
@@ -224,15 +224,31 @@ def _spaces(found: dict[str, Any], env: Any, given: dict[str, Any]) -> dict[str,
             made.close()
     given = {column: _box(found[column]) if own is None else own for column, own in given.items()}
     for column, own in given.items():
+        _check_names(own, column)
         if _shapes(specs(own, column)) != _shapes(found[column]):
             raise ValueError(f"the space {own} does not fit the table's column {column!r}")
     return given
+
+
+def _check_names(space: Any, column: str) -> None:
+    """Raise for names that divide Minari's groups of HDF5, so that it cannot read back what it writes."""
+    for name, part in (parts(space, column) or {}).items():
+        if "/" in name:
+            raise ValueError(
+                f"column {column!r} has an entry {name!r}, and Minari cannot read a name with '/': rename it by a "
+                "Gymnasium wrapper"
+            )
+        _check_names(part, column)
 
 
 def _box(column: Any) -> Any:
     """A space for columns of which only shapes and types are known."""
     if isinstance(column, dict):
         return spaces.Dict({name: _box(part) for name, part in column.items()})
+    if column.dtype.kind == "U":
+        raise ValueError(
+            "the table holds text, and Minari needs a space of it: give env=, observation_space= or action_space="
+        )
     if column.dtype == np.bool_:
         return spaces.Box(0, 1, column.shape, np.bool_)
     if column.dtype.kind in "iu":

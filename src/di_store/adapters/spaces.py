@@ -11,7 +11,7 @@ from gymnasium import spaces
 import di_store
 from di_store.adapters.casts import cast
 
-_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+_LEAVES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text)
 
 Convert = Callable[[Any], Any]
 """Turns a value of a space, or a batch of values, into the leaves of its columns: new arrays, or Python's int."""
@@ -31,7 +31,7 @@ def parts(space: Any, what: str) -> dict[str, Any] | None:
         return None
     raise TypeError(
         f"the {what} space holds a {type(space).__name__}, and a table has no columns for that: flatten or pad it with "
-        "a Gymnasium wrapper (Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple can be stored)"
+        "a Gymnasium wrapper (Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and Tuple can be stored)"
     )
 
 
@@ -39,7 +39,8 @@ def specs(space: Any, what: str) -> Any:
     """The columns of a space: a `Spec`, or a nested dict of them."""
     inner = parts(space, what)
     if inner is None:
-        return di_store.Spec(space.shape, space.dtype)
+        text = isinstance(space, spaces.Text)
+        return di_store.Spec((), _text_type(space)) if text else di_store.Spec(space.shape, space.dtype)
     return {name: specs(part, what) for name, part in inner.items()}
 
 
@@ -57,6 +58,8 @@ def step_specs(observation_space: Any, action_space: Any) -> dict[str, Any]:
 def converter(space: Any, what: str) -> Convert:
     """The function that copies values of `space` into arrays of its columns, of the space's types."""
     inner = parts(space, what)
+    if isinstance(space, spaces.Text):
+        return _text_converter(_text_type(space), what)
     if inner is None:
         return _leaf_converter(space.dtype, what)
     keys = list(space.spaces) if isinstance(space, spaces.Dict) else range(len(space.spaces))
@@ -81,13 +84,35 @@ def _leaf_converter(dtype: np.dtype[Any], what: str) -> Convert:
     return convert
 
 
+def _text_type(space: Any) -> np.dtype[Any]:
+    return np.dtype(f"U{space.max_length}")
+
+
+def _text_converter(dtype: np.dtype[Any], what: str) -> Convert:
+    def convert(value: Any) -> Any:
+        found: Any = np.array(value)
+        if found.dtype.kind != "U":
+            raise TypeError(f"the {what} is {found.dtype}, and its space has text")
+        if (
+            found.dtype.itemsize > dtype.itemsize
+            and (longest := int(np.char.str_len(found).max())) * 4 > dtype.itemsize
+        ):
+            raise di_store.SchemaMismatch(
+                f"the {what} is text of up to {dtype.itemsize // 4} characters, and was given {longest}",
+                remedy="declare a longer Text space",
+            )
+        return found.astype(dtype, copy=False)
+
+    return convert
+
+
 def original(space: Any, leaves: Any) -> Any:
-    """The leaves of a space's columns in the nesting of the space: tuples where it has a `Tuple`."""
+    """The leaves of a space's columns in the nesting of the space: tuples where it has a `Tuple`, lists of text."""
     if isinstance(space, spaces.Dict):
         return {name: original(part, leaves[str(name)]) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
         return tuple(original(part, leaves[str(number)]) for number, part in enumerate(space.spaces))
-    return leaves
+    return leaves.tolist() if isinstance(space, spaces.Text) else leaves
 
 
 def mapped(function: Convert, leaves: Any) -> Any:
