@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import pickle
 import signal
 import uuid
 from collections.abc import Callable, Iterator
@@ -40,18 +41,21 @@ def opened(kind: str, folder: Path) -> Iterator[Any]:
                 yield name if kind == "name" else store
 
 
-def killed_after_a_checkpoint(fill: Callable[[di_store.Store, Callable[[], None]], None], folder: Path) -> Path:
+def killed_after_a_checkpoint(
+    fill: Callable[[di_store.Store, Callable[[], None]], None], folder: Path, memory: int | str = "64MiB"
+) -> Path:
     """Run `fill` in a process that is killed in the middle of it; the checkpoint that it made.
 
     Args:
         fill: is given a store with a disk tier and a function that checkpoints it, and goes on for ever after it.
         folder: for the tier and the checkpoint.
+        memory: of the store.
     """
     context = mp.get_context("fork")
     made = context.Event()
 
     def run() -> None:
-        store = di_store.open(memory="64MiB", disk=folder / "killed")
+        store = di_store.open(memory=memory, disk=folder / "killed")
 
         def checkpoint() -> None:
             store.checkpoint(folder / "checkpoint")
@@ -66,3 +70,31 @@ def killed_after_a_checkpoint(fill: Callable[[di_store.Store, Callable[[], None]
     os.kill(child.pid, signal.SIGKILL)
     child.join(60)
     return folder / "checkpoint"
+
+
+@contextmanager
+def killed_and_unpickled(
+    make: Callable[[di_store.Store], Any], add: Callable[[Any, int, int], None], count: int, folder: Path
+) -> Iterator[Any]:
+    """A buffer whose pickle holds no rows: its process was killed, and its store restored under its name.
+
+    Args:
+        make: the buffer in a store.
+        add: to a buffer, what has the numbers from the first one to before the second.
+        count: of what was added before the checkpoint; the killed process went on behind it.
+        folder: for the tiers, the checkpoint and the pickle.
+    """
+
+    def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
+        buffer = make(store)
+        add(buffer, 0, count)
+        (folder / "buffer").write_bytes(pickle.dumps((store.name, pickle.dumps(buffer))))
+        checkpoint()
+        add(buffer, count, 10**9)
+
+    path = killed_after_a_checkpoint(fill, folder)
+    name, data = pickle.loads((folder / "buffer").read_bytes())
+    with di_store.restore(path, name, memory="64MiB", disk=folder / "tier"):
+        buffer = pickle.loads(data)
+        assert buffer.store.name == name
+        yield buffer

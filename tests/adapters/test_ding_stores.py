@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("ding", reason="needs the extra ding")
 
 import torch
-from given_stores import KINDS, killed_after_a_checkpoint, opened
+from given_stores import KINDS, killed_and_unpickled, opened
 
 import di_store
 from di_store.adapters.ding import Buffer
@@ -72,19 +72,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
 
 
 def test_killed_and_resumed(tmp_path: Path) -> None:
-    def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
-        buffer = Buffer(10, store=store)
-        _push(buffer, 0, 25)
-        (tmp_path / "name").write_text(store.name)
-        (tmp_path / "buffer").write_bytes(pickle.dumps(buffer))
-        checkpoint()
-        _push(buffer, 25, 10**9)
-
-    path = killed_after_a_checkpoint(fill, tmp_path)
-    name = (tmp_path / "name").read_text()
-    with di_store.restore(path, name, memory="64MiB", disk=tmp_path / "tier") as store:
-        buffer = pickle.loads((tmp_path / "buffer").read_bytes())
-        assert buffer.store.name == store.name
+    with killed_and_unpickled(lambda store: Buffer(10, store=store), _push, 25, tmp_path) as buffer:
         assert _numbers(buffer) == list(range(15, 25))
         assert [item.meta["env"] for item in buffer.storage] == [number % 2 for number in range(15, 25)]
         assert len(buffer.sample(4, groupby="env", replace=True)[0]) > 0

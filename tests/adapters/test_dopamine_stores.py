@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("dopamine", reason="needs the extra dopamine")
 
 from dopamine.jax.replay_memory import accumulator, elements, samplers
-from given_stores import KINDS, killed_after_a_checkpoint, opened
+from given_stores import KINDS, killed_and_unpickled, opened
 
 import di_store
 from di_store.adapters.dopamine import ReplayBuffer
@@ -24,8 +24,8 @@ def buffer_of(size: int, **options: Any) -> ReplayBuffer:
     return ReplayBuffer(made, samplers.UniformSamplingDistribution(seed=1), batch_size=32, max_capacity=size, **options)
 
 
-def fill(buffer: ReplayBuffer, first: int, count: int, size: int = 4) -> None:
-    for number in range(first, first + count):
+def fill(buffer: ReplayBuffer, begin: int, end: int, size: int = 4) -> None:
+    for number in range(begin, end):
         observation = np.full(size, number, np.float32)
         buffer.add(elements.TransitionElement(observation, number % 3, 1.0, number % 10 == 9, number % 10 == 9))
 
@@ -55,7 +55,7 @@ def test_a_table_with_rows_is_refused_and_a_checkpoint_is_loaded() -> None:
             second.from_state_dict(first.to_state_dict())
             for key in first._memory:
                 assert np.array_equal(second._memory[key].state, first._memory[key].state)
-        fill(second, 120, 30)
+        fill(second, 120, 150)
         assert second.store is store
 
 
@@ -117,31 +117,20 @@ def test_every_kind_of_store(kind: str, elements_are: str, tmp_path: Path) -> No
         assert first_numbers(buffer) == first_numbers(own)
         for each in (buffer, own):
             each.clear()
-            fill(each, 100, 17)
+            fill(each, 100, 117)
         assert first_numbers(buffer) == first_numbers(own)
         assert buffer.table.name == "mine"
 
 
 @pytest.mark.parametrize("elements_are", ACCUMULATORS)
 def test_killed_and_resumed(elements_are: str, tmp_path: Path) -> None:
-    def run(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
-        buffer = made(elements_are, 20, store=store)
-        fill(buffer, 0, 57)
-        (tmp_path / "name").write_text(store.name)
-        (tmp_path / "buffer").write_bytes(pickle.dumps(buffer))
-        checkpoint()
-        fill(buffer, 57, 10**9)
-
-    path = killed_after_a_checkpoint(run, tmp_path)
     own = made(elements_are, 20)
     fill(own, 0, 57)
-    with di_store.restore(path, (tmp_path / "name").read_text(), memory="64MiB", disk=tmp_path / "tier") as store:
-        buffer = pickle.loads((tmp_path / "buffer").read_bytes())
-        assert buffer.store.name == store.name
+    with killed_and_unpickled(lambda store: made(elements_are, 20, store=store), fill, 57, tmp_path) as buffer:
         for _ in range(2):
             assert first_numbers(buffer) == first_numbers(own)
             for each in (buffer, own):
-                fill(each, 57, 31)
+                fill(each, 57, 88)
 
 
 @pytest.mark.parametrize("elements_are", ACCUMULATORS)
@@ -151,13 +140,13 @@ def test_a_pickle_that_is_older_than_the_table(elements_are: str) -> None:
         buffer = made(elements_are, 20, store=store)
         fill(buffer, 0, 200)
         data, before = pickle.dumps(buffer), first_numbers(buffer)
-        fill(buffer, 200, 45)
+        fill(buffer, 200, 245)
         again = pickle.loads(data)
         kept = first_numbers(again)
         assert kept == before[len(before) - len(kept) :]
-        fill(again, 200, 70)
+        fill(again, 200, 270)
         own = made(elements_are, 20)
-        fill(own, 200, 70)
+        fill(own, 200, 270)
         assert first_numbers(again) == first_numbers(own)
         again.sample(32)
 

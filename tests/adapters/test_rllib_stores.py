@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("ray.rllib", reason="needs the extra rllib")
 
-from given_stores import KINDS, killed_after_a_checkpoint, opened
+from given_stores import KINDS, killed_and_unpickled, opened
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 import di_store
@@ -90,29 +90,19 @@ def test_every_kind_of_store(kind: str, made: Any, tmp_path: Path) -> None:
         assert len(buffer.table) == sum(len(each) + 1 for each in own.episodes)
 
 
+def _add(buffer: Any, begin: int, end: int) -> None:
+    for number in range(begin, end):
+        buffer.add([episode(number, 7)])
+
+
 @pytest.mark.parametrize("made", BUFFERS)
 def test_killed_and_resumed(made: Any, tmp_path: Path) -> None:
-    def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
-        buffer = made(capacity=40, store=store)
-        for number in range(9):
-            buffer.add([episode(number, 7)])
-        (tmp_path / "name").write_text(store.name)
-        (tmp_path / "buffer").write_bytes(pickle.dumps(buffer))
-        checkpoint()
-        for number in range(9, 10**9):
-            buffer.add([episode(number, 7)])
-
-    path = killed_after_a_checkpoint(fill, tmp_path)
     own = made(capacity=40)
-    for number in range(9):
-        own.add([episode(number, 7)])
-    with di_store.restore(path, (tmp_path / "name").read_text(), memory="64MiB", disk=tmp_path / "tier") as store:
-        buffer = pickle.loads((tmp_path / "buffer").read_bytes())
-        assert buffer.store.name == store.name
+    _add(own, 0, 9)
+    with killed_and_unpickled(lambda store: made(capacity=40, store=store), _add, 9, tmp_path) as buffer:
         _same(buffer, own)
         for each in (buffer, own):
-            for number in range(9, 13):
-                each.add([episode(number, 7)])
+            _add(each, 9, 13)
         _same(buffer, own)
 
 

@@ -229,8 +229,10 @@ def test_refuses(tmp_path: Path) -> None:
 
 def test_a_cached_buffer_says_what_it_holds() -> None:
     for main in (ours.ReplayBuffer(20), ours.PrioritizedReplayBuffer(20, 0.6, 0.4)):
-        with pytest.raises(TypeError, match="give it Tianshou's own ReplayBuffer as main_buffer"):
+        with pytest.raises(TypeError, match="Tianshou's own ReplayBuffer, as main_buffer too"):
             theirs.CachedReplayBuffer(main, 2, 5)
+        with pytest.raises(TypeError, match="use di_store's VectorReplayBuffer"):
+            theirs.ReplayBufferManager([main])
     assert theirs.CachedReplayBuffer(theirs.ReplayBuffer(20), cached_buffer_num=2, max_episode_length=5).maxsize == 30
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -88,6 +88,56 @@ def table_of(store: di_store.Store, name: str, size: str, **options: Any) -> di_
             f"{options['capacity']:,}: give the size that it was made with, or table= another name"
         )
     return table
+
+
+class HasTable(Protocol):
+    """Rows, wherever a buffer keeps them."""
+
+    @property
+    def store(self) -> di_store.Store:
+        """Where they lie."""
+
+    @property
+    def table(self) -> di_store.Table:
+        """The table of them."""
+
+
+Made = TypeVar("Made", bound=HasTable)
+
+
+class MadeAtFirst(Generic[Made]):
+    """`store` and `table` of a buffer whose table the first call that writes makes, as it decides what lies in it."""
+
+    _given: di_store.Store | None
+    _first_call = "add"
+
+    def _made(self) -> Made | None:
+        """The rows; None: nothing was written yet."""
+        raise NotImplementedError
+
+    @property
+    def store(self) -> di_store.Store:
+        """The store of what was written; raises as `table` if it is one of its own."""
+        return self._given if self._given is not None else self._there().store
+
+    @property
+    def table(self) -> di_store.Table:
+        """The table of what was written; where there are several, the first one.
+
+        Raises:
+            RuntimeError: nothing was written yet, so there is none.
+        """
+        return self._there().table
+
+    def _there(self) -> Made:
+        if (made := self._made()) is None:
+            raise no_table_yet(self._first_call)
+        return made
+
+
+def no_table_yet(call: str) -> RuntimeError:
+    """The error where a table is asked for before the first such call."""
+    return RuntimeError(f"the table is made by the first {call}(), which decides what lies in it")
 
 
 class Held(NamedTuple):

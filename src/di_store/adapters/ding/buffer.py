@@ -20,7 +20,7 @@ from ditk import logging
 import di_store
 from di_store.adapters.ding.forms import packed, unpacked
 from di_store.adapters.ding.rows import Rows, Stored
-from di_store.adapters.stores import StoreLike, given_store
+from di_store.adapters.stores import StoreLike, given_store, no_table_yet
 
 _index, _meta = attrgetter("index"), attrgetter("meta")
 _draw = DequeBuffer.sample.__wrapped__  # without its middleware
@@ -71,7 +71,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
             RuntimeError: nothing was pushed yet, so there is none.
         """
         if not (tables := self._rows.tables):
-            raise RuntimeError("the table is made by the first push(), which decides what lies in it")
+            raise no_table_yet("push")
         return tables[0]
 
     @property

@@ -11,15 +11,14 @@ import numpy as np
 from dopamine.jax.replay_memory.accumulator import TransitionAccumulator
 from dopamine.jax.replay_memory.replay_buffer import ReplayBuffer as DopamineReplayBuffer
 
-import di_store
 from di_store.adapters.dopamine.frames import Frames
 from di_store.adapters.dopamine.leaves import Leaves, rows_of
 from di_store.adapters.dopamine.values import Array
 from di_store.adapters.rows import Rows
-from di_store.adapters.stores import StoreLike, given_store
+from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 
-class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
+class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[misc]
     """In place of Dopamine's `ReplayBuffer`, with its arguments, which gin may bind under its name.
 
     Elements lie in a store of its own. With Dopamine's `TransitionAccumulator` each observation is stored once, and
@@ -58,24 +57,8 @@ class ReplayBuffer(DopamineReplayBuffer):  # type: ignore[misc]
         self._oldest = self.add_count
         self._memory = Memory(self)
 
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the elements; raises as `table` if it is one of its own."""
-        return self._given if self._given is not None else self._rows().store
-
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the observations, or of the elements' arrays.
-
-        Raises:
-            RuntimeError: nothing was added yet, so there is none.
-        """
-        return self._rows().table
-
-    def _rows(self) -> Rows:
-        if (rows := self._elements.rows) is None:
-            raise RuntimeError("the table is made by the first add(), which decides what lies in it")
-        return rows
+    def _made(self) -> Rows | None:
+        return self._elements.rows
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
-import di_store
 from di_store.adapters.rllib.archive import Archive
 from di_store.adapters.rllib.batch import Rows
 from di_store.adapters.rllib.drawn import Maker, Transition, Values
@@ -20,7 +19,7 @@ from di_store.adapters.rllib.rows import Place
 from di_store.adapters.rllib.steps import Steps
 from di_store.adapters.rllib.stored import Episodes, Stored
 from di_store.adapters.rllib.windows import Window, windows
-from di_store.adapters.stores import StoreLike, given_store
+from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 _MOST_DRAWS = 10_000
 """Of which one is long enough, before an error."""
@@ -43,7 +42,7 @@ class Named(ABCMeta):
         return super().__hash__()
 
 
-class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
+class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
     """In place of RLlib's `EpisodeReplayBuffer`, with its arguments.
 
     It has a store of its own, which takes memory as it fills. `episodes` reads from the store: what it gives is a copy.
@@ -84,26 +83,9 @@ class EpisodeReplayBuffer(rllib.EpisodeReplayBuffer, metaclass=Named):  # type: 
         self._given, self._name = given_store(store), table
         self._open(0)
 
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the steps, of the first form that episodes had.
-
-        Raises:
-            RuntimeError: no step was added yet, so there is none.
-        """
-        return self._place().table
-
-    def _place(self) -> Place:
-        if not (places := self._archive.places):
-            raise RuntimeError("the table is made by the first add(), which decides what lies in it")
-        return places[0]
-
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the steps; raises as `table` if it is one of its own."""
-        if self._given is not None:
-            return self._given
-        return self._place().store
+    def _made(self) -> Place | None:
+        """The steps of the first form that episodes had."""
+        return self._archive.places[0] if self._archive.places else None
 
     def _open(self, first: int) -> None:
         """Begin without episodes; the next one gets the number `first`."""

@@ -10,7 +10,7 @@ import torch
 import di_store
 from di_store.adapters.casts import assign, cast
 from di_store.adapters.rows import Array, Rows
-from di_store.adapters.stores import StoreLike, given_store
+from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 _STORED = {
     getattr(torch, name): np.dtype(name)
@@ -20,7 +20,7 @@ _COPIED_BYTES = 256 << 20
 """The most bytes of samples that are also kept in ordinary tensors, from which they are read."""
 
 
-class Columns:
+class Columns(MadeAtFirst[Rows]):
     """Tensors by name, ``[memory_size * num_envs, …]``, written and read by slots.
 
     A slot counts through the environments of a time first. The first `write` decides which tensors are in the table:
@@ -43,6 +43,8 @@ class Columns:
         copied: whether ordinary tensors hold what is in the table.
     """
 
+    _first_call = "add_samples"
+
     def __init__(
         self, memory_size: int, num_envs: int, device: Any, store: StoreLike = None, table: str = "replay"
     ) -> None:
@@ -60,19 +62,7 @@ class Columns:
             self.rows = self._make_rows(specs)
             self._next = (self.rows.newest + 1) % self._slots
 
-    @property
-    def store(self) -> di_store.Store:
-        """Where the table lies, or will lie."""
-        return self._given or self._made().store
-
-    @property
-    def table(self) -> di_store.Table:
-        """Of the tensors that are stored."""
-        return self._made().table
-
-    def _made(self) -> Rows:
-        if self.rows is None:
-            raise RuntimeError("the table is made by the first add_samples(), which decides what lies in it")
+    def _made(self) -> Rows | None:
         return self.rows
 
     def declare(self, name: str, dtype: Any, shape: tuple[int, ...]) -> None:

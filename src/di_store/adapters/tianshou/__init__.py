@@ -21,8 +21,5 @@ from di_store.adapters.tianshou.buffers import (
     ReplayBuffer,
     VectorReplayBuffer,
 )
-from di_store.adapters.tianshou.cached import refuse_ours
-
-refuse_ours()
 
 __all__ = ["PrioritizedReplayBuffer", "PrioritizedVectorReplayBuffer", "ReplayBuffer", "VectorReplayBuffer"]

@@ -9,6 +9,7 @@ from tianshou.data import Batch, ReplayBufferManager
 from tianshou.data import PrioritizedVectorReplayBuffer as TianshouPrioritizedVectorReplayBuffer
 from tianshou.data import VectorReplayBuffer as TianshouVectorReplayBuffer
 
+from di_store.adapters.tianshou.cached import NoOptions
 from di_store.adapters.tianshou.entries import STORED, count_step, order_of, part_of, with_arrays
 from di_store.adapters.tianshou.given import Given
 from di_store.adapters.tianshou.priorities import WithWeights
@@ -17,6 +18,8 @@ from di_store.adapters.tianshou.stored import FLAGS, NEEDED, Stored
 
 class _StoredOne(Stored):
     """The part that buffers of one environment have in common."""
+
+    options: Any = NoOptions()
 
     def add(self, batch: Any, buffer_ids: Any = None) -> Any:
         """Add one step. Returns its index, and return, length and first index of an episode that ended, ``[1]`` each.

@@ -1,29 +1,21 @@
-"""Tianshou's `CachedReplayBuffer` around a buffer of ours: refused with a sentence."""
+"""Tianshou's `CachedReplayBuffer` and `ReplayBufferManager` around a buffer of ours: refused with a sentence."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
-from tianshou.data import CachedReplayBuffer
 
-from di_store.adapters.tianshou.stored import Stored
+class NoOptions:
+    """In place of a buffer's `options`, which only those two read, to make more buffers like it.
 
-
-def refuse_ours() -> None:
-    """Let it say why it cannot hold a buffer of ours, where Tianshou has a bare assert.
-
-    It lays its buffers over the arrays of one batch, and a table is no such array.
+    They lay their buffers over the arrays of one batch, and a table is no such array. Tianshou's own constructors write
+    the attribute; it is deleted behind them.
     """
-    init = CachedReplayBuffer.__init__
 
-    @functools.wraps(init)
-    def checked(self: Any, main_buffer: Any, *args: Any, **options: Any) -> None:
-        if isinstance(main_buffer, Stored):
-            raise TypeError(
-                "CachedReplayBuffer lays its buffers over Tianshou's arrays: give it Tianshou's own ReplayBuffer as "
-                "main_buffer, or use di_store's VectorReplayBuffer, which needs no cache"
-            )
-        init(self, main_buffer, *args, **options)
-
-    CachedReplayBuffer.__init__ = checked
+    def __get__(self, buffer: Any, kind: type) -> Any:
+        if buffer is None:
+            return self
+        raise TypeError(
+            "CachedReplayBuffer and ReplayBufferManager lay their buffers over Tianshou's arrays: give them Tianshou's "
+            "own ReplayBuffer, as main_buffer too, or use di_store's VectorReplayBuffer, which needs neither"
+        )

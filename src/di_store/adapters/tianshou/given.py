@@ -9,12 +9,12 @@ from tianshou.data import Batch, ReplayBufferManager
 
 import di_store
 from di_store.adapters.slots import Slots
-from di_store.adapters.stores import StoreLike, given_store
+from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 from di_store.adapters.tianshou.entries import STORED, TOLD
 from di_store.adapters.tianshou.stored import Stored
 
 
-class Given(Stored):
+class Given(MadeAtFirst[Slots], Stored):
     """The argument `store=`.
 
     Args:
@@ -26,27 +26,13 @@ class Given(Stored):
 
     def __init__(self, *args: Any, store: StoreLike = None, table: str = "replay", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        if not isinstance(self, ReplayBufferManager):
+            del self.options  # see `NoOptions`
         self._given, self._name = given_store(store), table
         if (places := self._resume()) is not None:
             self._renewed(places)
 
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the steps; raises as `table` if it is one of its own."""
-        return self._given if self._given is not None else self._slots().store
-
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the steps.
-
-        Raises:
-            RuntimeError: nothing was added yet, so there is none.
-        """
-        return self._slots().table
-
-    def _slots(self) -> Slots:
-        if self._rows is None:
-            raise RuntimeError("the table is made by the first add(), which decides what lies in it")
+    def _made(self) -> Slots | None:
         return self._rows
 
     def _resume(self) -> Any:
@@ -62,7 +48,7 @@ class Given(Stored):
         if not self._save_obs_next and (follows or "obs_next" in schema):
             raise ValueError(f"table {self._name!r} was made without ignore_obs_next=True: leave it out here too")
         self._make({name: schema[name] for name in (*STORED, "step") if name in schema}, follows)
-        places, held = self._slots().take_over()
+        places, held = self._there().take_over()
         self._set_told(places, held.data["step"])
         lanes = places // (self.maxsize // self.buffer_num)
         for lane in range(self.buffer_num):
@@ -112,7 +98,7 @@ class Given(Stored):
             self._meta = Batch()
             self.reset()
             return
-        changed = places[keys[places] != self._slots().keys[places]]
+        changed = places[keys[places] != self._there().keys[places]]
         if len(changed):  # the table holds other steps than when this was saved
             for name in ("info", "policy"):
                 self._meta.__dict__.pop(name, None)
