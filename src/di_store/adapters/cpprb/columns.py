@@ -44,6 +44,7 @@ class Columns:
         self.nested = self.windowed or any(name in _FLAGS for name in env)
         self.names = list(env)
         self.empty = frozenset(name for name, shape in self.shapes.items() if 0 in shape)
+        self._targets = {name: (-1, *shape) for name, shape in self.shapes.items() if name not in self.empty}
 
     def schema(self) -> dict[str, Any]:
         """The columns of the table."""
@@ -67,12 +68,10 @@ class Columns:
             KeyError: a value is missing. ValueError: a value's shape does not fit, or the values differ in n.
             di_store.SchemaMismatch: a value lies outside the range of its type.
         """
-        rows = {
-            name: cast(values[name], kind, name).reshape(
-                -1 if name not in self.empty else _steps(name, values[name], self.shapes[name]), *self.shapes[name]
-            )
-            for name, kind in self.types.items()
-        }
+        targets = self._targets
+        if self.empty:
+            targets = targets | {name: _target(name, values[name], self.shapes[name]) for name in self.empty}
+        rows = {name: cast(values[name], kind, name).reshape(targets[name]) for name, kind in self.types.items()}
         if len({len(each) for each in rows.values()}) != 1:
             counts = ", ".join(f"{name} {len(each)}" for name, each in rows.items())
             raise ValueError(f"the values differ in their number of steps: {counts}")
@@ -106,13 +105,13 @@ class Columns:
         return found
 
 
-def _steps(name: str, value: Any, shape: tuple[int, ...]) -> int:
-    """Steps of a value without elements: the axes in front of a step's own say how many."""
+def _target(name: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of a value without elements: the axes in front of a step's own say how many steps it has."""
     given = np.shape(value)
     count = len(given) - len(shape)
     if count < 0 or given[count:] != shape:
         raise ValueError(f"{name} is {list(given)}, and {list(shape)} in a step")
-    return math.prod(given[:count])
+    return math.prod(given[:count]), *shape
 
 
 def _shape(shape: Any) -> tuple[int, ...]:
