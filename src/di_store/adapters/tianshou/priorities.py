@@ -32,7 +32,7 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
 
     def sample_indices(self, batch_size: int | None) -> Any:
         """As Tianshou's, with the same random numbers. It checks the sum of the priorities once, not each number."""
-        tree, total = self.weight._value, self.weight.reduce()
+        tree, total = self.weight.__dict__["_value"], self.weight.reduce()
         if batch_size is None or batch_size <= 0 or not (0 < total < np.inf and len(self)):
             return super().sample_indices(batch_size)
         return _get_prefix_sum_idx(np.random.rand(batch_size) * total, len(tree) // 2, tree)
@@ -54,7 +54,7 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
         used = lengths > 0
         if not used.any():
             return True
-        tree, offsets = self.weight._value, self.subbuffer_edges[:-1][used]
+        tree, offsets = self.weight.__dict__["_value"], self.subbuffer_edges[:-1][used]
         priorities = tree[len(tree) // 2 :]
         # reduceat reduces what lies between neighboring edges, which is also what lies between the steps of two lanes.
         edges = np.repeat(offsets, 2)
