@@ -85,3 +85,36 @@ def test_refuses(tmp_path: Path) -> None:
             len(Storage(20, store=store))
         with pytest.raises(TypeError, match="store= is a int"):
             Storage(10, store=7)  # type: ignore[arg-type]
+
+
+def odd(first: int, count: int) -> TensorDict:
+    """Rows with keys that hold a slash, and with entries without elements."""
+    numbers = torch.arange(first, first + count)
+    nested = TensorDict({"a/b": numbers, "goal": torch.zeros(count, 2, 0)}, [count])
+    rows = {"walker/pos": numbers[:, None].expand(count, 2).float(), "none": torch.zeros(count, 0), "nested": nested}
+    return TensorDict(rows, [count])
+
+
+def check_odd(found: TensorDict) -> None:
+    assert torch.equal(found["walker/pos"][..., 0], found["nested", "a/b"].float())
+    assert (found["none"].shape[-1:], found["nested", "goal"].shape[-2:]) == ((0,), (2, 0))
+
+
+def test_entries_without_elements_and_names_with_a_slash() -> None:
+    sampler = di_store.Prioritized(1.0, beta=0.5)
+    with di_store.open(memory="64MiB") as store:
+        for given in (None, store):
+            buffer = ReplayBuffer(storage=Storage(10, store=given, sampler=sampler), batch_size=4)
+            for number in range(0, 12, 3):
+                buffer.extend(odd(number, 3))
+            buffer.add(odd(20, 1)[0])
+            lanes = TensorDictReplayBuffer(storage=Storage(12, ndim=2, store=given, table="lanes"), batch_size=4)
+            for number in range(0, 12, 6):
+                lanes.extend(torch.stack([odd(number, 3), odd(number + 3, 3)]))
+            for each in (buffer, lanes):
+                check_odd(each.sample())
+                check_odd(each[:])
+            check_odd(buffer[2])
+            assert buffer[:]["nested", "a/b"].tolist() == [10, 11, 20, *range(3, 10)]
+        again = Storage(10, store=store, sampler=sampler)
+        assert again[:]["nested", "a/b"].tolist() == buffer[:]["nested", "a/b"].tolist()
