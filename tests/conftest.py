@@ -55,6 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     stores = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "stores")
     os.makedirs(stores, mode=0o700, exist_ok=True)
     os.environ["DI_STORE_DIR"] = stores
+    os.environ["SB3_LOGDIR"] = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "sb3")  # else a folder in /tmp for each
 
 
 def pytest_report_header() -> str:
