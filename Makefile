@@ -4,6 +4,7 @@
 PYTHON ?= python3
 JOBS ?= $(shell nproc)
 FAR ?= tcp
+RUNS ?= 3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -20,7 +21,7 @@ export PATH := $(abspath $(VENV)/programs/bin):$(PATH)
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test adapters wheels soak full dropped far mutants check lint native blocks tsan aarch64 bench docs format stubs clean
+.PHONY: help build demo test adapters wheels soak full dropped busy far mutants check lint native blocks tsan aarch64 bench docs format stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -95,6 +96,9 @@ full: programs $(STAMP)-test build  ## all tests with full counts, and the long 
 
 dropped: programs $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/test_table.py")
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) --timeout 1200 -o faulthandler_timeout=1260 -n $(JOBS) --dist loadfile $(ARGS)
+
+busy: programs $(STAMP)-test build  ## all tests three times beside eight busy loops, about an hour each (RUNS=1: once)
+	tools/busy.sh $(RUNS) $(MAKE) test
 
 far: programs $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted)
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_FAR=$(FAR) DI_STORE_WINDOW=1 $(PYTEST) --timeout 300 -n $(JOBS) --dist loadfile $$(PYTHONPATH=tests $(BIN)/python -m cluster.conformance) $(ARGS)
