@@ -155,6 +155,39 @@ def test_a_call_behind_one_that_failed_is_not_made(far: di_store.Store, near: di
     far.drop_table("failing")
 
 
+@pytest.mark.parametrize("where", ["near", "far"])
+def test_close_tells_what_became_of_rows_that_were_sent_ahead(
+    near: di_store.Store, far: di_store.Store, where: str
+) -> None:
+    """Rows that a finished table has refused are not there: nobody may take them for written."""
+    near.create_table("refused", capacity=1_000, schema=_steps())
+    writer = (near if where == "near" else far).table("refused").writer()
+    with pytest.raises(di_store.EndOfData), writer:
+        writer.append(_step(0))
+        writer.flush()
+        near.table("refused").finish()
+        writer.append(_step(1))
+    writer.close()
+    assert near.stats()["tables"]["refused"]["writers"] == 0
+    near.drop_table("refused")
+
+
+def test_leaving_a_writer_keeps_the_error_of_the_program(near: di_store.Store, far: di_store.Store) -> None:
+    """Though rows that were sent ahead have raised another one, which is no StoreError."""
+    near.create_table("small", capacity=3, schema=_steps())
+    table = far.table("small")
+    eight = {name: np.full(8, value) for name, value in _step(1).items()}
+    for error in (di_store.EndOfData("of the program"), None):
+        with pytest.raises(ValueError if error is None else di_store.EndOfData), table.writer() as writer:
+            writer.append(_step(0))
+            writer.flush()
+            writer.extend(eight)
+            if error is not None:
+                raise error
+        assert near.stats()["tables"]["small"]["writers"] == 0
+    near.drop_table("small")
+
+
 def test_a_call_that_the_agent_never_takes_ends_the_writer(far: di_store.Store) -> None:
     """It closes the connection, whoever sends it: after some attempts the writer says so."""
     table = far.create_table("odd", capacity=100, schema=_steps())

@@ -196,11 +196,11 @@ class WriterPipe:
         self.interrupted = False
         self._raise_failure()
 
-    def catch_up(self, deadline: Deadline) -> None:
+    def catch_up(self, deadline: Deadline, what: str = "a call behind it") -> None:
         """Wait until everything is acknowledged, or has failed: the writer's next call tells what."""
         if len(self.window) and self.broken is None:
             # mutant: others-hear-what-a-writer-has-done
-            self._wait(lambda: not len(self.window) or self.broken is not None, deadline, "a call behind it")
+            self._wait(lambda: not len(self.window) or self.broken is not None, deadline, what)
 
     def result(self, call: Sent, timeout: Seconds, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:
         """What a call has made, once acknowledged. `by_writer`: the writer hears it here, not at its next call."""
@@ -282,8 +282,7 @@ class WriterPipe:
     def _raise_failure(self) -> None:
         if self._warnings:
             self._warn()
-        if self.window.failure is not None:
-            failure, self.window.failure = self.window.failure, None
+        if (failure := self.window.take_failure()) is not None:
             raise failure
         if self.broken is not None:
             raise self.broken

@@ -154,6 +154,11 @@ class Window:
         self.epoch = max(self.epoch, done.epoch)
         self.acknowledged = max(self.acknowledged, done.last)
 
+    def take_failure(self) -> BaseException | None:
+        """What a call that nobody waited for has raised: it is told now."""
+        failure, self.failure = self.failure, None
+        return failure
+
     def _acknowledge(self, calls: list[Sent]) -> None:
         """Note which lanes are open after these calls."""
         every, some = self.lanes.every, []

@@ -217,12 +217,17 @@ class RemoteWriter(Writer):
         )
         # mutant: interrupted-writers-wait-for-room
         deadline = Deadline(0.0) if self._pipe.interrupted else deadline  # what is on its way has a second
+        failure = None
         try:
+            self._pipe.catch_up(Deadline.of(deadline), "close")
+            failure = self._pipe.window.take_failure()
             self._pipe.ask("close", {"timeout": _left(deadline)}, deadline, call)
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
             self._finish(WriterClosed("this writer was closed"))
+            if failure is not None:
+                raise failure
 
     # -- what they share ----------------------------------------------------------------------------------------
 

@@ -213,7 +213,8 @@ class Writer:
             timeout: seconds to wait for limiters and room; None: no limit.
 
         Raises:
-            Timeout: a limiter did not let the last items pass, and they are lost; the writer is closed anyway.
+            Timeout: a limiter did not let the last items pass, and they are lost; the writer is closed anyway. What a
+                call that another machine had not acknowledged has raised.
         """
         if self._ended is not None:
             return
@@ -255,7 +256,7 @@ class Writer:
             return
         try:
             self.close(timeout=0.0)
-        except StoreError:
+        except Exception:
             pass  # the exception of the with block matters more
 
     def __reduce__(self) -> NoReturn:

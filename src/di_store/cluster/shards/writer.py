@@ -161,11 +161,11 @@ class ShardWriter(Writer):
 
     @_alone
     def _close_now(self, deadline: Deadline) -> None:
-        failed: StoreError | None = None
+        failed: Exception | None = None
         for (number, writer), step in deadline.steps(list(self._writers.items())):
             try:
                 writer.close(timeout=self._parts.shards[number].timeout(step))
-            except StoreError as error:
+            except Exception as error:  # what rows have raised that were sent ahead: the other shards' writers end too
                 failed = failed or error
         self._why = WriterClosed("this writer was closed")
         if failed is not None:
