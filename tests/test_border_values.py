@@ -58,7 +58,11 @@ KINDS: dict[str, Any] = {
     "objects": np.array([1, None], object),
     "an enum": Colour.RED,
     "raw": b"a\0b",
+    "raw that changes": bytearray(b"a\0b"),
+    "no raw": bytearray(),
     "many": memoryview(b"ab"),
+    "many numbers": memoryview(np.arange(6.0).reshape(2, 3)),
+    "many that change": memoryview(bytearray(b"ab")),
     "nothing": None,
 }
 
@@ -268,8 +272,12 @@ def test_the_same_value_comes_back_or_an_error_of_ours(scene: Scene, group: str,
             if not check(value, found):
                 faults.append(f"{name}: {found!r:.100} came back")
     assert not faults, "\n".join(faults)
+    far = "remote "
+    assert [
+        name for name in make(scene) if name.startswith(far) and (name in through) != (name[len(far) :] in through)
+    ] == []
     if group == "objects":
-        assert (len(through) == len(make(scene))) == (kind != "many"), through
+        assert (len(through) == len(make(scene))) == (not isinstance(value, memoryview)), through
 
 
 MASKED = np.ma.array([1.0, 2.0], mask=[False, True])

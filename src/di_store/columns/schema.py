@@ -367,7 +367,7 @@ def _python_type(value: Any) -> str:
 
 def _inferred(name: str, leaf: Any, lead: tuple[int, ...]) -> Column:
     """The column that a leaf of the first step declares."""
-    if isinstance(leaf, (str, bytes, bytearray)):
+    if isinstance(leaf, (str, bytes)):
         width = max(len(leaf), 1)
         kind = "U" if isinstance(leaf, str) else "S"
         raise SchemaMismatch(
