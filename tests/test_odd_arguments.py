@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,8 @@ CALLS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "huge fill": (lambda s: s.table("r").sample(1).data["x"].padded(fill="x"), "fill="),
     "tensor to": (lambda s: s.table("r").sample(1).data["x"].padded(to=torch.ones(2)), "to="),
     "tensor row": (lambda s: s.table("r").sample(1).data["x"][torch.ones(2)], "row"),
+    "checkpoint progress": (lambda s: s.checkpoint("unused", progress=b"x"), "progress="),
+    "restore progress": (lambda s: di_store.restore("unused", progress=b"x"), "progress="),  # type: ignore[arg-type]
     "float row": (lambda s: s.table("r").sample(1).data["x"][np.float32(0)], "row"),
 }
 
@@ -102,11 +105,31 @@ def test_long_values_are_cut_in_error_texts(store: Any) -> None:
 PATHS: dict[str, Callable[[Any, Any], Any]] = {
     "open": lambda s, path: di_store.open(memory="16MiB", disk=path),
     "restore": lambda s, path: di_store.restore(path, memory="16MiB"),
+    "checkpoint": lambda s, path: s.checkpoint(path),
     "save": lambda s, path: di_store.save(path, 1),
     "load": lambda s, path: di_store.load(path),
     "export": lambda s, path: s.table("t").export(path),
     "import_table": lambda s, path: s.import_table(path, "copy"),
 }
+
+
+@pytest.mark.parametrize("call", ["open", "checkpoint", "restore", "save", "load"])
+@pytest.mark.parametrize("path", ["a\udc80", b"a\xff"], ids=repr)
+def test_a_path_that_is_no_text_of_the_core_is_named(
+    store: Any, call: str, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file can have such a name; the core takes none."""
+    monkeypatch.chdir(tmp_path)
+    os.mkdir(path)
+    with pytest.raises(ValueError, match=r"^(disk|path)=.*UTF-8$"):
+        PATHS[call](store, path)
+    assert os.listdir(path) == []
+
+
+def test_objects_that_are_missing_are_told_once(store: Any) -> None:
+    with pytest.raises(di_store.ObjectNotFound) as caught:
+        store.get_many([di_store.Ref(b"x" * 20)], timeout=0)
+    assert caught.value.__context__ is None
 
 
 NO_PATHS = [3, None, ["a"], "", "a\0b", "\ud800"]

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+from di_store.base.config import function
 from di_store.checkpoint.folder import Folder
 from di_store.opening import open_filled
 from di_store.session import Session
@@ -48,6 +49,7 @@ def restore(
 
     Other processes find the store once all is there: `attach(timeout=)` and `open` wait for that.
     """
+    function("progress", progress)
     with reading(Folder(path)):
         folder, manifest = read_manifest(path)
         filling = Filling(folder, manifest, {} if tables is None else tables)

@@ -88,6 +88,13 @@ def flag(option: str, value: object) -> bool:
     raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give True or False")
 
 
+def function(option: str, value: Any) -> Any:
+    """`value` if it can be called, or None."""
+    if value is not None and not callable(value):
+        raise TypeError(f"{option}={shown(value)}: give a function, or None")
+    return value
+
+
 def choice(option: str, value: object, choices: Iterable[str]) -> str:
     """`value` if it is one of `choices`; ValueError with all of them otherwise."""
     known = tuple(choices)

@@ -39,6 +39,16 @@ def path_text(path: Any, option: str = "path") -> str:
     return str(text)  # no subclass of str, whose bytes a pattern may take for a buffer
 
 
+def core_path(path: Any, option: str = "path") -> str:
+    """As `path_text`, for files that the core opens: its paths are UTF-8."""
+    text = path_text(path, option)
+    try:
+        text.encode()
+    except UnicodeError:
+        raise ValueError(f"{option}={shown(path)}: give a path whose name is UTF-8") from None
+    return text
+
+
 def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
     """The folder of a store's files as an absolute path, and the bytes that they may take; "" and 0: no disk tier.
 
@@ -54,7 +64,7 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
         if disk_capacity is not None:
             raise ValueError("disk_capacity= says how much of disk= to use: give the folder too, as disk=PATH")
         return "", 0
-    folder = os.path.abspath(path_text(disk, "disk"))
+    folder = os.path.abspath(core_path(disk, "disk"))
     if not folder.strip("/"):
         raise ValueError(f"disk={shown(disk)} is the root of all files: a store wants a folder of its own")
     if len(os.fsencode(folder)) > _MOST_PATH:

@@ -8,7 +8,7 @@ import secrets
 from io import FileIO
 
 from di_store import _core
-from di_store.base.disk import path_text
+from di_store.base.disk import core_path
 from di_store.base.errors import CorruptData, StoreError
 from di_store.checkpoint.form import FORMAT, STORE_FORMAT, Manifest, damaged
 
@@ -29,7 +29,7 @@ class Folder:
     """A checkpoint's folder."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = path_text(path)
+        self.path = core_path(path)
 
     def at(self, name: str) -> str:
         """The path of a file."""

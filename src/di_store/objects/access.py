@@ -98,8 +98,10 @@ class Objects:
             raw = id_of(ref)
             try:
                 found.append(self._session.arena.get(raw, copy))
+                continue
             except (ObjectNotFound, StoreFull, Timeout):
-                found.append(self.get(raw, left(), copy))
+                pass
+            found.append(self.get(raw, left(), copy))
         return found
 
     def wait(self, refs: Iterable[Ref | str], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from di_store import _core
+from di_store.base.config import function
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, StoreFull, TableNotFound
 from di_store.checkpoint.folder import MANIFEST, Folder
@@ -64,6 +65,7 @@ def checkpoint(
     names: list[str] | None = None,
 ) -> None:
     """`Store.checkpoint`; with `names` of these tables only."""
+    function("progress", progress)
     folder = Folder(path)
     folder.refuse_others(STORE_FORMAT, FILE)
     with full_is_told(folder.path):
