@@ -78,6 +78,43 @@ def test_a_put_says_what_it_wants(store: di_store.Store) -> None:
     waiting.ends()
 
 
+def test_a_writer_says_what_it_wants_of_the_store(store: di_store.Store) -> None:
+    """Episodes in more lanes than were set aside for: they want room that objects have, and no item can go for them."""
+    lanes, steps, row_bytes = 16, 200, 1 << 12
+    schema = {"x": di_store.Spec((row_bytes,), "u1"), "terminated": di_store.Spec((), "?")}
+    table = store.create_table("t", capacity=2, view=di_store.Episode(steps), schema=schema, lanes=1)
+    refs = []
+    while store.stats()["free"] - store.stats()["reserved"] > MIB:
+        refs.append(store.put(np.zeros(MIB // 2, np.uint8), timeout=60))
+    arrays = [store.get(ref) for ref in refs]  # pinned: no room comes by deletion
+    said: list[str] = []
+    goes_on = threading.Event()
+
+    def write() -> None:
+        row = {"x": np.zeros((lanes, row_bytes), np.uint8), "terminated": np.zeros(lanes, np.bool_)}
+        with table.writer(lanes=lanes) as writer:
+            for _ in range(steps):
+                try:
+                    writer.append(row, timeout=0)
+                except di_store.StoreFull as error:
+                    said.append(str(error))
+                    writer.append(row, timeout=60)
+                    goes_on.set()
+            writer.end_episode()
+
+    waiting = Waiting(store, write)
+    assert "room comes by deleting objects" in said[0]
+    assert re.fullmatch(
+        r"room in the store: [\d.]+ [KM]iB wanted, [\d.]+ [KM]iB free, [\d.]+ [KM]iB reserved for tables",
+        waiting.reason,
+    ), waiting.reason
+    assert not goes_on.is_set()
+    del arrays
+    store.delete(refs)
+    waiting.ends()
+    assert len(table) == 2
+
+
 def test_a_writer_says_what_its_table_wants(store: di_store.Store) -> None:
     """A queue whose bytes are taken by rows that wait to be drawn."""
     schema = {"x": di_store.Spec((1 << 16,), "u1")}
