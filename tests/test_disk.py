@@ -338,33 +338,69 @@ def test_the_last_process_removes_the_files(tmp_path: Path, end: str) -> None:
     assert bool(left) == (end == "has a child that goes on")
 
 
-def fill_and_close(folder: str, begins: Any, goes_on: Any) -> None:
+def fill_and_close(folder: str, begins: Any, goes_on: Any, fault: str) -> None:
     store = di_store.open(memory="16MiB", disk=folder, disk_capacity="64MiB")
     table = store.create_table("replay", capacity=30_000, lanes=1)
     fill(table, 0, 20_000)
     begins.set()
     assert goes_on.wait(60)
-    _core.arm_fault("arena.looked_at:1:stop")
+    if fault:
+        _core.arm_fault(fault)
     del table
     store.close()
 
 
+def look() -> None:
+    """As `di-store ls`; it is stopped with the file of a store open."""
+    _core.arm_fault("looks.opened:1:stop")
+    di_store.list_stores()
+
+
+def stops(pid: int | None) -> bool:
+    """Whether a child stops before it ends."""
+    assert pid is not None
+    return os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
+
+
 def test_who_only_looks_keeps_no_files(tmp_path: Path) -> None:
-    """`di-store ls` has each store's file open for a moment: its process may be leaving just then."""
+    """However long it looks: `di-store ls` has each store's file open, and its process may get no processor for long."""
     spawn = mp.get_context("spawn")
     begins, goes_on = spawn.Event(), spawn.Event()
-    child = spawn.Process(target=fill_and_close, args=(str(tmp_path), begins, goes_on))
+    child = spawn.Process(target=fill_and_close, args=(str(tmp_path), begins, goes_on, ""))
+    looker = spawn.Process(target=look)
     child.start()
     assert begins.wait(60)
     assert list(tmp_path.glob("segment-*"))
-    files = [path for path in Path(f"/proc/{child.pid}/fd").iterdir() if "di-store:" in os.readlink(path)]
-    looked_at = [os.open(path, os.O_PATH) for path in files]
+    looker.start()
+    assert stops(looker.pid)
+    assert looker.pid is not None
+    opened = [os.readlink(path) for path in Path(f"/proc/{looker.pid}/fd").iterdir()]
+    assert any("di-store:" in each for each in opened)
     goes_on.set()
-    assert child.pid is not None
-    _, status = os.waitpid(child.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status)
-    for file in looked_at:
+    child.join(60)
+    try:
+        assert child.exitcode == 0
+        assert not list(tmp_path.glob("segment-*"))
+    finally:
+        os.kill(looker.pid, signal.SIGCONT)
+        looker.join(60)
+    assert looker.exitcode == 0
+
+
+def test_who_opens_a_store_and_goes_keeps_no_files(tmp_path: Path) -> None:
+    """`attach` opens the file before it joins, and may find that it is not the store: its process is leaving just then."""
+    spawn = mp.get_context("spawn")
+    begins, goes_on = spawn.Event(), spawn.Event()
+    child = spawn.Process(target=fill_and_close, args=(str(tmp_path), begins, goes_on, "arena.looked_at:1:stop"))
+    child.start()
+    assert begins.wait(60)
+    files = [path for path in Path(f"/proc/{child.pid}/fd").iterdir() if "di-store:" in os.readlink(path)]
+    opened = [os.open(path, os.O_RDWR) for path in files]
+    goes_on.set()
+    assert stops(child.pid)
+    for file in opened:
         os.close(file)
+    assert child.pid is not None
     os.kill(child.pid, signal.SIGCONT)
     child.join(60)
     assert child.exitcode == 0

@@ -19,7 +19,8 @@ from pains import Program
 import di_store
 from di_store import _core
 
-STRANGER_UID = 54321
+STRANGER_UID = 100_000 + os.getpid()
+"""Of this run alone: while one of its processes hides, no other process of this user may make a store."""
 ROOT = os.geteuid() == 0
 UNSHARE = ("unshare",) if ROOT else ("unshare", "--user", "--map-root-user")
 

@@ -31,12 +31,15 @@ void refuse_unseen(const std::string& name) {
   }
 }
 
-// Whether no other process has the store's file open, forked children that have not used it yet included. False when that
-// cannot be told.
+// Whether no other process has the store's file open to write, forked children that have not used it yet included. Who only
+// looks which stores there are (looks.cc) may be stopped there for long, and never comes in. False when it cannot be told.
 bool is_last(const Memory& store) {
   try {
     for (const os::Holder& holder : os::find_holders())
-      if (os::memfd_name(holder.name, holder.uuid) == store.file_name() && holder.pid != os::proc_pid()) return false;
+      // mutant: who-only-looks-keeps-the-files
+      if (os::memfd_name(holder.name, holder.uuid) == store.file_name() && holder.pid != os::proc_pid() &&
+          os::may_write(holder))
+        return false;
     const os::FileId file = store.id();
     return os::hidden_holders(kClientLockBase, kMaxClients, &file).empty();
   } catch (...) {
@@ -53,7 +56,7 @@ bool is_shared(const Client& self) {
   return false;
 }
 
-// As is_last(). Who looks which stores there are has each open for a moment: that is waited for.
+// As is_last(). Who is about to join has the file open, and may find that it is not the one: that is waited for.
 bool is_soon_last(const Memory& store, const Client& self) {
   for (int looks = 0; looks < kLeavingLooks; ++looks) {
     if (is_last(store)) return true;

@@ -28,10 +28,11 @@ std::vector<StoreHolder> list_holders() {
         return false;
       };
       os::FileId id;
-      const int fd = os::open_holder(holder, own, &id);
+      const int fd = os::open_to_look(holder, own, &id);
       if (fd < 0 && errno != EEXIST) {
         if (errno == ENOENT) continue;  // it has gone meanwhile; another holder may tell
       } else if (fd >= 0) {
+        DI_FAULT("looks.opened");
         const FirstLook look = look_into(fd);
         facts = {os::file_blocks_bytes(fd), look.removed, look.announced};
         os::close_fd(fd);

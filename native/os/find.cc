@@ -213,7 +213,9 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of) 
   return hidden;
 }
 
-int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id) {
+namespace {
+
+int open_as(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id, int mode) {
   char path[48];
   std::snprintf(path, sizeof path, "/proc/%u/fd/%d", holder.pid, holder.fd);
   // An O_PATH descriptor takes part in no locking: closing it drops no record lock.
@@ -248,7 +250,7 @@ int open_holder(const Holder& holder, const std::function<bool(FileId)>& already
     return -1;
   }
   // Through our own descriptor, not the holder's once more: this can only be the file just looked at.
-  const int fd = open(own, O_RDWR | O_CLOEXEC);
+  const int fd = open(own, mode | O_CLOEXEC);
   if (fd < 0) cannot_tell_if_starved("what is in the store");
   if (fd >= 0 && file_id(fd) != *id) {
     close(fd);
@@ -256,6 +258,16 @@ int open_holder(const Holder& holder, const std::function<bool(FileId)>& already
     return -1;
   }
   return fd;
+}
+
+}  // namespace
+
+int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id) {
+  return open_as(holder, already, id, O_RDWR);
+}
+
+int open_to_look(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id) {
+  return open_as(holder, already, id, O_RDONLY);
 }
 
 std::vector<u32> flock_holders(int fd) {

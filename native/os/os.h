@@ -107,6 +107,10 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of =
 // EACCES or EPERM when it refuses. Throws kStoreError for want of a descriptor.
 // One thread of a process at a time, together with the registration that `already` looks at.
 int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
+// The same, opened to read: for who looks at the file and goes.
+int open_to_look(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
+// Whether the holder's descriptor may write: that of who only looks may not. True where that cannot be told.
+bool may_write(const Holder& holder);
 
 // Whether process `pid` has a memfd of that name mapped: 1 yes, 0 no (it ran exec), -1 cannot be told.
 int has_mapped(u32 pid, const std::string& memfd_name);

@@ -1,4 +1,5 @@
 // Looking at processes through /proc. A look that fails says so: nobody is taken for dead because of it.
+#include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -55,6 +56,17 @@ u32 proc_pid() {
   if (length <= 0) return 0;
   link[length] = 0;
   return static_cast<u32>(std::strtoul(link, nullptr, 10));
+}
+
+bool may_write(const Holder& holder) {
+  char path[48];
+  char text[256];
+  std::snprintf(path, sizeof path, "/proc/%u/fdinfo/%d", holder.pid, holder.fd);
+  if (read_start(path, text, sizeof text) <= 0) return errno != ENOENT && errno != ESRCH;
+  const char* line = std::strstr(text, "flags:");
+  unsigned flags = 0;
+  if (line == nullptr || std::sscanf(line, "flags: %o", &flags) != 1) return true;
+  return (flags & O_ACCMODE) != O_RDONLY;
 }
 
 u64 own_start_time() {

@@ -140,13 +140,15 @@ REACHED_ELSEWHERE = {
     "objects.written",
     "get.loaded",
     "arena.looked_at",
+    "looks.opened",
     "arena.ending",
 } | {f"chores.{point}" for point in ("charged", "chosen", "committed", "collapsed")}
 """Points with tests of their own: who creates a store (test_open_race.py), who fills slices (test_filled_slices.py), a
 forked child that has no room for its pins (test_fork.py), who updates late columns (test_late_columns.py),
 who inserts into a table of groups (test_groups_killed.py), who writes for a remote writer
 (test_session_marks.py), who moves chunks to disk (test_disk_kills.py), who meets
-lost rows (test_disk_damage.py), who leaves as the last (test_last_leaves.py), who puts durable objects
+lost rows (test_disk_damage.py), who leaves as the last (test_last_leaves.py), who looks which
+stores there are (test_disk.py), who puts durable objects
 (tests/checkpoint/test_durable_kills.py), who drops and loads
 objects (test_objects_away_kills.py); of segments, folders
 and pieces tests/native/test_segments.cc,

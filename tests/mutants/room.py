@@ -113,6 +113,13 @@ TIERS = [
         ("tests/crash/test_last_leaves.py::test_who_comes_too_late_finds_none",),
     ),
     Mutant(
+        "who-only-looks-keeps-the-files",
+        "disk",
+        "          os::may_write(holder))",
+        "          true)",
+        ("tests/test_disk.py::test_who_only_looks_keeps_no_files",),
+    ),
+    Mutant(
         "who-comes-while-it-ends-is-not-seen",
         "disk",
         "if (is_soon_last(store, self)) return true;",
