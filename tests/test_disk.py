@@ -363,7 +363,7 @@ def stops(pid: int | None) -> bool:
 
 
 def test_who_only_looks_keeps_no_files(tmp_path: Path) -> None:
-    """However long it looks: `di-store ls` has each store's file open, and its process may get no processor for long."""
+    """However long it looks: `di-store ls` has each store's file open, and may get no processor for long."""
     spawn = mp.get_context("spawn")
     begins, goes_on = spawn.Event(), spawn.Event()
     child = spawn.Process(target=fill_and_close, args=(str(tmp_path), begins, goes_on, ""))
@@ -388,7 +388,7 @@ def test_who_only_looks_keeps_no_files(tmp_path: Path) -> None:
 
 
 def test_who_opens_a_store_and_goes_keeps_no_files(tmp_path: Path) -> None:
-    """`attach` opens the file before it joins, and may find that it is not the store: its process is leaving just then."""
+    """`attach` opens a file before it joins, and may find that it is not the store, which is left just then."""
     spawn = mp.get_context("spawn")
     begins, goes_on = spawn.Event(), spawn.Event()
     child = spawn.Process(target=fill_and_close, args=(str(tmp_path), begins, goes_on, "arena.looked_at:1:stop"))

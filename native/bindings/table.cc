@@ -179,6 +179,7 @@ void bind_facts(nb::class_<Table>& type) {
       .def_prop_ro("steps_left_out",
                    [](const TablePointer& t) { return t->header().steps_left_out.load(std::memory_order_relaxed); })
       .def_prop_ro("finished", [](const TablePointer& t) { return t->header().finished != 0; })
+      .def_prop_ro("taken_over", [](const TablePointer& t) { return t->header().finished == kTakenOver; })
       .def(
           "may_draw",
           [](const TablePointer& t, u32 n, bool distinct) {
@@ -285,6 +286,9 @@ void bind_items(nb::class_<Table>& type) {
       .def(
           "finish", [](const TablePointer& t, Deadline deadline) { enter(t).settings.finish(deadline); },
           nb::sig("def finish(self, timeout: float, /) -> None"))
+      .def(
+          "give_up", [](const TablePointer& t, Deadline deadline) { enter(t).settings.give_up(deadline); },
+          nb::sig("def give_up(self, timeout: float, /) -> None"))
       .def("settle", [](const TablePointer& t) { enter(t).core.settle(Deadline::slice()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;

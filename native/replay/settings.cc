@@ -155,6 +155,7 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
 
 // mutant: others-change-what-is-being-imported
 void TableSettings::require_filled() const {
+  require_own(core_);
   if (is_being_imported(header_.limiter))
     throw Error(Code::kStoreError, "table '" + std::string(header_.name) + "': " + kImportText).told();
 }
@@ -162,7 +163,13 @@ void TableSettings::require_filled() const {
 void TableSettings::finish(Deadline deadline) {
   TableCore::Guard guard(core_, deadline);
   require_filled();
-  header_.finished = 1;
+  header_.finished = kFinished;
+  announce();
+}
+
+void TableSettings::give_up(Deadline deadline) {
+  TableCore::Guard guard(core_, deadline);
+  header_.finished = kTakenOver;
   announce();
 }
 

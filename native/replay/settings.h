@@ -26,11 +26,12 @@ class TableSettings {
   // Declares the columns. False: the table has columns already.
   bool declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline);
   // Null leaves a setting unchanged; beta NaN: all weights are 1. `opens`: the table was filled by an import. Until then
-  // kStoreError, as from finish(), reset() and require_filled().
+  // kStoreError, as from finish(), reset() and require_filled(); kTableNotFound if another node has the table.
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  Deadline deadline, bool opens = false);
   void require_filled() const;
   void finish(Deadline deadline);
+  void give_up(Deadline deadline);  // another node has taken the table over: require_own()
   // Of a table whose items have all been restored: `keys` has them in their order of insertion.
   void restore(const RestoredCounts& counts, std::span<const u64> keys, Deadline deadline);
   u64 keep_gone_keys(Deadline deadline);  // from now on; returns how many there were before

@@ -102,6 +102,12 @@ void TableCore::require_live() const {
   if (!live()) throw Error(Code::kTableNotFound, "the table was dropped; create it again with store.create_table()");
 }
 
+void refuse_taken_over(const TableCore& core) {
+  throw Error(Code::kTableNotFound, "another node of the cluster has table '" + core.name +
+                                        "' now, and what is in this store is old; store.table() opens it there")
+      .told();
+}
+
 i64 TableCore::newest_version() const {
   return header.weights == 0
              ? 0

@@ -25,6 +25,10 @@
 
 namespace di {
 
+// TableHeader::finished. kTakenOver: another node of the cluster has the table, so rows, draws and priorities are refused here;
+// what is in it can be read.
+constexpr u64 kFinished = 1, kTakenOver = 2;
+
 constexpr u32 kMostRemovals = 2 * kBatchStep;  // in one hold: an insert may remove two items (Table::evict_for_place)
 
 // Something of a table that processes wait for: a futex word that counts its changes, and the number of waiters.
@@ -135,5 +139,14 @@ class TableCore {
   u32 links_block_ = kNone;        // header.links_block at the last refresh(); kNone: none yet
   std::atomic<bool> late_{false};  // too much is charged for held items, or writers are still to be closed
 };
+
+[[noreturn]] void refuse_taken_over(const TableCore& core);
+
+// Throws kTableNotFound once another node has the table. Before what changes it or gives its items away; under its lock.
+inline void require_own(const TableCore& core) {
+  // mutant: a-table-that-was-taken-over-is-used-on
+  if (core.header.finished == kTakenOver) [[unlikely]]
+    refuse_taken_over(core);
+}
 
 }  // namespace di

@@ -164,7 +164,7 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
                    header.rng_counter,
                    header.epoch,
                    header.latest_epoch,
-                   header.finished,
+                   header.finished == kFinished ? u64{1} : u64{0},  // a store that is made from it is another node
                    header.total_inserts,
                    header.total_samples,
                    header.total_removed,

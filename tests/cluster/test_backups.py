@@ -221,6 +221,30 @@ def test_a_node_that_comes_back_with_its_disk(pair: Pair) -> None:
         near.drop_table("other", timeout=60)
 
 
+def test_a_backup_is_brought_back_by_hand(pair: Pair, tmp_path: Path) -> None:
+    """As docs/backups.md says for Ray, on the node that has it: no node takes the lost one's place."""
+    with attached(pair, 1) as store:
+        table = store.create_table("saved", sampler=PRIORITIZED, **TABLE)
+        rows = {"n": np.arange(10), "x": np.repeat(3 * np.arange(10), 200).reshape(10, 200), "terminated": [False] * 10}
+        table.extend(rows)
+        table.update_priorities(table.keys(), np.arange(1.0, 11.0))
+        store.sync()
+        lost = next(each.uuid for each in store.nodes() if each.address == pair.nodes[1].address)
+    pair.lose(1)
+    (backup,) = (pair.folders[0] / "backups").glob(f"{lost}.*")
+    with di_store.restore(backup, f"saved-{uuid.uuid4().hex[:12]}", memory="256MiB") as saved:
+        saved.table("saved").export(tmp_path / "saved.zip")
+    with attached(pair, 0) as store:
+        store.drop_table("saved", timeout=1)
+        store.import_table(tmp_path / "saved.zip", "saved")
+        again = store.create_table("saved", sampler=PRIORITIZED, exist_ok=True, **TABLE)
+        assert rows_of(again)["p"].tolist() == np.arange(1.0, 11.0).tolist()
+        pair.nodes[1].restart()
+        with attached(pair, 1) as other:
+            assert len(other.table("saved", timeout=60)) == 10
+        store.drop_table("saved")
+
+
 def test_what_cannot_be_synced(pair: Pair) -> None:
     """Each call ends in time, and says what helps."""
     with attached(pair, 0) as store:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 TESTS = "tests/cluster/test_backups.py"
+TAKEN = "tests/cluster/test_taken_over.py"
 
 MUTANTS = [
     Mutant(
@@ -13,6 +14,20 @@ MUTANTS = [
         "for node in nodes:",
         "for node in nodes[:0]:",
         (f"{TESTS}::test_synced_rows_survive_their_nodes",),
+    ),
+    Mutant(
+        "sync-returns-though-another-node-has-the-table",
+        "backups",
+        "if lost := taken_over(self._session) - self._lost:",
+        "if lost := set[str]():",
+        (f"{TAKEN}::test_sync_says_that_another_node_has_the_table",),
+    ),
+    Mutant(
+        "a-table-that-was-taken-over-is-used-on",
+        "backups",
+        "if (core.header.finished == kTakenOver)",
+        "if (false)",
+        (f"{TAKEN}::test_a_node_that_was_stopped_gives_up_what_another_one_took_over",),
     ),
     Mutant(
         "backups-keep-files-that-have-changed",

@@ -16,6 +16,7 @@ from di_store.base.errors import StoreClosed
 from di_store.cli.common import InputFile, Stop, json_option, print_json
 from di_store.cluster.listing import listed
 from di_store.cluster.rejoining import fetch, settling
+from di_store.cluster.watching import watching
 from di_store.opening import check_held
 
 LOOK_SECONDS = 0.1
@@ -121,7 +122,11 @@ def serve(
             store.close()
             raise
         try:
-            with listed(join, store.name, holder.address), settling(store.name, disk, serving):
+            with (
+                listed(join, store.name, holder.address),
+                settling(store.name, disk, serving),
+                watching(store, holder.address, serving),
+            ):
                 _tell(store.name, holder, nodes, as_json)
                 serve_until(stop, store, holder, _Ended(while_pid))
         finally:

@@ -9,18 +9,20 @@ import os
 import socket
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import numpy as np
 
 from di_store.base.dtypes import Array
-from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, Timeout
+from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.cluster.cluster import Cluster
-from di_store.cluster.directory import TableEntry, unpacked
+from di_store.cluster.directory import TABLE, TableEntry, unpacked
 from di_store.cluster.kept import own_words
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.cluster.objects import ranked
+from di_store.cluster.taken_over import give_up, taken_over
 from di_store.remote.backup import PART_BYTES, Backup, BackupFile
 from di_store.runtime.waits import countdown
 from di_store.session import Session
@@ -31,8 +33,6 @@ from di_store.snapshot.home import NAME, Home, read_home, write_home
 
 LOCK = "backup.lock"
 """Locked by who sends the files of the folder."""
-TABLE = "table/"
-"""What the words of tables begin with, in the directory."""
 _JUST_NOW_SECONDS = 1.0
 """A file that has changed so lately may change again without a later time of change."""
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
@@ -48,6 +48,7 @@ class Backups:
         self._cluster = cluster
         self._session = session
         self._last: set[str] = set()  # uuids of the nodes that this process made the last ones on
+        self._lost = taken_over(session)  # of which this handle's user knows that another node has them
 
     def sync(self, copies: int, timeout: float | None) -> None:
         """`ClusterStore.sync`."""
@@ -58,15 +59,36 @@ class Backups:
         folder = durable.folder_of(arena.disk)
         with one_at_a_time(folder, LOCK, left(), "sends backups", "raise timeout="):
             home = self.note_home(folder)
-            if copies == 1:
-                return
-            nodes = self._nodes(copies - 1, left)
-            with reading(folder):
-                backup = self._backup(folder, home)
-                # mutant: sync-returns-without-the-other-node
-                for node in nodes:
-                    self._send(node, folder, backup, left)
-            self._drop_others(nodes, home, left)
+            if copies > 1:
+                self._send_all(folder, home, copies - 1, left)
+        self._check_own(left)
+
+    def _send_all(self, folder: Folder, home: Home, wanted: int, left: Left) -> None:
+        nodes = self._nodes(wanted, left)
+        with reading(folder):
+            backup = self._backup(folder, home)
+            # mutant: sync-returns-without-the-other-node
+            for node in nodes:
+                self._send(node, folder, backup, left)
+        self._drop_others(nodes, home, left)
+
+    def _check_own(self, left: Left) -> None:
+        """Last: rows that another node's table lacks must not pass for safe.
+
+        Raises:
+            TableNotFound: another node has a table of this store now.
+        """
+        # If the directory is away this does not wait for it: who takes over needs it too.
+        with suppress(NodeUnavailable):
+            give_up(self._session, self._cluster, _at_most(LOOK_SECONDS, left()))
+        # mutant: sync-returns-though-another-node-has-the-table
+        if lost := taken_over(self._session) - self._lost:
+            self._lost |= lost
+            raise TableNotFound(
+                f"another node of the cluster has table {', '.join(map(repr, sorted(lost)))} now, and lacks what was "
+                "written here since then",
+                remedy="store.table() opens it there; di_store.attach(NAME).table() reads what is here",
+            )
 
     def note_home(self, folder: Folder, *, settled: bool = False) -> Home:
         """Write down beside the tables what makes them this cluster's again, wherever they are restored.

@@ -25,6 +25,9 @@ from di_store.remote.link import Seconds
 
 T = TypeVar("T")
 
+TABLE = "table/"
+"""What the keys of tables begin with."""
+
 
 class Directory(Protocol):
     """What each kind does. Thread-safe.

@@ -53,7 +53,8 @@ def up(
     """Have a store served on every node of this Ray cluster, also on those that join later. A second call does nothing.
 
     Call it once, after `ray.init`. Agents listen at the address that Ray uses, without TLS, as Ray's own traffic; they
-    ask for a token that only processes of this Ray cluster get.
+    ask for a token that only processes of this Ray cluster get. It takes no ``--rejoin``: docs/backups.md says how the
+    tables of a lost node come back.
 
     Args:
         memory: of each store, as `di_store.open` takes it.

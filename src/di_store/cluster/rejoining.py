@@ -17,8 +17,8 @@ from contextlib import contextmanager, suppress
 from di_store.agent.holder import Serving, addresses_of, credentials_of
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
 from di_store.checkpoint.folder import MANIFEST, Folder
-from di_store.cluster.backups import LOCK, TABLE
-from di_store.cluster.directory import Directory, TableEntry, unpacked
+from di_store.cluster.backups import LOCK
+from di_store.cluster.directory import TABLE, Directory, TableEntry, unpacked
 from di_store.cluster.joining import attach
 from di_store.cluster.links import LOOK_SECONDS, Credentials, Links
 from di_store.cluster.node import Node
@@ -59,7 +59,7 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
     if os.path.exists(folder.at(MANIFEST)):
         return False
     links = Links(Credentials(*credentials_of(serving)))
-    directory = _directory(serving, links)
+    directory = directory_of(serving, links)
     left = countdown(timeout)
     try:
         while True:
@@ -77,7 +77,17 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
         links.close()
 
 
-def _directory(serving: Serving, links: Links) -> Directory:
+def has_directory(serving: Serving) -> bool:
+    """Whether it is a node of a cluster in which one node may take over another: in Ray none does."""
+    return bool(serving.peers) or (serving.join or "").startswith("etcd://")
+
+
+def directory_of(serving: Serving, links: Links) -> Directory:
+    """The directory of its cluster.
+
+    Raises:
+        ValueError: it has none, or Ray's.
+    """
     if serving.peers:
         return StaticDirectory(addresses_of(serving.peers), links)
     kind, _, where = (serving.join or "").partition("://")
@@ -189,8 +199,7 @@ def settling(name: str, disk: str | None, serving: Serving) -> Iterator[None]:
     Of a store whose folder has any. It tries until the directory and this node's agent answer.
     """
     stopped = threading.Event()
-    of_cluster = serving.peers or (serving.join or "").startswith("etcd://")
-    if of_cluster and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).words:
+    if has_directory(serving) and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).words:
         threading.Thread(target=_settle, args=(name, serving, stopped), name="di-store rejoin", daemon=True).start()
     try:
         yield

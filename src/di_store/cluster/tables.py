@@ -16,7 +16,7 @@ import msgspec
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound, Timeout
 from di_store.cluster.cluster import Cluster
-from di_store.cluster.directory import TableEntry, call_name, packed, unpacked
+from di_store.cluster.directory import TABLE, TableEntry, call_name, packed, unpacked
 from di_store.cluster.kept import keep_word, own_words
 from di_store.cluster.node import Node
 from di_store.cluster.shards.division import LOCAL, shard_settings
@@ -402,4 +402,4 @@ def _kept(entry: TableEntry) -> TableEntry:
 
 
 def _key(name: str) -> str:
-    return f"table/{name}"
+    return TABLE + name

@@ -1,0 +1,72 @@
+"""Tables of this store that another node has taken over: whoever has a handle of one is told.
+
+The directory names the other node, so rows that came later would be lost, and nobody would know. Who takes over cannot
+tell a store that is cut off: whoever serves that store asks the directory, and so does `ClusterStore.sync`. The table's
+header then says it, and every process of this machine gets `TableNotFound` from its next call.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+from di_store.base.errors import StoreError, TableNotFound
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.directory import TABLE, TableEntry, unpacked
+from di_store.cluster.kept import keep_word, own_words
+from di_store.replay.serving import handle_of
+from di_store.replay.table import open_table
+from di_store.runtime.waits import logger
+from di_store.session import Session
+from di_store.snapshot import durable
+from di_store.snapshot.home import read_home
+
+_LOCK_SECONDS = 10.0
+
+
+def taken_over(session: Session) -> set[str]:
+    """The tables of a store that another node has. Asks nobody."""
+    arena = session.arena
+    tables = {name: arena.table(name) for name in arena.tables()}
+    return {name for name, table in tables.items() if table is not None and table.taken_over}
+
+
+def give_up(session: Session, cluster: Cluster, timeout: float | None) -> None:
+    """Refuse rows, draws and priorities of tables of this store that the directory says another node has.
+
+    Raises:
+        NodeUnavailable: the directory does not answer.
+    """
+    kept = {key: word for key, word in own_words(session).items() if key.startswith(TABLE)}
+    if not kept:
+        return
+    now = cluster.directory.listed(TABLE, timeout)
+    uuids = {session.uuid}
+    if disk := session.arena.disk:
+        uuids.update(read_home(durable.folder_of(disk)).uuids)
+    for key, word in kept.items():
+        was = unpacked(word, TableEntry)
+        if key not in now or not _is_elsewhere(unpacked(now[key], TableEntry), was, uuids):
+            continue
+        _give_up(session, key.removeprefix(TABLE), was.maker)
+        # Else a directory whose words are lost is made from this one too.
+        with contextlib.suppress(StoreError):  # the agent is away: the next look does it
+            keep_word(cluster.links, cluster.here, key, None, timeout, what="a table that another node has", only=word)
+
+
+def _is_elsewhere(now: TableEntry, was: TableEntry, uuids: set[str]) -> bool:
+    """Whether the directory names other nodes; `uuids`: of this store, and of those whose tables it took over itself.
+
+    A word that is missing says nothing: the table was dropped, or the directory has lost its words.
+    """
+    return not now.dropped and (now.maker != was.maker or uuids.isdisjoint(now.shards))
+
+
+def _give_up(session: Session, name: str, maker: str) -> None:
+    try:
+        table = open_table(session, name, 0)
+    except TableNotFound:  # it was dropped here
+        return
+    handle = handle_of(table)
+    if handle.identity == maker and not handle.native.taken_over:
+        handle.native.give_up(_LOCK_SECONDS)
+        logger.warning("another node has table %r now: what came into this store since then is not in it", name)

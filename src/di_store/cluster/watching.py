@@ -1,0 +1,59 @@
+"""Who serves a store asks the directory whether other nodes have taken its tables over."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from di_store.agent.holder import Serving, credentials_of
+from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
+from di_store.cluster.cluster import Cluster
+from di_store.cluster.links import Credentials, Links
+from di_store.cluster.node import Node
+from di_store.cluster.rejoining import directory_of, has_directory
+from di_store.cluster.taken_over import give_up
+from di_store.runtime.waits import logger
+from di_store.session import Session
+from di_store.store import Store
+
+LOOK_SECONDS = 3.0
+"""How often the directory is asked."""
+ASK_SECONDS = 2.0
+"""How long it may take to answer."""
+
+
+@contextmanager
+def watching(store: Store, address: str, serving: Serving) -> Iterator[None]:
+    """While the block runs, a thread looks for tables of a served store that other nodes have taken over."""
+    if not has_directory(serving):
+        yield
+        return
+    links, session = Links(Credentials(*credentials_of(serving))), store._session
+    cluster = Cluster(directory_of(serving, links), links, Node(session.uuid, socket.gethostname(), address))
+    stopped = threading.Event()
+    threading.Thread(target=_watch, args=(session, cluster, stopped), name="di-store watch", daemon=True).start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        cluster.close()
+
+
+def _watch(session: Session, cluster: Cluster, stopped: threading.Event) -> None:
+    failing = False
+    while True:
+        try:
+            give_up(session, cluster, ASK_SECONDS)
+            failing = False
+        except StoreClosed:
+            return
+        except NodeUnavailable:
+            pass  # who takes over needs the directory too
+        except (StoreError, OSError) as error:
+            if not failing and not stopped.is_set():
+                logger.warning("it cannot be told whether other nodes have taken tables over: %s", error)
+            failing = True
+        if stopped.wait(LOOK_SECONDS):
+            return

@@ -1,0 +1,164 @@
+"""A node that was silent while another one took over its tables: who still has handles of them is told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pains import Program, until
+
+import di_store
+from cluster.nodes import Etcd, Node, free_ports, node, stopped
+from di_store import cluster
+from di_store.base.errors import StoreError, TableNotFound
+from di_store.cluster.etcd import EtcdDirectory
+from di_store.cluster.store import ClusterStore
+from di_store.remote.address import Address
+
+TABLE: dict[str, Any] = {
+    "capacity": 20_000,
+    "schema": {"n": di_store.Spec((), "i8")},
+    "sampler": di_store.Prioritized(alpha=1.0),
+    "lanes": 4,
+    "durability": "disk",
+}
+HELD = """
+import sys
+import numpy as np
+import di_store
+from di_store import cluster
+
+store = cluster.attach(sys.argv[1])
+table = store.table("replay")
+writer, n = table.writer(), 10
+calls = {
+    "append": lambda: writer.append({"n": n}),
+    "sample": lambda: table.sample(4),
+    "update": lambda: table.update_priorities(table.keys()[:1], np.ones(1)),
+    "sync": lambda: store.sync(timeout=60),
+    "writer": lambda: table.writer(),
+}
+print("there", flush=True)
+for call in sys.stdin:
+    try:
+        calls[call.strip()]()
+        n += 1
+        print("done", flush=True)
+    except di_store.StoreError as error:
+        print(type(error).__name__, error, flush=True)
+"""
+
+
+@dataclass
+class Three:
+    """Nodes with a disk each: the first has the backup and, without etcd, the directory; the third is the spare one."""
+
+    nodes: list[Node]
+    spare: Path
+
+    def take_over(self) -> None:
+        """The spare machine, which has nothing, takes the place of the second node."""
+        self.nodes[2].lose()
+        shutil.rmtree(self.spare)
+        self.nodes[2].serve_again("--rejoin", self.nodes[1].name)
+
+
+@pytest.fixture(params=["peers", "etcd"])
+def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Three]:
+    places, name = sorted(f"127.0.0.1:{port}" for port in free_ports(3)), f"o-{uuid.uuid4().hex[:12]}"
+    folders = [tmp_path / str(at) for at in range(3)]
+    with ExitStack() as running:
+        directory = ["--peers", ",".join(places)]
+        if request.param == "etcd":
+            etcd = Etcd(tmp_path / "etcd", 1)
+            running.callback(etcd.end)
+            EtcdDirectory(etcd.where).read("k", 60)
+            directory = ["--join", f"etcd://{etcd.where}/{name}"]
+        nodes = [
+            running.enter_context(
+                node(
+                    f"{name}-{at}",
+                    *("--memory", "64MiB", "--disk", str(folders[at]), "--disk-capacity", "256MiB"),
+                    *("--listen", place, *directory),
+                )
+            )
+            for at, place in enumerate(places)
+        ]
+        yield Three(nodes, folders[2])
+
+
+def said(program: Program, call: str) -> str:
+    """What a call of the program came to."""
+    program.say(call)
+    return program.line()
+
+
+def is_at(store: ClusterStore, there: Node) -> bool:
+    """Whether the cluster's table lies on that node."""
+    try:
+        table = store.table("replay", timeout=1)
+    except StoreError:
+        return False
+    return Address.parse(there.address).node in repr(table)
+
+
+def test_a_node_that_was_stopped_gives_up_what_another_one_took_over(three: Three) -> None:
+    """Its programs go on meanwhile; each is told once the node is back, and opens the table where it is."""
+    left, lost, spare = three.nodes
+    with ExitStack() as opened:
+        near = opened.enter_context(cluster.attach(lost.name, timeout=60))
+        far = opened.enter_context(cluster.attach(left.name, timeout=60))
+        table = near.create_table("replay", timeout=60, **TABLE)
+        table.extend({"n": np.arange(10)})
+        near.sync(timeout=60, copies=3)
+        distant = far.table("replay", timeout=60)
+        held = opened.enter_context(Program(HELD, lost.name))
+        assert held.line() == "there"
+        assert said(held, "append") == "done"
+        with stopped(*lost.pids):
+            three.take_over()
+            until(lambda: is_at(far, spare), "the table to be the spare node's")
+            assert said(held, "append") == "done"
+        until(lambda: said(held, "append") != "done", "the writer to be told")
+        for call in ("append", "sample", "update", "writer"):
+            answer = said(held, call)
+            assert answer.startswith("TableNotFound another node of the cluster has table 'replay' now"), answer
+            assert "store.table()" in answer
+        with pytest.raises(TableNotFound, match="another node"):
+            distant.sample(4)
+        with pytest.raises(TableNotFound, match="another node"):
+            distant.insert({"n": 99})
+        # What came too late for the other node can still be read.
+        assert 10 in table.peek(table.keys()).data["n"]
+        moved = near.table("replay", timeout=60)
+        assert sorted(moved.peek(moved.keys()).data["n"].tolist()) == list(range(10))
+        moved.insert({"n": 10})
+        assert len(far.table("replay", timeout=60)) == 11
+
+
+def test_sync_says_that_another_node_has_the_table(three: Three) -> None:
+    """Also where nobody serves the store any more: rows that were written since then are not safe."""
+    left, lost, spare = three.nodes
+    with cluster.attach(lost.name, timeout=60) as near, cluster.attach(left.name, timeout=60) as far:
+        near.create_table("replay", timeout=60, **TABLE).extend({"n": np.arange(10)})
+        near.sync(timeout=60, copies=3)
+        with Program(HELD, lost.name) as held, Program(HELD, lost.name) as other:
+            assert held.line() == other.line() == "there"
+            for pid in lost.pids:
+                os.kill(pid, signal.SIGKILL)
+            lost.process.wait(60)
+            three.take_over()
+            until(lambda: is_at(far, spare), "the table to be the spare node's")
+            assert said(held, "append") == "done"
+            assert said(held, "sync").startswith("TableNotFound another node of the cluster has table 'replay' now")
+            assert said(other, "append").startswith("TableNotFound")
+            assert said(held, "sync") == "done"  # of what else is there
