@@ -60,6 +60,16 @@ def test_one_figure_is_enough(columns: str, view: Any, lanes: int, disk: int, tm
 
 
 @pytest.mark.memory_only
+def test_the_parts_are_no_more_than_the_whole(tmp_path: Path) -> None:
+    """Of a table with `max_bytes` lanes cannot have more open than that."""
+    schema = {"image": Spec((84, 84, 4), "u1"), "latent": Spec((50,), "f4", late=True)}
+    told = refused(tmp_path, 16 * MIB, 256 * MIB, capacity=100, lanes=3_000, max_bytes="50MiB", schema=schema)
+    assert told is not None
+    assert "50.0 MiB for open chunks of lanes=3000" in told
+    assert "heads of chunks" not in told
+
+
+@pytest.mark.memory_only
 def test_a_disk_tier_names_the_column_that_stays_in_memory(tmp_path: Path) -> None:
     told = refused(tmp_path, 64 * MIB, 4096 * MIB, capacity=300_000, lanes=1, schema=SCHEMAS["late"])
     assert told is not None

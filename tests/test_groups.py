@@ -162,6 +162,21 @@ def test_gathered_groups_hold_up_writers(store: di_store.Store) -> None:
     assert (table.stats()["gathered"], table.stats()["groups_dropped"]) == (1, 0)
 
 
+def test_stats_say_what_calls_wait_for(store: di_store.Store) -> None:
+    """Groups that lack answers wait for no update, and those that wait for one count as inserted."""
+    table = store.create_table("t", capacity=8, view=Group(2), schema=REWARD, limiter=di_store.Queue(1))
+    table.extend({"group": np.array([7]), "x": np.array([0])})
+    limiter = table.stats()["limiter"]
+    assert limiter["sample_reason"].endswith("and 1 groups are not complete")
+    assert limiter["insert_reason"] == ""
+    table.extend({"group": np.array([8, 8]), "x": np.array([0, 1])})
+    limiter = table.stats()["limiter"]
+    assert limiter["sample_reason"].endswith("and 2 groups are not complete: 1 wait for late columns (table.update)")
+    assert limiter["insert_reason"].startswith("full: 1 items wait")
+    with pytest.raises(di_store.Timeout, match="full: 1 items wait"):
+        table.insert({"group": 9, "x": 0}, timeout=0)
+
+
 def test_samples_per_insert_counts_groups(store: di_store.Store) -> None:
     limiter = di_store.SamplesPerInsert(2, min_size=2, tolerance=0.5)
     table = store.create_table("t", capacity=10, view=Group(3), schema=PLAIN, limiter=limiter)

@@ -233,6 +233,9 @@ def test_the_file_of_the_page(tmp_path: Path) -> None:
         ({"inserts": -1}, "inserts=-1"),
         ({"capacity": 0}, "capacity=0 is below 1"),
         ({"lanes": "many"}, "lanes='many'"),
+        ({"view": "Group(4)"}, "table 'replay': no column 'group'"),
+        ({"schema": {"obs": "Spec((None,), 'u1')"}}, "table 'replay': column 'obs' is ragged without a bound"),
+        ({"columns": ["acts"]}, "table 'replay': columns: no column 'acts'"),
     ],
 )
 def test_what_cannot_be_planned_names_table_and_option(change: dict[str, Any], words: str, tmp_path: Path) -> None:
@@ -244,7 +247,17 @@ def test_what_cannot_be_planned_names_table_and_option(change: dict[str, Any], w
 
 
 @pytest.mark.parametrize(
-    "text", ["", "tables:", "[1, 2]", "tables: [1]", "a: {", "tables: {replay: 3}", "memory: 1GiB"]
+    "text",
+    [
+        "",
+        "tables:",
+        "[1, 2]",
+        "tables: [1]",
+        "a: {",
+        "tables: {replay: 3}",
+        "memory: 1GiB",
+        "tables: {'': {capacity: 1, schema: {x: f4}}}",
+    ],
 )
 def test_files_that_describe_nothing(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"

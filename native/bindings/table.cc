@@ -69,6 +69,29 @@ nb::object beta(const TablePointer& table) {
   return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
 }
 
+// Its counts, and what the next insert and sample wait for. Without the lock: for a moment the figures may contradict each
+// other.
+void add_limiter(const TableHeader& header, u64 size, nb::dict* to) {
+  nb::dict& all = *to;
+  const LimiterState limiter = header.limiter;
+  nb::dict limits = new_dict();
+  limits["inserts"] = limiter.inserts;
+  limits["samples"] = limiter.samples;
+  limits["ratio"] = limiter.ratio;
+  limits["min_diff"] = limiter.min_diff;
+  limits["max_diff"] = limiter.max_diff;
+  limits["min_size"] = limiter.min_size;
+  all["limiter"] = limits;
+  const u64 counted =
+      header.group_size == 0 ? header.waiting : header.gathered;  // as inserts, before they can be drawn
+  LimiterState inserting = limiter;
+  inserting.inserts += static_cast<i64>(counted);
+  const std::string no_insert = why_no_insert(inserting, static_cast<i64>(size + counted));
+  all["insert_blocked"] = no_insert.empty() ? no_insert : no_insert + waiting_text(header);
+  const std::string why_not = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
+  all["sample_blocked"] = why_not.empty() ? why_not : why_not + waiting_text(header);
+}
+
 nb::dict stats(const TablePointer& table) {
   const TableHeader& header = table->header();
   nb::dict all = new_dict();
@@ -114,18 +137,7 @@ nb::dict stats(const TablePointer& table) {
   all["max_staleness"] = header.max_staleness;
   all["max_times_sampled"] = header.max_times_sampled;
   all["newest_version"] = table->core.newest_version();
-  const LimiterState limiter = header.limiter;  // without the lock: for a moment its figures may contradict each other
-  nb::dict limits = new_dict();
-  limits["inserts"] = limiter.inserts;
-  limits["samples"] = limiter.samples;
-  limits["ratio"] = limiter.ratio;
-  limits["min_diff"] = limiter.min_diff;
-  limits["max_diff"] = limiter.max_diff;
-  limits["min_size"] = limiter.min_size;
-  all["limiter"] = limits;
-  all["insert_blocked"] = why_no_insert(limiter, static_cast<i64>(size));
-  const std::string why_not = why_no_sample(limiter_in_force(header), static_cast<i64>(size));
-  all["sample_blocked"] = why_not.empty() ? why_not : why_not + waiting_text(header.waiting);
+  add_limiter(header, size, &all);
   all["seconds_since_insert"] = static_cast<double>(os::now_ns() - header.last_insert_ns.load()) * 1e-9;
   return all;
 }

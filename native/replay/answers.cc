@@ -31,14 +31,12 @@ bool end_wait_of_group(TableCore& core, u32 leader) {
 }
 
 std::string why_waiting(TableCore& core) {
-  const u64 waiting = core.header.waiting, gathered = core.header.gathered;
-  if (!core.groups.on() || waiting == 0) return waiting_text(waiting);
+  const std::string text = waiting_text(core.header);
+  if (!core.groups.on() || text.empty()) return text;
   const u32 oldest = core.items.order().first_waiting();
-  std::string text = ", and " + std::to_string(waiting) + " groups are not complete: ";
-  if (gathered != 0) text += std::to_string(gathered) + " wait for late columns (table.update); ";
-  return text + "the oldest has " + std::to_string(core.groups.count(oldest)) + " of " +
-         std::to_string(core.groups.size()) + " answers, of the value " +
-         std::to_string(static_cast<i64>(core.groups.value(oldest)));
+  return text + (core.header.gathered != 0 ? "; " : ": ") + "the oldest has " +
+         std::to_string(core.groups.count(oldest)) + " of " + std::to_string(core.groups.size()) +
+         " answers, of the value " + std::to_string(static_cast<i64>(core.groups.value(oldest)));
 }
 
 namespace {

@@ -101,9 +101,12 @@ std::string why_no_insert(const LimiterState& state, i64 size) {
          text(state.ratio) + " = " + text(std::floor(allowed)) + ": waits for samples (options ratio, tolerance, high)";
 }
 
-std::string waiting_text(u64 waiting) {
-  if (waiting == 0) return "";
-  return ", and " + std::to_string(waiting) + " items wait for late columns (table.update)";
+std::string waiting_text(const TableHeader& table) {
+  if (table.waiting == 0) return "";
+  const std::string text = ", and " + std::to_string(table.waiting);
+  if (table.group_size == 0) return text + " items wait for late columns (table.update)";
+  if (table.gathered == 0) return text + " groups are not complete";
+  return text + " groups are not complete: " + std::to_string(table.gathered) + " wait for late columns (table.update)";
 }
 
 std::string why_no_sample(const LimiterState& state, i64 size) {

@@ -40,6 +40,7 @@ LimiterState limiter_in_force(const TableHeader& table);
 // Why the next insert or sample has to wait, with the counts and the options that decide it; "" if it need not wait.
 std::string why_no_insert(const LimiterState& state, i64 size);
 std::string why_no_sample(const LimiterState& state, i64 size);
-std::string waiting_text(u64 waiting);  // ", and …" of items that wait for late columns; "": there are none
+// ", and …" of items that wait for late columns, and of groups that are not complete; "": there are none.
+std::string waiting_text(const TableHeader& table);
 
 }  // namespace di

@@ -41,7 +41,7 @@ std::string Table::why_no_insert() {
   LimiterState limiter = header_.limiter;  // items that wait for late columns count as inserted here, and only here
   limiter.inserts += static_cast<i64>(header_.waiting);
   if (!may_insert(limiter, static_cast<i64>(core.present())))
-    return di::why_no_insert(limiter, static_cast<i64>(core.present())) + waiting_text(header_.waiting);
+    return di::why_no_insert(limiter, static_cast<i64>(core.present())) + waiting_text(header_);
   // Not if nothing can be drawn either (a new limiter doesn't count draws that were made under the old one and given
   // back), and not if uses are unlimited: then no draw makes room. The size exceeds the capacity there only after a
   // resize() that was killed half-way, and insert() evicts the rest.

@@ -21,7 +21,7 @@ from di_store.lowering.plan import read_plan
 from di_store.lowering.reserve import TableNeeds, table_needs
 from di_store.planning import OWN_BYTES
 from di_store.policy import compression, limiters, samplers, views
-from di_store.policy.options import NOT_GIVEN, TableOptions, check_options
+from di_store.policy.options import NOT_GIVEN, TableOptions, check_options, check_table_name
 from di_store.policy.settings import Settings
 from di_store.replay.loader import MAX_PREFETCH
 
@@ -161,16 +161,17 @@ def _table(name: str, given: Any) -> tuple[TableForecast, TableNeeds]:
     where = f"table {name!r}"
     _check_names(where, given, (*_OPTIONS, *_RATES))
     try:
+        check_table_name(name)
         settings = check_options(_options(given), 0)
         inserts, samples = (config.real(each, given.get(each, 0.0)) for each in ("inserts", "samples"))
         batch = config.count("batch", given.get("batch", _BATCH), minimum=1)
         prefetch = config.count("prefetch", given.get("prefetch", _PREFETCH), minimum=0, maximum=MAX_PREFETCH)
+        if settings.schema is None:
+            raise ValueError("write its schema, such as `schema: {obs: 'u1[84, 84]', reward: f4}`")
+        needs = table_needs(settings, settings.schema, settings.capacity)
+        return _forecast(name, settings, needs, inserts, samples, batch * (prefetch + 1)), needs
     except (ValueError, TypeError) as error:
         raise type(error)(f"{where}: {error}") from None
-    if settings.schema is None:
-        raise ValueError(f"{where}: write its schema, such as `schema: {{obs: 'u1[84, 84]', reward: f4}}`")
-    needs = table_needs(settings, settings.schema, settings.capacity)
-    return _forecast(name, settings, needs, inserts, samples, batch * (prefetch + 1)), needs
 
 
 def _forecast(

@@ -239,7 +239,7 @@ def table_needs(
     reserve = Reserve(total, min(open_bytes, total), block, head)
     added = settings.view.rows_added
     what = "max_bytes" if capacity is None else f"capacity={capacity:,} items × {added:,} rows × {row:,} bytes"
-    opened = f"{format_size(open_bytes)} for open chunks of lanes={lanes}"
+    opened = f"{format_size(reserve.open_bytes)} for open chunks of lanes={lanes}"
     return TableNeeds(
         reserve,
         open_bytes,
@@ -247,18 +247,21 @@ def table_needs(
         cut,
         meta_bytes(settings, capacity) + reserve.descriptor_bytes,
         f"{what}, of which {dominant}, and {opened}",
-        f"{format_size(reserve.in_memory - reserve.open_bytes)} for {_heads_text(schema)}, {opened}",
+        f"{_heads_text(schema, reserve.in_memory - reserve.open_bytes)}{opened}",
         settings.expect,
     )
 
 
-def _heads_text(schema: Schema) -> str:
-    """What lies in the heads of chunks, by the column that takes most there."""
+def _heads_text(schema: Schema, count: int) -> str:
+    """What `count` bytes lie in the heads of chunks, with the column that takes most there; "": nothing does."""
+    if count == 0:
+        return ""
+    text = f"{format_size(count)} for heads of chunks, "
     late = [column for column in schema if column.late]
     if not late:
-        return "heads of chunks"
+        return text
     most = max(late, key=lambda column: column.row_bytes or 0)
-    return f"heads of chunks, of which late column {most.name!r} ({most.type_text}) takes most"
+    return f"{text}of which late column {most.name!r} ({most.type_text}) takes most, "
 
 
 def _check_heap(settings: Settings, schema: Schema, capacity: int | None, heap: ChunkHeap) -> None:
