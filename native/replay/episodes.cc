@@ -220,7 +220,7 @@ bool Episodes::insert_whole(const WriterCall& call, const std::vector<WholeItem>
         return false;
     end_inserted(lane);
     state_.pending[0].push_back(
-        {0, Window{first, item.rows, 0, item.flags, 0}, priority.empty() ? kDefault : priority.at(number)});
+        {0, Window{item.rows, first, 0, 0, item.flags}, priority.empty() ? kDefault : priority.at(number)});
   }
   return true;
 }

@@ -145,7 +145,7 @@ Blocked Writer::restore_items(std::vector<GivenItem> items, i64 next, Deadline d
       state_.roll_back(call.lanes);
       throw Error(Code::kInvalid, "an item covers rows that were not restored");
     }
-    state_.pending[0].push_back({0, Window{item.first, item.rows, item.back, item.flags, 0}, item.priority, i + 1});
+    state_.pending[0].push_back({0, Window{item.rows, item.first, item.back, 0, item.flags}, item.priority, i + 1});
   }
   return commit_.commit(call.lanes, deadline);
 }

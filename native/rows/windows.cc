@@ -107,7 +107,7 @@ void Windows::emit(i64 start, i64 stop, bool next, u32 flags, std::vector<Window
   i64 back = std::min<i64>(spec_.stack - 1, number);
   i64 first = from.raw + number - back;
   i64 behind = to.raw + (stop - to.step) + (next ? 1 : 0);
-  out.push_back({first, static_cast<u32>(behind - first), static_cast<u32>(back), flags, number});
+  out.push_back({static_cast<u32>(behind - first), first, static_cast<u32>(back), number, flags});
 }
 
 void Windows::transitions(bool all, bool next, u32 flags, std::vector<Window>& out) {

@@ -85,12 +85,14 @@ struct ViewSpec {
   bool has_next() const { return kind == ViewKind::kTransition || bootstrap; }
 };
 
+// A window is copied soon after it was made. The members of 4 bytes lie apart: compilers copy two neighbours by one load of
+// 8, which has to wait until all stores before theirs are in the cache, those of an image that was just written too.
 struct Window {
-  i64 first;  // raw row where the item's rows begin, `back` rows of stack history included
   u32 rows;   // raw rows, with history, final observations in between and the row after the last step
+  i64 first;  // raw row where the item's rows begin, `back` rows of stack history included
   u32 back;   // rows of history before the item's own first step
-  u32 flags;  // kItem…
   i64 start;  // number of the item's own first step in its episode
+  u32 flags;  // kItem…
   bool operator==(const Window&) const = default;
 };
 

@@ -51,7 +51,7 @@ struct Model {
     const Step& from = run.steps[static_cast<size_t>(start)];
     i64 back = std::min<i64>(spec.stack - 1, from.number);
     i64 behind = run.steps[static_cast<size_t>(stop - 1)].raw + 1 + next;
-    return {from.raw - back, static_cast<u32>(behind - from.raw + back), static_cast<u32>(back), flags, from.number};
+    return {static_cast<u32>(behind - from.raw + back), from.raw - back, static_cast<u32>(back), from.number, flags};
   }
 
   void add(const Known& run, i64 start, i64 stop, std::vector<Window>& out) const {
@@ -311,14 +311,14 @@ std::vector<Window> play(Windows& windows, i64 raw, u32 steps, bool terminated, 
 void transitions() {
   Windows windows({.kind = ViewKind::kTransition, .n_step = 3, .stack = 4});
   // 5 steps and a final observation: k = 3, 3, 3, 2, 1; the last three end with the terminated step.
-  CHECK(play(windows, 10, 5, true, true) == (std::vector<Window>{{10, 4, 0, 0, 0},
-                                                                 {10, 5, 1, 0, 1},
-                                                                 {10, 6, 2, kItemTerminal, 2},
-                                                                 {10, 6, 3, kItemTerminal, 3},
-                                                                 {11, 5, 3, kItemTerminal, 4}}));
+  CHECK(play(windows, 10, 5, true, true) == (std::vector<Window>{{4, 10, 0, 0, 0},
+                                                                 {5, 10, 1, 1, 0},
+                                                                 {6, 10, 2, 2, kItemTerminal},
+                                                                 {6, 10, 3, 3, kItemTerminal},
+                                                                 {5, 11, 3, 4, kItemTerminal}}));
   CHECK(play(windows, 16, 2, true, false) ==
-        (std::vector<Window>{{16, 2, 0, kItemTerminal | kItemNoNext, 0}, {16, 2, 1, kItemTerminal | kItemNoNext, 1}}));
-  CHECK(play(windows, 18, 4, false, false) == (std::vector<Window>{{18, 4, 0, 0, 0}}));  // abandoned
+        (std::vector<Window>{{2, 16, 0, 0, kItemTerminal | kItemNoNext}, {2, 16, 1, 1, kItemTerminal | kItemNoNext}}));
+  CHECK(play(windows, 18, 4, false, false) == (std::vector<Window>{{4, 18, 0, 0, 0}}));  // abandoned
   CHECK(play(windows, 22, 0, false, false).empty());
 
   // A lost life ends the sums of all steps before it as soon as the observation behind it is known.
@@ -327,22 +327,22 @@ void transitions() {
   windows.row(out, true);
   CHECK(out.empty());
   windows.observed(out);
-  CHECK(out == (std::vector<Window>{{0, 2, 0, 0, 0}}));
+  CHECK(out == (std::vector<Window>{{2, 0, 0, 0, 0}}));
 }
 
 void sequences() {
   Windows pad({.kind = ViewKind::kSequence, .length = 4, .period = 2, .burn_in = 2});
-  CHECK(play(pad, 0, 9, true, true) == (std::vector<Window>{{0, 6, 0, 0, 0}, {2, 6, 0, 0, 2}, {4, 5, 0, 0, 4}}));
+  CHECK(play(pad, 0, 9, true, true) == (std::vector<Window>{{6, 0, 0, 0, 0}, {6, 2, 0, 2, 0}, {5, 4, 0, 4, 0}}));
   CHECK(play(pad, 10, 2, true, true).empty());  // no row after burn-in
-  CHECK(play(pad, 13, 3, false, false) == (std::vector<Window>{{13, 3, 0, 0, 0}}));
+  CHECK(play(pad, 13, 3, false, false) == (std::vector<Window>{{3, 13, 0, 0, 0}}));
   Windows shift({.kind = ViewKind::kSequence, .length = 4, .period = 4, .tail = Tail::kShift, .bootstrap = true});
-  CHECK(play(shift, 0, 6, true, true) == (std::vector<Window>{{0, 5, 0, 0, 0}, {2, 5, 0, kItemTerminal, 2}}));
-  CHECK(play(shift, 7, 3, true, false) == (std::vector<Window>{{7, 3, 0, kItemTerminal | kItemNoNext, 0}}));
+  CHECK(play(shift, 0, 6, true, true) == (std::vector<Window>{{5, 0, 0, 0, 0}, {5, 2, 0, 2, kItemTerminal}}));
+  CHECK(play(shift, 7, 3, true, false) == (std::vector<Window>{{3, 7, 0, 0, kItemTerminal | kItemNoNext}}));
   Windows drop({.kind = ViewKind::kSequence, .length = 4, .period = 4, .tail = Tail::kDrop});
-  CHECK(play(drop, 0, 6, true, true) == (std::vector<Window>{{0, 4, 0, 0, 0}}));
+  CHECK(play(drop, 0, 6, true, true) == (std::vector<Window>{{4, 0, 0, 0, 0}}));
   Windows cut({.kind = ViewKind::kEpisode, .max_length = 3, .bootstrap = true});
-  CHECK(play(cut, 0, 5, true, true) == (std::vector<Window>{{0, 4, 0, kItemCut, 0}}));
-  CHECK(play(cut, 6, 3, true, true) == (std::vector<Window>{{6, 4, 0, kItemTerminal, 0}}));
+  CHECK(play(cut, 0, 5, true, true) == (std::vector<Window>{{4, 0, 0, 0, kItemCut}}));
+  CHECK(play(cut, 6, 3, true, true) == (std::vector<Window>{{4, 6, 0, 0, kItemTerminal}}));
   CHECK(play(cut, 10, 2, false, false).empty());
 }
 
@@ -352,7 +352,7 @@ void across_discarded_episodes() {
   CHECK(play(windows, 0, 3, true, true).empty());
   windows.begin(4);
   windows.row(out);
-  CHECK(out == (std::vector<Window>{{0, 5, 0, 0, 0}}));
+  CHECK(out == (std::vector<Window>{{5, 0, 0, 0, 0}}));
   windows.discard(out);  // an item reaches into it: its rows stay, the run ends
   CHECK(out.size() == 1 && windows.oldest_needed() >= 5);
   CHECK(play(windows, 6, 3, true, true).empty());
@@ -368,14 +368,14 @@ void across_discarded_episodes() {
 
   for (const Tail tail : {Tail::kPad, Tail::kShift, Tail::kDrop}) {
     Windows tailed({.kind = ViewKind::kSequence, .length = 4, .period = 4, .tail = tail, .cross_episodes = true});
-    CHECK(play(tailed, 0, 6, true, true) == (std::vector<Window>{{0, 4, 0, 0, 0}}));
+    CHECK(play(tailed, 0, 6, true, true) == (std::vector<Window>{{4, 0, 0, 0, 0}}));
     out.clear();
     tailed.begin(7);
     tailed.row(out);
     tailed.discard(out);
     std::vector<Window> expected;
-    if (tail == Tail::kPad) expected.push_back({4, 2, 0, 0, 4});
-    if (tail == Tail::kShift) expected.push_back({2, 4, 0, 0, 2});
+    if (tail == Tail::kPad) expected.push_back({2, 4, 0, 4, 0});
+    if (tail == Tail::kShift) expected.push_back({4, 2, 0, 2, 0});
     CHECK(out == expected);
     tailed.close(out);
     CHECK(out == expected);
