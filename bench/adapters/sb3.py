@@ -44,13 +44,6 @@ JOBS: list[tuple[Any, str, int, dict[str, Any]]] = [
 ]
 
 
-def seconds(call: Callable[[], Any], times: int) -> float:
-    begin = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - begin) / times
-
-
 def buffers(name: str, n_envs: int, n_steps: int) -> list[tuple[Callable[[], None], Callable[[], Any]]]:
     """Of SB3 and ours: an add and a sample of a full buffer."""
     (width, action), found = SHAPES[name], []
@@ -103,7 +96,7 @@ def compare(label: str, calls: tuple[Callable[[], Any], ...], times: int) -> Non
     """Print the time of SB3's call and of ours."""
     for call in calls:
         call()
-    rounds = [[seconds(call, times) * 1e6 for call in calls] for _ in range(ROUNDS)]
+    rounds = [[turns.seconds(call, times) * 1e6 for call in calls] for _ in range(ROUNDS)]
     theirs, ours = (statistics.median(each) for each in zip(*rounds, strict=True))
     print(f"{label:45} {theirs:8.2f} {ours:8.2f} {theirs / ours:6.2f}", flush=True)
 
@@ -125,7 +118,7 @@ def speeds() -> None:
 
 def first_adds() -> list[dict[str, Any]]:
     """`add` of images and of small steps, also while a buffer fills for the first time."""
-    print(f"\nadd, microseconds of CPU time, medians of {turns.ROUNDS} rounds: SB3, ours, ours by SB3's")
+    print(f"\nadd, microseconds of CPU time, medians of {turns.ROUNDS} rounds: SB3, ours, ours by SB3's, others")
     image, frame = ((84, 84, 4), np.uint8), ((84, 84, 1), np.uint8)
     lines = turns.adds("images 84x84x4, 8 environments", made(*image, 8, 500), 500, 1_000, 50)
     lines += turns.adds("images 84x84, 8 environments", made(*frame, 8, 2_000), 2_000, 2_000, 50)

@@ -38,13 +38,6 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-def seconds(call: Callable[[], Any], times: int) -> float:
-    begin = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - begin) / times
-
-
 def buffers(kind: str, shape: str) -> list[dict[str, Callable[[], Any]]]:
     """Of Tianshou and ours: an add, and samples of a full buffer."""
     lanes = KINDS[kind].get("buffer_num", 1)
@@ -84,14 +77,14 @@ def speeds() -> None:
             pair = buffers(kind, shape)
             for what in pair[0]:
                 times = 100 if what == "add" else 20
-                rounds = [[seconds(calls[what], times) * 1e6 for calls in pair] for _ in range(ROUNDS)]
+                rounds = [[turns.seconds(calls[what], times) * 1e6 for calls in pair] for _ in range(ROUNDS)]
                 own, mine = (statistics.median(each) for each in zip(*rounds, strict=True))
                 print(f"{shape:11} {kind:30} {what:10} {own:8.1f} {mine:8.1f} {own / mine:6.2f}", flush=True)
 
 
 def first_adds() -> list[dict[str, Any]]:
     """`add` of 8 environments' images, also while a buffer fills for the first time."""
-    print(f"\nadd, microseconds of CPU time, medians of {turns.ROUNDS} rounds: Tianshou, ours, ours by Tianshou's")
+    print(f"\nadd, microseconds of CPU time, medians of {turns.ROUNDS} rounds: Tianshou, ours, ratio, others")
     lines = turns.adds("8 x 84x84x4 bytes", made((84, 84, 4), 500), 500, 1_000, 50)
     return lines + turns.adds("8 x 84x84 bytes", made((84, 84), 2_000), 2_000, 2_000, 50)
 

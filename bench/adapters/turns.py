@@ -1,6 +1,7 @@
 """CPU time of `add`, the framework's buffer and ours by turns: while they fill for the first time, and full.
 
-CPU time is that of the whole process, user and system: page faults count, and so do our threads.
+CPU time is user and system: page faults count. The last figure is that of our threads in the background, which make
+huge pages of what was filled, also in the 3 s after it.
 """
 
 from __future__ import annotations
@@ -34,27 +35,37 @@ def adds(label: str, makes: dict[str, Make], fill: int, full: int, block: int) -
         names = list(makes) if number % 2 else list(makes)[::-1]
         buffers = {name: makes[name]() for name in names}
         for phase, steps in (("fills", fill), ("full", full)):
-            taken = dict.fromkeys(names, 0.0)
+            taken, before = dict.fromkeys([*names, "others"], 0.0), time.process_time() - time.thread_time()
             for _ in range(0, steps, block):
                 for name, add in buffers.items():
-                    begin = time.process_time()
+                    begin = time.thread_time()
                     add(block)
-                    taken[name] += time.process_time() - begin
-            for name in names if steps else ():
+                    taken[name] += time.thread_time() - begin
+            time.sleep(3 if phase == "fills" else 0)
+            taken["others"] = time.process_time() - time.thread_time() - before
+            for name in taken if steps else ():
                 found[phase].setdefault(name, []).append(taken[name] / steps * 1e6)
         del buffers, add
         gc.collect()
     lines = []
     for phase, times in found.items():
         if times:
-            theirs, ours = (statistics.median(times[name]) for name in makes)
-            lines.append({"add": f"{label}, {phase}", "theirs_us": round(theirs, 2), "ours_us": round(ours, 2)})
-            print(f"{label + ', ' + phase:58} {theirs:8.2f} {ours:8.2f} {ours / theirs:6.2f}", flush=True)
+            figures = {name: round(statistics.median(each), 2) for name, each in sorted(times.items())}
+            lines.append({"add": f"{label}, {phase}", **figures})
+            others, ours, theirs = figures.values()
+            print(f"{label + ', ' + phase:45} {theirs:8.2f} {ours:8.2f} {ours / theirs:6.2f} {others:8.2f}", flush=True)
     return lines
+
+
+def seconds(call: Callable[[], Any], times: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - begin) / times
 
 
 def write(path: Path, command: str, versions: dict[str, str], lines: list[dict[str, Any]]) -> None:
     """Save what `adds` returned."""
     machine = f"{platform.machine()}, 2 shared cores with other work beside"
-    result = {"command": command, "versions": versions, "machine": machine, "rounds": ROUNDS, "adds": lines}
-    path.write_text(json.dumps(result) + "\n")
+    about = {"command": command, "versions": versions, "machine": machine, "rounds": ROUNDS, "unit": "us per add"}
+    path.write_text(json.dumps(about | {"adds": lines}) + "\n")

@@ -38,6 +38,7 @@ SPACES = {
     "box": BOX,
     "float64": spaces.Box(-1, 1, (2, 2), np.float64),
     "image": IMAGE,
+    "large": spaces.Box(0, 255, (3, 60, 60), np.uint8),  # each step is written at once
     "discrete": spaces.Discrete(7),
     "binary": spaces.MultiBinary(3),
     "multidiscrete": spaces.MultiDiscrete([3, 4]),
@@ -137,8 +138,8 @@ def test_same_n_step_returns(n_steps: int, n_envs: int) -> None:
     _same(*_batches(1, 32, pickle.loads(pickle.dumps(ours)), theirs))
 
 
-def _add(buffer: Any, obs: float, following: float, reward: float = 1.0, done: bool = False) -> None:
-    given, after = np.full((1, 4), obs, np.float32), np.full((1, 4), following, np.float32)
+def _add(buffer: Any, obs: float, following: float, reward: float = 1.0, done: bool = False, width: int = 4) -> None:
+    given, after = np.full((1, width), obs, np.float32), np.full((1, width), following, np.float32)
     buffer.add(given, after, np.zeros((1, 1), np.int64), np.array([reward]), np.array([done]), [{}])
 
 
@@ -255,12 +256,13 @@ def test_a_copy_has_the_newest_steps(steps: int) -> None:
     assert loaded._get_samples(np.arange(steps)).observations[:, 0].tolist() == list(range(steps))
 
 
-def test_another_thread_goes_on() -> None:
-    """A program that fills the buffer in one thread and goes on in another."""
-    buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu")
-    _add(buffer, 0, 1)
+@pytest.mark.parametrize("width", [4, 20_000])
+def test_another_thread_goes_on(width: int) -> None:
+    """A program that fills the buffer in one thread and goes on in another, with steps that are gathered or not."""
+    buffer = ReplayBuffer(10, spaces.Box(-1, 9, (width,), np.float32), spaces.Discrete(2), device="cpu")
+    _add(buffer, 0, 1, width=width)
     buffer.sample(1)
-    thread = threading.Thread(target=lambda: [_add(buffer, 1, 2), buffer.sample(1)])
+    thread = threading.Thread(target=lambda: [_add(buffer, 1, 2, width=width), buffer.sample(1)])
     thread.start()
     thread.join()
     assert buffer._get_samples(np.arange(2)).next_observations[:, 0].tolist() == [1, 2]

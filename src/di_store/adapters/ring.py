@@ -32,8 +32,8 @@ from di_store.adapters.trees import cut, differ
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Times that are gathered before they are written, and the most bytes they may take."""
-_MOST_COPIED = 64 << 10
-"""Bytes of a step beyond which a copy costs more than what is gained by writing several steps at once."""
+_MOST_COPIED = 16 << 10
+"""Bytes of a step beyond which two copies cost more than what is gained by writing several steps at once."""
 _AT_ONCE = 4_096
 """Rows that are read or written in one call while a buffer is pickled or loaded."""
 DRAWN = ("obs", "action", "next_obs")
@@ -80,7 +80,8 @@ class Ring:
         table: str = "replay",
     ) -> None:
         self.rewards = np.zeros((size, n_envs), np.float32)
-        self.dones, self.timeouts = self.rewards.copy(), self.rewards.copy()
+        self.dones, self.timeouts = flags = np.zeros((2, size, n_envs), np.float32)
+        self._flags, self._no_flags = flags.transpose(1, 0, 2), np.zeros((2, n_envs), np.float32)
         self.keys = np.full(self.rewards.shape, NO_KEY)
         self.count = self.staged = self._first = 0
         self._last: Array = self.keys[0]
@@ -163,7 +164,8 @@ class Ring:
         self._obs_rows = {key: list(each) for key, each in self._obs.items()}
         self._next_rows = {key: list(each) for key, each in self._next.items()}
         self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs_rows, self._next_rows))
-        self._action_rows, self._plain_dtype = list(self._actions), self._plain[0].dtype
+        self._action_rows = list(self._actions)
+        self._plain_dtype, self._plain_shape = self._plain[0].dtype, self._plain[0].shape
         self._ended = np.zeros((self._rows, self._n_envs), bool)
         self._terminated, self._slots = self._ended.copy(), np.zeros((self._rows, self._n_envs, 2), np.int32)
         self._slots[..., 1] = np.arange(self._n_envs)
@@ -233,8 +235,19 @@ class Ring:
     def _append_now(self, time: int, obs: Any, next_obs: Any, action: Any, reward: Any, ends: Any) -> None:
         """As `append`: the step is in the table when it returns, so no copy of what was given is needed."""
         step, following = self._one
-        names = self._names if self._dict else None
-        step["obs"], following["obs"] = _whole(self._obs, obs, names), _whole(self._next, next_obs, names)
+        if self._dict:
+            step["obs"] = _whole(self._obs, obs, self._names)
+            following["obs"] = _whole(self._next, next_obs, self._names)
+        else:
+            dtype, shape = self._plain_dtype, self._plain_shape  # asked here, as in `append`
+            if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == shape:
+                step["obs"] = obs
+            else:
+                step["obs"] = whole(self._plain[0], obs, "observation")
+            if type(next_obs) is np.ndarray and next_obs.dtype is dtype and next_obs.shape == shape:
+                following["obs"] = next_obs
+            else:
+                following["obs"] = whole(self._plain_next[0], next_obs, "observation")
         step["action"] = whole(self._action_rows[0], action, "action")
         self.rewards[time] = reward
         self._ends.clear()  # of a step whose write failed
@@ -255,16 +268,20 @@ class Ring:
 
     def flush(self) -> None:
         """Write what was gathered."""
-        count, times = self.staged, slice(self._first, self._first + self.staged)
+        count, first = self.staged, self._first
         if count == 0:
             return
-        self._set_flags(count, times)
+        if count > 1 or self._ends or self.given:
+            self._set_flags(count, slice(first, first + count))
+        else:
+            self._flags[first] = self._no_flags
         step, following = self._one
         try:
             if count == 1:
-                step["reward"] = self.rewards[self._first]
-                self._last = self.keys[self._first] = self._written(step, following, times=False)
+                step["reward"] = self.rewards[first]
+                self._last = self.keys[first] = self._written(step, following, times=False)
             else:
+                times = slice(first, first + count)
                 step = self._columns(slice(count)) | {"reward": self.rewards[times]}
                 following = {"obs": self._named(self._next, slice(count))}
                 self._note(times, self._written(step, following))
@@ -272,16 +289,16 @@ class Ring:
             forget_failure(self._writer)
             if count == 1:
                 step, following = cut(step, None), cut(following, None)
-            self.extend(np.arange(times.start, times.stop), step, following["obs"])
+            self.extend(np.arange(first, first + count), step, following["obs"])
         if self._ends:
             self._ended[:count] = self._terminated[:count] = False
             self._ends.clear()
         self.staged = 0
-        self.count = max(self.count, times.stop)
+        if first + count > self.count:
+            self.count = first + count
 
     def _set_flags(self, count: int, times: slice) -> None:
-        self.dones[times] = 0
-        self.timeouts[times] = 0
+        self._flags[times] = 0
         if self._ends:
             for time, done, timeout in self._ends:
                 self.dones[time] = done
@@ -349,14 +366,15 @@ class Ring:
 
         A thread that takes over from another gets a writer of its own.
         """
-        write = "extend" if times else "append"
         try:
-            keys: Array = getattr(self._writer, write)(rows, next=following).keys
+            write = self._writer.extend if times else self._writer.append
+            keys: Array = write(rows, next=following).keys
         except di_store.WriterClosed:
             if os.getpid() != self._pid:
                 raise
             self._writer = self.table.writer(lanes=self._n_envs)
-            keys = getattr(self._writer, write)(rows, next=following).keys
+            write = self._writer.extend if times else self._writer.append
+            keys = write(rows, next=following).keys
         return keys
 
     def _note(self, times: Any, keys: Array) -> None:
@@ -452,10 +470,8 @@ class Column(StoredArray):
         return found[(slice(None),) * keys.ndim + inner] if inner else found
 
 
-def _whole(staged: dict[str, Array], obs: Any, names: dict[str, str] | None) -> Any:
-    """An observation, of a Dict space under the names of its columns: what was given, if it has the types of these."""
-    if names is None:
-        return whole(staged[""][0], obs, "observation")
+def _whole(staged: dict[str, Array], obs: dict[str, Any], names: dict[str, str]) -> dict[str, Array]:
+    """An observation of a Dict space under the names of its columns: what was given, if it has the types of these."""
     return {names[key]: whole(each[0], obs[key], "observation") for key, each in staged.items()}
 
 

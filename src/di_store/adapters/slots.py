@@ -20,6 +20,8 @@ from di_store.adapters.trees import Tree, any_nan, assign, cut, differ, fitting,
 
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Adds that are gathered before they are written, and the most bytes they may take."""
+_MOST_COPIED = 16 << 10
+"""Bytes of a row beyond which two copies cost more than what is gained by writing several rows at once."""
 _AT_ONCE = 4_096
 _FLAGS = ("reward", "terminated", "truncated")
 
@@ -121,7 +123,7 @@ class Slots:
         """Arrays that gather rows: ``[rows, lanes, …]``."""
         specs = self._specs | ({"next_obs": self._specs["obs"]} if self._follows else {})
         row = sum(leaf.nbytes for leaf in leaves(zeros_of(specs, (1, self._lanes))))
-        most = 1 if self.given else _STAGED_BYTES // max(row, 1)
+        most = 1 if self.given or row > _MOST_COPIED else _STAGED_BYTES // max(row, 1)
         self._rows = max(1, min(_MOST_STAGED, most, len(self.keys) // self._lanes))
         self._steps: dict[str, Any] = zeros_of(specs, (self._rows, self._lanes))
         self._next = self._steps.pop("next_obs", None)
