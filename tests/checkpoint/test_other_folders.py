@@ -173,3 +173,10 @@ def test_a_tree_lies_in_a_folder_of_its_own_in_that_of_a_checkpoint(tmp_path: Pa
 def test_what_is_no_folder_of_a_store_is_refused(disk: Any) -> None:
     with pytest.raises(ValueError, match="disk="):
         di_store.open(disk=disk, **TIER)
+
+
+@pytest.mark.parametrize("read", [di_store.load, di_store.restore])
+def test_a_file_is_no_checkpoint(read: Callable[[str], Any], tmp_path: Path) -> None:
+    (tmp_path / "model.pt").write_bytes(b"weights")
+    with pytest.raises(di_store.CorruptData, match="holds no"):
+        read(str(tmp_path / "model.pt"))

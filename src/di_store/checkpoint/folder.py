@@ -95,7 +95,7 @@ class Folder:
         try:
             with open(self.at(name), "rb") as file:
                 text = file.read(_MOST_BYTES + 1)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         if len(text) > _MOST_BYTES:
             raise damaged(self.at(name), "is too long")
