@@ -11,7 +11,7 @@ struct
   u64 head_bytes = 0;
   const u8* body = nullptr;  // null: not in memory
   u64 body_bytes = 0;
-  u32 descriptor = 0;
+  u64 identity = 0;  // as its head must say: chunk_identity()
 };
 
 }  // namespace di

@@ -62,12 +62,16 @@ inline bool needed_by_items(u64 uses) { return (uses & ~kReadersMask) != kUsesCl
 struct Attachment {
   u32 table;             // [once]
   u32 table_generation;  // [once]
-  Uses uses;             // not used in attachment[0]: the first table's uses are in ChunkSummary
+  Uses uses;             // of attachment[0]: the chunk's identity [once]; the first table's uses are in ChunkSummary
   Shared<u32> attached;  // [heap] truth: this table still holds the chunk (1 at creation)
   u32 needs;             // [once] bits of the late columns that its items wait for
   u32 group_column;      // [once] number + 1 of the column whose value groups the rows; 0: none
   u32 serial;  // [once] of attachment[0]: the low half of the chunk's uid, by which checkpoints know it in every store
 };
+
+// Which chunk a head is of: `descriptor 32 | its generation 16`. A descriptor that leads to another chunk's head, or to one
+// of an earlier chunk, is damaged.
+constexpr u64 chunk_identity(u32 descriptor, u64 word) { return (word & u64{0xffff} << 32) | descriptor; }
 
 struct ChunkHeader {
   u32 layout;             // layout index [once]
@@ -88,6 +92,9 @@ struct ChunkHeader {
   u32 tier_offset;      // [once] of the ChunkTier, from the start of the head; 0: head and body lie in one block
   u32 records_in_head;  // [once] with a ChunkTier: 1: the records lie in the head, and records_offset counts from there
   Attachment attachment[1];  // `attachments` of them
+
+  Shared<u64>& identity() { return attachment[0].uses; }
+  u64 identity() const { return attachment[0].uses.load(std::memory_order_relaxed); }
 };
 
 // Offset from the start of the body of a column-wise column, whose rows lie one after the other, 64-byte aligned.

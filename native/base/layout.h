@@ -30,7 +30,7 @@ struct Offset {
 
 constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
 constexpr u64 kBeingMade = 0x45524f5453494400;  // in its place until all is in the store
-constexpr u32 kLayoutVersion = 24;
+constexpr u32 kLayoutVersion = 25;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
 constexpr u64 kPagesPerSlice = kSliceBytes / kPageBytes;

@@ -3,9 +3,10 @@
 namespace di {
 
 bool ChunkMemory::has_attachments(u32 chunk) const {
-  const u64 bytes = descriptors_[chunk].bytes, before = offsetof(ChunkHeader, attachment);
-  if (!has_head(descriptors_[chunk]) || head(chunk).attachments > kMaxTables ||
-      head(chunk).attachments * sizeof(Attachment) > bytes - before)
+  const Descriptor& entry = descriptors_[chunk];
+  if (!has_head(entry, entry.word.load(std::memory_order_relaxed)) || !is_head_of(head_alone(chunk))) return false;
+  const u64 tables = head(chunk).attachments;
+  if (tables > kMaxTables || tables * sizeof(Attachment) > entry.bytes - offsetof(ChunkHeader, attachment))
     return false;
   return !memory_.tiered() || find_tier(chunk) != nullptr;
 }

@@ -21,18 +21,29 @@ class ChunkMemory {
   ChunkMemory(const Memory& memory, const Descriptors& descriptors) : memory_(memory), descriptors_(descriptors) {}
 
   std::span<u8> head_bytes(u32 chunk) const {
-    const Descriptor& entry = descriptors_[chunk];
-    if (!has_head(entry)) [[unlikely]]
+    const ChunkBytes found = head_alone(chunk);
+    if (!is_head_of(found)) [[unlikely]]
       bad_chunk(chunk);
-    return {memory_.at(entry.offset, entry.bytes), entry.bytes};
+    return {const_cast<u8*>(found.head), found.head_bytes};
   }
   ChunkHeader& head(u32 chunk) const { return *reinterpret_cast<ChunkHeader*>(head_bytes(chunk).data()); }
   // Its size is known also where the body is not in memory; the address is null then. The caller holds the chunk as a reader,
   // or the lock of a table that is attached to it.
   std::span<u8> body(u32 chunk) const { return memory_.tiered() ? body_apart(chunk) : head_bytes(chunk); }
+  // These two read nothing of the head: whose it is, is checked where it is opened (rows/chunk_view.h).
   ChunkBytes bytes(u32 chunk) const {
-    const std::span<u8> head = head_bytes(chunk), body = memory_.tiered() ? body_apart(chunk) : head;
-    return {head.data(), head.size(), body.data(), body.size(), chunk};
+    ChunkBytes found = head_alone(chunk);
+    const std::span<const u8> body = memory_.tiered() ? body_apart(chunk) : std::span(found.head, found.head_bytes);
+    found.body = body.data();
+    found.body_bytes = body.size();
+    return found;
+  }
+  ChunkBytes head_alone(u32 chunk) const {
+    const Descriptor& entry = descriptors_[chunk];
+    const u64 word = entry.word.load(std::memory_order_relaxed);
+    if (!has_head(entry, word)) [[unlikely]]
+      bad_chunk(chunk);
+    return {memory_.at(entry.offset, entry.bytes), entry.bytes, nullptr, 0, chunk_identity(chunk, word)};
   }
   u64 dropped_bytes(u32 chunk) const;  // of the body's block, if it is not in memory; else 0
   u64 block_bytes(u32 chunk) const;    // of its block or blocks, also of a body that is not in memory
@@ -63,9 +74,13 @@ class ChunkMemory {
 
  private:
   // Of another block the words that count uses are its name.
-  static bool has_head(const Descriptor& entry) {
-    return word_kind(entry.word.load(std::memory_order_relaxed)) == ObjectKind::kChunk &&
-           entry.bytes >= sizeof(ChunkHeader) && entry.offset % kBlockAlign == 0;
+  static bool has_head(const Descriptor& entry, u64 word) {
+    return word_kind(word) == ObjectKind::kChunk && entry.bytes >= sizeof(ChunkHeader) &&
+           entry.offset % kBlockAlign == 0;
+  }
+  static bool is_head_of(const ChunkBytes& chunk) {
+    // mutant: heads-of-other-chunks-are-changed
+    return reinterpret_cast<const ChunkHeader*>(chunk.head)->identity() == chunk.identity;
   }
   [[noreturn]] static void bad_chunk(u32 chunk);
   ChunkTier* find_tier(u32 chunk) const;

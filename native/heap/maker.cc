@@ -119,7 +119,7 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
   LedgerEntry& own = heap_.ledger.entry(entry);
   own.ref.store(word_generation(word), std::memory_order_relaxed);
   own.what.store(ledger_what(LedgerKind::kOwn, 0, attempt.descriptor), std::memory_order_release);
-  if (format) format(heap_.memory.at(choice.offset, choice.bytes));
+  if (format) format(heap_.memory.at(choice.offset, choice.bytes), chunk_identity(attempt.descriptor, word));
   DI_FAULT("heap.make_before_state");
   made.word.store(word, std::memory_order_release);
   if (request.kind == ObjectKind::kChunk) heap_.note_body(attempt.descriptor);

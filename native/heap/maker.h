@@ -16,6 +16,8 @@ enum class MakeResult { kMade, kExists, kFull, kGone, kNever, kAgain };
 
 class Maker {
  public:
+  using Format = std::function<void(u8* block, u64 identity)>;
+
   Maker(HeapCore& heap, IdObjects& objects, ChunkEnds& chunks, Sweeper& sweeper)
       : heap_(heap), objects_(objects), chunks_(chunks), sweeper_(sweeper) {}
 
@@ -30,9 +32,9 @@ class Maker {
   // kFull then: `why` says what is short, `short_of` a table that can evict items to make room; the caller does
   // that (RowRoom) or waits. kNever: nothing that others free would help. kGone: one of
   // request.tables was dropped. kExists: the id is taken.
-  // `format` fills what others must never see unfilled (a chunk's header), under the lock.
+  // `format` fills what others must never see unfilled (a chunk's header, which has its identity), under the lock.
   MakeResult make(const MakeRequest& request, u32 entry, Deadline deadline, u32* descriptor, std::string* why,
-                  ShortOf* short_of = nullptr, const std::function<void(u8*)>& format = {});
+                  ShortOf* short_of = nullptr, const Format& format = {});
   // Meta blocks: made and handed over to their owner in one go. Takes a ledger entry, so the caller holds no shared lock
   // but the directory's. A kill before the block is linked leaves a stray, which its owner's recovery frees.
   u32 make_meta(u64 bytes, u32 owner, Deadline deadline);
@@ -53,7 +55,6 @@ class Maker {
     Blocks::Choice choice;
     Shortage shortage;
   };
-  using Format = std::function<void(u8*)>;
   u32 try_grow_ledger(Deadline deadline);  // kNone: there is no room
   Attempt try_make(const MakeRequest& request, u32 entry, const Format& format) DI_REQUIRES(heap_.lock);
   void no_descriptor(const MakeRequest& request, Attempt* attempt) const;

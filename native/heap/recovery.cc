@@ -48,6 +48,10 @@ void HeapRecovery::relist_descriptors() {
       continue;
     }
     if (!is_away(entry)) heap_.blocks.mark(entry.offset, entry.bytes, use_of(word_kind(word)));
+    // Its writer fills the block where it was made: if the descriptor leads elsewhere, that one would be taken for free.
+    // mutant: open-chunks-lie-anywhere
+    if (word_kind(word) == ObjectKind::kChunk && word_state(word) == ObjectState::kCreating)
+      static_cast<void>(heap_.chunk_memory.head(index));  // throws kCorruptData
     if (entry.expires_ns != 0) ++heap.expiring;
     if (word_kind(word) == ObjectKind::kData) {
       ++heap.live_objects;

@@ -24,9 +24,8 @@ u32 attachment_of(const Heap& heap, u32 chunk, u32 table) {
 }
 
 HeadView head_at(const Heap& heap, RowAt at) {
-  const std::span<u8> head = heap.chunk_memory.head_bytes(at.chunk);
   HeadView view;
-  const char* wrong = validate_head({head.data(), head.size(), nullptr, 0, at.chunk}, &view);
+  const char* wrong = validate_head(heap.chunk_memory.head_alone(at.chunk), &view);
   if (wrong == nullptr && at.row >= view.rows) wrong = "an item's rows are not in its chunks";
   if (wrong != nullptr) throw Error(Code::kCorruptData, std::string("damaged store: ") + wrong);
   return view;

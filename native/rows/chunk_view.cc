@@ -74,6 +74,8 @@ inline __attribute__((always_inline)) const char* open_head(const ChunkBytes& ch
   const u64 head = chunk.head_bytes;
   if (head < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
   const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
+  // mutant: any-head-is-read-as-the-chunks
+  if (header.identity() != chunk.identity) return "a descriptor leads to the head of another chunk";
   // Acquire: pairs with the owner's release store, so that the rows below the count, and `next`, are seen.
   const u32 rows = header.published.load(std::memory_order_acquire);
   const u64 capacity = header.row_capacity, marks = header.marks_offset, late = header.late_offset;
@@ -99,7 +101,7 @@ inline __attribute__((always_inline)) const char* open_head(const ChunkBytes& ch
   view->row_capacity = static_cast<u32>(capacity);
   view->rows = rows;
   view->next = header.next.load(std::memory_order_relaxed);  // ordered by `published`
-  view->descriptor = chunk.descriptor;
+  view->descriptor = static_cast<u32>(chunk.identity);
   view->records_in_head = header.records_in_head != 0;
   return nullptr;
 }

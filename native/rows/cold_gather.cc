@@ -39,9 +39,8 @@ ColdGather::ColdGather(Gather& gather, BodyReader& reader, const ViewPlan& plan,
     open_[i] = true;
   }
   std::sort(order_.begin(), order_.end(), [&spans](u32 a, u32 b) {
-    return spans[a].chunk.descriptor != spans[b].chunk.descriptor
-               ? spans[a].chunk.descriptor < spans[b].chunk.descriptor
-               : spans[a].row < spans[b].row;
+    return spans[a].chunk.identity != spans[b].chunk.identity ? spans[a].chunk.identity < spans[b].chunk.identity
+                                                              : spans[a].row < spans[b].row;
   });
 }
 

@@ -431,6 +431,27 @@ REFUSED = [
         ("native:test_damaged_places",),
     ),
     Mutant(
+        "any-head-is-read-as-the-chunks",
+        "input",
+        "if (header.identity() != chunk.identity) return",
+        "if (false) return",
+        ("native:test_damaged_places",),
+    ),
+    Mutant(
+        "heads-of-other-chunks-are-changed",
+        "input",
+        "reinterpret_cast<const ChunkHeader*>(chunk.head)->identity() == chunk.identity",
+        "chunk.head != nullptr",
+        ("native:test_damaged_places",),
+    ),
+    Mutant(
+        "open-chunks-lie-anywhere",
+        "input",
+        "      static_cast<void>(heap_.chunk_memory.head(index));",
+        "      continue;",
+        ("native:test_damaged_places",),
+    ),
+    Mutant(
         "folder-of-anybody",
         "input",
         "  if (info.st_uid != geteuid()) {\n    refuse_folder(folder,",

@@ -116,7 +116,7 @@ class Lane : public ChunkSource {
 
   const ColumnMap* map(u32 layout) override { return layout == 0 ? &map_ : nullptr; }
   ChunkBytes chunk(u32 descriptor) override { return descriptor < chunks_.size() ? whole(descriptor) : ChunkBytes{}; }
-  ChunkBytes whole(u32 chunk) { return {base(chunk), bytes_, base(chunk), bytes_}; }
+  ChunkBytes whole(u32 chunk) { return {base(chunk), bytes_, base(chunk), bytes_, chunk}; }
 
  private:
   RowMark* marks(size_t chunk) { return reinterpret_cast<RowMark*>(base(static_cast<u32>(chunk)) + marks_); }
@@ -124,6 +124,7 @@ class Lane : public ChunkSource {
     if (!chunks_.empty()) header().next = static_cast<u32>(chunks_.size()) + 1;
     chunks_.push_back(std::make_unique<std::vector<u64>>((bytes_ + 7) / 8));
     ChunkHeader& head = header();
+    head.identity() = chunks_.size() - 1;
     head.row_capacity = row_capacity_;
     head.first_episode = episode_;
     head.marks_offset = marks_;

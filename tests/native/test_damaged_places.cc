@@ -73,6 +73,63 @@ void heads() {
   CHECK(scene.single->reads.places(keys, soon()).front().rows == 1);
 }
 
+// A descriptor that leads to another chunk's head, of the same layout, or to that of an earlier chunk with its number.
+void heads_of_others() {
+  Scene scene;
+  const Heap& heap = scene.arena->heap();
+  const u32 first = scene.number();
+  u32 other = first;
+  for (int i = 0; other == first; ++i) {
+    CHECK(i < 20 && scene.writer.write().why == Blocked::Why::kNothing);
+    const u64 key = scene.keys().back();
+    other = scene.single->core.items[key_slot(key)].chunk();
+  }
+  const std::vector<u64> keys = scene.keys();
+  const auto reads = [&] {
+    AllColumns source(*scene.arena, kAnswerColumns);
+    u64 answer = 0;
+    const Target target[] = {{reinterpret_cast<u8*>(&answer)}};
+    ViewPlan plan;
+    plan.outputs = {{.op = Op::kRow, .column = kAnswer, .row_bytes = 8}};
+    const Span span{source.chunk(first), 0, 1, 0, 0};
+    Gather(plan, source).run(&span, 1, 0, target);
+    CHECK(answer == 1024);
+  };
+  reads();
+  Descriptor& entry = heap.descriptor(first);
+  const u64 was = entry.offset, word = entry.word.load();
+  for (const bool earlier : {false, true}) {
+    if (earlier)
+      entry.word.store(word + (u64{1} << 32));
+    else
+      entry.offset = heap.descriptor(other).offset;
+    CHECK(refuses(reads));
+    CHECK(refuses([&] { scene.single->reads.places(keys, soon()); }));
+    CHECK(refuses([&] { scene.give_advantages(); }));
+    entry.offset = was;
+    entry.word.store(word);
+  }
+  reads();
+  CHECK(scene.single->reads.places(keys, soon()).front().rows == 1 && scene.give_advantages() != 0);
+}
+
+// A chunk that is being written, whose descriptor leads to a free block: the block that its writer fills is not given away.
+void open_chunks() {
+  Scene scene;
+  const Heap& heap = scene.arena->heap();
+  const u64 key = scene.keys().back();
+  Descriptor& entry = heap.descriptor(scene.single->core.items[key_slot(key)].chunk());
+  CHECK(word_state(entry.word.load()) == ObjectState::kCreating);
+  const u64 was = entry.offset;
+  std::vector<std::string> findings;
+  entry.offset = was + 8 * kSliceBytes;
+  CHECK(refuses([&] { scene.arena->heap().check(true, soon(), &findings); }));
+  CHECK(refuses([&] { put_number(*scene.arena, 1, 1000); }));
+  entry.offset = was;
+  CHECK(put_number(*scene.arena, 1, 1000) == MakeResult::kMade && holds_number(*scene.arena, 1));
+  CHECK(scene.writer.write().why == Blocked::Why::kNothing && scene.give_advantages() != 0);
+}
+
 // An answer's word names its group, and the chain of a group may lead to an answer of another one.
 void answers() {
   const Scene scene;
@@ -210,6 +267,8 @@ void records() {
 int main() {
   late_columns();
   heads();
+  heads_of_others();
+  open_chunks();
   answers();
   blocks();
   blocks_of_others();
