@@ -3,6 +3,8 @@
 #include <bit>
 #include <cstring>
 
+#include "heap/meta_places.h"
+
 namespace di {
 
 // The last steps are those of splitmix64 (Steele, Lea, Flood 2014): its low bits depend on all bits of the id.
@@ -38,7 +40,9 @@ u32 IdIndex::find(const Id& id) const {
   return *follow(chain_of(id), [&](u32 at) { return std::memcmp(descriptors_[at].name.id, id, sizeof(Id)) == 0; }) - 1;
 }
 
+// Before the index is changed its place is checked. A look reads it wherever it lies: what it finds is held against the id.
 void IdIndex::insert(u32 index) {
+  require_meta_place(memory_, descriptors_, memory_.heap_header().index_block - 1);
   Descriptor& entry = descriptors_[index];
   u32& head = *chain_of(entry.name.id);
   entry.name.hash_next = head;
@@ -46,6 +50,7 @@ void IdIndex::insert(u32 index) {
 }
 
 void IdIndex::erase(u32 index) {
+  require_meta_place(memory_, descriptors_, memory_.heap_header().index_block - 1);
   u32* link = follow(chain_of(descriptors_[index].name.id), [index](u32 at) { return at == index; });
   if (*link != 0) *link = descriptors_[index].name.hash_next;
 }
@@ -77,6 +82,7 @@ u32 IdIndex::move_to(u32 index, u64 buckets) {
 
 void IdIndex::clear() {
   HeapHeader& heap = memory_.heap_header();
+  require_meta_place(memory_, descriptors_, heap.index_block - 1);
   const u64 buckets = descriptors_[heap.index_block - 1].bytes / sizeof(u32);
   std::memset(block(heap.index_block - 1, buckets), 0, bytes(buckets));
   heap.index_buckets = buckets;

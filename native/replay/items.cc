@@ -1,5 +1,7 @@
 #include "replay/items.h"
 
+#include "heap/meta_places.h"
+
 namespace di {
 
 void Items::open(const Heap& heap, u32 table) {
@@ -10,6 +12,7 @@ void Items::open(const Heap& heap, u32 table) {
     if (header_.segment_slots[i] > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
     const u64 more = header_.segment_slots[i];
     u8* const block = heap.meta(header_.segment_block[i] - 1, table, more * sizeof(Item));
+    require_meta_place(heap.memory, heap.descriptors, header_.segment_block[i] - 1);
     segments.emplace_back(first, reinterpret_cast<Item*>(block));
     first += more;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "heap/meta_places.h"
 #include "replay/recovery.h"
 #include "replay/texts.h"
 
@@ -134,7 +135,9 @@ void TableCore::refresh() {
                                        {header.ended_block, groups.on() ? EndedGroups::bytes() : 0}};
   for (const auto& [block, bytes] : named) {
     if ((block == 0) != (bytes == 0)) throw Error(Code::kCorruptData, "a part of table '" + name + "' is damaged");
-    if (block != 0) heap.meta(block - 1, index, bytes);
+    if (block == 0) continue;
+    heap.meta(block - 1, index, bytes);
+    require_meta_place(heap.memory, heap.descriptors, block - 1);
   }
   forget_blocks();
   items.open(heap, index);

@@ -452,6 +452,13 @@ REFUSED = [
         ("native:test_damaged_places",),
     ),
     Mutant(
+        "meta-lies-anywhere",
+        "input",
+        "if (offset < data ||",
+        "if (offset == 0 && offset < data &&",
+        ("native:test_damaged_places",),
+    ),
+    Mutant(
         "folder-of-anybody",
         "input",
         "  if (info.st_uid != geteuid()) {\n    refuse_folder(folder,",

@@ -205,6 +205,26 @@ void blocks_of_others() {
   CHECK(scene.single->draws.draw(&set, 4, {}, soon(), &why) == 4);
 }
 
+// The same where the descriptor of one of its blocks leads to the block of a chunk.
+void places_of_others() {
+  const Scene scene;
+  Arena& arena = *scene.arena;
+  const Descriptor& chunk = arena.heap().descriptor(scene.number());
+  const TableHeader& header = scene.groups->header();
+  const std::vector<u64> waiting = scene.groups->reads.waiting(soon());
+  for (const u32 block : {header.segment_block[0], header.links_block, header.groups_block}) {
+    CHECK(block != 0);
+    Descriptor& entry = arena.heap().descriptor(block - 1);
+    const u64 was = entry.offset;
+    entry.offset = chunk.offset;
+    const auto again = TableDirectory(scene.arena).find("groups");
+    CHECK(refuses([&] { again->reads.waiting(soon()); }));
+    entry.offset = was;
+    CHECK(again->reads.waiting(soon()) == waiting);
+  }
+  CHECK(scene.give_rewards() == 8 && scene.give_advantages() == 32);
+}
+
 // The same of the index of ids, which is made anew.
 void index_of_ids() {
   const auto arena = make_store("index", 16 * kMiB);
@@ -229,6 +249,11 @@ void index_of_ids() {
   block.offset += 4;
   CHECK(refuses([&] { put_number(*arena, 100, 1000); }));
   block.offset -= 4;
+  const u64 place = block.offset;
+  block.offset = arena->heap().descriptor(first.descriptor()).offset;
+  CHECK(refuses([&] { put_number(*arena, 101, 1000); }));
+  block.offset = place;
+  CHECK(holds_number(*arena, 1));
   CHECK(put_number(*arena, 100, 1000) == MakeResult::kMade && holds_number(*arena, 1));
 }
 
@@ -272,6 +297,7 @@ int main() {
   answers();
   blocks();
   blocks_of_others();
+  places_of_others();
   index_of_ids();
   header();
   records();

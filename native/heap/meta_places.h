@@ -1,0 +1,19 @@
+// Where a meta block that is written through a number in shared memory lies: checked when a table is opened, and when the index
+// of ids changes. Its bytes do not say whose they are, so a descriptor that leads elsewhere is known by the slice alone.
+#pragma once
+
+#include "heap/descriptors.h"
+
+namespace di {
+
+// Throws kCorruptData unless the block lies in a slice of meta blocks. Without the heap's lock: a slice keeps its use while a
+// block lies in it, also while the heap is rebuilt.
+inline void require_meta_place(const Memory& memory, const Descriptors& descriptors, u32 index) {
+  const u64 offset = descriptors[index].offset, data = memory.places().data;
+  // mutant: meta-lies-anywhere
+  if (offset < data || memory.slice((offset - data) / kSliceBytes).use != BlockUse::kMeta) [[unlikely]]
+    throw Error(Code::kCorruptData, "damaged store: descriptor " + std::to_string(index) +
+                                        " leads to a block that is not of the store's own tables");
+}
+
+}  // namespace di
