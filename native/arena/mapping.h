@@ -25,11 +25,11 @@ class Mapping {
 
   // The one place where an offset becomes an address: bounds are checked here.
   u8* at(u64 offset, u64 bytes) const {
-    if (offset > file_bytes_ || bytes > file_bytes_ - offset || offset == 0) bad_offset(offset, bytes);
+    if (offset - 1 >= file_bytes_ || bytes > file_bytes_ - offset) bad_offset(offset, bytes);  // 0 wraps
     return base_ + offset;
   }
   const u8* readonly_at(u64 offset, u64 bytes) const {
-    if (offset > file_bytes_ || bytes > file_bytes_ - offset || offset == 0) bad_offset(offset, bytes);
+    if (offset - 1 >= file_bytes_ || bytes > file_bytes_ - offset) bad_offset(offset, bytes);  // 0 wraps
     return readonly_ + offset;
   }
 

@@ -34,11 +34,11 @@ class Descriptors {
     const u64 first = ((u64{1} << segment) - 1) * kFirstDescriptorSegment;
     if (segment >= kDescriptorSegments) [[unlikely]]
       bad(index);
-    const Offset base = memory_.heap_header().segments[segment];
-    if (base.value < kSliceBytes || base.value % kBlockAlign != 0) [[unlikely]]
+    const u64 base = memory_.heap_header().segments[segment].value;
+    // Below a slice wraps to more than any file has; what is left can't wrap in the sum.
+    if (base - kSliceBytes >= memory_.file_bytes() || base % kBlockAlign != 0) [[unlikely]]
       bad(index);
-    return *reinterpret_cast<Descriptor*>(
-        memory_.at(base.value + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
+    return *reinterpret_cast<Descriptor*>(memory_.at(base + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
   }
   // Of an object, or of a meta block that this process has just made; ChunkMemory knows where a chunk is.
   u8* block(u32 index) const {

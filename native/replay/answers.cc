@@ -53,8 +53,9 @@ Drawn describe_answer(const Drawn& first, const Item& item, u32 slot) {
 
 void describe_answers(TableCore& core, u32 leader, Drawn* first) {
   require_sound(core.groups.has_all(leader));
-  Drawn* at = first;
-  core.groups.each_other(leader, [&](u32 slot, const Item& item) { *++at = describe_answer(*first, item, slot); });
+  const Drawn its = *first;
+  core.groups.each_other(
+      leader, [&its, at = first](u32 slot, const Item& item) mutable { *++at = describe_answer(its, item, slot); });
 }
 
 void hold_answers(TableCore& core, DrawSet* set, u32 leader) {

@@ -6,19 +6,20 @@ namespace di {
 
 void Items::open(const Heap& heap, u32 table) {
   const u64 slots = header_.slots;
-  std::vector<std::pair<u64, Item*>> segments;
+  std::vector<Segment> segments;
   u64 first = 0;
   for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
     if (header_.segment_slots[i] > kSlotMask) throw Error(Code::kCorruptData, "a table's slots are damaged");
     const u64 more = header_.segment_slots[i];
     u8* const block = heap.meta(header_.segment_block[i] - 1, table, more * sizeof(Item));
     require_meta_place(heap.memory, heap.descriptors, header_.segment_block[i] - 1);
-    segments.emplace_back(first, reinterpret_cast<Item*>(block));
+    segments.push_back({first, reinterpret_cast<Item*>(block)});
     first += more;
   }
   if (first < slots || segments.empty()) throw Error(Code::kCorruptData, "item segments are missing");
   slots_ = slots;
   segments_ = std::move(segments);
+  last_ = &segments_.back();
   order_.emplace(heap.block(header_.links_block - 1), slots, &header_);
 }
 

@@ -3,7 +3,6 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "heap/heap.h"
@@ -22,9 +21,9 @@ class Items {
   Item& operator[](u32 slot) {
     if (slot >= slots_) [[unlikely]]
       bad_slot();
-    for (std::size_t i = segments_.size(); i-- > 1;)
-      if (slot >= segments_[i].first) return segments_[i].second[slot - segments_[i].first];
-    return segments_[0].second[slot];
+    const Segment* at = last_;
+    while (slot < at->first) --at;  // the first segment begins with slot 0
+    return at->items[slot - at->first];
   }
   // The item with this key, live or held; null: it is gone.
   Item* find(u64 key) {
@@ -55,12 +54,17 @@ class Items {
   void leaving(u32 slot);
 
  private:
+  struct Segment {
+    u64 first;  // slot
+    Item* items;
+  };
   [[noreturn]] void bad_slot() const;
 
   TableHeader& header_;
   const std::string& table_;
   u64 slots_ = 0;
-  std::vector<std::pair<u64, Item*>> segments_;  // first slot, items
+  std::vector<Segment> segments_;
+  const Segment* last_ = nullptr;  // of them; the largest one
   std::optional<OrderList> order_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "rows/saved_rows.h"
 #include "tier/lost_bodies.h"
