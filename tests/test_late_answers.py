@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from pains import until
 
 import di_store
 from di_store import Group, Spec
@@ -182,3 +184,38 @@ def test_a_resize_keeps_them(store: di_store.Store) -> None:
     table.resize(3000)
     table.extend({"group": np.arange(51), "x": np.zeros(51, int)})
     assert counts(table) == (4, 1, 50)
+
+
+def test_a_group_that_goes_for_a_slot_does_not_begin_again() -> None:
+    """Draws hold the slots, and there is no memory for more: the oldest group goes, and its next answer is late."""
+    with di_store.open(memory="32MiB") as store:
+        options: dict[str, Any] = {"max_times_sampled": 1, "limiter": di_store.MinSize(1), "sampler": di_store.Fifo()}
+        view = Group(2, by="group", unique=True)
+        table = store.create_table("t", capacity=700, view=view, schema=PLAIN, lanes=1, **options)
+        native = table._session.arena.table("t")
+
+        def write(first: int, groups: int) -> None:
+            table.extend({"group": np.repeat(np.arange(first, first + groups), 2), "x": np.zeros(2 * groups, "i8")})
+
+        write(1_000, 640)
+        with table.loader(64, prefetch=16) as loader:
+            next(loader)
+            until(lambda: native.stats()["size"] == 0, "all are drawn ahead")
+            table.insert({"group": 7, "x": 0})
+            held = []
+            for size in (1 << 18, 4_096, 256):
+                with pytest.raises(di_store.StoreFull):
+                    while True:
+                        held.append(store.get(store.put(np.zeros(size, np.uint8), timeout=0)))
+            now = native.stats()
+            more = (now["slots"] - 2 * now["held"] - 1) // 2
+            write(2_000, more)
+            now = native.stats()
+            if now["slots"] - 2 * (now["held"] + now["size"]) == 2:
+                table.insert({"group": 8, "x": 0})  # takes the last slot
+            assert now["evicted_for_room"] == 0
+            assert table.insert({"group": 7, "x": 1}).tolist() == []
+            now = native.stats()
+        assert (now["evicted_for_room"], now["groups_dropped"], now["late_answers"]) == (1, 1, 1)
+        assert 7 not in [each.value for each in table.incomplete()]
+        assert store.check() == []

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing as mp
 import os
+import random
 import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -124,3 +126,37 @@ def test_an_opaque_table_that_was_resized_first_is_sized_by_its_first_value() ->
             table.insert({"blob": bytes(100_000)}, timeout=0)
             found.append({name: table.stats()[name] for name in ("item_bytes", "chunk_block", "reserve_bytes")})
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("ahead", [0, 8])
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_smaller_table_keeps_its_newest_items(tmp_path: Path, on_disk: bool, ahead: int) -> None:
+    """Its chunks were made for a larger one, and batches ahead hold some of them: no item goes before its time."""
+    rng = random.Random(3)
+    tier: dict[str, Any] = {"disk": tmp_path, "disk_capacity": "256MiB"} if on_disk else {}
+    with di_store.open(memory="64MiB", **tier) as store:
+        schema = {"n": di_store.Spec((), "i8"), "x": di_store.Spec((4096,), "u1")}
+        table = store.create_table("t", capacity=2_000, schema=schema, lanes=1)
+        written = 0
+
+        def write(count: int) -> None:
+            nonlocal written
+            for _ in range(count):
+                writer.append({"n": written, "x": np.full(4096, written % 251, np.uint8)})
+                written += 1
+                here = table.peek(table.keys()).data["n"].tolist() if written % 50 == 0 else None
+                assert len(table) == min(kept + written - since, capacity)
+                assert here is None or here == list(range(written - len(table), written))
+
+        with table.writer() as writer, table.loader(32, prefetch=ahead) as loader:
+            capacity, kept, since = 2_000, 0, 0
+            write(2_000)
+            next(loader)
+            for capacity in (50, 400, 10, 300, 5):
+                kept, since = min(len(table), capacity), written
+                table.resize(capacity)
+                assert len(table) == kept
+                write(rng.randrange(capacity, 3 * capacity))
+        assert table.stats()["evicted_for_room"] == 0
+        assert store.check() == []
+        assert reserve_of(table) < 3 << 20  # 12 MiB were set aside for the largest capacity

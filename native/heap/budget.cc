@@ -173,6 +173,11 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   add_bytes(table.used_bytes, static_cast<u64>(used_bytes));
   add_bytes(table.open_bytes, static_cast<u64>(open_bytes));
   add_bytes(table.used_chunks, static_cast<u64>(chunks));
+  // A reserve that was lowered follows the chunks: those of a larger capacity may take more than is set aside now, and
+  // hold items that are within the smaller one. Those would be evicted for the next chunk.
+  // mutant: chunks-of-a-larger-table-have-no-room
+  const u64 least = std::max(table.reserve_wanted.load(), table.used_bytes.load());
+  if (least < table.reserve_bytes.load()) table.reserve_bytes.store(least);
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 

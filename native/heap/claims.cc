@@ -52,9 +52,8 @@ void TableClaims::settle_reserve(u32 index, Deadline deadline) {
   const TableHeader& table = heap_.memory.table(index);
   if (table.reserve_wanted >= table.reserve_bytes) return;
   note_spare(heap_.memory, table.reserve_bytes - table.reserve_wanted);
-  Reserve reserve = reserve_of(table);
-  reserve.bytes = table.reserve_wanted;
-  heap_.budget.set_claims(index, reserve, table.held_bytes);
+  heap_.budget.charge(index, 0, 0, 0);  // lowers it
+  heap_.budget.announce_room();
 }
 
 bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {

@@ -166,11 +166,17 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   for (const NewItem& fresh : items) {  // no allocation: the rows are published already
     if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer + kWordsOfMark, mark, done);
     ++done;
-    if (core.groups.on() && refuses_late(fresh)) {
+    const bool joins = core.groups.on() && core.groups.find(fresh.group) != kNone;
+    bool late = core.groups.on() && refuses_late(fresh);
+    if (!late) {
+      evict_for_place(fresh);
+      // mutant: a-group-that-went-for-a-slot-begins-again
+      late = joins && refuses_late(fresh);  // its own group was the oldest one, and there was no other slot
+    }
+    if (late) {
       if (keys != nullptr) keys->push_back(kNoItem);
       continue;
     }
-    evict_for_place(fresh);
     const u32 slot = insert_one(fresh);
     if (keys != nullptr) keys->push_back(core.items[slot].key(slot));
     DI_FAULT("table.insert_item");

@@ -233,6 +233,13 @@ DRAWS = [
 
 ITEMS = [
     Mutant(
+        "a-group-that-went-for-a-slot-begins-again",
+        "model",
+        "late = joins && refuses_late(fresh);",
+        "late = false;",
+        ("tests/test_late_answers.py::test_a_group_that_goes_for_a_slot_does_not_begin_again",),
+    ),
+    Mutant(
         "gone-keys-are-overwritten",
         "model",
         "if (*from > count || count - *from > kGoneKeys) return false;",

@@ -8,6 +8,13 @@ ROOM = "tests/test_disk_room.py"
 
 TIERS = [
     Mutant(
+        "chunks-of-a-larger-table-have-no-room",
+        "disk",
+        "std::max(table.reserve_wanted.load(), table.used_bytes.load())",
+        "table.reserve_wanted.load()",
+        ("tests/test_resize_meets.py::test_a_smaller_table_keeps_its_newest_items",),
+    ),
+    Mutant(
         "an-import-evicts-what-it-has-imported",
         "disk",
         " || is_being_imported(header_.limiter);",
