@@ -6,6 +6,7 @@
 #pragma once
 
 #include <bit>
+#include <span>
 
 #include "arena/memory.h"
 
@@ -49,14 +50,14 @@ class Descriptors {
   }
   // Of a meta block that shared memory names by number: it is this owner's, and has at least so many bytes. Else throws
   // kCorruptData: a damaged number names a block of somebody else, whose bytes would be overwritten.
-  u8* meta(u32 index, u32 owner, u64 bytes) const {
+  std::span<u8> meta(u32 index, u32 owner, u64 bytes) const {
     const Descriptor& entry = (*this)[index];
     const u64 word = entry.word.load(std::memory_order_relaxed);
     // mutant: any-block-is-a-tables-own
     if (word_kind(word) != ObjectKind::kMeta || word_state(word) == ObjectState::kFree || entry.owner != owner ||
         entry.bytes < bytes || entry.offset % kBlockAlign != 0) [[unlikely]]
       bad(index);
-    return memory_.at(entry.offset, entry.bytes);
+    return {memory_.at(entry.offset, entry.bytes), entry.bytes};
   }
   u32 count() const;  // of all segments; also without the lock
 

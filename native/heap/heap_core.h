@@ -67,7 +67,7 @@ class HeapCore {
 
   Descriptor& descriptor(u32 index) const { return descriptors[index]; }
   u8* block(u32 index) const { return descriptors.block(index); }
-  u8* meta(u32 index, u32 owner, u64 bytes) const { return descriptors.meta(index, owner, bytes); }
+  u8* meta(u32 index, u32 owner, u64 bytes) const { return descriptors.meta(index, owner, bytes).data(); }
   u32 descriptor_count() const { return descriptors.count(); }
 
   // A free descriptor; kNone: there is none for this kind. Objects do not take those promised to chunks.

@@ -1,6 +1,5 @@
 #include "heap/id_index.h"
 
-#include <bit>
 #include <cstring>
 
 #include "heap/meta_places.h"
@@ -21,11 +20,11 @@ u64 hash_id(const u8* id) {
 }
 
 u32* IdIndex::block(u32 descriptor, u64 buckets) const {
-  u8* const found = descriptors_.meta(descriptor, kOwnerIndex, 0);
-  // A mask finds the bucket: with another number objects would not be found, or lie outside.
-  if (!std::has_single_bit(buckets) || descriptors_[descriptor].bytes / sizeof(u32) != buckets) [[unlikely]]
+  const std::span<u8> found = descriptors_.meta(descriptor, kOwnerIndex, 0);
+  // A mask finds the bucket: with another number than a power of two objects would not be found, or lie outside.
+  if (buckets == 0 || (buckets & (buckets - 1)) != 0 || found.size() / sizeof(u32) != buckets) [[unlikely]]
     throw Error(Code::kCorruptData, "the index of ids is damaged");
-  return reinterpret_cast<u32*>(found);
+  return reinterpret_cast<u32*>(found.data());
 }
 
 // Where the chain begins that an id's object is in; there is an index.
