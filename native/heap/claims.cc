@@ -74,6 +74,16 @@ bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
   return false;
 }
 
+void TableClaims::cover_used(u32 index, Deadline deadline) {
+  HeapCore::Guard guard(heap_, deadline);
+  const TableHeader& table = heap_.memory.table(index);
+  Reserve reserve = reserve_of(table);
+  if (table.used_bytes <= reserve.bytes) return;
+  reserve.bytes = table.used_bytes;
+  if (heap_.budget.missing_for(index, reserve, table.held_bytes, 0) == 0)
+    heap_.budget.set_claims(index, reserve, table.held_bytes);
+}
+
 bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, Deadline deadline, std::string* why) {
   HeapCore::Guard guard(heap_, deadline);
   const u64 least = heap_.budget.least_claim(tables, bytes);

@@ -26,6 +26,9 @@ class TableClaims {
   void settle_reserve(u32 table, Deadline deadline);
   // Sets aside what a table uses and `bytes` more, and a quarter again if there is memory; false: there is none.
   bool raise_reserve(u32 table, u64 bytes, Deadline deadline);
+  // Sets aside what a table uses, if that is more and there is memory. The next resize starts from what it wanted before, and
+  // the reserve comes down to that as chunks go.
+  void cover_used(u32 table, Deadline deadline);
   // Whether so many bytes of chunks fit once every object is deleted and every item of these tables evicted.
   bool may_fit(std::span<const u32> tables, u64 bytes, Deadline deadline, std::string* why);
   // The table is no more: its claims and its generation end in one hold, so that no chunk is charged to or detached from

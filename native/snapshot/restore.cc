@@ -233,6 +233,9 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
     restore_orders(core, image);
     core.commit();
   }
+  // Its chunks may be those of a larger capacity: see Budget::charge().
+  // mutant: a-smaller-table-is-restored-without-room
+  arena_->heap().claims.cover_used(core.index, deadline);
   // Draws that were not delivered are given back, as those of processes that died.
   // mutant: draws-under-way-stay-drawn
   for (const u64 key : image.draws) {

@@ -213,6 +213,28 @@ def test_a_smaller_capacity(remover: Any, options: Callable[[], Options], tmp_pa
             sound(again)
 
 
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_a_much_smaller_capacity_keeps_its_newest_items(tmp_path: Path, on_disk: bool) -> None:
+    """The restored chunks were made for a larger one, and hold the newest items beside old ones."""
+    tier: dict[str, Any] = {"disk": tmp_path / "disk", "disk_capacity": "256MiB"} if on_disk else {}
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=2_000, schema={"x": Spec((4096,), "u1"), "n": Spec((), "i8")}, lanes=1)
+        with table.writer() as writer:
+            writer.extend({"x": np.zeros((2_000, 4096), np.uint8), "n": np.arange(2_000)})
+        store.checkpoint(tmp_path / "c")
+    with di_store.restore(tmp_path / "c", memory="64MiB", **tier, tables={"t": {"capacity": 50}}) as again:
+        table = again.table("t")
+        wanted = table.stats()["reserve_wanted"]
+        with table.writer() as writer:
+            for n in range(2_000, 2_300):
+                writer.append({"x": np.zeros(4096, np.uint8), "n": n})
+                assert table.peek(table.keys()).data["n"].tolist() == list(range(n - 49, n + 1))
+        stats = table.stats()
+        assert stats["evicted_for_room"] == 0
+        assert stats["reserve_wanted"] == wanted == stats["reserve_bytes"]
+        assert again.check() == []
+
+
 GROUPS = {"by": Spec((), "int64"), "x": Spec((), "int64"), "score": Spec((), "float32", late=True)}
 
 

@@ -349,6 +349,13 @@ STORES = [
         ("tests/checkpoint/test_store_links.py",),
     ),
     Mutant(
+        "a-smaller-table-is-restored-without-room",
+        "store-checkpoint",
+        "arena_->heap().claims.cover_used(core.index, deadline);",
+        "",
+        ("tests/checkpoint/test_store_later.py",),
+    ),
+    Mutant(
         "restored-sets-in-another-order",
         "store-checkpoint",
         "for (const u32 slot : order) set.insert(slot, true);",
