@@ -188,7 +188,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
     bool again = false;
     {
       TableCore::Guard guard(core_, deadline);
-      require_own(core_);
+      require_not_taken_over(core_);
       struct Undrawn {  // after an exception the guard rolls the hold back; this makes its ledger entries spare again
         DrawSet* set;
         std::size_t before;
@@ -275,7 +275,7 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
   if (set->distinct) set->keys.reserve(n);
   {
     TableCore::Guard guard(core_, deadline);
-    require_own(core_);
+    require_not_taken_over(core_);
     const i64 size = static_cast<i64>(header_.size);
     if (!independent() || samples_allowed(limiter_in_force(header_), size, n) < n) return false;
     if (set->distinct && n > header_.size) return false;

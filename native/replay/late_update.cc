@@ -157,7 +157,7 @@ u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<cons
         at = tables_.erase(at);  // dropped meanwhile: its items are gone
       }
     }
-    require_own(table_->core);
+    require_not_taken_over(table_->core);
     if (learn_tables(keys, range)) continue;
     for (const auto& [index, table] : tables_) table->core.change();
     u64 there = 0;

@@ -18,7 +18,7 @@ u32 OpenWriters::open(Deadline deadline) {
   const u32 entry = ledger.take_one(deadline);
   try {
     TableCore::Guard guard(core_, deadline);
-    require_own(core_);
+    require_not_taken_over(core_);
     reserve_late(core_.header.writers + 1);
     core_.change();
     ledger.entry(entry).what.store(ledger_what(LedgerKind::kWriter, core_.index, 0), std::memory_order_release);

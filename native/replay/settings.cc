@@ -155,7 +155,7 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
 
 // mutant: others-change-what-is-being-imported
 void TableSettings::require_filled() const {
-  require_own(core_);
+  require_not_taken_over(core_);
   if (is_being_imported(header_.limiter))
     throw Error(Code::kStoreError, "table '" + std::string(header_.name) + "': " + kImportText).told();
 }

@@ -31,7 +31,7 @@ class TableSettings {
                  Deadline deadline, bool opens = false);
   void require_filled() const;
   void finish(Deadline deadline);
-  void give_up(Deadline deadline);  // another node has taken the table over: require_own()
+  void give_up(Deadline deadline);  // another node has taken the table over: require_not_taken_over()
   // Of a table whose items have all been restored: `keys` has them in their order of insertion.
   void restore(const RestoredCounts& counts, std::span<const u64> keys, Deadline deadline);
   u64 keep_gone_keys(Deadline deadline);  // from now on; returns how many there were before

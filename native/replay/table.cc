@@ -31,7 +31,7 @@ void Table::begin_empty() {
 
 std::string Table::why_no_insert() {
   if (header_.finished != 0) {
-    require_own(core);
+    require_not_taken_over(core);
     throw Error(Code::kEndOfData, "table.finish() was called: no more inserts; table.reset() empties it for new ones")
         .told();
   }
@@ -226,7 +226,7 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
   for (std::size_t first = 0; first < keys.size(); first += kStep) {
     const std::size_t count = std::min(kStep, keys.size() - first);
     TableCore::Guard guard(core, deadline);
-    require_own(core);
+    require_not_taken_over(core);
     if (alpha != header_.alpha) [[unlikely]] {  // configure() has changed it in between
       alpha = header_.alpha;
       require_priorities(priority_range(header_), priorities.subspan(first),
@@ -265,7 +265,7 @@ u64 Table::remove(std::span<const u64> keys, Deadline deadline) {
   for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
     {
       TableCore::Guard guard(core, deadline);
-      require_own(core);
+      require_not_taken_over(core);
       core.change();
       for (std::size_t i = first; i < std::min(keys.size(), first + kBatchStep); ++i) {
         const u32 slot = find_item(core, keys[i]);

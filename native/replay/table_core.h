@@ -143,7 +143,7 @@ class TableCore {
 [[noreturn]] void refuse_taken_over(const TableCore& core);
 
 // Throws kTableNotFound once another node has the table. Before what changes it or gives its items away; under its lock.
-inline void require_own(const TableCore& core) {
+inline void require_not_taken_over(const TableCore& core) {
   // mutant: a-table-that-was-taken-over-is-used-on
   if (core.header.finished == kTakenOver) [[unlikely]]
     refuse_taken_over(core);
