@@ -104,7 +104,7 @@ inline void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
     } else if (dice == 98) {
       field.arena->heap().sweeper.sweep_all(soon());
     } else if (random.below(10) == 0) {
-      reap(field.arena, soon());
+      reap_patiently(field.arena);
     }
     if (next == kPerSeed && seed < 1000) {  // a thread begins anew once its own have gone
       for (u64 i = 0; i < kPerSeed; ++i) remove_one(field, first + i);
@@ -118,7 +118,7 @@ inline void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
 }
 
 inline void judge(Field& field, u64 seed) {
-  reap(field.arena, soon());
+  reap_patiently(field.arena);
   for (u64 i = 0; i < kPerSeed; ++i) {
     const u64 number = seed % kSeeds * kPerSeed + i;
     const Mark mark = field.board.get(number);

@@ -115,7 +115,7 @@ void change_store(Field& field, Random& random) {
     case 0: field.arena->heap().resize((160 + random.below(40)) * kMiB, soon(), &why); return;
     case 1: field.arena->heap().available(0, soon()); return;
     case 2: chore(field.arena); return;
-    default: reap(field.arena, soon());
+    default: reap_patiently(field.arena);
   }
 }
 
@@ -148,7 +148,7 @@ int main() {
   u64 turn = 0, checks = 0;
   StressPlan plan;
   plan.work = [&](u64 seed, const std::atomic<bool>& stop) { work(field, seed, stop); };
-  plan.after_kill = [&](u64) { reap(field.arena, soon()); };
+  plan.after_kill = [&](u64) { reap_patiently(field.arena); };
   plan.now_and_then = [&] {
     TableDirectory(field.arena).names();
     if (++turn % 50 == 0) {
@@ -157,7 +157,7 @@ int main() {
     }
   };
   const u64 kills = run_stress(plan, full_scale() ? 60 : 4);
-  reap(field.arena, soon());
+  reap_patiently(field.arena);
   for (const std::string& name : TableDirectory(field.arena).names()) TableDirectory(field.arena).drop(name, soon());
   check_heap(field.arena);
   CHECK(count_chunks(*field.arena) == 0);

@@ -3,6 +3,8 @@
 
 #include <thread>
 
+#include <sys/prctl.h>
+
 #include "kill_fixture.h"
 #include "table_fixture.h"
 
@@ -44,6 +46,8 @@ inline u64 run_stress(const StressPlan& plan, double seconds) {
     while (kWithProcesses && running.size() < plan.processes) {
       ++seed;
       auto child = std::make_unique<Child>([&plan, seed] {
+        // Else a check that fails here leaves it at work, and ctest waits for its output.
+        prctl(PR_SET_PDEATHSIG, SIGKILL);
         std::atomic<bool> never{false};
         plan.work(seed, never);
         return 0;
@@ -74,7 +78,7 @@ inline u64 stress_tables(const std::shared_ptr<Arena>& arena, const decltype(Str
   u64 turn = 0;
   StressPlan plan;
   plan.work = work;
-  plan.after_kill = [&](u64) { reap(arena, soon()); };
+  plan.after_kill = [&](u64) { reap_patiently(arena); };
   plan.now_and_then = [&] {
     if (++turn % 40 == 0) check_tables(arena);
   };

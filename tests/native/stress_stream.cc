@@ -90,7 +90,7 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
       } else if (dice == 98) {
         if (random.below(4) == 0) change(field, random);
       } else {
-        reap(field.arena, soon());
+        reap_patiently(field.arena);
       }
     }
     WriterCall end;

@@ -149,7 +149,7 @@ void work(Field& field, u64 seed, const std::atomic<bool>& stop) {
     } else if (dice < 98) {
       change(field, random);
     } else {
-      reap(field.arena, soon());
+      reap_patiently(field.arena);
     }
   }
   writer.writer().close();

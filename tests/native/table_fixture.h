@@ -137,7 +137,7 @@ inline u64 read_number(const Arena& arena, const Drawn& drawn) {
 }
 
 inline void check_tables(const std::shared_ptr<Arena>& arena) {
-  reap(arena, soon());
+  reap_patiently(arena);
   std::vector<std::string> findings;
   for (const std::string& name : TableDirectory(arena).names()) {
     const auto table = TableDirectory(arena).find(name);
