@@ -177,7 +177,10 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   // hold items that are within the smaller one. Those would be evicted for the next chunk.
   // mutant: chunks-of-a-larger-table-have-no-room
   const u64 least = std::max(table.reserve_wanted.load(), table.used_bytes.load());
-  if (least < table.reserve_bytes.load()) table.reserve_bytes.store(least);
+  if (const u64 reserve = table.reserve_bytes.load(); least < reserve) {
+    note_spare(memory_, (reserve / kSliceBytes - least / kSliceBytes) * kSliceBytes);  // small steps add up
+    table.reserve_bytes.store(least);
+  }
   add_bytes(memory_.heap_header().table_charge, claim_of(table) - before);
 }
 

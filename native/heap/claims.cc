@@ -51,7 +51,6 @@ void TableClaims::settle_reserve(u32 index, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   const TableHeader& table = heap_.memory.table(index);
   if (table.reserve_wanted >= table.reserve_bytes) return;
-  note_spare(heap_.memory, table.reserve_bytes - table.reserve_wanted);
   heap_.budget.charge(index, 0, 0, 0);  // lowers it
   heap_.budget.announce_room();
 }

@@ -427,9 +427,9 @@ def test_a_table_that_is_being_imported_is_left_out(tmp_path: Path, monkeypatch:
         write(table, 100)
         table.export(tmp_path / "t.zip")
 
-        def between(*arguments: Any) -> None:
+        def between(*arguments: Any) -> Any:
             store.checkpoint(tmp_path / "c")
-            insert(*arguments)
+            return insert(*arguments)
 
         monkeypatch.setattr(Import, "_insert", between)
         store.import_table(tmp_path / "t.zip", "again")
