@@ -1,12 +1,12 @@
-// A chunk by its addresses in this process.
+// A chunk by its addresses in this process: head and body, see ChunkTier in base/layout.h. In stores without a disk tier both
+// are the same block.
 #pragma once
 
 #include "base/types.h"
 
 namespace di {
 
-struct
-    ChunkBytes {  // head and body: see ChunkTier in base/layout.h. In stores without a disk tier both are the same block
+struct ChunkBytes {
   const u8* head = nullptr;
   u64 head_bytes = 0;
   const u8* body = nullptr;  // null: not in memory

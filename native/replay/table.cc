@@ -167,7 +167,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
     if (core.groups.on()) commit_if_short(core, 2 * words_to_remove(core) + kWordsOfAnswer + kWordsOfMark, mark, done);
     ++done;
     const bool joins = core.groups.on() && core.groups.find(fresh.group) != kNone;
-    bool late = core.groups.on() && refuses_late(fresh);
+    bool late = core.groups.on() && !joins && refuses_late(fresh);
     if (!late) {
       evict_for_place(fresh);
       // mutant: a-group-that-went-for-a-slot-begins-again

@@ -356,19 +356,19 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   request.bytes = plan.tiered ? parts.head_end : parts.end;
   request.body_block = plan.tiered ? Blocks::block_bytes(parts.end) : 0;
   request.kind = ObjectKind::kChunk;
-  const auto format =
-      [&](u8* at, u64 identity) {  // under the heap's lock, so that others never see the chunk without its header
-        format_head(at, layout, plan, parts, arena.slot());
-        // mutant: restored-chunks-get-new-uids
-        const u64 uid = plan.uid != 0 ? plan.uid : ++arena.heap_header().next_uid;
-        ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
-        header.identity().store(identity, std::memory_order_relaxed);
-        header.attachment[0].serial = static_cast<u32>(uid);
-        if (!plan.tiered) return;
-        ChunkTier& tier = format_tier(at, layout, plan, parts);
-        tier.uid = uid;
-        body.link(&tier);
-      };
+  // Under the heap's lock, so that others never see the chunk without its header.
+  const auto format = [&](u8* at, u64 identity) {
+    format_head(at, layout, plan, parts, arena.slot());
+    // mutant: restored-chunks-get-new-uids
+    const u64 uid = plan.uid != 0 ? plan.uid : ++arena.heap_header().next_uid;
+    ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
+    header.identity().store(identity, std::memory_order_relaxed);
+    header.attachment[0].serial = static_cast<u32>(uid);
+    if (!plan.tiered) return;
+    ChunkTier& tier = format_tier(at, layout, plan, parts);
+    tier.uid = uid;
+    body.link(&tier);
+  };
   MakeResult result = MakeResult::kFull;
   try {
     result = arena.heap().maker.make(request, chunk.entry_, deadline, &chunk.descriptor_, why, short_of, format);

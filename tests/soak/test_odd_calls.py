@@ -26,25 +26,10 @@ from soak.fuzz.hazards import HAZARDS
 from soak.fuzz.plan import CALLS, Plan
 from soak.fuzz.plants import PLANTS
 from soak.fuzz.player import Round
-from soak.fuzz.surface import constructed, known
+from soak.fuzz.surface import MADE_IN_A_WORLD, constructed, known
 
 BOUND_SECONDS = 120.0
 ROUND_SECONDS = 3.0
-MADE_IN_A_WORLD = (
-    "",
-    "Store",
-    "Table",
-    "Writer",
-    "Mixture",
-    "Loader",
-    "Batch",
-    "Ragged",
-    "Draft",
-    "Items",
-    "Ref",
-    "Spec",
-)
-"""Owners that `surface.target` takes from a store, not from a constructor."""
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +62,7 @@ def test_every_call_succeeds_or_raises_an_error_with_a_name(
     assert not report.kinds, report.text(field, store_name)
 
 
-@pytest.mark.parametrize("owner", sorted({call.owner for call in CALLS.values()} - set(MADE_IN_A_WORLD)))
+@pytest.mark.parametrize("owner", sorted({call.owner for call in CALLS.values()} - {"", *MADE_IN_A_WORLD}))
 def test_there_is_an_object_of_each_class(owner: str) -> None:
     """A class that nobody made an object of is found here, and not when chance first calls its method."""
     assert type(constructed(owner)).__name__ == owner

@@ -17,6 +17,7 @@ import di_store
 from di_store.adapters.casts import assign, whole, zeros
 from di_store.adapters.stored_array import Array, StoredArray
 from di_store.adapters.stores import (
+    MOST_COPIED,
     NO_KEY,
     Held,
     StoreLike,
@@ -32,8 +33,6 @@ from di_store.adapters.trees import cut, differ
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Times that are gathered before they are written, and the most bytes they may take."""
-_MOST_COPIED = 16 << 10
-"""Bytes of a step beyond which two copies cost more than what is gained by writing several steps at once."""
 _AT_ONCE = 4_096
 """Rows that are read or written in one call while a buffer is pickled or loaded."""
 DRAWN = ("obs", "action", "next_obs")
@@ -155,7 +154,7 @@ class Ring:
         """Arrays that gather steps: ``[rows, n_envs, …]``."""
         specs = [*self._specs.values()] * 2 + [self._action]
         row = sum(self._zeros(spec, 1).nbytes for spec in specs)
-        most = 1 if self.given or row > _MOST_COPIED else _STAGED_BYTES // max(row, 1)
+        most = 1 if self.given or row > MOST_COPIED else _STAGED_BYTES // max(row, 1)
         self._rows = min(_MOST_STAGED, most, len(self.keys))
         self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}

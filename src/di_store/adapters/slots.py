@@ -15,13 +15,20 @@ import numpy as np
 import di_store
 from di_store.adapters.casts import whole
 from di_store.adapters.stored_array import Array, StoredArray
-from di_store.adapters.stores import NO_KEY, Held, check_rows_are_there, forget_failure, held_rows, own_store, table_of
+from di_store.adapters.stores import (
+    MOST_COPIED,
+    NO_KEY,
+    Held,
+    check_rows_are_there,
+    forget_failure,
+    held_rows,
+    own_store,
+    table_of,
+)
 from di_store.adapters.trees import Tree, any_nan, assign, cut, differ, fitting, leaves, one_lane, shaped, zeros_of
 
 _MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
 """Adds that are gathered before they are written, and the most bytes they may take."""
-_MOST_COPIED = 16 << 10
-"""Bytes of a row beyond which two copies cost more than what is gained by writing several rows at once."""
 _AT_ONCE = 4_096
 _FLAGS = ("reward", "terminated", "truncated")
 
@@ -123,7 +130,7 @@ class Slots:
         """Arrays that gather rows: ``[rows, lanes, …]``."""
         specs = self._specs | ({"next_obs": self._specs["obs"]} if self._follows else {})
         row = sum(leaf.nbytes for leaf in leaves(zeros_of(specs, (1, self._lanes))))
-        most = 1 if self.given or row > _MOST_COPIED else _STAGED_BYTES // max(row, 1)
+        most = 1 if self.given or row > MOST_COPIED else _STAGED_BYTES // max(row, 1)
         self._rows = max(1, min(_MOST_STAGED, most, len(self.keys) // self._lanes))
         self._steps: dict[str, Any] = zeros_of(specs, (self._rows, self._lanes))
         self._next = self._steps.pop("next_obs", None)

@@ -20,6 +20,8 @@ StoreLike: TypeAlias = "di_store.Store | str | Mapping[str, Any] | None"
 
 NO_KEY = np.uint64(2**64 - 1)
 """In place of the key of an item where there is none."""
+MOST_COPIED = 16 << 10
+"""Bytes of a row beyond which two copies cost more than what is gained by writing several rows at once."""
 _LEAST_MEMORY = 8 << 20
 _AT_ONCE = 4_096
 """Rows that are read in one call while a buffer takes over a table."""

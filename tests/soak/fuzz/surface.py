@@ -141,21 +141,8 @@ def choose_target(rng: random.Random, call: Call) -> str:
 
 def target(world: World, call: Call, on: str, rng: random.Random) -> Any:
     """The object itself; those that a call ends are made for it."""
-    makers: dict[str, Callable[[], Any]] = {
-        "Store": lambda: _store(world, call, on),
-        "Table": lambda: _table(world, on),
-        "Writer": lambda: world.writer(on),
-        "Mixture": world.mixture,
-        "Loader": lambda: world.loader(rng),
-        "Batch": lambda: world.batch(on),
-        "Ragged": lambda: world.batch("ragged").data["text"],
-        "Draft": lambda: world.store.reserve({"x": di_store.Spec((3,), "f4")}),
-        "Items": lambda: di_store.Items(np.arange(3, dtype=np.uint64), np.zeros(3, np.int32), np.zeros(3, np.int64)),
-        "Ref": lambda: rng.choice(world.refs),
-        "Spec": lambda: di_store.Spec((None, 3), "f4", max=9),
-    }
-    if call.owner in makers:
-        return makers[call.owner]()
+    if (make := MADE_IN_A_WORLD.get(call.owner)) is not None:
+        return make(world, call, on, rng)
     return constructed(call.owner) if call.owner else None
 
 
@@ -194,6 +181,22 @@ def _table(world: World, on: str) -> Any:
         world.table(kind)
         return world.reader.table(f"{world.name}-{kind}")
     return world.table(on)
+
+
+MADE_IN_A_WORLD: dict[str, Callable[[World, Call, str, random.Random], Any]] = {
+    "Store": lambda world, call, on, rng: _store(world, call, on),
+    "Table": lambda world, call, on, rng: _table(world, on),
+    "Writer": lambda world, call, on, rng: world.writer(on),
+    "Mixture": lambda world, call, on, rng: world.mixture(),
+    "Loader": lambda world, call, on, rng: world.loader(rng),
+    "Batch": lambda world, call, on, rng: world.batch(on),
+    "Ragged": lambda world, call, on, rng: world.batch("ragged").data["text"],
+    "Draft": lambda world, call, on, rng: world.store.reserve({"x": di_store.Spec((3,), "f4")}),
+    "Items": lambda *_: di_store.Items(np.arange(3, dtype=np.uint64), np.zeros(3, np.int32), np.zeros(3, np.int64)),
+    "Ref": lambda world, call, on, rng: rng.choice(world.refs),
+    "Spec": lambda *_: di_store.Spec((None, 3), "f4", max=9),
+}
+"""How an object of a class is had that no constructor makes for a user; others: `constructed`."""
 
 
 # -- with what --------------------------------------------------------------------------------------------------------
