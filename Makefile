@@ -21,10 +21,10 @@ export PATH := $(abspath $(VENV)/programs/bin):$(PATH)
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test adapters wheels soak full dropped busy far mutants check lint native blocks tsan aarch64 bench docs format stubs clean
+.PHONY: help build demo test test-all adapters wheels soak full dropped busy far mutants check lint native blocks tsan aarch64 bench docs format stubs clean
 
 help:  ## this list
-	@grep -hE '^[a-z]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 # -- environments ---------------------------------------------------------------------------------------------------
 
@@ -79,8 +79,13 @@ $(RELEASE)/.stamp: $(STAMP)-source CMakeLists.txt $(SOURCES)
 demo: $(STAMP)-test $(RELEASE)/.stamp  ## actors and a learner train on CartPole through a store: 60 s, then a chart (ARGS="--env ALE/Qbert-v5")
 	PYTHONPATH=$(abspath $(RELEASE)) $(BIN)/di-store demo $(ARGS)
 
-test: programs $(STAMP)-test build  ## all tests with small counts (ARGS="-k name")
-	DI_STORE_TEST_SCALE=small $(PYTEST) -n $$(( $(JOBS) + 2 )) --dist loadfile --no-loadscope-reorder $(ARGS)
+TEST_SMALL := DI_STORE_TEST_SCALE=small $(PYTEST) -n $$(( $(JOBS) + 2 )) --dist loadfile --no-loadscope-reorder
+
+test: programs $(STAMP)-test build  ## the tests of what users rely on, with small counts (ARGS="-k name")
+	$(TEST_SMALL) -m "not extended" $(ARGS)
+
+test-all: programs $(STAMP)-test build  ## all tests with small counts (ARGS="-m extended": only those that `make test` leaves out)
+	$(TEST_SMALL) $(ARGS)
 
 adapters: build  ## tests of each adapter with the versions of requirements/<name>.txt (ADAPTER=sb3: one)
 	tools/adapters.sh $(BIN)/python $(ADAPTER)
@@ -98,7 +103,7 @@ dropped: programs $(STAMP)-test build  ## all tests with a disk under every stor
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) --timeout 1200 -o faulthandler_timeout=1260 -n $(JOBS) --dist loadfile $(ARGS)
 
 busy: programs $(STAMP)-test build  ## all tests three times beside eight busy loops, about an hour each (RUNS=1: once)
-	tools/busy.sh $(RUNS) $(MAKE) test
+	tools/busy.sh $(RUNS) $(MAKE) test-all
 
 far: programs $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted)
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_FAR=$(FAR) DI_STORE_WINDOW=1 $(PYTEST) --timeout 300 -n $(JOBS) --dist loadfile $$(PYTHONPATH=tests $(BIN)/python -m cluster.conformance) $(ARGS)

@@ -6,6 +6,8 @@ import pytest
 
 from bench.bars import COPY, COPY_GIGABYTES, Bar, Key, bars, compare
 
+pytestmark = pytest.mark.extended
+
 HELD = [bar for bar in bars() if bar.least is not None]
 
 

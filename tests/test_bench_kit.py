@@ -11,6 +11,8 @@ import pytest
 
 from bench.kit import Page, Result, Worker, apart, output_of, records_of, start_module, time_calls, turns
 
+pytestmark = pytest.mark.extended
+
 
 def test_a_call_in_a_fresh_process() -> None:
     assert apart(os.getpid) != os.getpid()

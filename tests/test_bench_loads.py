@@ -18,6 +18,8 @@ from di_store.workloads.duties import Append, Insert
 from di_store.workloads.load import Bar, Load
 from di_store.workloads.trial import LoadResult, headroom
 
+pytestmark = pytest.mark.extended
+
 ROW_BYTES = {
     "S1-dqn-qbert": 110_000,
     "S2-ppo-qbert": 120_000,

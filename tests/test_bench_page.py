@@ -14,6 +14,8 @@ from bench.kit import Result
 from bench.scale import report as scale_report
 from di_store.workloads.catalogue import GROUPS
 
+pytestmark = pytest.mark.extended
+
 DOCS = {"README": readme.DOC, "performance": scale_report.DOC, "bottlenecks": bottlenecks_report.DOC}
 
 

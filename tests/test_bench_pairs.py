@@ -45,6 +45,8 @@ def test_tails_may_lose_more() -> None:
 SIX_TURNS = """
 import sys
 from bench.measure import my_turn
+
+pytestmark = pytest.mark.extended
 for _ in range(6):
     with my_turn(), open(sys.argv[1], "a") as log:
         log.write(sys.argv[2])

@@ -12,6 +12,8 @@ import pytest
 
 from bench.tier.lines import Line, alone, beside
 
+pytestmark = pytest.mark.extended
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
