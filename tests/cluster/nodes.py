@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -171,11 +172,22 @@ def free_ports(count: int) -> list[int]:
 def cluster_nodes(name: str, count: int, *options: str) -> Iterator[list[Node]]:
     """Nodes of one cluster with a static directory, each with a store and a port of its own."""
     places = sorted(f"127.0.0.1:{port}" for port in free_ports(count))  # the first one has the words
+    made = [
+        node(f"{name}-{at}", *options, "--listen", place, "--peers", ",".join(places))
+        for at, place in enumerate(places)
+    ]
     with ExitStack() as running:
-        yield [
-            running.enter_context(node(f"{name}-{at}", *options, "--listen", place, "--peers", ",".join(places)))
-            for at, place in enumerate(places)
-        ]
+        with ThreadPoolExecutor(count) as starting:  # all at once
+            found = list(starting.map(running.enter_context, made))
+        yield found
+
+
+def served_again(nodes: list[Node]) -> list[Node]:
+    """These nodes, after those that an earlier test has lost were started again: each with an empty store."""
+    for each in nodes:
+        if each.process.poll() is not None:
+            each.serve_again()
+    return nodes
 
 
 @contextmanager

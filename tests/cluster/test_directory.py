@@ -5,12 +5,11 @@ from __future__ import annotations
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import pytest
 
-from cluster.nodes import Node, cluster_nodes
+from cluster.nodes import Node, cluster_nodes, served_again
 from di_store.base.errors import NodeUnavailable
 from di_store.cluster.directory import Directory, Owner, TableEntry, packed, unpacked
 from di_store.cluster.kept import keep_word, kept_words
@@ -21,22 +20,20 @@ from di_store.cluster.static import StaticDirectory
 SECONDS = 20.0
 
 
-@pytest.fixture
-def nodes(store_name: Callable[[], str]) -> Iterator[list[Node]]:
-    """Three that the test may lose."""
-    with cluster_nodes(store_name(), 3) as running:
-        yield running
-
-
 @pytest.fixture(scope="module")
-def kept() -> Iterator[list[Node]]:
-    """Three for tests that lose none."""
+def every() -> Iterator[list[Node]]:
     with cluster_nodes(f"d-{uuid.uuid4().hex[:12]}", 3) as running:
         yield running
 
 
-@contextmanager
-def clients(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
+@pytest.fixture
+def nodes(every: list[Node]) -> list[Node]:
+    """All three, whichever the test before has lost."""
+    return served_again(every)
+
+
+@pytest.fixture
+def opened(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
     """Makes clients of the directory, as different processes would have them."""
     made: list[Links] = []
 
@@ -49,20 +46,8 @@ def clients(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
         links.close()
 
 
-@pytest.fixture
-def opened(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
-    with clients(nodes) as client:
-        yield client
-
-
-@pytest.fixture
-def shared(kept: list[Node]) -> Iterator[Callable[[], Directory]]:
-    with clients(kept) as client:
-        yield client
-
-
-def test_words(shared: Callable[[], Directory]) -> None:
-    one, two = shared(), shared()
+def test_words(opened: Callable[[], Directory]) -> None:
+    one, two = opened(), opened()
     assert one.read("table/a", SECONDS) is None
     assert one.swap("table/a", None, b"first", SECONDS)
     assert not two.swap("table/a", None, b"second", SECONDS)
@@ -77,7 +62,7 @@ def test_words(shared: Callable[[], Directory]) -> None:
     assert two.listed("table/", SECONDS) == {"table/b/ä": b"\x00\xff"}
 
 
-def test_one_of_many_wins(shared: Callable[[], Directory]) -> None:
+def test_one_of_many_wins(opened: Callable[[], Directory]) -> None:
     """Each of 8 threads counts 10 times up: no step is lost, none is done twice."""
 
     def count(directory: Directory) -> None:
@@ -86,18 +71,18 @@ def test_one_of_many_wins(shared: Callable[[], Directory]) -> None:
             known = directory.read("count", SECONDS)
             done += directory.swap("count", known, str(int(known or b"0") + 1).encode(), SECONDS)
 
-    threads = [threading.Thread(target=count, args=(shared(),)) for _ in range(8)]
+    threads = [threading.Thread(target=count, args=(opened(),)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert shared().read("count", SECONDS) == b"80"
+    assert opened().read("count", SECONDS) == b"80"
 
 
-def test_words_outlive_every_agent(kept: list[Node], shared: Callable[[], Directory]) -> None:
-    directory = shared()
+def test_words_outlive_every_agent(nodes: list[Node], opened: Callable[[], Directory]) -> None:
+    directory = opened()
     assert directory.swap("k", None, b"v", SECONDS)
-    for each in kept:
+    for each in nodes:
         each.kill_agent()
     assert directory.read("k", SECONDS) == b"v"
     assert len(directory.nodes(SECONDS)) == 3
@@ -128,21 +113,21 @@ def test_words_are_made_again_from_what_nodes_keep(nodes: list[Node], opened: Ca
     try:
         there = directory.nodes(SECONDS)
         second = next(each for each in there if each.address == nodes[1].address)
-        assert directory.swap("table/a", None, b"kept", SECONDS)
-        keep_word(links, second, "table/a", b"kept", SECONDS, what="a test")
+        assert directory.swap("table/again", None, b"kept", SECONDS)
+        keep_word(links, second, "table/again", b"kept", SECONDS, what="a test")
         nodes[0].restart()
-        assert opened().listed("table/", SECONDS) == {"table/a": b"kept"}
-        assert not opened().swap("table/a", None, b"another", SECONDS)
-        keep_word(links, second, "table/a", None, SECONDS, what="a test")
+        assert opened().listed("table/", SECONDS) == {"table/again": b"kept"}
+        assert not opened().swap("table/again", None, b"another", SECONDS)
+        keep_word(links, second, "table/again", None, SECONDS, what="a test")
         assert kept_words(links, second, SECONDS) == {}
     finally:
         links.close()
 
 
-def test_names_of_nodes(kept: list[Node], shared: Callable[[], Directory]) -> None:
-    there = shared().nodes(SECONDS)
-    assert called(there, kept[1].name).address == kept[1].address
-    assert called(there, kept[1].address.split("/")[2]).address == kept[1].address
+def test_names_of_nodes(nodes: list[Node], opened: Callable[[], Directory]) -> None:
+    there = opened().nodes(SECONDS)
+    assert called(there, nodes[1].name).address == nodes[1].address
+    assert called(there, nodes[1].address.split("/")[2]).address == nodes[1].address
     assert called(there, there[2].uuid) == there[2]
     with pytest.raises(NodeUnavailable, match="no node 'elsewhere'"):
         called(there, "elsewhere")

@@ -126,21 +126,18 @@ def test_agents_are_killed(nodes: list[Node], stores: list[ClusterStore], name: 
 
 def test_the_directory_is_away(nodes: list[Node], name: str) -> None:
     """A publisher and members that know each other go on; a new publisher says what is missing."""
-    with cluster_nodes(f"h-{name[:12]}", 3) as running:
-        learner, member = (cluster.attach(each.name) for each in running[1:])
+    with cluster.attach(nodes[1].name) as learner, cluster.attach(nodes[2].name) as member:
         assert member.latest(name, group=name) is None
         learner.publish(name, weights(1), group=name)
         assert whole(member.latest(name, timeout=60, group=name)) == 1
-        running[0].lose()
+        nodes[0].lose()
         for number in (2, 3):
             assert learner.publish(name, weights(number), group=name, timeout=5) == number
             assert whole(member.latest(name, newer_than=number - 1, timeout=60, group=name)) == number
         with pytest.raises(NodeUnavailable, match="directory"):
             member.publish(f"{name}-2", 1, group=name, timeout=0.5)
-        running[0].restart()
+        nodes[0].restart()
         until(lambda: _published(learner, name), "the directory to know the publisher again")
-        learner.close()
-        member.close()
 
 
 def _published(learner: ClusterStore, name: str) -> bool:

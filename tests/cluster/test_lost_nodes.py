@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 from pains import until
 
 import di_store
-from cluster.nodes import Node, cluster_nodes, stop
+from cluster.nodes import Node, cluster_nodes, served_again, stop
 from cluster.test_cluster import LARGE, TABLE, local, same
 from di_store import cluster
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreClosed, StoreNotFound, TableExists
@@ -24,10 +25,16 @@ from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import shards_of
 
 
-@pytest.fixture
-def nodes(store_name: Callable[[], str]) -> Iterator[list[Node]]:
-    with cluster_nodes(store_name(), 3) as running:
+@pytest.fixture(scope="module")
+def every() -> Iterator[list[Node]]:
+    with cluster_nodes(f"l-{uuid.uuid4().hex[:12]}", 3) as running:
         yield running
+
+
+@pytest.fixture
+def nodes(every: list[Node]) -> list[Node]:
+    """All three, whichever the test before has lost."""
+    return served_again(every)
 
 
 def test_an_object_too_large_for_this_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -37,6 +44,8 @@ def test_an_object_too_large_for_this_store(nodes: list[Node], stores: list[Clus
     ref = stores[0].put(np.tile(LARGE, 2))
     assert same(stores[1].get(ref), np.tile(LARGE, 2))
     assert not local(stores[1], ref)
+    with di_store.attach(nodes[1].name) as plain:
+        plain.resize(memory="512MiB")
 
 
 def test_copies_on_several_nodes(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -81,27 +90,27 @@ def test_a_node_that_is_lost(nodes: list[Node], stores: list[ClusterStore]) -> N
 
 def test_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """What is open goes on; names cannot be given; when it is back, tables of other nodes are known as before."""
-    table = stores[1].create_table("t", **TABLE)
-    remote = stores[2].table("t")
+    table = stores[1].create_table("stays", **TABLE)
+    remote = stores[2].table("stays")
     stores[0].close()
     nodes[0].lose()
     table.extend({"x": np.zeros((3, 4), np.float32)})
     assert len(remote) == 3
     with pytest.raises(NodeUnavailable, match="directory"):
         stores[1].create_table("u", timeout=0.5, **TABLE)
-    assert len(stores[1].table("t", timeout=0.5)) == 3
+    assert len(stores[1].table("stays", timeout=0.5)) == 3
     nodes[0].restart()
-    assert len(stores[2].table("t", timeout=20)) == 3
+    assert len(stores[2].table("stays", timeout=20)) == 3
     with pytest.raises(TableExists):
-        stores[2].create_table("t", timeout=20, **TABLE)
+        stores[2].create_table("stays", timeout=20, **TABLE)
 
 
 def test_a_table_in_parts_while_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Whoever opens it on a node that has a part gets the whole table, not that part."""
-    made = stores[1].create_table("t", shards="learners", **TABLE)
+    made = stores[1].create_table("parts", shards="learners", **TABLE)
     stores[0].close()
     nodes[0].lose()
-    found = stores[1].table("t", timeout=0.5)
+    found = stores[1].table("parts", timeout=0.5)
     assert type(found) is type(made)
     keys = []
     for _ in range(12):
@@ -112,16 +121,16 @@ def test_a_table_in_parts_while_the_directory_is_away(nodes: list[Node], stores:
 
 def test_an_agent_is_killed_while_a_table_is_dropped(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its part is dropped by the next one: else the name could not be given again."""
-    stores[0].create_table("t", shards="learners", **TABLE)
+    stores[0].create_table("dropped", shards="learners", **TABLE)
     agent, away = nodes[1].agent, stores[1]._cluster.here
     links = stores[0]._cluster.links
     stop(agent)
-    dropping = threading.Thread(target=stores[0].drop_table, args=("t",), kwargs={"timeout": 60})
+    dropping = threading.Thread(target=stores[0].drop_table, args=("dropped",), kwargs={"timeout": 60})
     dropping.start()
     until(lambda: links._sessions[away.address].link._busy, "the call to be on its way")
     os.kill(agent, signal.SIGKILL)
     dropping.join()
-    assert len(stores[0].create_table("t", shards="learners", **TABLE)) == 0
+    assert len(stores[0].create_table("dropped", shards="learners", **TABLE)) == 0
 
 
 def test_which_store_is_meant(nodes: list[Node], store_name: Callable[[], str], monkeypatch: Any) -> None:
