@@ -1,13 +1,16 @@
-"""Runs `di-store` in processes of their own."""
+"""Runs `di-store`, mostly in processes of their own."""
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
+
+from di_store.cli import main
 
 
 def command(*arguments: str) -> list[str]:
@@ -35,6 +38,15 @@ def fails(status: int, *arguments: str) -> str:
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) >= 1
     return " ".join(done.stderr.split())
+
+
+def fails_here(status: int, *arguments: str) -> str:
+    """The same in this process: for several that differ in their arguments alone."""
+    errors = io.StringIO()
+    with redirect_stdout(io.StringIO()), redirect_stderr(errors):
+        assert main(arguments) == status, (arguments, errors.getvalue())
+    assert errors.getvalue().strip()
+    return " ".join(errors.getvalue().split())
 
 
 @contextmanager

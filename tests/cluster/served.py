@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
+import signal
 import socket
 import subprocess
 import threading
@@ -13,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_run import command
 from pains import until
 
 import di_store
 from cluster.messages import Sent, framed
 from di_store.agent.server import Agent, Served
-from di_store.remote.address import Address
+from di_store.remote.address import TOKEN_ENV, Address
 from di_store.wire.connection import Connection
 from di_store.wire.frame import Kind
 from di_store.wire.handshake import Hello, Welcome, greet
@@ -66,6 +69,33 @@ class ServedStore:
             assert store.get(store.put("it lives")) == "it lives"
         assert self.process.poll() is None
         assert self.agents() == [pid]
+
+
+@contextmanager
+def serving(
+    name: str, *options: str, listen: str = "127.0.0.1:0", token: str | None = TOKEN, **environment: str
+) -> Iterator[ServedStore]:
+    """A store that is served until the block ends, whatever state it is in then. `token` None: the user's own."""
+    words = command("serve", name, "--memory", "64MiB", "--listen", listen, "--json", *options)
+    given = {key: value for key, value in os.environ.items() if key != TOKEN_ENV}
+    given.update(environment if token is None else {TOKEN_ENV: token, **environment})
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(words, env=given, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line, process.communicate()[1]
+    made = ServedStore(process, **json.loads(line))
+    try:
+        yield made
+    finally:
+        with suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.communicate()
+        for pid in made.agents():  # they go when they see that the holder has gone
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not made.agents(), "the agent to end")
 
 
 def _fits(now: tuple[int, int], before: tuple[int, int]) -> bool:

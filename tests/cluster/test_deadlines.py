@@ -9,7 +9,8 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+import uuid
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,21 @@ GRACE = 3.0
 """Seconds that a call has behind its deadline in tests of what puts its end off: a busy machine answers late."""
 
 
-@pytest.fixture
-def served(store_name: Callable[[], str]) -> Iterator[Node]:
-    with node(store_name()) as made:
+@pytest.fixture(scope="module")
+def running() -> Iterator[Node]:
+    with node(f"d-{uuid.uuid4().hex[:12]}") as made:
         yield made
+
+
+@pytest.fixture
+def served(running: Node) -> Iterator[Node]:
+    """One node for all tests; its agent goes on when one of them fails."""
+    yield running
+    for pid in running.agents():
+        os.kill(pid, signal.SIGCONT)
+    with running.connect() as last:
+        for name in last.stats()["tables"]:
+            last.drop_table(name)
 
 
 def stop(pid: int) -> None:
@@ -83,7 +95,7 @@ def dribble(port: int, slow: threading.Event) -> Iterator[int]:
         ended.set()
 
 
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline of 0 ends the wait for items, and not that for the bytes of a batch that was drawn."""
     monkeypatch.setattr("di_store.remote.waiting.GRACE_SECONDS", GRACE)
@@ -238,7 +250,7 @@ def test_a_call_without_a_connection_has_no_grace() -> None:
     assert not short.is_hopeless(0.0), "the agent is being started anew"
 
 
-@pytest.mark.parametrize("method", ["draw", "gather", "deliver"])
+@pytest.mark.parametrize("method", ["draw", pytest.param("gather", marks=pytest.mark.extended), "deliver"])
 def test_a_loader_ends_its_wait_for_a_silent_agent(served: Node, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever step it is at. What was drawn is not lost: the agent goes on, and so does the loader."""
     ask, agent = Link.ask, served.agent
@@ -319,7 +331,7 @@ def test_latest_warns_once_for_each_silence(served: Node, caplog: pytest.LogCapt
         far.publish("w", 1)
         for silence in (1, 2):
             stop(served.agent)
-            for _ in range(3):
+            for _ in range(2):
                 assert far.latest("w", timeout=0) is None
             os.kill(served.agent, signal.SIGCONT)
             assert len([each for each in caplog.records if "latest('w')" in each.getMessage()]) == silence

@@ -8,7 +8,7 @@ import secrets
 import socket
 import stat
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from threading import Event
@@ -17,18 +17,29 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from cli_run import fails
+from cli_run import fails, fails_here
 from foreign_values import REFUSED, Bomb
 from pains import until
 
 import di_store
 from cluster.messages import Sent, framed
-from cluster.served import TOKEN, ServedStore, Tap, agent_here, dial, fake_agent, greeted, hello, port_of, told
+from cluster.served import (
+    TOKEN,
+    ServedStore,
+    Tap,
+    agent_here,
+    dial,
+    fake_agent,
+    greeted,
+    hello,
+    port_of,
+    serving,
+    told,
+)
 from di_store import AccessDenied, LayoutMismatch, NodeUnavailable, StoreNotFound, _core
 from di_store.agent import greetings, server
-from di_store.agent.holder import place_of
 from di_store.objects import codec
-from di_store.remote.address import TOKEN_ENV, Address, own_token, token_path
+from di_store.remote.address import TOKEN_ENV, own_token, token_path
 from di_store.wire import handshake, values
 from di_store.wire.connection import MAX_CALL_BYTES, Connection, Disconnected
 from di_store.wire.frame import Kind
@@ -37,11 +48,17 @@ from di_store.wire.handshake import NONCE_BYTES, Challenge, Refusal, Welcome, de
 Serve = Callable[..., ServedStore]
 
 
+@pytest.fixture(scope="module")
+def served() -> Iterator[ServedStore]:
+    """One for all tests that leave it as it was."""
+    with serving(f"d-{secrets.token_hex(6)}") as made:
+        yield made
+
+
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_token(serve: Serve) -> None:
-    served = serve()
+def test_a_wrong_token(served: ServedStore) -> None:
     with served.leaves_nothing():
         for token in ("wrong", TOKEN + " ", TOKEN[:-1]):
             with pytest.raises(AccessDenied, match="the client does not know the token of this agent") as caught:
@@ -49,9 +66,9 @@ def test_a_wrong_token(serve: Serve) -> None:
             assert "DI_STORE_TOKEN" in told(caught)
 
 
-def test_the_end_of_a_line_is_no_part_of_a_token(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_of_a_line_is_no_part_of_a_token(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a client reads the file that the command was given, or a shell puts it into the environment."""
-    address = serve().address
+    address = served.address
     for token in (TOKEN + "\n", (TOKEN + "\r\n").encode()):
         di_store.connect(address, token=token).close()
     monkeypatch.setenv(TOKEN_ENV, TOKEN + "\n")
@@ -125,8 +142,7 @@ def test_tokens_of_the_command(tmp_path: Path, store_name: Callable[[], str], mo
 # --- the handshake ----------------------------------------------------------------------------------------------------
 
 
-def test_a_recorded_handshake_proves_nothing(serve: Serve) -> None:
-    served = serve()
+def test_a_recorded_handshake_proves_nothing(served: ServedStore) -> None:
     with served.leaves_nothing():
         tap = Tap(socket.create_connection(("127.0.0.1", served.port), 30))
         greet(tap, TOKEN.encode(), hello())
@@ -196,8 +212,7 @@ def test_a_refusal_is_one_line_whoever_sends_it() -> None:
 
 
 @pytest.mark.parametrize(("oldest", "newest"), [(0, 0), (3, 9), (2**63, 2**64 - 1)])
-def test_protocols_that_do_not_meet(serve: Serve, oldest: int, newest: int) -> None:
-    served = serve()
+def test_protocols_that_do_not_meet(served: ServedStore, oldest: int, newest: int) -> None:
     with served.leaves_nothing():
         with pytest.raises(LayoutMismatch, match=f"speaks protocols {oldest} to {newest}, this agent 1 to 2") as caught:
             greeted(served.port, oldest=oldest, newest=newest)
@@ -206,8 +221,7 @@ def test_protocols_that_do_not_meet(serve: Serve, oldest: int, newest: int) -> N
         connection.close()
 
 
-def test_another_store(serve: Serve) -> None:
-    served = serve()
+def test_another_store(served: ServedStore) -> None:
     with served.leaves_nothing():
         with pytest.raises(StoreNotFound, match=f"serves store '{served.name}', not 'other'") as caught:
             di_store.connect(f"di-store://127.0.0.1:{served.port}/other", token=TOKEN)
@@ -285,9 +299,8 @@ def test_messages_after_the_handshake_that_are_none(serve: Serve) -> None:
     assert "Traceback" not in served.process.communicate()[1]
 
 
-def test_calls_that_are_none(serve: Serve) -> None:
+def test_calls_that_are_none(served: ServedStore) -> None:
     """They are answered with an error, and the connection goes on."""
-    served = serve()
     with served.leaves_nothing():
         connection, _ = greeted(served.port)
         given: list[tuple[str, str, Any]] = [
@@ -331,9 +344,9 @@ def _call_with(port: int, arguments: Any) -> None:
         raise values.error_of(answer.meta, "node")
 
 
-def test_nothing_that_a_client_sends_is_unpickled(serve: Serve, tmp_path: Path) -> None:
+def test_nothing_that_a_client_sends_is_unpickled(served: ServedStore, tmp_path: Path) -> None:
     """Arguments, objects, weights, rows of opaque tables: they are refused, or kept with a mark that refuses them."""
-    made, served = tmp_path / "made", serve()
+    made = tmp_path / "made"
     with served.connect() as far, di_store.attach(served.name) as near:
         for arguments in ({"x": Bomb(made)}, {"x": [{Bomb(made)}]}):
             with pytest.raises(AccessDenied, match=f"{REFUSED} pickle"):
@@ -356,8 +369,7 @@ def test_nothing_that_a_client_sends_is_unpickled(serve: Serve, tmp_path: Path) 
         assert not made.exists()
 
 
-def test_more_connections_than_there_may_be(serve: Serve) -> None:
-    served = serve()
+def test_more_connections_than_there_may_be(served: ServedStore) -> None:
     with served.leaves_nothing():
         most = server.MAX_CONNECTIONS
         opened = [greeted(served.port)[0] for _ in range(most)]
@@ -437,54 +449,23 @@ def test_options_that_do_not_go_together(authorities: Any, store_name: Callable[
     run = ("serve", store_name(), "--memory", "64MiB", "--listen")
     both = ("--tls-cert", certificate, "--tls-key", key)
     assert "without TLS whoever sits in between can read everything" in fails(2, *run, "0.0.0.0:0")
-    assert "without TLS whoever sits in between" in fails(2, *run, "127.example.org:0")
-    assert "belong together: give both" in fails(2, *run, "127.0.0.1:0", "--tls-cert", certificate)
-    assert "--plaintext contradicts --tls-cert" in fails(2, *run, "127.0.0.1:0", *both, "--plaintext")
+    assert "without TLS whoever sits in between" in fails_here(2, *run, "127.example.org:0")
+    assert "belong together: give both" in fails_here(2, *run, "127.0.0.1:0", "--tls-cert", certificate)
+    assert "--plaintext contradicts --tls-cert" in fails_here(2, *run, "127.0.0.1:0", *both, "--plaintext")
     for file in (wrong, certificate, str(tmp_path / "nothing")):
-        said = fails(2, *run, "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", file)
+        said = fails_here(2, *run, "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", file)
         assert f"{certificate} and --tls-key {file} cannot be used" in said
-    assert "--peers names no node" in fails(2, *run, "127.0.0.1:0", "--peers", " , ")
+    assert "--peers names no node" in fails_here(2, *run, "127.0.0.1:0", "--peers", " , ")
     both = ("--peers", "127.0.0.1:1", "--join", "etcd://127.0.0.1:2")
-    assert "name two directories" in fails(2, *run, "127.0.0.1:0", *both)
+    assert "name two directories" in fails_here(2, *run, "127.0.0.1:0", *both)
     for listen in ("", "a b", "1.2.3.4:x", "127.0.0.1:99999", "127.0.0.1:0/name", "a" * 70):
-        assert "give HOST:PORT, such as 127.0.0.1:7370" in fails(2, *run, listen)
+        assert "give HOST:PORT, such as 127.0.0.1:7370" in fails_here(2, *run, listen)
 
 
-def test_a_port_that_is_in_use(serve: Serve, store_name: Callable[[], str], tmp_path: Path) -> None:
-    served = serve()
+def test_a_port_that_is_in_use(served: ServedStore, store_name: Callable[[], str], tmp_path: Path) -> None:
     name, token = store_name(), ("--token-file", str(tmp_path / "token"))
     (tmp_path / "token").write_text(TOKEN)
     said = fails(1, "serve", name, "--memory", "64MiB", "--listen", f"127.0.0.1:{served.port}")
     assert f"port {served.port} of 127.0.0.1 is in use (--listen HOST:PORT takes another one, port 0 any)" in said
     assert name not in {info.name for info in di_store.list_stores()}
     assert "cannot listen at 192.0.2.1:0" in fails(1, "serve", name, "--listen", "192.0.2.1:0", "--plaintext", *token)
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [("h:1", "h", 1), ("h", "h", 7370), (":5", "0.0.0.0", 5), ("[::1]:9", "::1", 9), ("[::]:0", "::", 0)],
-)
-def test_places(text: str, host: str, port: int) -> None:
-    assert place_of(text) == (host, port)
-
-
-def test_addresses() -> None:
-    for text in ("di-store://h:1/s", "di-store://[::1]:2/s", "di-store://h:7370/"):
-        assert str(Address.parse(text)) == text
-    for text in (
-        "",
-        "h:1",
-        "http://h",
-        "di-store://",
-        "di-store://h:x",
-        "di-store://u@h",
-        "di-store://h?a",
-        "di-store://h#a",
-    ):
-        with pytest.raises(ValueError, match="write di-store://HOST:PORT/NAME"):
-            Address.parse(text)
-    with pytest.raises(ValueError, match="write di-store://HOST:PORT/NAME"):
-        Address.parse(f"di-store://{'a' * 64}")
-    loopback = {"localhost": True, "127.0.0.1": True, "127.9.9.9": True, "::1": True}
-    loopback |= {"127.example.org": False, "127.0.0.1.example.org": False, "localhost.x": False, "10.0.0.1": False}
-    assert {host: Address(host, 1, "").is_loopback for host in loopback} == loopback

@@ -76,7 +76,7 @@ def test_a_killed_holder_takes_its_agent_along(serve: Serve) -> None:
     assert again.port == served.port
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.extended)])
 def test_a_signal_ends_both(serve: Serve, number: signal.Signals) -> None:
     served = serve()
     with served.connect() as store:
@@ -191,7 +191,12 @@ def test_an_agent_that_cannot_start(serve: Serve, authorities: Any) -> None:
 
 
 def test_pauses_grow_and_are_forgotten(store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock of the test's own."""
+    """By a clock of the test's own, of agents that end as theirs do, and do nothing else."""
+
+    def spawn(holder: Holder) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
+
+    monkeypatch.setattr(Holder, "_spawn", spawn)
     now = [100.0]
     with di_store.open(store_name(), memory="64MiB") as store:
         kept = Holder(store, Serving("127.0.0.1:0"))

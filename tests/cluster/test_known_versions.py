@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,7 +17,6 @@ from cluster.nodes import Node, cluster_nodes, node, stopped
 from cluster.served import TOKEN, ServedStore, agent_here
 from di_store import cluster
 from di_store.agent import version_watch
-from di_store.remote.address import TOKEN_ENV
 from di_store.remote.known_versions import KnownVersions
 from di_store.remote.store import RemoteStore
 from di_store.wire import handshake
@@ -27,20 +26,20 @@ Serve = Callable[..., ServedStore]
 POLLS = 2000
 
 POLLING = """
-import sys, os
+import os, sys
 import di_store
 with di_store.connect(sys.argv[1]) as store:
     version = 0
     def poll():
         global version
-        while (new := store.latest("w", newer_than=version)) is None:
+        while (new := store.latest(sys.argv[2], newer_than=version)) is None:
             pass
         assert new.version > version
         version = new.version
         print(version, flush=True)
     poll()
     for _ in range(1000):
-        store.latest("w", newer_than=version)
+        store.latest(sys.argv[2], newer_than=version)
     child = os.fork()
     poll()
     if child:
@@ -80,17 +79,23 @@ class Reader:
         until(self.is_told, "the agent to tell of versions")
 
 
-@pytest.fixture
-def served(store_name: Names) -> Iterator[Node]:
-    with node(store_name()) as found:
+@pytest.fixture(scope="module")
+def served() -> Iterator[Node]:
+    with node(f"v-{uuid.uuid4().hex[:12]}") as found:
         yield found
 
 
-def test_polls_ask_nobody(served: Node, near: di_store.Store) -> None:
+@pytest.fixture
+def name() -> str:
+    """Of weights that no other test publishes."""
+    return uuid.uuid4().hex
+
+
+def test_polls_ask_nobody(served: Node, near: di_store.Store, name: str) -> None:
     """Each poll of thousands used to be a call. A new version is fetched by one."""
-    near.publish("w", 1)
+    near.publish(name, 1)
     with served.connect() as far:
-        reader = Reader(far)
+        reader = Reader(far, name)
         assert reader.poll()
         reader.begin()
         for number in range(2, 12):
@@ -99,93 +104,95 @@ def test_polls_ask_nobody(served: Node, near: di_store.Store) -> None:
                 assert not reader.poll()
             beats = 2 + int(time.monotonic() - began)
             assert reader.asked - before <= beats
-            assert near.publish("w", number) == number
+            assert near.publish(name, number) == number
             until(reader.poll, "the new version")
             assert reader.version == number
             reader.begin()
 
 
-def test_what_other_arguments_mean_stays(served: Node, near: di_store.Store) -> None:
-    near.publish("w", 1, keep=2)
-    near.publish("w", 2, keep=2)
+def test_what_other_arguments_mean_stays(served: Node, near: di_store.Store, name: str) -> None:
+    near.publish(name, 1, keep=2)
+    near.publish(name, 2, keep=2)
     with served.connect() as far:
-        reader = Reader(far)
+        reader = Reader(far, name)
         assert reader.poll()
         reader.begin()
-        found = [far.latest("w"), far.latest("w", version=1), far.latest("w", newer_than=1)]
+        found = [far.latest(name), far.latest(name, version=1), far.latest(name, newer_than=1)]
         assert [each and each.value for each in found] == [2, 1, 2]
-        assert far.latest("w", newer_than=2, timeout=0.01) is None
+        assert far.latest(name, newer_than=2, timeout=0.01) is None
         assert far.latest("other", newer_than=0) is None
         for bad in (-2, 2**63, "1", 1.5):
             with pytest.raises((ValueError, TypeError), match="newer_than"):
-                far.latest("w", newer_than=bad)  # type: ignore[arg-type]
+                far.latest(name, newer_than=bad)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="not both"):
-            far.latest("w", newer_than=2, version=2)
-        threading.Timer(0.2, lambda: near.publish("w", 3)).start()
-        late = far.latest("w", newer_than=2, timeout=60)
+            far.latest(name, newer_than=2, version=2)
+        threading.Timer(0.2, lambda: near.publish(name, 3)).start()
+        late = far.latest(name, newer_than=2, timeout=60)
         assert late is not None
         assert late.version == 3
 
 
-def test_what_this_process_publishes_is_known_at_once(served: Node) -> None:
+def test_what_this_process_publishes_is_known_at_once(served: Node, name: str) -> None:
     """Also by another handle of the process; and what it has got by another call."""
     with served.connect() as far, served.connect() as other:
-        reader = Reader(far)
+        reader = Reader(far, name)
         for number in range(1, 50):
-            assert other.publish("w", number) == number
+            assert other.publish(name, number) == number
             assert reader.poll()
             assert reader.version == number
             reader.begin()
 
 
-def test_polls_beside_kills_of_the_agent(served: Node, near: di_store.Store, count: Callable[[int, int], int]) -> None:
+def test_polls_beside_kills_of_the_agent(
+    served: Node, near: di_store.Store, name: str, count: Callable[[int, int], int]
+) -> None:
     """No older version comes after a newer one, and each newest one comes, by whichever agent."""
-    near.publish("w", 0)
+    near.publish(name, 0)
     with served.connect() as far:
-        reader = Reader(far)
+        reader = Reader(far, name)
         assert reader.poll()
-        for _ in range(count(20, 5)):
+        for _ in range(count(3, 20)):
             reader.begin()
             served.kill_agent()
-            newest = near.publish("w", 0)
+            newest = near.publish(name, 0)
             until(lambda newest=newest: reader.poll() and reader.version == newest, "the version")  # type: ignore[misc]
 
 
-def test_silence_is_no_news(served: Node, near: di_store.Store) -> None:
+def test_silence_is_no_news(served: Node, near: di_store.Store, name: str) -> None:
     """What an agent that is stopped has said counts for a while; then polls ask it, as if it had never told."""
-    near.publish("w", 0)
+    near.publish(name, 0)
     with served.connect() as far:
-        reader = Reader(far)
+        reader = Reader(far, name)
         assert reader.poll()
         reader.begin()
         with stopped(served.agent):
-            near.publish("w", 0)
+            near.publish(name, 0)
             until(lambda: not reader.poll() and reader.client.quiet, "a poll that asks the agent")
         until(reader.poll, "the version")
         assert reader.version == 2
         reader.begin()
 
 
-def test_what_was_told_before_a_pause_is_too_old(served: Node, near: di_store.Store) -> None:
+def test_what_was_told_before_a_pause_is_too_old(served: Node, near: di_store.Store, name: str) -> None:
     """A process that was stopped itself, or whose thread had no turn, does not take old words for new ones."""
-    near.publish("w", 0)
+    near.publish(name, 0)
     with served.connect() as far:
-        reader = Reader(far)
+        reader = Reader(far, name)
         assert reader.poll()
         reader.begin()
         reader.client.known_versions.end()
         until(lambda: not reader.client.known_versions._told, "the end of the connection")
         known = KnownVersions(reader.client)
-        known._told, known._newest, known._since = frozenset("w"), {"w": 1}, time.monotonic()
-        assert known.is_newest("w", 1)
+        known._told, known._newest, known._since = frozenset([name]), {name: 1}, time.monotonic()
+        assert known.is_newest(name, 1)
         known._since -= 3.0
-        assert not known.is_newest("w", 1)
+        assert not known.is_newest(name, 1)
 
 
-def test_a_closed_handle_says_so(served: Node, near: di_store.Store) -> None:
-    near.publish("w", 0)
+def test_a_closed_handle_says_so(served: Node, near: di_store.Store, name: str) -> None:
+    near.publish(name, 0)
     with served.connect(), served.connect() as far:
-        reader = Reader(far)
+        reader = Reader(far, name)
         assert reader.poll()
         reader.begin()
         far.close()
@@ -193,7 +200,7 @@ def test_a_closed_handle_says_so(served: Node, near: di_store.Store) -> None:
             reader.poll()
 
 
-@pytest.mark.parametrize("tls", [False, True])
+@pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_who_polls_no_more_leaves_nothing(serve: Serve, authorities: Any, tls: bool) -> None:
     certificate, key = authorities[0].sign("good")
     served = serve(*(("--tls-cert", certificate, "--tls-key", key) if tls else ()))
@@ -211,15 +218,11 @@ def test_who_polls_no_more_leaves_nothing(serve: Serve, authorities: Any, tls: b
             reader.begin()
 
 
-def test_a_process_and_its_child_poll(serve: Serve) -> None:
-    served = serve()
-    with (
-        di_store.attach(served.name) as near,
-        Program(POLLING, served.address, env={**os.environ, TOKEN_ENV: TOKEN}) as program,
-    ):
-        near.publish("w", 0)
+def test_a_process_and_its_child_poll(served: Node, near: di_store.Store, name: str) -> None:
+    with Program(POLLING, served.address, name) as program:
+        near.publish(name, 0)
         assert program.line() == "1"
-        near.publish("w", 0)
+        near.publish(name, 0)
         assert [program.line() for _ in range(2)] == ["2", "2"]
         program.finish()
 
