@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 QUICK = {
-    "writing": "autoreset ends final_observations first_items large_rows ragged refused_whole room writer",
+    "core": "limiters loader objects ragged refused_whole samplers store weights writer",
+    "writing": "autoreset ends final_observations first_items large_rows room",
     "items": "at_once groups late_answers late_columns order replace reset slices views view_streams",
-    "drawing": "evicted extreme_priorities finish limiters loader mixture once reading samplers",
+    "drawing": "evicted extreme_priorities finish mixture once reading",
     "arguments": "arguments_first bad_input deep_values odd_arguments odd_keys odd_values schema",
-    "stores": "objects stats store table torn weights",
+    "stores": "stats table torn",
 }
-"""Files of tests/test_conformance.py, by group: each group is one run."""
+"""Files of tests/cluster/test_conformance.py, by group: each group is one run. `make test` has the first."""
 LONG = (
     "doors future handles model_based streams take versions waits pains_03_back_pressure pains_04_flat_line "
     "pains_05_fragmentation pains_06_dev_shm pains_07_leftovers pains_08_waits pains_13_drive pains_14_size "

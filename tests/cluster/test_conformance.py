@@ -34,13 +34,21 @@ def run(*arguments: str, transport: str = "tcp") -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(("group", "transport"), [*((group, "tcp") for group in QUICK), ("stores", "tls")])
+@pytest.mark.parametrize(
+    ("group", "transport"),
+    [
+        ("core", "tcp"),
+        *(pytest.param(group, "tcp", marks=pytest.mark.extended) for group in QUICK if group != "core"),
+        pytest.param("core", "tls", marks=pytest.mark.extended),
+    ],
+)
 def test_a_far_store_does_what_a_near_one_does(group: str, transport: str) -> None:
     last = run(*files_of(QUICK[group]), transport=transport).splitlines()[-1]
     assert " passed" in last
     assert "skipped" not in last
 
 
+@pytest.mark.extended
 def test_what_is_left_out_is_there() -> None:
     """Each entry matches a test, and each file has tests that are not left out."""
     files = every_file()

@@ -63,7 +63,9 @@ def drawing(table: di_store.Table, held: contextlib.ExitStack) -> None:
         next(loader)
 
 
-@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    "view", [view if view in ("step", "opaque") else pytest.param(view, marks=pytest.mark.extended) for view in VIEWS]
+)
 def test_every_table_of_a_client_can_be_looked_at(view: str, near: tuple[di_store.Store, ServedStore]) -> None:
     """While that client holds draws of a table of each sampler, and another process reads objects."""
     store, served = near

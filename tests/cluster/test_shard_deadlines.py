@@ -63,6 +63,9 @@ CALLS: dict[str, Callable[[Any, Any], Call]] = {
     "close": lambda table, keys: written(table, lambda writer: writer.close(timeout=SECONDS)),
 }
 
+TELLING = ("insert", "sample", "next", "update_priorities", "stats", "append", "close")
+"""Calls of `CALLS` that go different ways: `make test` has these."""
+
 
 def inserted(insert: Callable[..., Any], value: Any) -> None:
     """Until it meets a shard that does not answer: the call goes to one."""
@@ -116,7 +119,9 @@ def seconds_of(call: Call) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize(
+    "name", [name if name in TELLING else pytest.param(name, marks=pytest.mark.extended) for name in CALLS]
+)
 def test_a_call_ends_by_its_deadline_and_a_second(store: ClusterStore, nodes: list[Node], name: str) -> None:
     """Two of three agents are stopped."""
     keys = filled(store, "t", [100, 100, 100], draw="mass")[1]
@@ -215,6 +220,7 @@ def test_a_part_of_a_step_ends_no_later(monkeypatch: pytest.MonkeyPatch) -> None
     assert Deadline(None).sooner(1.0).timeout == 1.0
 
 
+@pytest.mark.extended
 def test_nodes_that_are_lost(store: ClusterStore, nodes: list[Node]) -> None:
     """The last test: nothing listens where two of three were."""
     keys = filled(store, "t", [100, 100, 100], draw="mass")[1]

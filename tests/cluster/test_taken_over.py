@@ -72,23 +72,23 @@ class Three:
         self.nodes[2].serve_again("--rejoin", self.nodes[1].name)
 
 
-@pytest.fixture(params=["peers", "etcd"])
-def three(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Three]:
+@pytest.fixture
+def three(directory: str, tmp_path: Path) -> Iterator[Three]:
     places, name = sorted(f"127.0.0.1:{port}" for port in free_ports(3)), f"o-{uuid.uuid4().hex[:12]}"
     folders = [tmp_path / str(at) for at in range(3)]
     with ExitStack() as running:
-        directory = ["--peers", ",".join(places)]
-        if request.param == "etcd":
+        options = ["--peers", ",".join(places)]
+        if directory == "etcd":
             etcd = Etcd(tmp_path / "etcd", 1)
             running.callback(etcd.end)
             EtcdDirectory(etcd.where).read("k", 60)
-            directory = ["--join", f"etcd://{etcd.where}/{name}"]
+            options = ["--join", f"etcd://{etcd.where}/{name}"]
         nodes = [
             running.enter_context(
                 node(
                     f"{name}-{at}",
                     *("--memory", "64MiB", "--disk", str(folders[at]), "--disk-capacity", "256MiB"),
-                    *("--listen", place, *directory),
+                    *("--listen", place, *options),
                 )
             )
             for at, place in enumerate(places)
@@ -111,6 +111,7 @@ def is_at(store: ClusterStore, there: Node) -> bool:
     return Address.parse(there.address).node in repr(table)
 
 
+@pytest.mark.parametrize("directory", ["peers", pytest.param("etcd", marks=pytest.mark.extended)])
 def test_a_node_that_was_stopped_gives_up_what_another_one_took_over(three: Three) -> None:
     """Its programs go on meanwhile; each is told once the node is back, and opens the table where it is."""
     left, lost, spare = three.nodes
@@ -145,6 +146,7 @@ def test_a_node_that_was_stopped_gives_up_what_another_one_took_over(three: Thre
         assert len(far.table("replay", timeout=60)) == 11
 
 
+@pytest.mark.parametrize("directory", [pytest.param("peers", marks=pytest.mark.extended), "etcd"])
 def test_sync_says_that_another_node_has_the_table(three: Three) -> None:
     """Also where nobody serves the store any more: rows that were written since then are not safe."""
     left, lost, spare = three.nodes

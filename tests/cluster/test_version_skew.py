@@ -66,11 +66,16 @@ def client(address: str, path: str | None) -> Program:
     return Program(WORKS, address, ROWS, env={**os.environ, TOKEN_ENV: TOKEN, **found})
 
 
-@pytest.mark.parametrize("other", ["agent", "client"])
 @pytest.mark.parametrize(
-    ("oldest", "newest"),
-    [(OLDEST - 1, NEWEST), (OLDEST, NEWEST - 1), (OLDEST, NEWEST + 1)],
-    ids=["oldest", "older", "newer"],
+    ("other", "oldest", "newest"),
+    [
+        pytest.param("agent", OLDEST, NEWEST - 1, id="older-agent"),
+        pytest.param("client", OLDEST, NEWEST - 1, id="older-client"),
+        pytest.param("agent", OLDEST, NEWEST + 1, id="newer-agent", marks=pytest.mark.extended),
+        pytest.param("client", OLDEST, NEWEST + 1, id="newer-client", marks=pytest.mark.extended),
+        pytest.param("agent", OLDEST - 1, NEWEST, id="oldest-agent", marks=pytest.mark.extended),
+        pytest.param("client", OLDEST - 1, NEWEST, id="oldest-client", marks=pytest.mark.extended),
+    ],
 )
 def test_versions_that_overlap(serve: Serve, tmp_path: Path, other: str, oldest: int, newest: int) -> None:
     """An older or newer client, and an older or newer agent, beside one of this version: all of it works."""
