@@ -120,7 +120,7 @@ def test_a_stopped_member_delays_nobody_for_long(four: list[Member], at: int) ->
     wait_for(members, 1, size)
 
 
-@pytest.mark.parametrize("who", [0, 1, 2])
+@pytest.mark.parametrize("who", [0, pytest.param(1, marks=pytest.mark.extended), 2])
 def test_a_killed_agents_successor_goes_on(four: list[Member], who: int) -> None:
     """Who dies has the version in the end too, as all others."""
     size = 100 * MIB
@@ -250,13 +250,17 @@ def test_keep_holds_at_the_members(four: list[Member]) -> None:
     assert there == [False, True, True]
 
 
-def test_pickles_of_another_machine_are_not_loaded(four: list[Member], store_name: Names) -> None:
+def test_pickles_of_another_machine_are_not_loaded(four: list[Member]) -> None:
     """A set travels as a pickle."""
     first, member = four[:2]
     first.spread(first.publish({1, 2}), [member])
     until(lambda: member.state()["newest"] == 1, "it")
     with pytest.raises(di_store.AccessDenied):
         member.latest()
+
+
+@pytest.mark.extended
+def test_pickles_are_loaded_where_the_nodes_allow_it(store_name: Names) -> None:
     with group(store_name, 2, "--allow-pickle") as (first, member):
         first.spread(first.publish({1, 2}), [member])
         found = member.latest(newer_than=0, timeout=60)
@@ -320,6 +324,7 @@ def test_what_cannot_be_spread(four: list[Member]) -> None:
     first.call("spread", **given)
 
 
+@pytest.mark.extended
 def test_with_tls(store_name: Names, authorities: Any) -> None:
     ours, _ = authorities
     certificate, key = ours.sign("chain")
@@ -351,6 +356,7 @@ class Watcher(threading.Thread):
                 self.seen.append(found.version)
 
 
+@pytest.mark.extended
 def test_agents_that_all_die_and_stop_again_and_again(four: list[Member], count: Callable[[int, int], int]) -> None:
     """Whoever dies when: each process sees whole versions in order, and the newest is everywhere in the end."""
     choice = random.Random(7)

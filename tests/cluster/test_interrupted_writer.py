@@ -37,8 +37,15 @@ def served() -> Iterator[Node]:
         yield running
 
 
-@pytest.mark.parametrize("row", ["small", "large"])
-@pytest.mark.parametrize("kills", [0, 2])
+@pytest.mark.parametrize(
+    ("row", "kills"),
+    [
+        ("small", 0),
+        ("large", 2),
+        pytest.param("large", 0, marks=pytest.mark.extended),
+        pytest.param("small", 2, marks=pytest.mark.extended),
+    ],
+)
 def test_a_writer_goes_on_after_interrupts(
     row: str, kills: int, store_name: Names, count: Callable[[int, int], int]
 ) -> None:

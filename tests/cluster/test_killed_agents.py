@@ -111,7 +111,7 @@ def _has(table: di_store.Table, rows: int) -> bool:
     return len(table) >= rows
 
 
-@pytest.mark.parametrize("view", ["step", "transition"])
+@pytest.mark.parametrize("view", [pytest.param("step", marks=pytest.mark.extended), "transition"])
 def test_rows_come_exactly_once(view: str, store_name: Names, count: Callable[[int, int], int]) -> None:
     """Rows of actors elsewhere, beside kills of the agent: all in order, none twice, none lost but of a cut."""
     columns = {"w": "i8", "n": "i8", "reward": "f4", "terminated": "?", "truncated": "?"}

@@ -189,6 +189,7 @@ def test_handles_through_tasks_and_actors(store: ClusterStore) -> None:
     assert len({store.name, *ray.get([one.name.remote(), two.name.remote()])}) == 3
 
 
+@pytest.mark.extended
 def test_the_directory_is_killed(store: ClusterStore) -> None:
     """It is started anew, and knows the tables of all nodes."""
     one = actor(0)
@@ -263,6 +264,7 @@ def keeper_of(name: str) -> int:
     return next(pid for pid in pids if "ray::KeeperActor" in every[pid][0])
 
 
+@pytest.mark.extended
 def test_a_node_joins(machines: Cluster, store: ClusterStore) -> None:
     """It is served soon; when its raylet is killed, it is listed no more, and the others go on."""
     table = store.create_table("t", **TABLE)
@@ -280,6 +282,7 @@ def test_a_node_joins(machines: Cluster, store: ClusterStore) -> None:
     assert store.create_table("u", **TABLE).name == "u"
 
 
+@pytest.mark.extended
 def test_down_and_up_again(served: ClusterStore) -> None:
     """Who had a store before gets the new one; a size that is none is refused here, and nothing is the worse for it."""
     one = actor(0)

@@ -195,6 +195,7 @@ def test_a_node_that_nobody_knows(
         stores[0].create_table("t", node=stores[0].nodes()[0].name, **TABLE)
 
 
+@pytest.mark.extended
 def test_a_table_while_the_directory_has_just_fallen_silent(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:

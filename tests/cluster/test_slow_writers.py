@@ -115,6 +115,7 @@ def test_priorities_of_many_rows(far: RemoteStore, timeout: float | None) -> Non
     assert [len(table) for table in tables] == [8 * ROWS + 1] * 3
 
 
+@pytest.mark.extended
 def test_calls_of_many_lanes(far: RemoteStore, served: Node) -> None:
     """What gathers while the agent is slow goes in as many frames as its meta needs."""
     lanes = MANY + 100

@@ -246,6 +246,7 @@ def test_publishers_of_a_process_beside_each_other(stores: list[ClusterStore], n
         patient.join()
 
 
+@pytest.mark.extended
 def test_the_publisher_before_is_silent(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
