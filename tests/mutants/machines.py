@@ -122,7 +122,7 @@ DOORS = [
         "door",
         "        try:\n",
         '        if self.host.startswith("127."):\n            return True\n        try:\n',
-        (f"{DOOR}::test_addresses",),
+        ("tests/cluster/test_addresses.py::test_addresses",),
     ),
     Mutant(
         "who-comes-back-is-forgotten",
