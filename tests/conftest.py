@@ -7,6 +7,7 @@ store is reached through an agent (make far).
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import os
 import shutil
@@ -39,6 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the folder before any test module is imported: a short path, since Unix sockets allow 107 bytes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started this in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of torch spin while they wait for one that gets no processor
     if "DI_STORE_TEST_ROOT" not in os.environ:
         root = tempfile.mkdtemp(prefix="ds-")
         os.environ["DI_STORE_TEST_ROOT"] = root
@@ -75,8 +77,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
     # Files whose tests mostly wait for other processes come first, then the longest: at the end they would run alone.
-    first = ("test_ray.py", "test_recipes.py", "test_examples.py", "test_demo.py")
+    first = ("test_ray.py", "test_recipes.py", "test_examples.py", "test_demo_runs.py")
     items.sort(key=lambda item: (item.path.parent.name != "cluster", item.path.name not in first))
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported to no garbage collection of the tests: those looked at a million objects each time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -284,6 +284,7 @@ def pods(tmp_path: Path, store_dir: str) -> Iterator[Pods]:
         etcd.end()
 
 
+@pytest.mark.extended
 def test_pods_work_together(pods: Pods) -> None:
     """The learner learns from rows of actors; its weights come to the node's store, which outlives its server."""
     serve, _ = pods.start("serve", "node"), pods.start("store", "learner")
@@ -309,6 +310,7 @@ def test_pods_work_together(pods: Pods) -> None:
     assert newest() == 49
 
 
+@pytest.mark.extended
 def test_a_learners_pod_is_replaced(pods: Pods) -> None:
     """The next learner makes the table anew, whose name the lost store has left in etcd."""
     for _ in range(2):
@@ -366,6 +368,7 @@ def slurm(tmp_path: Path, store_dir: str) -> dict[str, str]:
     }
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("steps", "status", "said"), [("50", 0, "learned: 12,800 samples"), ("many", 1, "ValueError")])
 def test_a_job_of_slurm(slurm: dict[str, str], steps: str, status: int, said: str) -> None:
     """Two nodes find each other, the learner learns; the job ends as the learner does, and leaves nothing."""
@@ -378,6 +381,7 @@ def test_a_job_of_slurm(slurm: dict[str, str], steps: str, status: int, said: st
     until(lambda: not any(each.name.startswith(job) for each in di_store.list_stores()), "the stores to end", SECONDS)
 
 
+@pytest.mark.extended
 def test_a_job_that_is_cancelled_ends(slurm: dict[str, str]) -> None:
     """SIGTERM ends servers, actors and learner."""
     job = f"job-{slurm['SLURM_JOB_ID']}-"

@@ -14,6 +14,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,13 +97,19 @@ def _check_setup(command: str) -> bool:
     return True
 
 
+def _as_parameters(blocks: list[Block]) -> list[Any]:
+    """With those of the README alone for `make test`; `make check` and `make docs` run all."""
+    extended = [pytest.mark.extended]
+    return [pytest.param(block, marks=extended * (block.page != "README.md"), id=str(block)) for block in blocks]
+
+
 def test_there_are_programs() -> None:
     """The README holds a program, so that the tests below can't pass by finding nothing."""
     assert any(block.page == "README.md" for block in _programs())
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
-@pytest.mark.parametrize("block", _programs(), ids=str)
+@pytest.mark.parametrize("block", _as_parameters(_programs()))
 def test_python_block(block: Block, tmp_path: Path, store_dir: str) -> None:
     """The program runs and exits 0, from a file, in an empty folder."""
     program = tmp_path / "program.py"
@@ -111,7 +118,7 @@ def test_python_block(block: Block, tmp_path: Path, store_dir: str) -> None:
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
-@pytest.mark.parametrize("block", _consoles(), ids=str)
+@pytest.mark.parametrize("block", _as_parameters(_consoles()))
 def test_console_block(block: Block, tmp_path: Path, store_dir: str) -> None:
     """The commands run one after the other in one shell; each must exit 0."""
     commands = _commands(block.code)

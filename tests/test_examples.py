@@ -38,7 +38,11 @@ def test_the_readme_names_it_with_what_it_needs(page: str, path: Path) -> None:
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.extended] * (path.stem == "ray_apex")) for path in EXAMPLES],
+    ids=lambda path: path.stem,
+)
 def test_example(path: Path, tmp_path: Path, store_dir: str, count: Callable[[int, int], int]) -> None:
     """It exits 0, says something, and prints no traceback from any of its processes, nor that one failed."""
     arguments = ["--seconds", str(count(10, 120))] if path.stem == "ray_apex" else []

@@ -43,6 +43,7 @@ def test_at_most_five_lines_are_written(name: str) -> None:
     assert f"examples/moved/{name}.py" in page
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", [stem for name in PAGES for stem in (f"{name}_before", name)])
 def test_it_runs(name: str, tmp_path: Path, store_dir: str) -> None:
     pytest.importorskip(NEEDS[name.removesuffix("_before")])

@@ -36,6 +36,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "seed.py": (),
     "units.py": (),
 }
+QUICKEST = "apex.py"  # the one that runs with `make test`
 # What to add to the command if a package isn't installed.
 INSTEAD: dict[str, tuple[str, list[str]]] = {"sac.py": ("mujoco", ["--env", "Pendulum-v1"])}
 
@@ -124,7 +125,9 @@ def test_what_they_are_compared_with() -> None:
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 30)
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.extended] * (name != QUICKEST)) for name in RECIPES]
+)
 def test_recipe(name: str, tmp_path: Path, store_dir: str) -> None:
     """It exits 0, says its result in its last line, writes its chart, and no process of it prints a traceback."""
     for package in ("torch", "gymnasium", "matplotlib", *RECIPES[name]):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,15 @@ BANNED = {
 HIDDEN = {"__pycache__", ".ruff_cache", ".mypy_cache", ".pytest_cache", ".hypothesis", "results", "golden"}
 FOLDERS = ("src", "native", "tests", "bench", "tools", "examples", "docs", "deploy", ".ci")
 TEXT = {".py", ".pyi", ".cc", ".h", ".sh", ".md", ".toml", ".txt", ".yaml", ".yml", ".cmake", ".sbatch", ""}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_collector() -> Iterator[None]:
+    """Without the garbage collector, which would look again and again at a million nodes of syntax trees."""
+    gc.disable()
+    yield
+    tidy_scan.nodes_of.cache_clear()
+    gc.enable()
 
 
 def _files(*suffixes: str, under: tuple[str, ...] = FOLDERS) -> list[Path]:
@@ -445,53 +456,6 @@ def test_the_stub_of_the_core_is_generated(tmp_path: Path) -> None:
 def _statements(stub: str) -> list[str]:
     """What a stub says, without the order and the grouping of its imports."""
     return [ast.unparse(node) for node in ast.parse(stub).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
-
-
-SAMPLE = """
-namespace di {
-// { a comment's brace
-struct alignas(64) Row { std::atomic<int> word{0}; static_assert(sizeof(int) == 4); };
-class Wide : public Base {
- public:
-  Wide(int a, int b) : a_{a}, b_(b) { call(); }
-  ~Wide();
-METHODS
-  Wide& operator=(const Wide&) = delete;
-  std::function<int(int)> hook = [](int x) { return x; };
- private:
-  void hidden() { if (a_) { b_ = '}'; } }
-  int a_, b_;
-};
-template <class T, class U>
-auto longest(T t, U u) -> std::pair<T, U> {
-LINES
-  return {t, u};
-}
-}  // namespace di
-"""
-
-
-def test_the_scanner_sees(tmp_path: Path) -> None:
-    """The C++ reader finds what it is there for: a long function, a class with many methods."""
-    path = tmp_path / "sample.cc"
-    methods = "".join(f"  int m{i}() const {{ return {i}; }}\n" for i in range(8))  # accessors
-    methods += "  int two() {\n    return 2; }\n"
-    methods += "".join(f"  void n{i}(int x) noexcept;\n" for i in range(8))
-    path.write_text(SAMPLE.replace("METHODS\n", methods).replace("LINES\n", "  t++;\n" * 68))
-    functions = dict(tidy_scan.native_functions(path))
-    assert functions["longest"] == 72  # its template line included
-    assert functions["hidden"] == functions["Wide"] == functions["m7"] == 1
-    classes = dict(tidy_scan.native_classes(path))
-    assert classes["Row"] == set()
-    assert classes["Wide"] == {"two", "hidden", *(f"m{i}" for i in range(8)), *(f"n{i}" for i in range(8))}
-
-
-def test_private_names_are_seen(tmp_path: Path) -> None:
-    """The check itself finds an attribute of another object, and tells a module's own names."""
-    path = tmp_path / "sample.py"
-    path.write_text("class A:\n    def _own(self): self._field = b._theirs + b._replace(x=1)\n_constant = A()._own\n")
-    assert tidy_scan.private_uses(path) == [(2, "b._theirs"), (3, "A()._own")]
-    assert tidy_scan.private_definitions(path) == {"_own", "_field", "_constant"}
 
 
 def test_the_arrows_are_checked() -> None:

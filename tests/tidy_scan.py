@@ -162,6 +162,8 @@ def _stub_targets(node: ast.stmt) -> set[str]:
 # -- C++ -------------------------------------------------------------------------------------------------------------
 
 
+BRACES = re.compile(r"[{}]")
+ENDS = re.compile(r"[;{}]")
 ACCESS = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
 
 
@@ -176,10 +178,10 @@ def _blank(text: str) -> str:
 def _close(text: str, opening: int) -> int:
     """Where the brace opened at `opening` is closed."""
     depth = 0
-    for at in range(opening, len(text)):
-        depth += {"{": 1, "}": -1}.get(text[at], 0)
+    for found in BRACES.finditer(text, opening):
+        depth += 1 if found.group() == "{" else -1
         if depth == 0:
-            return at
+            return found.start()
     raise ValueError(f"brace at {opening} is never closed")
 
 
@@ -201,10 +203,11 @@ def _kind(header: str) -> str:
 def _regions(text: str, start: int, end: int) -> Iterator[tuple[str, str, int, int, int]]:
     """(kind, header, begin, opening, close) of what opens a brace between start and end, scopes and classes entered."""
     begin = at = start
-    while at < end:
-        if text[at] in ";}":
+    while mark := ENDS.search(text, at, end):
+        at = mark.start()
+        if mark.group() != "{":
             begin = at + 1
-        elif text[at] == "{":
+        else:
             begin += len(ACCESS.match(text[begin:at]).group())  # type: ignore[union-attr]  # it matches anything
             header, close = text[begin:at].strip(), _close(text, at)
             kind = _kind(header)
@@ -246,14 +249,10 @@ def native_classes(path: Path) -> list[tuple[str, set[str]]]:
 def _surface(body: str) -> str:
     """A class body without what lies between inner braces."""
     pieces, at = [], 0
-    while at < len(body):
-        if body[at] == "{":
-            at = _close(body, at)
-            pieces.append("{;")
-        else:
-            pieces.append(body[at])
-        at += 1
-    return "".join(pieces)
+    while (opening := body.find("{", at)) >= 0:
+        pieces.append(body[at:opening] + "{;")
+        at = _close(body, opening) + 1
+    return "".join([*pieces, body[at:]])
 
 
 def _methods(body: str, name: str) -> set[str]:

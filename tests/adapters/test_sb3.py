@@ -283,6 +283,7 @@ def test_same_training(n_steps: int) -> None:
     assert torch.equal(ours, theirs)
 
 
+@pytest.mark.extended
 def test_learns() -> None:
     """DQN on CartPole gets far beyond the 20 steps of random actions."""
     model = DQN(
@@ -485,6 +486,7 @@ def test_another_major_version() -> None:
     assert "works with Stable-Baselines3 2, and 3.0.1 is installed" in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.extended
 def test_page() -> None:
     """The programs of the page run."""
     page = (ROOT / "docs/adapters/sb3.md").read_text()

@@ -68,6 +68,7 @@ def test_there_is_an_object_of_each_class(owner: str) -> None:
     assert type(constructed(owner)).__name__ == owner
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("plant", PLANTS)
 def test_the_fuzzer_notices(crew: Crew, tmp_path: Path, store_name: Callable[[], str], plant: str) -> None:
     """Each check finds the fault it is there for."""

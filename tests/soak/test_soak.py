@@ -119,6 +119,7 @@ PLANTS = {
 """What a process does wrong, which one, and what the soak says of it."""
 
 
+@pytest.mark.extended
 @pytest.mark.memory_only
 @pytest.mark.parametrize("plant", PLANTS)
 def test_the_soak_notices(crew: Crew, tmp_path: Path, store_name: Callable[[], str], plant: str) -> None:
