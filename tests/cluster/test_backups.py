@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -243,6 +243,33 @@ def test_a_backup_is_brought_back_by_hand(pair: Pair, tmp_path: Path) -> None:
         with attached(pair, 1) as other:
             assert len(other.table("saved", timeout=60)) == 10
         store.drop_table("saved")
+
+
+def test_a_checkpoint_is_made_while_another_is_sent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the background thread of any process of the node makes one: the backup is that of one time."""
+    original: Callable[..., Any] = RemoteSession.call
+    with attached(pair, 1) as store:
+        store.create_table("sent", **TABLE).insert({"n": 1, "x": np.full(200, 3), "terminated": False})
+
+        def call(session: RemoteSession, name: str, *arguments: Any, **options: Any) -> Any:
+            result = original(session, name, *arguments, **options)
+            if name == "backup_begin":
+                with di_store.attach(pair.nodes[1].name) as near:
+                    near.create_table("meanwhile", **TABLE)
+                    near.sync(timeout=60)
+                    near.drop_table("meanwhile")
+            return result
+
+        monkeypatch.setattr(RemoteSession, "call", call)
+        store.sync(timeout=60)
+        monkeypatch.undo()
+        sender = next(each.uuid for each in store.nodes() if each.address == pair.nodes[1].address)
+        (backup,) = (pair.folders[0] / "backups").glob(f"{sender}.*")
+        with di_store.restore(backup, f"sent-{uuid.uuid4().hex[:12]}", memory="256MiB") as saved:
+            assert len(saved.table("sent")) == 1
+            with pytest.raises(TableNotFound):
+                saved.table("meanwhile")
+        store.drop_table("sent")
 
 
 def test_what_cannot_be_synced(pair: Pair) -> None:

@@ -28,7 +28,7 @@ from di_store.runtime.waits import countdown
 from di_store.session import Session
 from di_store.snapshot import durable
 from di_store.snapshot.files import THREADS, one_at_a_time, reading, with_helpers
-from di_store.snapshot.filling import read_manifest
+from di_store.snapshot.form import Manifest
 from di_store.snapshot.home import NAME, Home, read_home, write_home
 
 LOCK = "backup.lock"
@@ -66,10 +66,18 @@ class Backups:
     def _send_all(self, folder: Folder, home: Home, wanted: int, left: Left) -> None:
         nodes = self._nodes(wanted, left)
         with reading(folder):
-            backup = self._backup(folder, home)
+            files = _Files(folder)
+            backup = Backup(
+                home.uuids,
+                socket.gethostname(),
+                self._cluster.here.address,
+                files.manifest.number,
+                files.manifest.made,
+                files.versions(),
+            )
             # mutant: sync-returns-without-the-other-node
             for node in nodes:
-                self._send(node, folder, backup, left)
+                self._send(node, files, backup, left)
         self._drop_others(nodes, home, left)
 
     def _check_own(self, left: Left) -> None:
@@ -135,13 +143,7 @@ class Backups:
         except (NodeUnavailable, Timeout):
             return False
 
-    def _backup(self, folder: Folder, home: Home) -> Backup:
-        _, manifest = read_manifest(folder.path)
-        files = {name: _file(folder, name) for name in sorted({*manifest.files(), MANIFEST, NAME})}
-        address, machine = self._cluster.here.address, socket.gethostname()
-        return Backup(home.uuids, machine, address, manifest.number, manifest.made, files)
-
-    def _send(self, node: Node, folder: Folder, backup: Backup, left: Left) -> None:
+    def _send(self, node: Node, files: _Files, backup: Backup, left: Left) -> None:
         """Have a node keep a backup. It has the one before until it has all of this one."""
         what, packed, uuid = "sync", backup.pack(), backup.uuids[0]
         with self._cluster.links.calling(node, left()) as session:
@@ -150,7 +152,7 @@ class Backups:
 
             def send(some: Iterator[tuple[str, int]]) -> None:
                 for name, at in some:
-                    data = _part(folder, name, at, backup.files[name].bytes)
+                    data = files.part(name, at, backup.files[name].bytes)
                     if data.any():  # files have all their blocks from the start
                         part = {"uuid": uuid, "token": token, "name": name, "at": at, "data": data}
                         session.call("backup_part", part, timeout=left(), what=what)
@@ -178,24 +180,40 @@ def _at_most(seconds: float, left: float | None) -> float:
     return seconds if left is None else min(seconds, left)
 
 
-def _part(folder: Folder, name: str, at: int, size: int) -> Array:
-    wanted = min(PART_BYTES, size - at)
-    with open(folder.at(name), "rb", buffering=0) as file:
-        data = np.fromfile(file, np.uint8, wanted, offset=at)
-    if len(data) < wanted:
-        raise StoreError("a file of the durable tables became shorter while it was sent", remedy="sync() again")
-    return data
+class _Files:
+    """The files of one checkpoint, as they are sent. The folder's `READING` lock keeps them there.
 
-
-def _file(folder: Folder, name: str) -> BackupFile:
-    """A file and its version. The bytes that are sent later have at least what it has now.
-
-    Those that the store's disk tier has too are still written to, behind what the checkpoint needs of them; all others
-    are never changed.
+    The manifest is read once: the next checkpoint may replace it at any time, and names other files.
     """
-    status = os.stat(folder.at(name))
-    if name in (MANIFEST, NAME):
-        return BackupFile(status.st_size, "")
-    if time.time() - status.st_mtime < _JUST_NOW_SECONDS and name.startswith("disk-"):
-        return BackupFile(status.st_size, "")
-    return BackupFile(status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns:x}")
+
+    def __init__(self, folder: Folder) -> None:
+        self._folder = folder
+        self._texts = {name: folder.small(name) or b"" for name in (MANIFEST, NAME)}
+        self.manifest = Manifest.unpack(folder.at(MANIFEST), self._texts[MANIFEST])
+
+    def versions(self) -> dict[str, BackupFile]:
+        """All files by name."""
+        texts = {name: BackupFile(len(text), "") for name, text in self._texts.items()}
+        return texts | {name: self._version(name) for name in sorted(self.manifest.files())}
+
+    def part(self, name: str, at: int, size: int) -> Array:
+        """What a file of this length has at a place, `PART_BYTES` at most."""
+        wanted = min(PART_BYTES, size - at)
+        if (text := self._texts.get(name)) is not None:
+            return np.frombuffer(text, np.uint8, wanted, at)
+        with open(self._folder.at(name), "rb", buffering=0) as file:
+            data = np.fromfile(file, np.uint8, wanted, offset=at)
+        if len(data) < wanted:
+            raise StoreError("a file of the durable tables became shorter while it was sent", remedy="sync() again")
+        return data
+
+    def _version(self, name: str) -> BackupFile:
+        """Of a file. The bytes that are sent later have at least what it has now.
+
+        Those that the store's disk tier has too are still written to, behind what the checkpoint needs of them; all
+        others are never changed.
+        """
+        status = os.stat(self._folder.at(name))
+        if time.time() - status.st_mtime < _JUST_NOW_SECONDS and name.startswith("disk-"):
+            return BackupFile(status.st_size, "")
+        return BackupFile(status.st_size, f"{status.st_ino:x}-{status.st_mtime_ns:x}")
