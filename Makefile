@@ -103,7 +103,7 @@ dropped: programs $(STAMP)-test build  ## all tests with a disk under every stor
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) --timeout 1200 -o faulthandler_timeout=1260 -n $(JOBS) --dist loadfile $(ARGS)
 
 busy: programs $(STAMP)-test build  ## all tests three times beside eight busy loops, about an hour each (RUNS=1: once)
-	tools/busy.sh $(RUNS) $(MAKE) test-all
+	tools/busy.sh $(RUNS) $(MAKE) test-all ARGS="--timeout 2400 -o faulthandler_timeout=2460 $(ARGS)"
 
 far: programs $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted)
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_FAR=$(FAR) DI_STORE_WINDOW=1 $(PYTEST) --timeout 300 -n $(JOBS) --dist loadfile $$(PYTHONPATH=tests $(BIN)/python -m cluster.conformance) $(ARGS)

@@ -57,6 +57,8 @@ def pytest_configure(config: pytest.Config) -> None:
     stores = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "stores")
     os.makedirs(stores, mode=0o700, exist_ok=True)
     os.environ["DI_STORE_DIR"] = stores
+    # A raylet that gets no processor for long is not taken for dead. One that is killed refuses connections.
+    os.environ["RAY_health_check_timeout_ms"] = "120000"  # noqa: SIM112 Ray spells it so
     os.environ["SB3_LOGDIR"] = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "sb3")  # else a folder in /tmp for each
 
 

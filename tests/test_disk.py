@@ -182,7 +182,7 @@ def test_items_go_where_only_pages_are_short(tmp_path: Path) -> None:
         with table.writer() as writer:
             for _ in range(0, 60_000, block):
                 obs = rng.integers(0, 256, (block, 700), np.uint8)
-                writer.extend({"obs": obs, "sum": obs.sum(axis=1, dtype=np.int64)}, timeout=20)
+                writer.extend({"obs": obs, "sum": obs.sum(axis=1, dtype=np.int64)}, timeout=200)
         data = table.sample(256).data
         assert (data["obs"].sum(axis=1, dtype=np.int64) == data["sum"]).all()
         assert store.check() == []

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from interrupting import Interrupt
+from pains import until
 
 import di_store
 from di_store import Spec
@@ -70,5 +71,5 @@ def test_ctrl_c_comes_out_as_itself_and_leaves_no_descriptor(
         while _interrupted(lambda: call(store, tmp_path), at):
             at, times = at + step, times + 1
     assert times > 10
-    assert _open_files() == before
+    until(lambda: _open_files() <= before, "what the interrupted calls had open to be closed")
     call(store, tmp_path)

@@ -31,13 +31,11 @@ from di_store.remote.table import RemoteTable
 SCHEMA = {"x": di_store.Spec((4,), "float32"), "n": di_store.Spec((), "int64")}
 TABLE: dict[str, Any] = {"capacity": 10_000, "schema": SCHEMA, "lanes": 64}
 NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80_000_000}
-PATIENT = {"health_check_timeout_ms": 120_000}
-"""Of Ray: a raylet that gets no processor for long is not taken for dead. One that is killed refuses connections."""
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args={"_system_config": PATIENT, **NODE})
+    made = Cluster(initialize_head=True, head_node_args=NODE)
     for at in range(2):
         made.add_node(resources={f"node{at}": 100}, **NODE)
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -57,11 +55,11 @@ def machines() -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def served(machines: Cluster) -> Iterator[ClusterStore]:
-    nodes = cluster.up(memory="128MiB")
+    nodes = cluster.up(memory="128MiB", timeout=600)
     assert len(nodes) == 3
-    assert {each.uuid for each in cluster.up()} == {each.uuid for each in nodes}
-    yield cluster.store()
-    cluster.down()
+    assert {each.uuid for each in cluster.up(timeout=600)} == {each.uuid for each in nodes}
+    yield cluster.store(timeout=300)
+    cluster.down(timeout=600)
     until(lambda: not [each for each in di_store.list_stores() if each.name.startswith("ray-")], "all to be gone")
 
 
@@ -80,7 +78,7 @@ class Actor:
         return os.getpid()
 
     def name(self) -> str:
-        return cluster.store().name
+        return cluster.store(timeout=300).name
 
     def write(self, table: di_store.Table, first: int, count: int) -> str:
         with table.writer() as writer:
@@ -93,10 +91,10 @@ class Actor:
         return [store.get(each) for each in refs]
 
     def make(self, name: str) -> di_store.Table:
-        return cluster.store().create_table(name, **TABLE)
+        return cluster.store(timeout=300).create_table(name, **TABLE)
 
     def put(self, value: Any) -> di_store.Ref:
-        return cluster.store().put(value)
+        return cluster.store(timeout=300).put(value)
 
 
 def actor(at: int) -> Any:
@@ -292,14 +290,14 @@ def test_down_and_up_again(served: ClusterStore) -> None:
         with pytest.raises(NodeUnavailable, match="nodes have not ended their stores"):
             cluster.down(timeout=0.5)
         assert any(each.name == before[1] for each in di_store.list_stores())
-    cluster.down()  # waits for what the first call has begun
+    cluster.down(timeout=600)  # waits for what the first call has begun
     assert not [each for each in di_store.list_stores() if each.name in before]
     with pytest.raises(ValueError, match="banana"):
         cluster.up(memory="banana")
     with pytest.raises(ValueError, match=r"bulk='banana': .*'rdma'"):
         cluster.up(bulk="banana")
-    cluster.up(memory="96MiB", bulk="mooncake-tcp")
-    store = cluster.store()
+    cluster.up(memory="96MiB", bulk="mooncake-tcp", timeout=600)
+    store = cluster.store(timeout=300)
     for name in before:  # what the agent was told is what the command was given
         words = commands()[holder_of(name)]
         assert words[words.index("--bulk") + 1] == "mooncake-tcp"

@@ -49,6 +49,8 @@ def test_a_writer_dies_at(fault: str, compress: str | None, stop: bool, tmp_path
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="96MiB") as store:
         table = store.create_table("replay", capacity=50_000, lanes=3, compress=compress)
         fill(table, 0, 20_000)
+        if stop:  # the child moves chunks only where this process does not do it first
+            chores._stop()
         child = SPAWN.Process(target=write_until_killed, args=(store.name, fault + (":stop" if stop else ""), 20_000))
         child.start()
         assert child.pid is not None
