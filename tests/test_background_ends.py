@@ -153,3 +153,25 @@ def test_a_thread_that_ends_as_it_begins_can_be_started_again(monkeypatch: pytes
     assert thread.join(60)
     thread.start()
     assert worked.wait(60)
+
+
+def test_a_thread_that_is_to_end_is_not_started_again(
+    store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a thread that makes a writer while another one closes the store, and waits for the end."""
+    with di_store.open(store_name(), memory="16MiB") as store:
+        table = store.create_table("t", capacity=100, lanes=1, schema=SCHEMA)
+        table.writer()
+        known, starts = chores._all[id(store._session.arena)], list[None]()
+        known.end()
+        assert known.thread.join(60)
+        monkeypatch.setattr(known.thread, "start", lambda: starts.append(None))
+        table.writer()
+        assert starts == []
+        late = threading.Thread(target=known._run, daemon=True)
+        late.start()
+        late.join(60)
+        assert not late.is_alive()
+        known.go_on()
+        table.writer()
+        assert starts == [None]

@@ -85,6 +85,7 @@ class _Chores:
         self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
         self._end = Bell()  # ends the thread
         self._name = arena.name
+        self._ending = False
         self._due = False  # it was started, and has not ended as it should
         self._started = 0.0
         self._told = False
@@ -93,8 +94,8 @@ class _Chores:
         self.thread = Background(self._run)
 
     def start(self) -> None:
-        """Start the thread, unless it runs."""
-        if self.thread.lives():
+        """Start the thread, unless it runs or is to end: who waits for its end must not wait for another one's."""
+        if self._ending or self.thread.lives():
             return
         self._due, self._started = True, time.monotonic()
         try:
@@ -116,10 +117,12 @@ class _Chores:
 
     def end(self) -> None:
         """Let the thread end; waits for nothing."""
+        self._ending = True
         self._end.ring()
 
     def go_on(self) -> None:
         """Take `end` back."""
+        self._ending = False
         self._end.wait(0)
 
     def join(self, seconds: float) -> None:
@@ -130,7 +133,7 @@ class _Chores:
 
     def _run(self) -> None:
         seconds = 0.0
-        while True:
+        while not self._ending:  # also of a second thread that was started beside the first one and begins late
             try:
                 if self._end.wait(seconds) or not self._slice():
                     break
