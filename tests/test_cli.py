@@ -458,3 +458,8 @@ def test_checkpoint_and_restore(holder: subprocess.Popen[str], name: str, tmp_pa
         restored.terminate()
         assert restored.wait(60) == 0
     assert "manifest.json" in fails(1, "restore", str(tmp_path), f"{name}-none")
+
+
+def test_a_server_starts_without_what_draws_tables() -> None:
+    look = "import di_store.cli.hold, di_store.cli.serve, sys; print([m for m in sys.modules if m.startswith('rich')])"
+    assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout == "[]\n"

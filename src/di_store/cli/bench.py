@@ -14,7 +14,8 @@ import di_store
 from di_store.base.errors import CapacityError
 from di_store.base.tree import did_you_mean
 from di_store.cli import loads
-from di_store.cli.common import Seconds, console, json_option, listing, print_json
+from di_store.cli.common import Seconds, json_option, print_json
+from di_store.cli.printing import console, listing
 from di_store.workloads.catalogue import GROUPS, LOADS, QUICK, find
 from di_store.workloads.crew import CrewError
 from di_store.workloads.load import Load

@@ -7,7 +7,8 @@ import time
 import click
 
 from di_store.base.sizes import format_size
-from di_store.cli.common import attached, json_option, print_json, progress_bar
+from di_store.cli.common import attached, json_option, print_json
+from di_store.cli.printing import progress_bar
 
 
 @click.command(short_help="Write all of a store to a folder.")

@@ -1,4 +1,4 @@
-"""What the commands share: how they find a store, wait for it, stop, and print."""
+"""What the commands share: how they find a store, wait for it, stop, and print JSON."""
 
 from __future__ import annotations
 
@@ -8,18 +8,13 @@ import os
 import select
 import signal
 import stat
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
-from rich.table import Table
-from rich.text import Text
 
 import di_store
 from di_store.base.errors import StoreNotFound, Timeout
@@ -30,9 +25,6 @@ ATTACH_SECONDS = 5.0
 
 LOCK_SECONDS = 5.0
 """How long a command that reads items waits for a lock."""
-
-PIPE_WIDTH = 400
-"""Line width in characters if stdout is no terminal: wide, so that no text is cut for programs that read it."""
 
 MOST_ITEMS = 2**31 - 1
 MOST_SECONDS = 1e6
@@ -200,25 +192,6 @@ class Stop:
             os.write(self._ask, b"!")
 
 
-@contextmanager
-def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, if that is a terminal. Gives a function to call with how much is done, and of how much."""
-    if quiet or not sys.stderr.isatty():
-        yield lambda done, total: None
-        return
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-# -- printing ------------------------------------------------------------------------------------------------------
-
-
-def console() -> Console:
-    """Stdout, as wide as the terminal; for a pipe, `PIPE_WIDTH`."""
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
-
-
 def print_json(value: object) -> None:
     """Print one line of JSON; arrays become lists, other values that JSON lacks become their repr."""
     print(json.dumps(value, default=_as_json), flush=True)
@@ -226,27 +199,3 @@ def print_json(value: object) -> None:
 
 def _as_json(value: object) -> object:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else repr(value)
-
-
-def printable(text: str) -> str:
-    """`text` with control characters escaped: a name must not move the cursor or colour the terminal."""
-    return text if text.isprintable() else "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
-
-
-def grid(rows: Iterable[Sequence[object]]) -> Table:
-    """Names and values, aligned."""
-    table = Table.grid(padding=(0, 2))
-    for name, *values in rows:
-        table.add_row(Text(printable(str(name)), style="cyan"), *(Text(printable(str(value))) for value in values))
-    return table
-
-
-def listing(heads: Sequence[str], rows: Iterable[Sequence[object]], style: str = "") -> Table:
-    """A table of rows under `heads`; a head that ends in ``>`` makes its column right-aligned."""
-    table = Table(box=None, pad_edge=False, header_style="cyan")
-    for head in heads:
-        right = head.endswith(">")
-        table.add_column(head.rstrip(">"), justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(printable(str(cell)), style=style) for cell in row))
-    return table

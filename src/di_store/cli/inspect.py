@@ -15,18 +15,8 @@ from di_store import observe
 from di_store.base.errors import TableNotFound
 from di_store.base.sizes import format_size, seconds_text
 from di_store.base.tree import did_you_mean, flatten
-from di_store.cli.common import (
-    LOCK_SECONDS,
-    MOST_ITEMS,
-    attached,
-    console,
-    grid,
-    json_option,
-    listing,
-    print_json,
-    time_limit,
-    timeout_option,
-)
+from di_store.cli.common import LOCK_SECONDS, MOST_ITEMS, attached, json_option, print_json, time_limit, timeout_option
+from di_store.cli.printing import console, grid, listing
 from di_store.cli.stores import client_rows, memory_rows, table_report
 from di_store.observe import ProcessReport, StoreReport, TableReport, limiter_text, shape_text
 from di_store.opening import pins

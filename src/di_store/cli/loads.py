@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 import di_store
-from di_store.cli.common import listing
+from di_store.cli.printing import listing
 from di_store.workloads.load import Line
 from di_store.workloads.trial import LoadResult
 

@@ -9,7 +9,8 @@ from typing import Any
 import click
 
 from di_store.base.sizes import format_size, parse_size, seconds_text
-from di_store.cli.common import InputFile, console, json_option, listing, print_json
+from di_store.cli.common import InputFile, json_option, print_json
+from di_store.cli.printing import console, listing
 from di_store.forecast import Forecast, TableForecast, forecast, read_job
 
 

@@ -9,7 +9,8 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from di_store.base.sizes import seconds_text
-from di_store.cli.common import console, json_option, listing, print_json
+from di_store.cli.common import json_option, print_json
+from di_store.cli.printing import console, listing
 from di_store.cli.stores import reports, share_text
 from di_store.observe import StoreReport
 from di_store.observe.stats import AGENT

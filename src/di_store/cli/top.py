@@ -12,16 +12,9 @@ from rich.text import Text
 
 import di_store
 from di_store.base.sizes import format_size
-from di_store.cli.common import (
-    Stop,
-    console,
-    interval_option,
-    json_option,
-    listing,
-    no_such_store,
-    print_json,
-)
+from di_store.cli.common import Stop, interval_option, json_option, no_such_store, print_json
 from di_store.cli.keys import Keys
+from di_store.cli.printing import console, listing
 from di_store.cli.status import WAITER_HEADS, waiter_rows
 from di_store.cli.stores import disk_text, reports, share_text
 from di_store.observe import Rates, StoreReport, TableReport, limiter_text
