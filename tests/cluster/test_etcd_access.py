@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import requests
+from pains import until
 
 from cluster.certificates import Authority
 from cluster.nodes import Etcd, node
@@ -15,6 +17,7 @@ from di_store import cluster
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError
 from di_store.cluster.etcd import EtcdDirectory
 from di_store.cluster.etcd_access import Access
+from di_store.cluster.store import ClusterStore
 
 SECONDS = 60.0
 USERS = {"root": "all", "di": "of the cluster", "other": "of others"}
@@ -118,8 +121,15 @@ def test_nodes_join_by_options_of_serve(
         node(f"{name}-1", "--join", f"etcd://{etcd.where}/tls", *options),
     ):
         _say(monkeypatch, authority, client, "di")
-        with cluster.attach(first.name) as store:
-            assert len(store.nodes()) == 2
+        with cluster.attach(first.name, timeout=SECONDS) as store:
+            until(lambda: seen(store) == 2, "both nodes to be listed")
+
+
+def seen(store: ClusterStore) -> int:
+    """How many nodes a look finds; 0 if etcd does not answer in the second that a look has."""
+    with suppress(NodeUnavailable):
+        return len(store.nodes())
+    return 0
 
 
 @pytest.mark.parametrize(

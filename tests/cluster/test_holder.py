@@ -134,6 +134,7 @@ def test_a_store_that_is_there_is_served_and_stays(serve: Serve, store_name: Cal
         assert here.get(ref) == "here"
 
 
+@pytest.mark.usefixtures("store_dir")  # `status` looks at every store of its folder
 def test_status_shows_the_agent(serve: Serve) -> None:
     """Which process serves a store, where it listens, and whether it runs: as the errors of clients promise."""
     served, plain = serve(), serve(listen="[::1]:0")
