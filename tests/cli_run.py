@@ -1,16 +1,19 @@
-"""Runs `di-store`, mostly in processes of their own."""
+"""Runs `di-store`, in processes of their own or in this one."""
 
 from __future__ import annotations
 
 import io
 import json
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
 
 from di_store.cli import main
+
+Done = subprocess.CompletedProcess[str]
 
 
 def command(*arguments: str) -> list[str]:
@@ -18,35 +21,35 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "di_store", *arguments]
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> Done:
     """Run a command to its end."""
     return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=120)
 
 
-def read_json(*arguments: str) -> Any:
+def call(*arguments: str) -> Done:
+    """Run a command in this process: no interpreter starts for it."""
+    timer = signal.getitimer(signal.ITIMER_REAL)  # of pytest-timeout; commands use it too
+    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+        status = main(arguments)
+    signal.setitimer(signal.ITIMER_REAL, *timer)
+    return Done(arguments, status, out.getvalue(), err.getvalue())
+
+
+def read_json(*arguments: str, by: Callable[..., Done] = run) -> Any:
     """Run a command that works, with --json; what it printed."""
-    done = run(*arguments, "--json")
+    done = by(*arguments, "--json")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return json.loads(done.stdout)
 
 
-def fails(status: int, *arguments: str) -> str:
+def fails(status: int, *arguments: str, by: Callable[..., Done] = run) -> str:
     """Run a command that fails; what it says."""
-    done = run(*arguments)
+    done = by(*arguments)
     assert done.returncode == status, (done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     assert len(done.stderr.strip().splitlines()) >= 1
     return " ".join(done.stderr.split())
-
-
-def fails_here(status: int, *arguments: str) -> str:
-    """The same in this process: for several that differ in their arguments alone."""
-    errors = io.StringIO()
-    with redirect_stdout(io.StringIO()), redirect_stderr(errors):
-        assert main(arguments) == status, (arguments, errors.getvalue())
-    assert errors.getvalue().strip()
-    return " ".join(errors.getvalue().split())
 
 
 @contextmanager

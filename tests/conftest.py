@@ -40,7 +40,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Set the folder before any test module is imported: a short path, since Unix sockets allow 107 bytes."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a script has started this in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    os.environ.setdefault("OMP_NUM_THREADS", "1")  # threads of torch spin while they wait for one that gets no processor
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # torch's threads spin while they wait for one without a processor
     if "DI_STORE_TEST_ROOT" not in os.environ:
         root = tempfile.mkdtemp(prefix="ds-")
         os.environ["DI_STORE_TEST_ROOT"] = root

@@ -114,10 +114,11 @@ def write(table: di_store.Table, view: str, columns: str) -> None:
 
 
 def tables(store: di_store.Store, view: str) -> Iterator[tuple[str, str]]:
-    """Make all tables of a view; name and state of each."""
-    kinds = ("fixed",) if view == "opaque" else tuple(COLUMNS)
-    for sampler, columns, state in itertools.product(SAMPLERS, kinds, STATES):
-        yield make(store, view, sampler, columns, state), state
+    """Make tables of a view; name and state of each. Kinds of column beside the first have one state in turn."""
+    others, turn = ([] if view == "opaque" else list(COLUMNS)[1:]), itertools.cycle(STATES)
+    for sampler in SAMPLERS:
+        for columns, state in [("fixed", state) for state in STATES] + list(zip(others, turn, strict=False)):
+            yield make(store, view, sampler, columns, state), state
 
 
 def shown(*arguments: str) -> str:

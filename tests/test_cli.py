@@ -1,7 +1,11 @@
-"""The command line, run as a user runs it: on stores of live, dead and stopped processes."""
+"""The command line on stores of live, dead and stopped processes.
+
+Commands that look run in this process, each once in one of its own; those that stay run in processes of their own.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import pty
@@ -13,14 +17,18 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import cli_run
 import pytest
-from cli_run import command, fails, process, read_json, run
+from cli_run import call, command, process, run
 
 import di_store
+from di_store.cli.stores import reports
 
+read_json, fails = partial(cli_run.read_json, by=call), partial(cli_run.fails, by=call)
 WAIT_SECONDS = 60.0
 HELD = """
 import sys, di_store, numpy as np
@@ -70,9 +78,15 @@ def wait_for(look: Callable[[], Any]) -> Any:
 
 
 def status_of(name: str) -> Any:
-    """What `status` says of one store; None if it does not list it."""
-    stores = {each["name"]: each for each in read_json("status")["stores"]}
-    return stores.get(name)
+    """What `status` says of one store, without a look at those of other tests; None if it does not list it."""
+    return next(iter(reports(name)), None)
+
+
+def shown_status(name: str) -> str:
+    """What `status` prints where there is no other store."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("di_store.cli.status"), "reports", lambda: reports(name))
+        return call("status").stdout
 
 
 def is_stopped(pid: int) -> bool:
@@ -83,7 +97,7 @@ def is_stopped(pid: int) -> bool:
 
 @pytest.mark.parametrize("arguments", [("inspect",), ("check",), ("rm",), ("top", "--once")], ids=" ".join)
 def test_unknown_stores(arguments: tuple[str, ...], holder: subprocess.Popen[str], name: str) -> None:
-    text = fails(1, arguments[0], name + "x", *arguments[1:])
+    text = cli_run.fails(1, arguments[0], name + "x", *arguments[1:])
     assert f"{name}x" in text
     assert f"did you mean '{name}'" in text
     assert "di-store status" in text
@@ -101,14 +115,11 @@ def check_looks(name: str, pids: list[int]) -> None:
     assert each["tables"][0]["size"] == 28
     assert each["error"] is None
     assert {client["pid"] for client in each["clients"]} == set(pids)
-    shown = run("status").stdout
-    assert re.search(rf"^{name} .*\breplay\b.*\b28\b", shown, re.M), shown
-
     found = read_json("inspect", name)
     assert found["name"] == name
     memory = found["memory"]
     assert memory["live"] + memory["pinned"] + memory["pending"] + memory["free"] == found["budget"]
-    assert "replay" in run("inspect", name).stdout
+    assert "replay" in call("inspect", name).stdout
 
     first, last = (read_json("inspect", name, "replay", "--items", "20", "--start", at) for at in ("0", "20"))
     assert first["view"].startswith("Transition(")
@@ -119,7 +130,7 @@ def check_looks(name: str, pids: list[int]) -> None:
     assert set(first["items"][0]) == {"key", "priority", "times_sampled", "version", "episode", "start"}
     assert first["items"][0]["version"] == -1
 
-    shown = run("inspect", name, "replay", "--values", "--items", "5").stdout
+    shown = call("inspect", name, "replay", "--values", "--items", "5").stdout
     assert "--start 5 shows the next" in shown
     assert "obs" in shown
     valued = read_json("inspect", name, "replay", "--values", "--items", "3")["items"]
@@ -127,14 +138,17 @@ def check_looks(name: str, pids: list[int]) -> None:
     assert [item["values"]["tokens"] for item in valued] == [list(range(at % 4)) for at in range(3)]
 
     assert read_json("check", name) == {"name": name, "findings": [], "repaired": False, "left": []}
-    assert "sound" in run("check", name).stdout
+    assert "sound" in call("check", name).stdout
     top = read_json("top", "--once", name)["stores"]
     assert [store["name"] for store in top] == [name]
-    assert "replay" in run("top", "--once", name).stdout
+    assert "replay" in call("top", "--once", name).stdout
 
 
 def test_looking_at_a_live_store(holder: subprocess.Popen[str], name: str) -> None:
     check_looks(name, [holder.pid])
+    shown = run("status").stdout
+    assert re.search(rf"^{name} .*\breplay\b.*\b28\b", shown, re.M), shown
+    assert name in {each["name"] for each in cli_run.read_json("status")["stores"]}
     assert read_json("inspect", name)["deaths"] == 0
 
 
@@ -166,7 +180,7 @@ def test_an_empty_table_and_an_unknown_one(name: str) -> None:
         found = read_json("inspect", name, "empty")
         assert found["columns"] is None
         assert found["items"] == []
-        shown = run("inspect", name, "empty").stdout
+        shown = call("inspect", name, "empty").stdout
         assert "no columns yet" in shown
         assert "no items" in shown
         assert "did you mean 'empty'" in fails(1, "inspect", name, "empt")
@@ -179,7 +193,7 @@ def test_values_of_any_kind_are_shown(name: str) -> None:
     with python(code + "table.insert({'text': 'hello', 'n': [1, 2]})\n" + UNTIL_CLOSED):
         item = read_json("inspect", name, "any", "--values")["items"][0]
         assert item["values"] == "{'text': 'hello', 'n': [1, 2]}"
-        assert "hello" in run("inspect", name, "any", "--values").stdout
+        assert "hello" in call("inspect", name, "any", "--values").stdout
 
 
 def test_large_and_odd_values_are_shown_in_brief(name: str) -> None:
@@ -188,7 +202,7 @@ def test_large_and_odd_values_are_shown_in_brief(name: str) -> None:
     code += "frame = np.arange(84 * 84, dtype='u2').reshape(84, 84)\n"
     code += "table.insert({'frame': frame, 'info': {'word': np.array(b'ab', 'S4'), 'nan': np.float32('nan')}})\n"
     with python(code + UNTIL_CLOSED):
-        shown = run("inspect", name, "odd", "--values").stdout
+        shown = call("inspect", name, "odd", "--values").stdout
         assert "uint16 (84, 84), 0 to 7055" in shown
         assert "info/word" in shown
         values = read_json("inspect", name, "odd", "--values")["items"][0]["values"]
@@ -207,10 +221,10 @@ def test_waiters_are_listed_with_reason_and_age(holder: subprocess.Popen[str], n
         assert waiter["pid"] == learner.pid
         assert waiter["table"] == "replay"
         assert "replay" in waiter["reason"]
-        shown = run("status").stdout
+        shown = shown_status(name)
         assert re.search(rf"^{name}\s+{learner.pid}\s+table 'replay': ", shown, re.M), shown
-        assert str(learner.pid) in run("top", "--once", name).stdout
-        assert str(learner.pid) in run("inspect", name).stdout
+        assert str(learner.pid) in call("top", "--once", name).stdout
+        assert str(learner.pid) in call("inspect", name).stdout
 
 
 # Stopped processes
@@ -225,14 +239,14 @@ def test_a_stopped_holder_of_a_lock(name: str) -> None:
         wait_for(lambda: is_stopped(stopped.pid))
         each = status_of(name)
         assert each["clients"] == [each["clients"][0] | {"pid": stopped.pid, "state": "stopped"}]
-        assert "stopped" in run("top", "--once", name).stdout
+        assert "stopped" in call("top", "--once", name).stdout
         assert read_json("inspect", name)["tables"][0]["size"] >= 28
         for arguments in (("inspect", name, "replay"), ("check", name)):
             text = fails(1, *arguments, "--timeout", "0.3")
             assert f"pid {stopped.pid}, stopped" in text
             assert "0.3 s" in text
             assert f"kill -CONT {stopped.pid}" in text
-        shown = run("inspect", name, "replay", "--timeout", "0.3").stdout
+        shown = call("inspect", name, "replay", "--timeout", "0.3").stdout
         assert "Transition(" in shown  # what needs no lock was shown all the same
         waits = f"import di_store\ntable = di_store.attach({name!r}, timeout=60).table('replay')\n"
         with python(waits + READY + "table.keys()\n") as other:
@@ -312,7 +326,7 @@ for call in (lambda: store.put(1), lambda: store.stats(), lambda: store.table('r
         print('closed', 'rm --force' in str(error))
 """
     with python(code) as child:
-        assert run("rm", name, "--force").returncode == 0
+        assert call("rm", name, "--force").returncode == 0
         shown, error = child.communicate("go on\n", timeout=WAIT_SECONDS)
         assert shown.splitlines() == ["closed True"] * 8, shown + error
 
@@ -322,17 +336,18 @@ def test_a_waiting_call_ends_when_the_store_is_removed(name: str) -> None:
     code += "try:\n    table.sample(1)\nexcept di_store.StoreClosed:\n    print('closed')\n"
     with python(code) as child:
         wait_for(lambda: status_of(name)["waiters"])
-        assert run("rm", name, "--force").returncode == 0
+        assert call("rm", name, "--force").returncode == 0
         assert child.communicate(timeout=WAIT_SECONDS)[0] == "closed\n"
 
 
 @pytest.mark.memory_only
 def test_a_new_store_may_take_the_name_of_a_removed_one(holder: subprocess.Popen[str], name: str) -> None:
-    assert run("rm", name, "--force").returncode == 0
+    assert call("rm", name, "--force").returncode == 0
     with di_store.open(name, memory="64MiB") as store:
         assert store.stats()["tables"] == {}
-        assert status_of(name)["pids"] == [os.getpid()]
-        assert status_of(name)["tables"] == []
+        (each,) = cli_run.read_json("top", "--once", name)["stores"]
+        assert each["pids"] == [os.getpid()]
+        assert each["tables"] == []
 
 
 # top
@@ -352,7 +367,7 @@ def test_top_prints_frames_until_interrupted(holder: subprocess.Popen[str], name
 
 def test_top_lets_a_store_go(holder: subprocess.Popen[str], name: str) -> None:
     """It looks again and again without keeping alive what it looks at."""
-    with process(*command("top", "--interval", "0.1", "--json")) as child:
+    with process(*command("top", name, "--interval", "0.1", "--json")) as child:
         assert child.stdout is not None
 
         def names() -> list[str]:
@@ -422,8 +437,8 @@ def test_a_store_that_cannot_be_read(holder: subprocess.Popen[str], name: str) -
     each = status_of(name)
     assert each["pids"] == [holder.pid]
     assert "not a Di-store" in each["error"]
-    assert f"{name} cannot be read" in run("status").stdout
-    assert "cannot be read" in run("top", "--once", name).stdout
+    assert f"{name} cannot be read" in shown_status(name)
+    assert "cannot be read" in call("top", "--once", name).stdout
     for arguments in (("inspect", name), ("check", name), ("rm", name, "--force")):
         assert "not a Di-store" in fails(1, *arguments)
     assert f"end pid {holder.pid}" in fails(1, "rm", name, "--force")
@@ -435,7 +450,7 @@ def test_names_do_not_reach_the_terminal_raw(name: str) -> None:
     with di_store.open(name, memory="16MiB") as store:
         store.create_table(odd, capacity=10).insert({"x\x1b[1m": 1})
         for arguments in (("status",), ("inspect", name), ("inspect", name, odd), ("top", "--once")):
-            shown = run(*arguments).stdout
+            shown = call(*arguments).stdout
             assert "\x1b" not in shown, arguments
             assert "\nline" not in shown, arguments
             assert r"red\x1b[31m\nline" in shown, arguments
@@ -443,9 +458,9 @@ def test_names_do_not_reach_the_terminal_raw(name: str) -> None:
 
 def test_checkpoint_and_restore(holder: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
     """A store is written while a process holds it, and comes back under another name."""
-    written = json.loads(run("checkpoint", name, str(tmp_path / "c"), "--json").stdout)
+    written = json.loads(call("checkpoint", name, str(tmp_path / "c"), "--json").stdout)
     assert written["name"] == name
-    assert "rows were new" in run("checkpoint", name, str(tmp_path / "c")).stdout
+    assert "rows were new" in call("checkpoint", name, str(tmp_path / "c")).stdout
     options = ["--memory", "64MiB", "--json"]
     with subprocess.Popen(
         command("restore", str(tmp_path / "c"), f"{name}-again", *options), stdout=subprocess.PIPE, text=True

@@ -9,21 +9,21 @@ import subprocess
 import sys
 
 import pytest
-from cli_run import fails, run
+from cli_run import call, fails, run
 
 COMMANDS = ("demo", "status", "top", "inspect", "check", "hold", "checkpoint", "restore", "plan", "bench", "rm")
 LATER = ("dashboard",)
 
 
 def test_help_names_every_command() -> None:
-    done = run("--help")
+    done = call("--help")
     assert done.returncode == 0
     for each in COMMANDS:
         assert re.search(rf"^  {each} ", done.stdout, re.M), each
-        helped = run(each, "--help")
+        helped = call(each, "--help")
         assert helped.returncode == 0
         assert "--json" in helped.stdout
-    assert run("--version").stdout.startswith("di-store")
+    assert call("--version").stdout.startswith("di-store")
 
 
 def test_the_installed_command_is_the_same() -> None:
@@ -34,7 +34,7 @@ def test_the_installed_command_is_the_same() -> None:
 
 @pytest.mark.parametrize("arguments", [(later,) for later in LATER], ids=LATER)
 def test_later_commands_are_absent(arguments: tuple[str, ...]) -> None:
-    assert "No such command" in fails(2, *arguments)
+    assert "No such command" in fails(2, *arguments)  # in a process of its own, for its status
 
 
 @pytest.mark.parametrize(
@@ -60,11 +60,12 @@ def test_later_commands_are_absent(arguments: tuple[str, ...]) -> None:
     ids=" ".join,
 )
 def test_wrong_use_names_the_option(arguments: tuple[str, ...], says: str) -> None:
-    text = fails(2, *arguments)
+    text = fails(2, *arguments, by=call)
     assert says in text
     assert "--help" in text
 
 
+@pytest.mark.extended
 def test_bench_measures_every_workload() -> None:
     done = run("bench", "--seconds", "0.01", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_run import fails, run
+from cli_run import call, fails, run
 
 import di_store
 from di_store.forecast import forecast, read_job
@@ -241,7 +241,7 @@ def test_the_file_of_the_page(tmp_path: Path) -> None:
 def test_what_cannot_be_planned_names_table_and_option(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps({"tables": {"replay": FRAMES | change}}))
-    said = fails(2, "plan", str(path))
+    said = fails(2, "plan", str(path), by=call)
     assert words in said
     assert "replay" in said
 
@@ -262,16 +262,16 @@ def test_what_cannot_be_planned_names_table_and_option(change: dict[str, Any], w
 def test_files_that_describe_nothing(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
-    fails(2, "plan", str(path))
+    fails(2, "plan", str(path), by=call)
 
 
 def test_too_small(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps({"memory": "16MiB", "tables": {"replay": FRAMES | {"lanes": 64}}}))
-    done = run("plan", str(path))
+    done = call("plan", str(path))
     assert done.returncode == 1
     assert "are too little" in done.stdout
     path.write_text(json.dumps({"memory": "64MiB", "disk": "20MiB", "tables": {"replay": FRAMES}}))
-    done = run("plan", str(path))
+    done = call("plan", str(path))
     assert done.returncode == 1
     assert "of disk are needed beside the memory" in done.stdout

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_run import command, read_json
+from cli_run import call, command, read_json
 from pains import Program, until
 
 import di_store
@@ -121,10 +121,10 @@ def test_inspect_shows_as_many_items_as_it_was_told(store: Any) -> None:
         until(lambda: len(table) == 2_000, "a full table")
         for values in ((), ("--values",)):
             for _ in range(3):
-                assert len(read_json("inspect", store.name, "t", "--items", "20", *values)["items"]) == 20
-        page = read_json("inspect", store.name, "t", "--start", "1000", "--items", "100", "--values")["items"]
+                assert len(read_json("inspect", store.name, "t", "--items", "20", *values, by=call)["items"]) == 20
+        page = read_json("inspect", store.name, "t", "--start", "1000", "--items", "100", "--values", by=call)["items"]
         assert len({item["key"] for item in page}) == 100
     finally:
         end.set()
         thread.join(60)
-    assert len(read_json("inspect", store.name, "t", "--items", "3000")["items"]) == 2_000
+    assert len(read_json("inspect", store.name, "t", "--items", "3000", by=call)["items"]) == 2_000
