@@ -146,6 +146,21 @@ def test_what_lies_at_a_path_is_refused_whole_or_used(call: str, lies: str, tmp_
     assert _content(path) == before
 
 
+@pytest.mark.parametrize("manifest", [None, '{"rows": [1, 2, 3]}'])
+@pytest.mark.parametrize("name", ["segment-0000002a", "segment-00000001.partial", "disk-00000001-2f"])
+def test_files_that_have_the_names_of_ours_stay(name: str, manifest: str | None, tmp_path: Path) -> None:
+    """A checkpoint removes what earlier ones have left there: what lies in a folder that had none is somebody else's."""
+    (tmp_path / name).write_text("theirs")
+    if manifest is not None:
+        (tmp_path / "manifest.json").write_text(manifest)
+    before = _content(tmp_path)
+    with di_store.open(memory="16MiB") as store:
+        _filled(store)
+        with pytest.raises(di_store.StoreError, match=r"choose another folder"):
+            store.checkpoint(tmp_path)
+    assert _content(tmp_path) == before
+
+
 def test_a_checkpoint_takes_further_ones_after_it_was_refused_as_a_folder_of_a_store(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB") as store:
         _filled(store)

@@ -26,6 +26,7 @@ from di_store.replay.lost import drop_lost, without_lost
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 from di_store.snapshot import items
 from di_store.snapshot.files import (
+    LOCK,
     THREADS,
     SegmentFiles,
     full_is_told,
@@ -67,10 +68,22 @@ def checkpoint(
     """`Store.checkpoint`; with `names` of these tables only."""
     function("progress", progress)
     folder = Folder(path)
-    folder.refuse_others(STORE_FORMAT, FILE)
+    folder.refuse_others(STORE_FORMAT, re.compile(re.escape(LOCK)))
+    _refuse_names(folder)
     with full_is_told(folder.path):
         folder.make()
     write_locked(arena, folder, timeout, progress, names)
+
+
+def _refuse_names(folder: Folder) -> None:
+    """StoreError if files have names of ours, which the next checkpoint removes, in a folder that never had one."""
+    try:
+        there = _ours(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if there and not any(os.path.lexists(folder.at(name)) for name in (MANIFEST, LOCK)):
+        text = f"{folder.path!r} holds a file {there[0]} that no checkpoint wrote, and has no {MANIFEST}"
+        raise StoreError(text, remedy="choose another folder, best one of its own beside it")
 
 
 def write_locked(
