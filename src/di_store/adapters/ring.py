@@ -18,7 +18,9 @@ from di_store.adapters.casts import assign, whole, zeros
 from di_store.adapters.stored_array import Array, StoredArray
 from di_store.adapters.stores import (
     MOST_COPIED,
+    MOST_STAGED,
     NO_KEY,
+    STAGED_BYTES,
     Held,
     StoreLike,
     check_rows_are_there,
@@ -31,8 +33,6 @@ from di_store.adapters.stores import (
 from di_store.adapters.trees import cut, differ
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
-"""Times that are gathered before they are written, and the most bytes they may take."""
 _AT_ONCE = 4_096
 """Rows that are read or written in one call while a buffer is pickled or loaded."""
 DRAWN = ("obs", "action", "next_obs")
@@ -154,8 +154,8 @@ class Ring:
         """Arrays that gather steps: ``[rows, n_envs, …]``."""
         specs = [*self._specs.values()] * 2 + [self._action]
         row = sum(self._zeros(spec, 1).nbytes for spec in specs)
-        most = 1 if self.given or row > MOST_COPIED else _STAGED_BYTES // max(row, 1)
-        self._rows = min(_MOST_STAGED, most, len(self.keys))
+        most = 1 if self.given or row > MOST_COPIED else STAGED_BYTES // max(row, 1)
+        self._rows = min(MOST_STAGED, most, len(self.keys))
         self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
         self._actions = self._zeros(self._action, self._rows)

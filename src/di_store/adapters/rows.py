@@ -11,7 +11,9 @@ import numpy as np
 import di_store
 from di_store.adapters.casts import zeros
 from di_store.adapters.stores import (
+    MOST_STAGED,
     NO_KEY,
+    STAGED_BYTES,
     StoreLike,
     check_rows_are_there,
     given_store,
@@ -23,8 +25,6 @@ from di_store.adapters.stores import (
 Array: TypeAlias = "np.ndarray[Any, Any]"
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
-"""Writes that are gathered before they reach the table, and the most bytes they may take."""
 _AT_ONCE = 4_096
 """Rows that are read in one call while they are copied."""
 
@@ -91,7 +91,7 @@ class Rows:
 
     def _stage(self) -> None:
         row = sum(zeros((1,), spec).nbytes for spec in self.specs.values())
-        self.limit = max(self._chunk, min(_MOST_STAGED * self._chunk, _STAGED_BYTES // max(row, 1)))
+        self.limit = max(self._chunk, min(MOST_STAGED * self._chunk, STAGED_BYTES // max(row, 1)))
         # Of `_staged`, the rows that were gathered begin at `_first` if it holds all slots, otherwise at 0.
         self._staged = self._copies or {name: zeros((self.limit,), spec) for name, spec in self.specs.items()}
         self._first = self._count = 0

@@ -17,7 +17,9 @@ from di_store.adapters.casts import whole
 from di_store.adapters.stored_array import Array, StoredArray
 from di_store.adapters.stores import (
     MOST_COPIED,
+    MOST_STAGED,
     NO_KEY,
+    STAGED_BYTES,
     Held,
     check_rows_are_there,
     forget_failure,
@@ -27,8 +29,6 @@ from di_store.adapters.stores import (
 )
 from di_store.adapters.trees import Tree, any_nan, assign, cut, differ, fitting, leaves, one_lane, shaped, zeros_of
 
-_MOST_STAGED, _STAGED_BYTES = 64, 256 << 10
-"""Adds that are gathered before they are written, and the most bytes they may take."""
 _AT_ONCE = 4_096
 _FLAGS = ("reward", "terminated", "truncated")
 
@@ -130,8 +130,8 @@ class Slots:
         """Arrays that gather rows: ``[rows, lanes, …]``."""
         specs = self._specs | ({"next_obs": self._specs["obs"]} if self._follows else {})
         row = sum(leaf.nbytes for leaf in leaves(zeros_of(specs, (1, self._lanes))))
-        most = 1 if self.given or row > MOST_COPIED else _STAGED_BYTES // max(row, 1)
-        self._rows = max(1, min(_MOST_STAGED, most, len(self.keys) // self._lanes))
+        most = 1 if self.given or row > MOST_COPIED else STAGED_BYTES // max(row, 1)
+        self._rows = max(1, min(MOST_STAGED, most, len(self.keys) // self._lanes))
         self._steps: dict[str, Any] = zeros_of(specs, (self._rows, self._lanes))
         self._next = self._steps.pop("next_obs", None)
         if self._follows:

@@ -22,6 +22,8 @@ NO_KEY = np.uint64(2**64 - 1)
 """In place of the key of an item where there is none."""
 MOST_COPIED = 16 << 10
 """Bytes of a row beyond which two copies cost more than what is gained by writing several rows at once."""
+MOST_STAGED, STAGED_BYTES = 64, 256 << 10
+"""Writes that a buffer gathers before they reach its table, and the most bytes they may take."""
 _LEAST_MEMORY = 8 << 20
 _AT_ONCE = 4_096
 """Rows that are read in one call while a buffer takes over a table."""

@@ -16,8 +16,8 @@ from ding.utils import fastcopy
 
 import di_store
 from di_store.adapters.ding.forms import Columns, NoColumnsError, described, flat, packed, unpacked
+from di_store.adapters.stores import MOST_STAGED
 
-_MOST_STAGED = 64
 _NOTHING = type(None)
 _on_cpu, _live, _number = attrgetter("is_cpu"), attrgetter("_live"), attrgetter("_number")
 _MOST_FORMS = 4
@@ -185,7 +185,7 @@ class Rows:
             return
         item._place, item._key, item._live = place, None, datum
         self._staged.append((item, leaves))
-        if self.given or len(self._staged) == _MOST_STAGED:
+        if self.given or len(self._staged) == MOST_STAGED:
             self._flush()
 
     def _write_described(self, item: Stored, datum: Any) -> None:
