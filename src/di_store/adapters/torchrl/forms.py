@@ -19,15 +19,9 @@ from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unfla
 import di_store
 from di_store.adapters.casts import cast
 from di_store.adapters.rows import Array
+from di_store.adapters.torch_types import NUMPY_TYPES
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
-_DTYPES = {
-    getattr(torch, name): np.dtype(name)
-    for name in (
-        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
-        *("float16", "float32", "float64", "complex64", "complex128"),
-    )
-}
 _CARRIERS = {1: torch.uint8, 2: torch.int16}
 """By bytes: the type that carries the bits of a float that numpy lacks."""
 SLOT = "slot"
@@ -41,8 +35,9 @@ def cast_tensor(tensor: Any, dtype: torch.dtype, what: str) -> Any:
     Raises:
         di_store.SchemaMismatch: it has a value that the type cannot hold.
     """
-    if tensor.dtype in _DTYPES and dtype in _DTYPES:
-        return torch.from_numpy(cast(tensor.detach().resolve_conj().resolve_neg().cpu().numpy(), _DTYPES[dtype], what))
+    if tensor.dtype in NUMPY_TYPES and dtype in NUMPY_TYPES:
+        array = tensor.detach().resolve_conj().resolve_neg().cpu().numpy()
+        return torch.from_numpy(cast(array, NUMPY_TYPES[dtype], what))
     found = tensor.to(dtype)
     if not (torch.isfinite(found.float()) | ~torch.isfinite(tensor.double())).all():
         raise di_store.SchemaMismatch(
@@ -72,7 +67,7 @@ class Leaf:
     @property
     def spec(self) -> di_store.Spec:
         """Type of its column."""
-        return di_store.Spec(self.shape, _DTYPES[self.carrier])
+        return di_store.Spec(self.shape, NUMPY_TYPES[self.carrier])
 
     def array(self, tensor: Any, lead: tuple[int, ...]) -> Array:
         """A tensor ``[*lead, *shape]``, or one that broadcasts to it, as the array of its column, ``[n, *shape]``."""
@@ -201,7 +196,7 @@ class Form:
                 f"{name} is a {'nested' if tensor.is_nested else tensor.layout} tensor, and this storage holds dense "
                 "ones: give it as to_dense() or to_padded_tensor() return it"
             )
-        carrier = tensor.dtype if tensor.dtype in _DTYPES else _CARRIERS.get(tensor.dtype.itemsize)
+        carrier = tensor.dtype if tensor.dtype in NUMPY_TYPES else _CARRIERS.get(tensor.dtype.itemsize)
         if carrier is None or (carrier is not tensor.dtype and not tensor.is_floating_point()):
             raise TypeError(f"{name} is {tensor.dtype}, which this storage does not hold: cast it")
         shape, number = tuple(tensor.shape[lead:]), len(self.leaves)

@@ -11,24 +11,10 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NonTensorStack
 
+from di_store.adapters.torch_types import NUMPY_TYPES
+
 Array: TypeAlias = NDArray[Any]
 
-_NUMPY_TYPES = frozenset(
-    getattr(torch, name)
-    for name in (
-        "bool",
-        "uint8",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "float16",
-        "float32",
-        "float64",
-        "complex64",
-        "complex128",
-    )
-)
 LEAVES = frozenset({str, bytes, int, float, bool, complex, type(None), torch.Tensor})
 """Types of values that `Store.get_many` returns as the reader's own, without arrays that lie in the store."""
 
@@ -45,7 +31,7 @@ class Forms(list[Any]):
 
 def _plain(tensor: Any) -> Array | None:
     """A tensor on the CPU as an array over the same memory, others as a copy; None: numpy has no such type."""
-    if tensor.dtype not in _NUMPY_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
+    if tensor.dtype not in NUMPY_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
         return None
     found: Array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
     return found
