@@ -13,6 +13,7 @@ import pytest
 from cluster.nodes import cluster_nodes
 from cluster.served import TOKEN, agent_here
 from given_stores import KINDS, killed_after_a_checkpoint, opened
+from pains import until
 from reverb_serving import act, drawn, table
 
 import di_store
@@ -46,6 +47,29 @@ def test_tables_in_a_store_that_is_given() -> None:
         store.create_table("other", capacity=4)
         with pytest.raises(ValueError, match="another name"):
             reverb.Server([table("other")], store=store)
+
+
+def _waits(client: reverb.Client) -> None:
+    """A learner that waits for more items than there are."""
+    with pytest.raises(reverb.ReverbError, match="stopped"):
+        drawn(client, "q", 2)
+
+
+def test_a_client_of_another_process_is_told_when_its_table_is_dropped() -> None:
+    """`stop` leaves the table of a store that is given, so who waits for its items goes on: another server may come."""
+    with di_store.open(memory="256MiB") as store:
+        server = reverb.Server([reverb.Table.queue("q", 8)], store=store)
+        client = server.localhost_client()
+        client.insert([np.arange(3)], {"q": 1.0})
+        learner = mp.get_context("spawn").Process(target=_waits, args=(client,), daemon=True)
+        learner.start()
+        until(lambda: client.server_info()["q"].current_size == 0, "the learner to have drawn the only item")
+        server.stop()
+        until(lambda: bool(store.stats()["waiters"]), "the learner to wait")
+        assert learner.is_alive()
+        store.drop_table("q")
+        learner.join(60)
+        assert learner.exitcode == 0
 
 
 def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:

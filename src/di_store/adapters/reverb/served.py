@@ -82,7 +82,7 @@ class Service:
                 del _services[self.address]
 
     def stop(self) -> None:
-        """Remove the tables, unless the store was given. Calls of all clients raise `ReverbError` from now on."""
+        """Remove the tables, unless the store was given. Calls of all clients who find none raise `ReverbError`."""
         self.leave()
         if self._given:
             with contextlib.suppress(di_store.StoreClosed):  # the program has closed it already

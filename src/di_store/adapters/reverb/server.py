@@ -193,7 +193,11 @@ class Server:
         return self._service.store
 
     def stop(self) -> None:
-        """Remove the tables. Calls of clients raise `ReverbError` from now on."""
+        """Remove the tables. Calls of clients raise `ReverbError` from now on.
+
+        Tables of a store that was given stay. Other processes that have used one go on with it, and wait on, until
+        ``server.store.drop_table(name)``.
+        """
         if not self._stopped.is_set():
             self._stopped.set()
             self._service.stop()
