@@ -124,13 +124,11 @@ class OpenLock {
 
 }  // namespace
 
-// Before anything is written there. A folder without an epoch is new, unless something else lies in it.
-void TierFolder::refuse_others() const {
+bool TierFolder::find_owner() {
+  if (read_epoch()) return true;
   u64 bytes = 0;
-  const auto is_there = [&](const char* name) { return os::blocks_of(path_ + "/" + name, &bytes) != ENOENT; };
-  if (is_there(kEpochName)) return;
   // mutant: checkpoints-become-folders-of-stores
-  if (is_there(kCheckpointName))
+  if (os::blocks_of(path_ + "/" + kCheckpointName, &bytes) != ENOENT)
     throw Error(Code::kStoreError, "the folder " + path_ + " holds a checkpoint, or another file " + kCheckpointName +
                                        ", and disk= wants a folder of its own; choose another one")
         .told();
@@ -138,12 +136,13 @@ void TierFolder::refuse_others() const {
     throw Error(Code::kCorruptData, "the folder " + path_ + " holds segments but no file " + kEpochName +
                                         ", which says whose they are; put it back, or move the segments away")
         .told();
+  return false;
 }
 
 TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   prepare(path);
+  TierFolder(path).find_owner();  // before the lock files are made: a folder that is refused stays as it was
   TierFolder folder(path);
-  folder.refuse_others();
   OpenLock opening;
   folder.lock_open(&opening.file, deadline);
   int number = folder.alive_.open(folder.alive_path());
@@ -164,11 +163,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
         .told();
   }
   folder.require(number);
-  const bool known = folder.read_epoch();
-  if (!known) {
-    folder.refuse_others();
-    os::random_bytes(folder.uuid_.data(), folder.uuid_.size());
-  }
+  if (!folder.find_owner()) os::random_bytes(folder.uuid_.data(), folder.uuid_.size());
   DI_FAULT("folder.before_epoch");
   folder.raise_epoch();
   DI_FAULT("folder.after_epoch");

@@ -66,12 +66,13 @@ class TierFolder {
 
  private:
   explicit TierFolder(const std::string& path) : path_(path) {}
-  void refuse_others() const;  // kStoreError, kCorruptData: the folder holds something else
+  // Whether a store owns the folder. kStoreError, kCorruptData, kLayoutMismatch: it holds something else.
+  bool find_owner();
   void lock_open(os::LockFile* file, Deadline deadline) const;
   std::string alive_path() const { return path_ + "/alive.lock"; }
   void require(int locked) const;  // throws unless alive.lock could be locked
   std::vector<SegmentFile> files(bool (*parse)(const std::string& name, u32* number)) const;
-  bool read_epoch();  // false: the folder is new
+  bool read_epoch();  // false: there is none
   void raise_epoch();
 
   std::string path_;

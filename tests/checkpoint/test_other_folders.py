@@ -44,6 +44,14 @@ def _tier(path: Path) -> None:
     assert ended(child(make)) == 0
 
 
+def _damaged_tier(path: Path) -> None:
+    """A copy of the files alone: without lock files."""
+    _tier(path)
+    for lock in path.glob("*.lock"):
+        lock.unlink()
+    (path / "epoch").write_bytes(b"\0" * 9)
+
+
 def _store_checkpoint(path: Path) -> None:
     with di_store.open(memory="16MiB") as store:
         _filled(store)
@@ -59,6 +67,7 @@ LIES: dict[str, Callable[[Path], None]] = {
     "a tree": lambda path: di_store.save(path, TREE),
     "the checkpoint of a store": _store_checkpoint,
     "the folder of a disk tier": _tier,
+    "the folder of a disk tier with a damaged epoch": _damaged_tier,
     "the durable tables of a disk tier": lambda path: None,  # below: they lie in a folder of the one above
     "a manifest.json of somebody": _own_manifest,
     "a damaged manifest.json": lambda path: (_own_manifest(path), (path / "manifest.json").write_bytes(b"\0" * 9))[0],
@@ -149,7 +158,7 @@ def test_what_lies_at_a_path_is_refused_whole_or_used(call: str, lies: str, tmp_
 @pytest.mark.parametrize("manifest", [None, '{"rows": [1, 2, 3]}'])
 @pytest.mark.parametrize("name", ["segment-0000002a", "segment-00000001.partial", "disk-00000001-2f"])
 def test_files_that_have_the_names_of_ours_stay(name: str, manifest: str | None, tmp_path: Path) -> None:
-    """A checkpoint removes what earlier ones have left there: what lies in a folder that had none is somebody else's."""
+    """A checkpoint removes what earlier ones have left. What lies in a folder that had none is somebody else's."""
     (tmp_path / name).write_text("theirs")
     if manifest is not None:
         (tmp_path / "manifest.json").write_text(manifest)

@@ -201,7 +201,7 @@ DURABLE = [
     Mutant(
         "checkpoints-become-folders-of-stores",
         "store-checkpoint",
-        "if (is_there(kCheckpointName))",
+        'if (os::blocks_of(path_ + "/" + kCheckpointName, &bytes) != ENOENT)',
         "if (false)",
         ("tests/checkpoint/test_other_folders.py",),
     ),
