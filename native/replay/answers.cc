@@ -36,7 +36,7 @@ std::string why_waiting(TableCore& core) {
   const u32 oldest = core.items.order().first_waiting();
   return text + (core.header.gathered != 0 ? "; " : ": ") + "the oldest has " +
          std::to_string(core.groups.count(oldest)) + " of " + std::to_string(core.groups.size()) +
-         " answers, of the value " + std::to_string(static_cast<i64>(core.groups.value(oldest)));
+         " answers, see table.incomplete()";
 }
 
 namespace {
