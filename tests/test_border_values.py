@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import subprocess
 import sys
+import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -278,6 +279,15 @@ def test_the_same_value_comes_back_or_an_error_of_ours(scene: Scene, group: str,
     ] == []
     if group == "objects":
         assert (len(through) == len(make(scene))) == (not isinstance(value, memoryview)), through
+
+
+def test_rows_are_taken_while_another_thread_imports_numpy_ma(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is in `sys.modules` before any of it is there."""
+    monkeypatch.setitem(sys.modules, "numpy.ma", types.ModuleType("numpy.ma"))
+    with di_store.open(memory="16MiB") as store:
+        table = store.create_table("t", capacity=10)
+        table.extend({"x": np.arange(6)[::2]})
+        assert table.peek(table.keys()).data["x"].tolist() == [0, 2, 4]
 
 
 MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
