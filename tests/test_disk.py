@@ -28,6 +28,8 @@ SCHEMA = {
     "truncated": di_store.Spec((), "bool"),
 }
 ROWS = 40_000  # of 1 KiB, in a store of 16 MiB
+BLOCK = 50
+"""Rows of one call of `fill`."""
 SPAWN = mp.get_context("spawn")
 
 
@@ -45,6 +47,15 @@ def row(number: int) -> dict[str, Any]:
     return {"obs": frame, "action": number % 7, "reward": float(number % 5), "terminated": ends, "truncated": False}
 
 
+def rows(first: int, count: int) -> dict[str, Any]:
+    """Rows with these numbers, as `row` makes them."""
+    number = np.arange(first, first + count)
+    frames = np.broadcast_to((number % 251).astype(np.uint8)[:, None, None], (count, *FRAME)).copy()
+    frames[:, 0, :4] = number.astype(np.int32)[:, None].view(np.uint8)
+    ends, flags = number % 50 == 49, np.zeros(count, bool)
+    return {"obs": frames, "action": number % 7, "reward": number % 5 * 1.0, "terminated": ends, "truncated": flags}
+
+
 def numbers(frames: np.ndarray) -> np.ndarray:
     """The numbers of the rows that these frames are of; all of each frame is checked."""
     found = frames[..., 0, :4].copy().view(np.int32)[..., 0]
@@ -58,8 +69,8 @@ def fill(table: di_store.Table, first: int = 0, count: int = ROWS, fault: str = 
         if fault:
             chores._stop()
             _core.arm_fault(fault)
-        for number in range(first, first + count):
-            writer.append(row(number))
+        for begin in range(first, first + count, BLOCK):
+            writer.extend(rows(begin, min(BLOCK, first + count - begin)))
 
 
 def read_in_child(name: str, pipe: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing as mp
 import os
 import signal
 import subprocess
@@ -14,12 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm import WARM
 
 import di_store
 from checkpoint.stores import same_draws, sound, write
 from di_store import CapacityError, CorruptData, Prioritized, StoreError, Transition, _core
 
-SPAWN = mp.get_context("spawn")
 SECONDS = 60.0
 
 
@@ -100,20 +99,16 @@ def work(name: str, fault: str) -> None:
     if fault:
         _core.arm_fault(fault)
     with di_store.attach(name) as store:
-        table = store.table("t")
-        with table.writer() as writer:
-            for i in range(1_000_000):
-                writer.append({"reward": float(i), "terminated": False})
+        write(store.table("t"), 1_000_000)
 
 
 def test_killed_stores_lose_the_last_seconds_at_most(tmp_path: Path) -> None:
     """All processes at once. What was synced is there, and rows follow each other without a gap."""
     for turn in range(4):
-        child = SPAWN.Process(target=holder, args=(str(tmp_path), turn))
+        child = WARM.Process(target=holder, args=(str(tmp_path), turn))
         child.start()
-        assert child.pid is not None
         until((tmp_path / f"synced-{turn}").exists)
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.join(SECONDS)
         with opened(tmp_path) as store:
             table = store.table("t")
@@ -145,11 +140,10 @@ def test_it_is_renewed_in_the_background(tmp_path: Path) -> None:
         until(lambda: (tmp_path / "durable" / "manifest.json").exists())
         for fault in ("", "snapshot.taken:1", "segment.before_write:2"):
             number = manifest(tmp_path)["number"]
-            child = SPAWN.Process(target=work, args=(store.name, fault))
+            child = WARM.Process(target=work, args=(store.name, fault))
             child.start()
-            assert child.pid is not None
             until(lambda seen=number: manifest(tmp_path)["number"] > seen + 1)  # type: ignore[misc]
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()
             child.join(SECONDS)
             sound(store)
 
@@ -222,7 +216,7 @@ def test_restored_tables_are_durable_again(tmp_path: Path) -> None:
 
 def test_who_attached_writes_what_is_left_when_it_ends(tmp_path: Path) -> None:
     """The one that made the table is killed before; nobody closes the store."""
-    maker = SPAWN.Process(target=make_and_wait, args=(str(tmp_path), f"made-{os.getpid()}"))
+    maker = WARM.Process(target=make_and_wait, args=(str(tmp_path), f"made-{os.getpid()}"))
     maker.start()
     assert maker.pid is not None
     until((tmp_path / "made").exists)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import random
 import signal
@@ -11,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import WARM
 
 import di_store
 from di_store import _core
 
-SPAWN = mp.get_context("spawn")
 OPTIONS: dict[str, Any] = {"memory": "32MiB", "disk_capacity": "64MiB"}
 POINTS = (
     "log.file_taken:1",
@@ -101,7 +100,7 @@ def check(store: di_store.Store, folder: Path, writers: dict[int, list[str]]) ->
 
 
 def started(*args: Any) -> Any:
-    child = SPAWN.Process(target=work, args=args)
+    child = WARM.Process(target=work, args=args)
     child.start()
     return child
 
@@ -165,7 +164,7 @@ def test_all_processes_killed_at_once(tmp_path: Path, full: bool) -> None:
         for child in children:
             os.kill(child.pid, signal.SIGSTOP)
         for child in children:
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()
         for child in children:
             child.join(60)
         files |= {writer: [file] for writer, file in zip(writers, names, strict=True)}
@@ -189,7 +188,7 @@ def put_twice(name: str) -> None:
 
 
 def put_by_the_dead(store: di_store.Store) -> None:
-    child = SPAWN.Process(target=put_twice, args=(store.name,))
+    child = WARM.Process(target=put_twice, args=(store.name,))
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
@@ -226,7 +225,7 @@ def test_killed_while_it_is_opened(fault: str, tmp_path: Path) -> None:
         ids = [id_of(0, i) for i in range(50)]
         store.put_many([value_of(id) for id in ids], ids=ids, durability="disk")
         store.delete(ids[:10])
-    child = SPAWN.Process(target=open_at, args=(str(folder), fault))
+    child = WARM.Process(target=open_at, args=(str(folder), fault))
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL

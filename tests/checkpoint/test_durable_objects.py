@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import threading
-import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from warm import WARM
 
 import di_store
 from di_store import CapacityError, ObjectExists, ObjectNotFound, StoreError, StoreFull, _core
 
-SPAWN = mp.get_context("spawn")
 IDS = [f"{i:040x}" for i in range(10)]
 
 
@@ -294,9 +293,9 @@ def put_and_delete(name: str, number: int, pipe: Any) -> None:
 def test_processes_and_children(tmp_path: Path) -> None:
     """Two processes put, and delete the same objects at once; a forked child has a log of its own."""
     with opened(tmp_path) as store:
-        pipes = [SPAWN.Pipe() for _ in range(2)]
+        pipes = [WARM.Pipe() for _ in range(2)]
         children = [
-            SPAWN.Process(target=put_and_delete, args=(store.name, number, far))
+            WARM.Process(target=put_and_delete, args=(store.name, number, far))
             for number, (_, far) in enumerate(pipes, 1)
         ]
         for child in children:
@@ -336,15 +335,12 @@ def test_two_stores_on_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_order_of_calls(seed: int, tmp_path: Path) -> None:
+def test_any_order_of_calls(seed: int, tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """Against a dict: objects and weights of all sizes, put, deleted, published, in stores one after the other."""
     rng = np.random.default_rng(seed)
     objects: dict[str, bytes] = {}
     weights: dict[str, tuple[int, bytes]] = {}
-    end = time.monotonic() + 2
-    for _ in range(100):
-        if time.monotonic() > end:
-            break
+    for _ in range(count(10, 100)):
         with opened(tmp_path, memory="24MiB") as store:
             assert found(store) == set(objects)
             for id, value in objects.items():

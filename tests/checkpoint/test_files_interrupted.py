@@ -65,7 +65,7 @@ def test_ctrl_c_comes_out_as_itself_and_leaves_no_descriptor(
 ) -> None:
     call = CALLS[name]
     call(store, tmp_path)
-    before, at, step, times = _open_files(), 1, count(61, 1), 0
+    before, at, step, times = _open_files(), 1, count(101, 1), 0
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResourceWarning)
         while _interrupted(lambda: call(store, tmp_path), at):

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import random
-import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm import WARM
 
 import di_store
 from di_store import MinSize, Prioritized
 from di_store.checkpoint.folder import MANIFEST
 
-SPAWN = mp.get_context("spawn")
 ROWS, BYTES = 4_000, 4_096
 FLAGS = np.zeros(100, bool)
 FIRST_SAMPLE_SECONDS = 20.0
@@ -59,15 +57,14 @@ def test_kill_at_random_moments(
         store.checkpoint(tmp_path / "c")
         oldest = 0
         for turn in range(1, count(3, 50) + 1):
-            child = SPAWN.Process(target=snapshots, args=(store.name, str(tmp_path / "c")))
+            child = WARM.Process(target=snapshots, args=(store.name, str(tmp_path / "c")))
             before = os.stat(tmp_path / "c" / MANIFEST).st_mtime_ns
             child.start()
             fill(table, turn * ROWS, ROWS)
             while child.is_alive() and os.stat(tmp_path / "c" / MANIFEST).st_mtime_ns == before:
                 pass
             child.join(rng.random() * 0.1)
-            assert child.pid is not None
-            os.kill(child.pid, signal.SIGKILL)
+            child.kill()
             child.join(60)
             with di_store.restore(tmp_path / "c", **options(f"e{turn}")) as again:
                 data = again.table("t").peek(again.table("t").keys()).data

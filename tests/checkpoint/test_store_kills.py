@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import random
 import signal
@@ -12,12 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm import WARM, stopped_at_its_fault
 
 import di_store
 from checkpoint.stores import MEMORY, sound, write
 from di_store import _core
-
-SPAWN = mp.get_context("spawn")
 
 
 def take(name: str, folder: str, fault: str) -> None:
@@ -43,10 +41,10 @@ def newest(folder: Path) -> int:
 
 def test_a_child_that_is_forked_meanwhile_keeps_no_lock(tmp_path: Path) -> None:
     """It may live as long as it likes: the next checkpoint does not wait for it, nor one beside a killed process."""
-    ready = SPAWN.Event()
+    ready = WARM.Event()
     with di_store.open(memory=MEMORY) as store:
         write(store.create_table("t", capacity=500), 500)
-        child = SPAWN.Process(target=fork_in_checkpoint, args=(store.name, str(tmp_path / "c"), ready))
+        child = WARM.Process(target=fork_in_checkpoint, args=(store.name, str(tmp_path / "c"), ready))
         child.start()
         assert ready.wait(60)
         (forked,) = children(child.pid)
@@ -85,18 +83,17 @@ def test_a_killed_checkpoint_leaves_the_one_before(disk: bool, tmp_path: Path, f
         write(table, 500)
         store.checkpoint(tmp_path / "c")
         there = 499
-        for turn in range(60 if full else 10):
+        for turn in range(60 if full else 6):
             write(table, 100, there + 1)
             fault = "snapshot.taken:1" if turn % 3 == 0 else ""
-            child = SPAWN.Process(target=take, args=(store.name, str(tmp_path / "c"), fault))
+            child = WARM.Process(target=take, args=(store.name, str(tmp_path / "c"), fault))
             child.start()
-            assert child.pid is not None
             if not fault:
                 names = set(os.listdir(tmp_path / "c"))
                 while child.is_alive() and set(os.listdir(tmp_path / "c")) == names:
                     pass
                 child.join(rng.random() * 0.02)
-                os.kill(child.pid, signal.SIGKILL)
+                child.kill()
             child.join(60)
             found = newest(tmp_path / "c")
             assert found in (there, there + 100)
@@ -115,12 +112,11 @@ def test_a_killed_restore_leaves_nothing(tmp_path: Path) -> None:
         store.checkpoint(tmp_path / "c")
     for turn in range(4):
         name = f"killed-{os.getpid()}-{turn}"
-        child = SPAWN.Process(target=bring, args=(str(tmp_path / "c"), name))
+        child = WARM.Process(target=bring, args=(str(tmp_path / "c"), name))
         child.start()
-        assert child.pid is not None
         while child.is_alive() and name not in {info.name for info in di_store.list_stores()}:
             pass
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.join(60)
         assert name not in {info.name for info in di_store.list_stores()}
     assert newest(tmp_path / "c") == 4_999
@@ -133,14 +129,13 @@ def test_a_stopped_checkpoint_stops_nobody(disk: bool, tmp_path: Path) -> None:
     with di_store.open(memory=MEMORY, **tier) as store:  # type: ignore[arg-type]
         table = store.create_table("t", capacity=2_000)
         write(table, 2_000)
-        child = SPAWN.Process(target=take, args=(store.name, str(tmp_path / "c"), "snapshot.taken:1:stop"))
+        child = WARM.Process(target=take, args=(store.name, str(tmp_path / "c"), "snapshot.taken:1:stop"))
         child.start()
-        assert child.pid is not None
-        os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+        assert stopped_at_its_fault(child)
         for turn in range(5):
             write(table, 2_000, 2_000 * (turn + 1))
             table.sample(64)
-        os.kill(child.pid, signal.SIGKILL)
+        child.kill()
         child.join(60)
         write(table, 2_000, 20_000)
         store.checkpoint(tmp_path / "c")

@@ -456,7 +456,7 @@ def test_one_instant(tmp_path: Path) -> None:
         thread = threading.Thread(target=work)
         thread.start()
         try:
-            for _ in range(8):
+            for _ in range(4):
                 while not len(tables[1]):
                     pass
                 store.checkpoint(tmp_path / "c")

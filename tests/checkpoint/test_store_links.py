@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import hashlib
-import multiprocessing as mp
 import os
 import shutil
 import signal
@@ -17,11 +16,11 @@ from typing import Any
 import numpy as np
 import pytest
 from test_disk_forward import disk, numbers
+from warm import WARM
 
 import di_store
 from di_store import Spec, Uniform, _core
 
-SPAWN = mp.get_context("spawn")
 BYTES = 8_192
 ROWS = 4_000
 SCHEMA = {"x": Spec((BYTES,), "uint8"), "label": Spec((), "int64"), "seen": Spec((), "float32")}
@@ -211,7 +210,7 @@ def bring(folder: str, disk: str, fault: str) -> None:
 @pytest.mark.parametrize("fault", ["restore.link_counted:1", "restore.link_counted:3", "restore.before_adopt:9", ""])
 def test_a_killed_restore_leaves_a_folder_for_the_next_one(fault: str, folder: Path, tmp_path: Path) -> None:
     before = hashes(folder)
-    child = SPAWN.Process(target=bring, args=(str(folder), str(tmp_path / "disk"), fault))
+    child = WARM.Process(target=bring, args=(str(folder), str(tmp_path / "disk"), fault))
     child.start()
     child.join(60)
     assert child.exitcode == -signal.SIGKILL
@@ -230,7 +229,7 @@ def test_no_file_stays_when_a_store_ends(folder: Path, tmp_path: Path) -> None:
         end = time.monotonic() + 20  # the thread that does chores may have the store for a moment
         while list((tmp_path / "disk").glob("segment-*")):
             assert time.monotonic() < end
-    child = SPAWN.Process(target=bring, args=(str(folder), str(tmp_path / "disk"), ""))
+    child = WARM.Process(target=bring, args=(str(folder), str(tmp_path / "disk"), ""))
     child.start()
     child.join(60)
     assert links(tmp_path / "disk") > 0

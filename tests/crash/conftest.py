@@ -16,7 +16,7 @@ from crash.zygote import Crew
 @pytest.fixture(scope="session")
 def zygote() -> Iterator[Crew]:
     """One zygote for the whole run."""
-    crew = Crew(["numpy", "di_store", "crash.roles"])
+    crew = Crew(["numpy", "pytest", "di_store", "crash.roles"])
     yield crew
     crew.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import shutil
 import signal
@@ -13,12 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 from test_disk import fill, numbers, row
+from warm import WARM, stopped_at_its_fault
 
 import di_store
 from di_store import _core
 from di_store.runtime import chores
-
-SPAWN = mp.get_context("spawn")
 
 
 @pytest.fixture
@@ -34,12 +32,9 @@ def written(store: di_store.Store) -> int:
 
 def stopped(target: Any, *args: Any) -> Any:
     """A process that runs `target` and has stopped at a fault point."""
-    child = SPAWN.Process(target=target, args=args)
+    child = WARM.Process(target=target, args=args)
     child.start()
-    assert child.pid is not None
-    found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
-    assert found is not None
-    assert found.si_code == os.CLD_STOPPED, "the fault point was not reached"
+    assert stopped_at_its_fault(child), "the fault point was not reached"
     return child
 
 
@@ -52,16 +47,16 @@ def end(child: Any) -> None:
 @pytest.mark.parametrize("call", ["file.open:2", "file.preallocate:2", "file.write:1", "file.write:9", "file.sync:1"])
 def test_a_call_that_failed_once_is_not_held_against_later_ones(store: di_store.Store, call: str, error: str) -> None:
     """No row is lost, no claim stays, and chunks are written again."""
-    table = store.create_table("replay", capacity=60_000, lanes=1, compress=None)
-    fill(table, 0, 30_000)
+    table = store.create_table("replay", capacity=30_000, lanes=1, compress=None)
+    fill(table, 0, 15_000)
     _core.arm_fault(f"{call}:{error}")
-    fill(table, 30_000, 90_000)
+    fill(table, 15_000, 45_000)
     before = written(store)
-    fill(table, 120_000, 30_000)
+    fill(table, 60_000, 20_000)
     assert written(store) > before + 10
     batch = table.sample(500)
     assert (numbers(batch.data["obs"]) % 7 == batch.data["action"]).all()
-    assert len(table) == 60_000
+    assert len(table) == 30_000
     assert not store.check()
 
 
@@ -146,7 +141,7 @@ def write(name: str, first: int, count: int) -> None:
 def test_writers_wait_for_what_others_move(store: di_store.Store) -> None:
     """All bodies in memory may be claimed at once by others: no item is evicted for that, while the disk has room."""
     table = store.create_table("replay", capacity=40_000, lanes=3)
-    children = [SPAWN.Process(target=write, args=(store.name, 100_000 * i, 13_000)) for i in range(3)]
+    children = [WARM.Process(target=write, args=(store.name, 100_000 * i, 13_000)) for i in range(3)]
     for child in children:
         child.start()
     for child in children:
@@ -218,7 +213,7 @@ def hold_the_heap(name: str) -> None:
 def test_claims_end_though_the_heap_was_held_up(store: di_store.Store) -> None:
     """The call that had claimed bodies failed; the next one of its process ends the claims, and the chunks can go."""
     store.create_table("replay", capacity=9_000, lanes=1, compress=None)
-    near, far = SPAWN.Pipe()
+    near, far = WARM.Pipe()
     child = stopped(lose_the_lock, store.name, far)
     holder = stopped(hold_the_heap, store.name)
     os.kill(child.pid, signal.SIGCONT)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
-import os
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from test_disk import fill, numbers, row
+from test_disk import BLOCK, fill, numbers, rows
+from warm import WARM, stopped_at_its_fault
 
 import di_store
 from di_store import _core
 from di_store.runtime import chores
 
-SPAWN = mp.get_context("spawn")
 POINTS = (
     "tier.claimed:2",
     "tier.segment_taken:2",
@@ -30,7 +29,16 @@ POINTS = (
     "segment.footer_written:1",
 )
 PACKED_POINTS = ("tier.claimed:2", "tier.packed:5", "segment.written:4", "tier.before_commit:4", "tier.dropped:3")
-CASES = [(point, None) for point in POINTS] + [(point, "auto") for point in PACKED_POINTS]
+HOLD_THE_HEAP = ("tier.claimed", "tier.before_commit", "tier.committed", "tier.dropped")
+"""Nobody gets past one that is stopped there: it has the heap's lock in hand."""
+
+
+def cases() -> Iterator[Any]:
+    for compress, points in ((None, POINTS), ("auto", PACKED_POINTS)):
+        for point in points:
+            yield pytest.param(point, compress, False, id=f"{point}-{compress}-killed")
+            if not point.startswith(HOLD_THE_HEAP):
+                yield pytest.param(point, compress, True, id=f"{point}-{compress}-stopped")
 
 
 def write_until_killed(name: str, fault: str, first: int) -> None:
@@ -38,38 +46,30 @@ def write_until_killed(name: str, fault: str, first: int) -> None:
         if fault.endswith(":stop"):
             chores._stop()  # first: a thread that stops at the point would stop this one with whatever lock it has
         _core.arm_fault(fault)
-        for number in range(first, first + 400_000):
-            writer.append(row(number))
+        for number in range(first, first + 400_000, BLOCK):
+            writer.extend(rows(number, BLOCK))
 
 
-@pytest.mark.parametrize("stop", [False, True], ids=["killed", "stopped"])
-@pytest.mark.parametrize(("fault", "compress"), CASES)
+@pytest.mark.parametrize(("fault", "compress", "stop"), cases())
 def test_a_writer_dies_at(fault: str, compress: str | None, stop: bool, tmp_path: Path) -> None:
     """A stopped one keeps only what it has claimed: the others write, read and drop meanwhile."""
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="96MiB") as store:
-        table = store.create_table("replay", capacity=50_000, lanes=3, compress=compress)
+        table = store.create_table("replay", capacity=30_000, lanes=3, compress=compress)
         fill(table, 0, 20_000)
         if stop:  # the child moves chunks only where this process does not do it first
             chores._stop()
-        child = SPAWN.Process(target=write_until_killed, args=(store.name, fault + (":stop" if stop else ""), 20_000))
+        child = WARM.Process(target=write_until_killed, args=(store.name, fault + (":stop" if stop else ""), 20_000))
         child.start()
-        assert child.pid is not None
-        found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
-        assert found is not None
-        died = found.si_code == os.CLD_STOPPED if stop else found.si_status == signal.SIGKILL
+        died = stopped_at_its_fault(child) if stop else child.join(120) or child.exitcode == -signal.SIGKILL
         if not died:
             assert fault in ("tier.file_forgotten:1", "tier.segment_sealed:1"), "the point was not reached"
-        held_up = stop and fault.startswith(("tier.claimed", "tier.before", "tier.committed", "tier.dropped"))
-        if held_up:  # it holds the heap's lock
-            child.kill()
-            child.join(60)
-        fill(table, 500_000, 30_000)
+        fill(table, 500_000, 15_000)
         for _ in range(5):
             batch = table.sample(200)
             assert (numbers(batch.data["obs"]) % 7 == batch.data["action"]).all()
         child.kill()
         child.join(60)
-        fill(table, 600_000, 30_000)
+        fill(table, 600_000, 15_000)
         assert not store.check(repair=True) or died
         assert not store.check()
         assert (numbers(table.sample(200).data["obs"]) >= 0).all()
@@ -90,8 +90,8 @@ def test_learners_killed_while_they_read_from_disk(tmp_path: Path) -> None:
         table = store.create_table("replay", capacity=50_000, lanes=2)
         fill(table, 0, 50_000)
         for turn in range(6):
-            near, far = SPAWN.Pipe()
-            child = SPAWN.Process(target=learn, args=(store.name, far))
+            near, far = WARM.Pipe()
+            child = WARM.Process(target=learn, args=(store.name, far))
             child.start()
             for _ in range(3 + turn):
                 assert near.poll(120)
@@ -108,8 +108,8 @@ def test_a_learner_killed_between_portions(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as store:
         table = store.create_table("replay", capacity=50_000, lanes=2, compress=None)
         fill(table, 0, 50_000)
-        _, far = SPAWN.Pipe()
-        child = SPAWN.Process(target=learn, args=(store.name, far, "sample.portion_read:3"))
+        _, far = WARM.Pipe()
+        child = WARM.Process(target=learn, args=(store.name, far, "sample.portion_read:3"))
         child.start()
         child.join(120)
         assert child.exitcode == -signal.SIGKILL

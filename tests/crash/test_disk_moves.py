@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import signal
 from collections.abc import Iterator
@@ -12,11 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 from test_disk_forward import CAPACITY, disk, fill, make, numbers
+from warm import WARM, stopped_at_its_fault
 
 import di_store
 from di_store.runtime import chores
 
-SPAWN = mp.get_context("spawn")
 POINTS = (
     "tier.move_claimed:2",
     "tier.move_written:9",
@@ -24,6 +23,8 @@ POINTS = (
     "tier.moved:5",
     "tier.segment_taken:40",
 )
+STOPS = [(point, False) for point in POINTS] + [("tier.move_written:9", True), ("tier.segment_taken:40", True)]
+"""Whether the process stops, where it has no lock in hand; else it dies."""
 
 
 @pytest.fixture
@@ -40,12 +41,9 @@ def write(name: str, fault: str, first: int, count: int) -> None:
 def started(*args: Any) -> Any:
     """A process that writes, and has died or stopped at its fault point. It alone moves bodies meanwhile."""
     chores._stop()
-    child = SPAWN.Process(target=write, args=args)
+    child = WARM.Process(target=write, args=args)
     child.start()
-    assert child.pid is not None
-    found = os.waitid(os.P_PID, child.pid, os.WEXITED | os.WSTOPPED | os.WNOWAIT)
-    assert found is not None
-    assert found.si_code == os.CLD_STOPPED or found.si_status == signal.SIGKILL, "the point was not reached"
+    assert stopped_at_its_fault(child) or child.exitcode == -signal.SIGKILL, "the point was not reached"
     return child
 
 
@@ -55,15 +53,13 @@ def check_rows(table: di_store.Table) -> None:
         numbers(table.peek(keys[at : at + 200]).data["x"])
 
 
-@pytest.mark.parametrize("stop", [False, True], ids=["killed", "stopped"])
-@pytest.mark.parametrize("fault", POINTS)
+@pytest.mark.parametrize(
+    ("fault", "stop"), STOPS, ids=[f"{point}-{'stopped' * stop or 'killed'}" for point, stop in STOPS]
+)
 def test_a_mover_dies_at(store: di_store.Store, fault: str, stop: bool) -> None:
     table = make(store)
     fill(table, 0, CAPACITY)
     child = started(store.name, fault + (":stop" if stop else ""), CAPACITY, 8 * CAPACITY)
-    if stop and not fault.startswith(("tier.move_written", "tier.segment_taken")):  # it holds the heap's lock
-        child.kill()
-        child.join(60)
     fill(table, 10 * CAPACITY, CAPACITY)
     check_rows(table)
     child.kill()

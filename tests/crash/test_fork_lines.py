@@ -143,7 +143,7 @@ def test_a_fork_at_any_line_of_another_threads_calls(
 ) -> None:
     with di_store.open(store_name(), memory="64MiB") as store:
         make(store.name, store)
-        crew.start("crash.test_fork_lines:fork_at_lines", store.name, count(9, 1), count(30, 300)).finish(600)
+        crew.start("crash.test_fork_lines:fork_at_lines", store.name, count(19, 1), count(30, 300)).finish(600)
         assert store.check() == []
 
 

@@ -49,7 +49,7 @@ class Batches(IterableDataset[Any]):
             }
 
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.extended), "forkserver"])
 def test_data_loader_workers(store: Any, method: str) -> None:
     dataset = Batches(store, store.table("t"), 5)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120)
@@ -104,6 +104,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(600)
 def test_ray_actors(tmp_path: Path) -> None:
     """Handles travel through Ray's own pickling, into actors and tasks."""

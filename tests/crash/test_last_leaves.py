@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import signal
 from collections.abc import Callable
@@ -11,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from warm import WARM, stopped_at_its_fault
 
 import di_store
 from di_store import Spec, StoreNotFound, _core
 
-SPAWN = mp.get_context("spawn")
 SECONDS = 60
 OPTIONS: dict[str, Any] = {"memory": "16MiB", "disk_capacity": "64MiB"}
 SCHEMA = {"number": Spec((), "int64"), "noise": Spec((100_000,), "uint8")}
@@ -55,27 +54,22 @@ def come(name: str, fault: str, result: Any) -> None:
         result.put("not there")
 
 
-def stopped(process: Any) -> None:
-    _, status = os.waitpid(process.pid, os.WUNTRACED)
-    assert os.WIFSTOPPED(status)
-
-
 def leaving(name: str, folder: Path) -> Any:
     """A process that is stopped where it has said that it is the last."""
-    begins, goes_on = SPAWN.Event(), SPAWN.Event()
-    process = SPAWN.Process(target=leave, args=(name, str(folder), begins, goes_on))
+    begins, goes_on = WARM.Event(), WARM.Event()
+    process = WARM.Process(target=leave, args=(name, str(folder), begins, goes_on))
     process.start()
     assert begins.wait(SECONDS)
     goes_on.set()
-    stopped(process)
+    assert stopped_at_its_fault(process)
     return process
 
 
 def joining(name: str, result: Any) -> Any:
     """A process that is stopped where it has its client slot, and has not yet looked whether the store ends."""
-    process = SPAWN.Process(target=come, args=(name, "arena.after_claim:1:stop", result))
+    process = WARM.Process(target=come, args=(name, "arena.after_claim:1:stop", result))
     process.start()
-    stopped(process)
+    assert stopped_at_its_fault(process)
     return process
 
 
@@ -91,7 +85,7 @@ def opens(name: str, folder: Path) -> None:
 
 def test_who_has_come_in_time_keeps_the_store(tmp_path: Path, store_name: Callable[[], str]) -> None:
     """The one that leaves sees it at its second look, and removes no file."""
-    name, result = store_name(), SPAWN.Queue()
+    name, result = store_name(), WARM.Queue()
     last, fresh = leaving(name, tmp_path), joining(name, result)
     os.kill(last.pid, signal.SIGCONT)
     last.join(SECONDS)
@@ -103,9 +97,9 @@ def test_who_has_come_in_time_keeps_the_store(tmp_path: Path, store_name: Callab
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_who_comes_too_late_finds_none(goes_on: bool, tmp_path: Path, store_name: Callable[[], str]) -> None:
     """Nor does it wait for long, should the one that leaves be stopped for good."""
-    name, result = store_name(), SPAWN.Queue()
+    name, result = store_name(), WARM.Queue()
     last = leaving(name, tmp_path)
-    fresh = SPAWN.Process(target=come, args=(name, "", result))
+    fresh = WARM.Process(target=come, args=(name, "", result))
     fresh.start()
     if not goes_on:
         assert result.get(timeout=SECONDS) == "not there"
@@ -117,7 +111,7 @@ def test_who_comes_too_late_finds_none(goes_on: bool, tmp_path: Path, store_name
 
 def test_it_ends_when_that_one_is_killed(tmp_path: Path, store_name: Callable[[], str]) -> None:
     """Whoever was about to attach finds none, as its files may be gone."""
-    name, result = store_name(), SPAWN.Queue()
+    name, result = store_name(), WARM.Queue()
     last, fresh = leaving(name, tmp_path), joining(name, result)
     last.kill()
     last.join(SECONDS)

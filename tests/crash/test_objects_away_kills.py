@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
 import os
 import signal
 from pathlib import Path
@@ -11,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from test_objects_away import COUNT, fill, id_of, opened, same, value_of
+from warm import WARM, stopped_at_its_fault
 
 import di_store
 from di_store import ObjectNotFound, _core
 
-SPAWN = mp.get_context("spawn")
 POINTS = (
     "heap.bytes_dropped:1",
     "heap.bytes_dropped:40",
@@ -63,7 +62,7 @@ def check(store: di_store.Store, acknowledged: Path, more: int = 20 * COUNT) -> 
 
 def started(name: str, fault: str, acknowledged: Path) -> Any:
     acknowledged.touch()
-    process = SPAWN.Process(target=work, args=(name, fault, str(acknowledged)))
+    process = WARM.Process(target=work, args=(name, fault, str(acknowledged)))
     process.start()
     return process
 
@@ -89,9 +88,7 @@ def test_who_is_stopped_at(tmp_path: Path, point: str) -> None:
         fill(store, range(COUNT))
         process = started(store.name, f"{point}:stop", acknowledged)
         try:
-            pid, status = os.waitpid(process.pid, os.WUNTRACED)
-            assert pid == process.pid
-            assert os.WIFSTOPPED(status)
+            assert stopped_at_its_fault(process)
             check(store, acknowledged)
         finally:
             os.kill(process.pid, signal.SIGCONT)
@@ -105,7 +102,7 @@ def test_who_is_stopped_at(tmp_path: Path, point: str) -> None:
 
 def test_all_die_and_the_folder_serves_again(tmp_path: Path) -> None:
     """Objects that left memory end with their store; durable ones do not, wherever they were."""
-    process = SPAWN.Process(target=put_and_die, args=(str(tmp_path),))
+    process = WARM.Process(target=put_and_die, args=(str(tmp_path),))
     process.start()
     process.join(120)
     assert process.exitcode == -signal.SIGKILL

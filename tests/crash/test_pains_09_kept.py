@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing as mp
-import os
 import random
 import signal
 import zlib
@@ -12,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from warm import WARM
 
 import di_store
 
-SPAWN = mp.get_context("spawn")
 OPTIONS: dict[str, Any] = {"memory": "64MiB", "disk_capacity": "256MiB"}
 
 
@@ -57,14 +55,14 @@ def test_acknowledged_means_kept(
     rng = random.Random(9)
     for turn in range(count(3, 50)):
         name = store_name()
-        near, far = SPAWN.Pipe()
-        holder = SPAWN.Process(target=hold, args=(name, str(tmp_path / "disk"), far))
+        near, far = WARM.Pipe()
+        holder = WARM.Process(target=hold, args=(name, str(tmp_path / "disk"), far))
         holder.start()
         assert near.recv() == "open"
         writers, pipes = [], []
         for number in range(2):
-            mine, its = SPAWN.Pipe()
-            writers.append(SPAWN.Process(target=put, args=(name, 2 * turn + number, its)))
+            mine, its = WARM.Pipe()
+            writers.append(WARM.Process(target=put, args=(name, 2 * turn + number, its)))
             writers[-1].start()
             its.close()
             pipes.append(mine)
@@ -73,8 +71,7 @@ def test_acknowledged_means_kept(
         writers[0].join(rng.random() * 0.2)  # at any moment
         order = [*writers, holder] if turn % 2 else [holder, *writers]
         for process in order:
-            assert process.pid is not None
-            os.kill(process.pid, signal.SIGKILL)
+            process.kill()
         for process in order:
             process.join(60)
         for pipe in pipes:

@@ -169,7 +169,7 @@ def test_kills_at_each_point(crew: Crew, judge: Judge, count: Callable[[int, int
     """One agent after the other dies there, each a little later than the one before."""
     kills = 0
     passed = 1
-    for turn in range(count(8, 40)):
+    for turn in range(count(5, 40)):
         ended = start(crew, judge, f"{point}:{passed}").join()
         assert ended in (0, KILLED)
         kills += ended == KILLED
@@ -193,7 +193,7 @@ def test_kills_of_those_who_recover(crew: Crew, judge: Judge, count: Callable[[i
 def test_kills_anywhere(crew: Crew, judge: Judge, count: Callable[[int, int], int]) -> None:
     """At any instruction, while it writes."""
     rng, kills = random.Random(3), 0
-    for _ in range(count(100, 2_000)):
+    for _ in range(count(30, 2_000)):
         hand = start(crew, judge, "", LONG_CALLS)
         crew.until(lambda hand=hand: judge.has_news() or hand.status is not None, "the agent to write")
         for _ in range(rng.randrange(100)):

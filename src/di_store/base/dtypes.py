@@ -169,10 +169,10 @@ def is_tensor(value: Any) -> bool:
 
 def is_masked(value: Any) -> bool:
     """Whether `value` is an array with masked elements: their values mean nothing. Never imports numpy.ma."""
-    ma = sys.modules.get("numpy.ma")
+    ma: Any = sys.modules.get("numpy.ma")
     if not isinstance(value, getattr(ma, "MaskedArray", ())):  # another thread may be importing it
         return False
-    mask = np.ascontiguousarray(np.ma.getmaskarray(value)).reshape(-1)
+    mask = np.ascontiguousarray(ma.getmaskarray(value)).reshape(-1)
     return bool(mask.view(np.bool_).any())  # of a structured one: of each field
 
 
