@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from cli_run import command, read_json, run
+from cli_run import command, run
+from looked_at import shown, shown_json
 from pains import until
 
 import di_store
@@ -20,6 +23,8 @@ from cluster.nodes import show_kills, stop, stopped
 from cluster.served import TOKEN, ServedStore
 from di_store.agent import holder
 from di_store.agent.holder import Holder, Serving
+from di_store.cli.stores import reports
+from di_store.observe import StoreReport
 
 Serve = Callable[..., ServedStore]
 SERVED_AGAIN_SECONDS = 3.0
@@ -134,15 +139,23 @@ def test_a_store_that_is_there_is_served_and_stays(serve: Serve, store_name: Cal
         assert here.get(ref) == "here"
 
 
-@pytest.mark.usefixtures("store_dir")  # `status` looks at every store of its folder
-def test_status_shows_the_agent(serve: Serve) -> None:
+def test_status_shows_the_agent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which process serves a store, where it listens, and whether it runs: as the errors of clients promise."""
     served, plain = serve(), serve(listen="[::1]:0")
+
+    def ours() -> list[StoreReport]:  # not those of all tests that run now
+        return [*reports(served.name), *reports(plain.name)]
+
+    monkeypatch.setattr(importlib.import_module("di_store.cli.status"), "reports", ours)
+
+    def says(line: str) -> bool:
+        return line in " ".join(shown("status").split())
+
     for each, place in ((served, f"127.0.0.1:{served.port}"), (plain, f"[::1]:{plain.port}")):
-        assert f"{each.name} {each.agent} runs {place}" in " ".join(run("status").stdout.split())
+        until(partial(says, f"{each.name} {each.agent} runs {place}"), "the agent to serve")
     with stopped(served.agent):
-        assert f"{served.name} {served.agent} stopped 127.0.0.1" in " ".join(run("status").stdout.split())
-    found = next(each for each in read_json("status")["stores"] if each["name"] == served.name)
+        assert says(f"{served.name} {served.agent} stopped 127.0.0.1")
+    found = next(each for each in shown_json("status")["stores"] if each["name"] == served.name)
     listens = {client["pid"]: client["listens"] for client in found["clients"]}
     assert listens == {served.agent: [f"127.0.0.1:{served.port}"], served.pid: []}
 
