@@ -399,11 +399,12 @@ def test_whoever_makes_a_table_is_killed(nodes: list[Node], stores: list[Cluster
 # --- handles that travel ----------------------------------------------------------------------------------------------
 
 
-def _there(name: str, sent: bytes, answer: Any) -> None:
+def _there(name: str, sent: list[bytes], answer: Any) -> None:
     os.environ[STORE_ENV] = name
-    store, table, ref = pickle.loads(sent)
-    again, _, _ = pickle.loads(sent)
-    answer.put((store.name, again is store, type(table).__name__, len(table), store.get(ref)))
+    for each in sent:
+        store, table, ref = pickle.loads(each)
+        again, _, _ = pickle.loads(each)
+        answer.put((store.name, again is store, type(table).__name__, len(table), store.get(ref)))
 
 
 def test_handles_travel(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -411,13 +412,14 @@ def test_handles_travel(nodes: list[Node], stores: list[ClusterStore]) -> None:
     table = stores[1].create_table("t", **TABLE)
     table.extend({"x": np.zeros((3, 4), np.float32)})
     answer = mp.get_context("spawn").Queue()
-    for one in (stores[1].table("t"), stores[0].table("t")):
-        sent = pickle.dumps((stores[0], one, stores[0].put("value")))
-        for at, kind in enumerate(("RemoteTable", "Table", "RemoteTable")):
-            child = mp.get_context("spawn").Process(target=_there, args=(nodes[at].name, sent, answer))
-            child.start()
+    handles = stores[1].table("t"), stores[0].table("t")
+    sent = [pickle.dumps((stores[0], one, stores[0].put("value"))) for one in handles]
+    for at, kind in enumerate(("RemoteTable", "Table", "RemoteTable")):
+        child = mp.get_context("spawn").Process(target=_there, args=(nodes[at].name, sent, answer))
+        child.start()
+        for _ in handles:
             assert answer.get(timeout=60) == (nodes[at].name, True, kind, 3, "value")
-            child.join()
+        child.join()
 
 
 def test_a_closed_store(stores: list[ClusterStore]) -> None:
