@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from cli_run import fails, fails_here
+from cli_run import call, fails
 from foreign_values import REFUSED, Bomb
 from pains import until
 
@@ -449,17 +449,17 @@ def test_options_that_do_not_go_together(authorities: Any, store_name: Callable[
     run = ("serve", store_name(), "--memory", "64MiB", "--listen")
     both = ("--tls-cert", certificate, "--tls-key", key)
     assert "without TLS whoever sits in between can read everything" in fails(2, *run, "0.0.0.0:0")
-    assert "without TLS whoever sits in between" in fails_here(2, *run, "127.example.org:0")
-    assert "belong together: give both" in fails_here(2, *run, "127.0.0.1:0", "--tls-cert", certificate)
-    assert "--plaintext contradicts --tls-cert" in fails_here(2, *run, "127.0.0.1:0", *both, "--plaintext")
+    assert "without TLS whoever sits in between" in fails(2, *run, "127.example.org:0", by=call)
+    assert "belong together: give both" in fails(2, *run, "127.0.0.1:0", "--tls-cert", certificate, by=call)
+    assert "--plaintext contradicts --tls-cert" in fails(2, *run, "127.0.0.1:0", *both, "--plaintext", by=call)
     for file in (wrong, certificate, str(tmp_path / "nothing")):
-        said = fails_here(2, *run, "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", file)
+        said = fails(2, *run, "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", file, by=call)
         assert f"{certificate} and --tls-key {file} cannot be used" in said
-    assert "--peers names no node" in fails_here(2, *run, "127.0.0.1:0", "--peers", " , ")
+    assert "--peers names no node" in fails(2, *run, "127.0.0.1:0", "--peers", " , ", by=call)
     both = ("--peers", "127.0.0.1:1", "--join", "etcd://127.0.0.1:2")
-    assert "name two directories" in fails_here(2, *run, "127.0.0.1:0", *both)
+    assert "name two directories" in fails(2, *run, "127.0.0.1:0", *both, by=call)
     for listen in ("", "a b", "1.2.3.4:x", "127.0.0.1:99999", "127.0.0.1:0/name", "a" * 70):
-        assert "give HOST:PORT, such as 127.0.0.1:7370" in fails_here(2, *run, listen)
+        assert "give HOST:PORT, such as 127.0.0.1:7370" in fails(2, *run, listen, by=call)
 
 
 def test_a_port_that_is_in_use(served: ServedStore, store_name: Callable[[], str], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_run import fails_here
+from cli_run import call, fails
 from pains import until
 
 import di_store
@@ -170,7 +170,7 @@ def test_wrong_places(etcd: Etcd) -> None:
         (2, "etcd://127.0.0.1:a", "give etcd://HOST:PORT"),
         (2, "zookeeper://127.0.0.1:1", "give one of ray://..., etcd://..."),
     ):
-        told = fails_here(status, "serve", "--memory", "16MiB", "--listen", "127.0.0.1:0", "--join", join)
+        told = fails(status, "serve", "--memory", "16MiB", "--listen", "127.0.0.1:0", "--join", join, by=call)
         assert text in told
     assert time.monotonic() - began < 3 * SECONDS
 
