@@ -20,12 +20,14 @@ def is_broad(handler: ast.ExceptHandler) -> bool:
 
 def unexplained(source: str) -> list[int]:
     """Lines of broad handlers without a comment on their line, the one above or the one below."""
+    handlers = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ExceptHandler) and is_broad(node)]
+    if not handlers:
+        return []
     comments = {
         token.start[0]
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
         if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa", "# pragma", "# mutant"))
     }
-    handlers = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ExceptHandler) and is_broad(node)]
     return [each.lineno for each in handlers if not comments & {each.lineno - 1, each.lineno, each.lineno + 1}]
 
 

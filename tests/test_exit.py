@@ -57,7 +57,7 @@ print("ending")
 
 @pytest.mark.timeout(600)
 def test_the_end_with_threads_inside(count: Callable[[int, int], int], store_dir: str) -> None:
-    for _ in range(count(3, 100)):
+    for _ in range(count(2, 100)):
         done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
         assert done.stdout == "ending\n", done.stderr
         assert done.stderr == ""
@@ -188,7 +188,7 @@ print("ending")
 def test_the_end_with_threads_in_python_that_the_core_called(
     work: tuple[str, ...], count: Callable[[int, int], int], store_dir: str
 ) -> None:
-    for _ in range(count(2, 100)):
+    for _ in range(count(1, 100)):
         done = subprocess.run([sys.executable, "-c", IN_PYTHON, *work], capture_output=True, text=True, timeout=120)
         assert (done.stdout, done.stderr, done.returncode) == ("ending\n", "", 0)
     assert os.listdir(store_dir) == []

@@ -45,7 +45,7 @@ def test_a_table_comes_back_as_the_model_has_it(
 ) -> None:
     """Random runs of writers, draws, deletions and kills, with every sampler and remover in turn."""
     rng = random.Random(str(view))
-    for _ in range(count(4, 40)):
+    for _ in range(count(2, 40)):
         sampler, remover = rng.choice(SAMPLERS), rng.choice(REMOVERS)
         setting = random_setting(rng, view=view, sampler=sampler, remover=remover, capacity=rng.choice((5, 30, 1000)))
         harness = Harness(setting, rng)

@@ -169,7 +169,7 @@ def test_every_limiter(limiter: MinSize | SamplesPerInsert | Queue, capacity: in
     drive(setting, rng, operations=2000 if FULL else 60)
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize("start", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.extended)])
 def test_killed_writers(start: str) -> None:
     """A child that writes is killed, idle or in the middle of an append; others go on."""
     for seed in range(30 if FULL else 2):

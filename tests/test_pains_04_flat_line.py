@@ -107,7 +107,7 @@ class Reading:
 @pytest.mark.timeout(2_400)
 def test_steady_use_stays_flat(count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
     """Two processes put, delete and append at 80 % occupancy, one learns and publishes, for half an hour in full."""
-    seconds = count(15, 1_800)
+    seconds = count(5, 1_800)
     with di_store.open(store_name(), memory="512MiB") as store:
         store.create_table(
             "t",

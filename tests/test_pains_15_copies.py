@@ -58,11 +58,11 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize("kind", ["numpy", "torch", "bfloat16"])
+@pytest.mark.parametrize("kind", ["numpy", pytest.param("torch", marks=pytest.mark.extended), "bfloat16"])
 def test_one_copy_in_and_none_out(
     count: Callable[[int, int], int], store_name: Callable[[], str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = count(128, 1024) * MIB
+    size = count(64, 1024) * MIB
     monkeypatch.setenv("PYTHONPATH", __file__.rpartition("/")[0], prepend=os.pathsep)
     with di_store.open(store_name(), memory=2 * size) as store, Program(PUT, kind, size, store.name) as putter:
         private, peak, shared = map(int, putter.line().split())

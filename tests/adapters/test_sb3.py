@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import copy
-import os
 import pickle
 import re
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -45,6 +42,13 @@ SPACES = {
     "dict": spaces.Dict({"state": BOX, "a key/that is no name": IMAGE, "number": spaces.Discrete(5)}),
 }
 ACTIONS = {"discrete": spaces.Discrete(3), "box": spaces.Box(-1, 1, (2, 3), np.float64)}
+
+
+def _extended(*values: Any) -> list[Any]:
+    """These parameters, for `make test-all` alone."""
+    return [
+        pytest.param(*(value if isinstance(value, tuple) else (value,)), marks=pytest.mark.extended) for value in values
+    ]
 
 
 def _drawn(space: spaces.Space, n: int) -> Any:
@@ -101,8 +105,7 @@ def _own(space: spaces.Space, n_steps: int) -> Any:
     return sb3.ReplayBuffer if n_steps == 1 else sb3.NStepReplayBuffer
 
 
-@pytest.mark.parametrize("timeouts", [True, False])
-@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize(("n_envs", "timeouts"), [(1, True), (3, False), *_extended((1, False), (3, True))])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("space", SPACES)
 def test_same_batches(space: str, action: str, n_envs: int, timeouts: bool) -> None:
@@ -334,7 +337,7 @@ def _hindsight(buffer: Any, n_envs: int, **kwargs: Any) -> Any:
     return model.learn(400)
 
 
-@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("n_envs", [*_extended(1), 3])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
 def test_same_hindsight(strategy: str, n_envs: int, tmp_path: Path) -> None:
     """`HerReplayBuffer` of both ends with the same weights; saved and loaded, it draws the same."""
@@ -371,7 +374,7 @@ def _rollout(steps: int, n_envs: int, space: spaces.Space, action: spaces.Space,
             buffer.compute_returns_and_advantage(last, done)
 
 
-@pytest.mark.parametrize("n_envs", [1, 3])
+@pytest.mark.parametrize("n_envs", [*_extended(1), 3])
 @pytest.mark.parametrize("action", [*ACTIONS, "binary"])
 @pytest.mark.parametrize("space", SPACES)
 def test_same_rollouts(space: str, action: str, n_envs: int) -> None:
@@ -477,24 +480,3 @@ def test_too_large() -> None:
         di_store.CapacityError, match=r"buffer_size=.* GiB, more than this machine has \(lower buffer_size="
     ):
         ReplayBuffer(50_000_000, spaces.Box(0, 255, (210, 160, 3), np.uint8), spaces.Discrete(2))
-
-
-def test_another_major_version() -> None:
-    """Importing says which one works."""
-    program = "import stable_baselines3 as s; s.__version__ = '3.0.1'; import di_store.adapters.sb3"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "works with Stable-Baselines3 2, and 3.0.1 is installed" in done.stderr.splitlines()[-1]
-
-
-@pytest.mark.extended
-def test_page() -> None:
-    """The programs of the page run."""
-    page = (ROOT / "docs/adapters/sb3.md").read_text()
-    programs = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert programs
-    for program in programs:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
