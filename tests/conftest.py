@@ -26,6 +26,13 @@ if SCALE not in ("small", "full"):
 DROPPED = "DI_STORE_TEST_DROP" in os.environ
 FAR = os.environ.get("DI_STORE_TEST_FAR")
 
+# Files that take more than about 15 s, longest first: what began last would run alone at the end, beside idle workers.
+# `--junitxml` tells how long each takes.
+LONGEST = (
+    "recipes conformance demo_runs disk_kills shard_deadlines ray known_versions taken_over session_marks door "
+    "lost_nodes unlucky_clusters holder looked_at model_based deadlines store_links chain etcd disk_room store_beside "
+    "sb3 odd_calls soak examples deploy moved raw_blocks allocations export bench_loads disk_shares waits exit"
+).split()
 QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 hypothesis.settings.register_profile(
     "small", max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=QUIET
@@ -78,9 +85,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=list(left))
         items[:] = [item for item in items if item not in left]
-    # Files whose tests mostly wait for other processes come first, then the longest: at the end they would run alone.
-    first = ("test_ray.py", "test_recipes.py", "test_examples.py", "test_demo_runs.py")
-    items.sort(key=lambda item: (item.path.parent.name != "cluster", item.path.name not in first))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> tuple[int, bool]:
+    """Longest files first, then those of folders whose tests mostly wait for other processes."""
+    name, folder = item.path.stem.removeprefix("test_"), item.path.parent.name
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST), folder not in ("cluster", "crash", "checkpoint")
 
 
 def pytest_collection_finish() -> None:
