@@ -64,7 +64,7 @@ void Blocks::choose_block(BlockUse use, bool ahead, Choice* choice) {
     entry.hint = word;
     choice->block = word * 64 + static_cast<u32>(std::countr_one(map[word]));
     require_block(entry.state == SliceState::kBlocks && entry.use == use && entry.block_class == choice->cls &&
-                  choice->block < blocks_in(choice->cls));
+                  (choice->block + 1) * choice->bytes <= kSliceBytes);
   }
   choice->first_page = choice->block * choice->bytes / kPageBytes;
   choice->pages = pages_for((choice->block + 1) * choice->bytes) - choice->first_page;
@@ -164,9 +164,10 @@ Blocks::Spot Blocks::spot(u64 offset, u64 bytes) const {
     require_block(within == 0 && at.slice + at.run <= memory_.places().slice_count);
     return at;
   }
-  at.block = static_cast<u32>(within / block_class_bytes(at.cls));
+  const u32 size = static_cast<u32>(block_class_bytes(at.cls));
+  at.block = static_cast<u32>(within) / size;
   // mutant: blocks-of-any-number
-  require_block(at.block * block_class_bytes(at.cls) == within && at.block < blocks_in(at.cls));
+  require_block(u64{at.block} * size == within && within + size <= kSliceBytes);
   return at;
 }
 

@@ -28,9 +28,9 @@ void ObjectEnds::pin(u32 index, u32 entry, bool brief) {
 }
 
 void ObjectEnds::unpin(u32 index) {
-  const u64 word = heap_.descriptor(index).word.fetch_sub(1) - 1;
+  Descriptor& object = heap_.descriptor(index);
+  const u64 word = object.word.fetch_sub(1) - 1;
   if (word_pins(word) != 0) return;
-  const Descriptor& object = heap_.descriptor(index);
   if (!is_away(object)) subtract_bytes(heap_.memory.heap_header().pinned_bytes, Blocks::block_bytes(object.bytes));
   if (word_state(word) == ObjectState::kDoomed) heap_.free_descriptor(index, false);
 }

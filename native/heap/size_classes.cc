@@ -24,14 +24,27 @@ struct ClassTable {
 constexpr ClassTable kClasses;
 static_assert(kClasses.count <= kBlockClasses && kClasses.bytes[kClasses.count - 1] == 1u << 20);
 
+// Computed, not searched for: every read of an object counts the bytes of its block twice. Below 1 KiB a power of two is
+// divided into 4 classes, from there on into 8.
+constexpr u32 class_of(u64 bytes) {
+  const u64 least = std::max(bytes, kMinBlockBytes);
+  const u32 parts_bits = least < 1024 ? 2 : 3;
+  const u32 step_bits = static_cast<u32>(std::bit_width(least)) - 1 - parts_bits;
+  const u32 before = (step_bits - 7) << parts_bits;  // of lower powers of two, less 4 or 8; may wrap
+  return before + static_cast<u32>((least - 1) >> step_bits) + 1;
+}
+
+// Whether that is what the table says, at both ends of each class.
+constexpr bool is_agreed() {
+  for (u32 index = 0, least = 0; index < kClasses.count; least = kClasses.bytes[index++] + 1)
+    if (class_of(least) != index || class_of(kClasses.bytes[index]) != index) return false;
+  return true;
+}
+static_assert(is_agreed());
+
 }  // namespace
 
-u32 block_class(u64 bytes) {
-  if (bytes > (1u << 20)) return kNone;
-  const auto* end = kClasses.bytes.data() + kClasses.count;
-  return static_cast<u32>(std::lower_bound(kClasses.bytes.data(), end, static_cast<u32>(bytes)) -
-                          kClasses.bytes.data());
-}
+u32 block_class(u64 bytes) { return bytes > (1u << 20) ? kNone : class_of(bytes); }
 
 u64 block_class_bytes(u32 index) {
   if (index >= kClasses.count) [[unlikely]]

@@ -426,7 +426,7 @@ REFUSED = [
     Mutant(
         "blocks-of-any-number",
         "input",
-        "== within && at.block < blocks_in(at.cls));",
+        "== within && within + size <= kSliceBytes);",
         "== within);",
         ("native:test_damaged_places",),
     ),
