@@ -20,7 +20,7 @@ import pytest
 import di_store
 from crash import board as words
 from crash.field import Field
-from crash.zygote import Crew
+from crash.zygote import Crew, Hand
 from di_store import _core
 from di_store.runtime import waits
 from di_store.session import Session
@@ -57,17 +57,23 @@ class Scene:
         self.closing.append(words.rows(8_000), next={"obs": words.stamp(8_001)})
         self.loader = self.replay.loader(16, prefetch=1, timeout=PATIENCE)
         self.number = 7_001  # of the writer's next row
+        self.fresh: dict[str, Hand] = {}
 
     def close(self) -> None:
         self.loader.close()
         self.writer.close(timeout=60)
 
 
-def fresh(scene: Scene, what: str) -> None:
-    """A process of its own attaches and makes one call; what it raised comes back as a `Timeout` of here."""
+def start_fresh(scene: Scene, what: str) -> Hand:
+    """A process of its own that attaches and makes one call."""
     path = f"{scene.field.board.path}.{what}"
-    scene.field.crew.start("crash.test_deadlines:in_a_fresh_process", scene.store.name, what, path).finish()
-    text = Path(path).read_text()
+    return scene.field.crew.start("crash.test_deadlines:in_a_fresh_process", scene.store.name, what, path)
+
+
+def fresh(scene: Scene, what: str) -> None:
+    """What that call has raised comes back as a `Timeout` of here."""
+    scene.fresh[what].finish()
+    text = Path(f"{scene.field.board.path}.{what}").read_text()
     if text:
         raise di_store.Timeout(text, text)
 
@@ -194,6 +200,7 @@ def test_every_call_ends_by_its_deadline_and_names_who_is_stopped(
     monkeypatch.setattr(waits, "CALL_SECONDS", PATIENCE)
     scene = Scene(field)
     hand = held_up(field, lock)
+    scene.fresh = {what: start_fresh(scene, what) for what in ("get", "put", "sample", "insert")}
     wrong = []
     for name, (call, needs) in CALLS.items():
         error, seconds = outcome(lambda call=call: call(scene))
