@@ -91,6 +91,8 @@ def come_and_go(name: str, number: int, turns: int) -> None:
             value = [number, turn]
             assert store.get(store.put(value)) == value
             assert store.check() == []
+            if turn == 0:
+                print("here", flush=True)
 
 
 def test_coming_while_the_last_one_leaves(
@@ -135,7 +137,7 @@ def test_creator_killed_anywhere(crew: Crew, count: Callable[[int, int], int], s
     for _ in range(count(10, 300)):
         name = store_name()
         hands = [crew.start("crash.test_open_race:come_and_go", name, number, 10**6) for number in range(2)]
-        crew.until(lambda name=name: name in [found.name for found in di_store.list_stores()], "the store to be there")
+        crew.until(lambda hands=hands: any(hand.printed() for hand in hands), "the store to be there")
         for hand in hands:
             crew.pump(rng.random() * 0.02)
             hand.signal(signal.SIGKILL)
