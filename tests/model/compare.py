@@ -40,9 +40,15 @@ def check_example(batch: Any, at: int, example: dict[str, Any]) -> None:
         example = dict(example)  # to say how it differs from the first
     data = flatten(batch.data)
     extra = set(data) ^ set(example)
-    assert extra <= {"mask", "lengths"}, f"columns {sorted(extra)} are only on one side"
+    require(extra <= {"mask", "lengths"}, f"columns {sorted(extra)} are only on one side")
     for column in set(data) & set(example):
         check_value(f"{column} of element {at}", example[column], row_of(data[column], at, len(batch.keys)))
+
+
+def require(met: bool, otherwise: str) -> None:
+    """As `assert`, for what `holds` asks: `python -O` leaves that out."""
+    if not met:
+        raise AssertionError(otherwise)
 
 
 def holds(batch: Any, at: int, example: dict[str, Any]) -> bool:
@@ -77,22 +83,24 @@ def check_value(what: str, expected: Any, got: Any) -> None:
     """Computed columns within float32's rounding, all others bit for bit and of one dtype."""
     name = what.split(" ")[0]
     if isinstance(expected, (tuple, list)):
-        assert got == expected or [got] == expected, f"{what}: {got!r}, not {expected!r}"
+        require(got == expected or [got] == expected, f"{what}: {got!r}, not {expected!r}")
         return
     expected = np.asarray(expected)
-    assert np.shape(got) == expected.shape, f"{what}: shape {np.shape(got)}, not {expected.shape}"
+    require(np.shape(got) == expected.shape, f"{what}: shape {np.shape(got)}, not {expected.shape}")
     if name in COMPUTED:
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6, err_msg=what)
         return
     if name not in ("mask", "lengths", "steps", "is_first"):
-        assert np.asarray(got).dtype == expected.dtype, f"{what}: dtype {np.asarray(got).dtype}, not {expected.dtype}"
-    assert same(got, expected), f"{what}: {got!r}, not {expected!r}"
+        dtype = np.asarray(got).dtype
+        require(dtype == expected.dtype, f"{what}: dtype {dtype}, not {expected.dtype}")
+    require(same(got, expected), f"{what}: {got!r}, not {expected!r}")
 
 
 def check_episode(number: int, item: Item, episode: int, side: Any) -> None:
     """The episode numbers of a batch tell the episodes of a lane apart, and stay what they are."""
     place = (side.owners[item.number], item.lane, episode)
-    assert side.episodes.setdefault(place, number) == number
+    known = side.episodes.setdefault(place, number)
+    assert known == number
     siblings = {value for key, value in side.episodes.items() if key[:2] == place[:2]}
     assert len(siblings) == sum(key[:2] == place[:2] for key in side.episodes)
 

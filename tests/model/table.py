@@ -105,7 +105,8 @@ class ModelTable:
             found = candidates(self.remover, self.items) or list(self.items)
             if len(found) > 1 and survivors is not None:
                 found = [item for item in found if item.number not in survivors]
-                assert found, f"{self.name}: the remover left alive every item it could have taken"
+                if not found:
+                    raise AssertionError(f"{self.name}: the remover left alive every item it could have taken")
             self.items.remove(found[0])
 
     def draw(self, n: int, choose: Choose = first) -> list[Drawn] | None:
@@ -154,7 +155,8 @@ class ModelTable:
             raise AssertionError(f"{self.name}: drew item {number}; possible were {[item.number for item in found]}")
 
         drawn = self.draw(len(numbers), choose)
-        assert drawn is not None, f"{self.name}: drew {len(numbers)} items where the limiter lets fewer through"
+        if drawn is None:
+            raise AssertionError(f"{self.name}: drew {len(numbers)} items where the limiter lets fewer through")
         return drawn
 
     def may_draw(self, n: int) -> tuple[bool, bool]:
