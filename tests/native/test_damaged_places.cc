@@ -178,6 +178,26 @@ void blocks() {
   }
 }
 
+// The same of a block that is given back: bits past the last block count as taken, so one of these would come free.
+void block_behind_is_given_back() {
+  const u64 bytes = 3000, size = Blocks::block_bytes(bytes), behind = kSliceBytes / size * size;
+  const auto arena = make_store("behind", 16 * kMiB);
+  CHECK(put_number(*arena, 1, bytes) == MakeResult::kMade);
+  u32 descriptor = kNone;
+  {
+    const Pinned object(*arena, 1);
+    descriptor = object.descriptor();
+  }
+  arena->ledger().sweep(soon());
+  Descriptor& entry = arena->heap().descriptor(descriptor);
+  const u64 data = arena->header().data.value, slice = (entry.offset - data) / kSliceBytes;
+  const u64 before = arena->bitmap(slice)[kSliceBytes / size / 64];
+  entry.offset = data + slice * kSliceBytes + behind;
+  CHECK(refuses([&] { arena->heap().objects.remove(ObjectId(1).bytes, soon()); }));
+  CHECK(arena->bitmap(slice)[kSliceBytes / size / 64] == before);
+  CHECK(put_number(*arena, 2, bytes) == MakeResult::kMade && holds_number(*arena, 2));
+}
+
 // A table's header that names a block of somebody else: nothing is read or written there.
 void blocks_of_others() {
   const Scene scene;
@@ -296,6 +316,7 @@ int main() {
   open_chunks();
   answers();
   blocks();
+  block_behind_is_given_back();
   blocks_of_others();
   places_of_others();
   index_of_ids();
