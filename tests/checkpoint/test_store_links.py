@@ -23,16 +23,19 @@ from di_store import Spec, Uniform, _core
 
 BYTES = 8_192
 ROWS = 4_000
+BLOCK = 50
+"""Rows of one call of `fill`."""
 SCHEMA = {"x": Spec((BYTES,), "uint8"), "label": Spec((), "int64"), "seen": Spec((), "float32")}
 TIER: dict[str, Any] = {"memory": "16MiB", "disk_capacity": "160MiB"}
 
 
 def fill(table: di_store.Table, first: int, count: int) -> None:
     with table.writer() as writer:
-        for number in range(first, first + count):
-            row = np.full(BYTES, number % 251, np.uint8)
-            row[:4] = np.array([number], "<u4").view(np.uint8)
-            writer.append({"x": row, "label": number, "seen": number / 2})
+        for begin in range(first, first + count, BLOCK):
+            label = np.arange(begin, min(begin + BLOCK, first + count))
+            x = np.repeat((label % 251).astype(np.uint8)[:, None], BYTES, 1)
+            x[:, :4] = label.astype("<u4")[:, None].view(np.uint8)
+            writer.extend({"x": x, "label": label, "seen": (label / 2).astype(np.float32)})
 
 
 def read(table: di_store.Table, keys: Any = None) -> dict[int, int]:
@@ -46,6 +49,12 @@ def read(table: di_store.Table, keys: Any = None) -> dict[int, int]:
         assert (data["seen"] == rows / 2).all()
         found |= dict(zip((int(key) for key in keys[at : at + 200]), rows.tolist(), strict=True))
     return found
+
+
+MOSTLY_RAW = pytest.mark.parametrize(
+    "compress", [None, pytest.param("auto", marks=pytest.mark.extended)], ids=["raw", "packed"], indirect=True
+)
+"""For tests of files, whatever is in them."""
 
 
 @pytest.fixture(params=[None, "auto"], ids=["raw", "packed"])
@@ -207,6 +216,7 @@ def bring(folder: str, disk: str, fault: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+@MOSTLY_RAW
 @pytest.mark.parametrize("fault", ["restore.link_counted:1", "restore.link_counted:3", "restore.before_adopt:9", ""])
 def test_a_killed_restore_leaves_a_folder_for_the_next_one(fault: str, folder: Path, tmp_path: Path) -> None:
     before = hashes(folder)
@@ -221,6 +231,7 @@ def test_a_killed_restore_leaves_a_folder_for_the_next_one(fault: str, folder: P
     assert hashes(folder) == before
 
 
+@MOSTLY_RAW
 def test_no_file_stays_when_a_store_ends(folder: Path, tmp_path: Path) -> None:
     for _ in range(2):
         with di_store.restore(folder, disk=tmp_path / "disk", **TIER) as store:
