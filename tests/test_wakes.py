@@ -127,7 +127,8 @@ def draw_and_die(name: str) -> None:
     with di_store.attach(name, timeout=BOUND_SECONDS) as store:
         reader = store.table("t")._handle.reader()
         draws = reader.begin()
-        assert reader.draw(draws, 2) == 2
+        held = reader.draw(draws, 2)
+        assert held == 2
         os.kill(os.getpid(), signal.SIGKILL)
 
 
