@@ -112,7 +112,7 @@ def main() -> None:
         for _ in range(2):
             here.add_node(**node)
         ray.init(here.address, log_to_driver=False)
-    print(f"{len(cluster.up(memory='256MiB'))} nodes have a store")
+    print(f"{len(cluster.up(memory='256MiB', timeout=600))} nodes have a store")
     store = cluster.store()
     replay = store.create_table(
         "replay",
@@ -136,7 +136,7 @@ def main() -> None:
     store.publish("policy", None, group="actors")  # the actors end
     replay.configure(limiter=di_store.MinSize(1))  # also those that wait for the learner
     ray.get(runs)
-    cluster.down()
+    cluster.down(timeout=600)
     ray.shutdown()
     if here is not None:
         here.shutdown()

@@ -12,6 +12,8 @@ import pytest
 from bench.measure import TURNS
 from bench.pairs import RATE_BAR, ROOT, TAIL_BAR, Turns, compare, take_turns
 
+pytestmark = pytest.mark.extended
+
 SEVEN = [100.0, 104.0, 96.0, 101.0, 99.0, 103.0, 98.0]
 
 
@@ -46,7 +48,6 @@ SIX_TURNS = """
 import sys
 from bench.measure import my_turn
 
-pytestmark = pytest.mark.extended
 for _ in range(6):
     with my_turn(), open(sys.argv[1], "a") as log:
         log.write(sys.argv[2])
