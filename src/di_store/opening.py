@@ -34,8 +34,8 @@ class StoreInfo:
 
     Attributes:
         name: as `open` takes it.
-        pids: live processes that have it open.
-        bytes: of memory that it has committed.
+        pids: live processes that have the store open.
+        bytes: memory that the store has committed.
     """
 
     name: str
@@ -58,29 +58,32 @@ def open(
 
     Args:
         name: letters, digits, ".", "_", "-"; None: a new store with a generated name.
-        memory: hard limit on what the store commits, metadata included: bytes, "4GiB", or a share of what machine
-            and cgroup allow. "fit": 256 MiB for objects and weights, plus what each new table reserves. A store that
-            exists keeps its own limit.
-        mode: "rw" create or attach; "x" create, it must not exist; "r" attach and only read.
-        seed: of all random choices in the store; None: a random seed.
-        disk: folder for what memory does not hold, on a local drive; it belongs to one store. Made if its parent is
-            there. None: everything stays in memory. A store that exists keeps its own folder. Tables,
-            objects and weights with ``durability="disk"`` of the store that had it before are made again.
-        disk_capacity: bytes that its files may take, "100GiB", or a share of what is free there, files that the folder
-            has already counted as free; None: half of that.
-        staging: bytes of batches that the loaders of this handle hold ahead together, "1GiB"; each holds at least one.
-            Only of a store with a disk tier. None: the least of 256 MiB and an eighth of its memory.
-        write_budget: bytes a day that rows may be written to disk, "100GB", to spare the drive; an hour's part of them
-            at once. When it is used up, inserts that need room wait, and no item is evicted for that. Checkpoints do
-            not wait. A store that exists keeps its own; `Store.resize` changes it. None: no limit.
+        memory: hard limit on the memory that the store commits, metadata included: bytes, "4GiB", or a share of the
+            memory that machine and cgroup allow. "fit": 256 MiB for objects and weights, plus the reserve of each new
+            table. An existing store keeps its own limit.
+        mode: "rw" opens the store or creates it; "x" creates it and fails if it exists; "r" opens it and only reads.
+        seed: seed of all random choices in the store; None: a random seed.
+        disk: folder on a local drive for data that exceeds memory; it belongs to one store. It is created if its parent
+            exists. None: everything stays in memory. An existing store keeps its own folder. If an earlier store used
+            the folder, its tables, objects and weights with ``durability="disk"`` are restored.
+        disk_capacity: limit on the files in `disk`: bytes, "100GiB", or a share of the space that is free there. Files
+            that the folder already holds count as free. None: half of the free space.
+        staging: limit on the bytes of batches that all loaders of this handle prefetch together, "1GiB"; each loader
+            holds at least one batch. Only for a store with a disk tier. None: 256 MiB, or an eighth of the store's
+            memory if that is less.
+        write_budget: bytes of rows that may be written to disk per day, "100GB", to spare the drive; up to an hour's
+            share may be written at once. When the budget is used up, inserts that need room wait, and no item is
+            evicted. Checkpoints do not wait. An existing store keeps its own budget; `Store.resize` changes it. None:
+            no limit.
 
-    While another process makes the store, `restore` of a large checkpoint included, this waits as long as it runs.
+    If another process is still creating the store, for example with `restore`, this call waits until the store is
+    complete.
 
     Raises:
-        StoreNotFound: mode "r", and it does not exist. AccessDenied: it may exist, held by a process that this one may
-        not look into. CapacityError: the machine does not have so much memory. StoreError: mode "x", and a store of
-        that name exists; or no file descriptor is left to look for it (ulimit -n). Timeout: the process that makes the
-        store is stopped, or it is this one, and takes longer than 60 s.
+        StoreNotFound: the store does not exist, with mode "r". AccessDenied: a process that this one may not inspect
+        may hold the store. CapacityError: the machine does not have that much memory. StoreError: a store of that name
+        exists, with mode "x"; or the process has no file descriptor left (ulimit -n). Timeout: the process that creates
+        the store is stopped, or is this process, and takes longer than 60 s.
     """
     return open_filled(
         durable.reopen,
@@ -107,7 +110,7 @@ def open_filled(
     staging: int | str | None = None,
     write_budget: int | str | None = None,
 ) -> Store:
-    """`open`; if that makes the store, `fill` brings what it holds before others can find it."""
+    """`open`; if the call creates the store, `fill` fills it before other processes can find it."""
     folder, capacity = disk_folder(disk, disk_capacity)
     writes = budget_of_writes(folder, write_budget)
     ahead = _staging_bytes(staging)
@@ -174,14 +177,14 @@ def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = 
     """A handle of an existing store.
 
     Args:
-        name: the store's.
-        timeout: seconds to wait for it; None: no limit.
-        staging: of this handle's loaders, as `open` takes it.
+        name: name of the store.
+        timeout: seconds to wait for the store; None: no limit.
+        staging: limit for this handle's loaders, as in `open`.
 
     Raises:
-        StoreNotFound: it does not exist within `timeout` seconds. Timeout: another process is still making it, from a
-        checkpoint for example. LayoutMismatch: another version made it.
-        AccessDenied: it may exist, held by a process that this one may not look into.
+        StoreNotFound: the store does not exist within `timeout` seconds. Timeout: another process is still creating the
+        store, for example from a checkpoint. LayoutMismatch: another version of Di-store made the store. AccessDenied:
+        a process that this one may not inspect may hold the store.
     """
     check_name(name)
     ahead = _staging_bytes(staging)
@@ -240,7 +243,7 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
 
 
 def list_stores() -> list[StoreInfo]:
-    """Stores that live processes of this user hold, sorted by name; without those removed by force."""
+    """Stores that live processes of this user hold, sorted by name. Stores that were removed by force are left out."""
     pids: dict[tuple[str, str], list[int]] = {}
     size: dict[str, int] = {}
     for holder in _core.list_holders():
@@ -261,7 +264,7 @@ def is_made_here(store: Store) -> bool:
 
 
 def pins(store: Store) -> list[tuple[int, bytes, bool, int, int]]:
-    """What processes are reading: client slot, id, whether it is weights, bytes, and how many pins it has."""
+    """The objects that processes are reading: client slot, id, whether it is weights, bytes, and number of pins."""
     return store._session.arena.pins()
 
 
@@ -271,7 +274,7 @@ def check_held(store: Store) -> None:
 
 
 def other_pids(pids: Iterable[int]) -> list[int]:
-    """The pids, as `list_stores` gives them, without this process's, sorted."""
+    """The pids in `pids`, as `list_stores` gives them, sorted and without this process's pid."""
     return sorted(set(pids) - {_core.proc_pid()})
 
 

@@ -1,4 +1,4 @@
-"""How much memory a table will need, before there is a store."""
+"""Estimates how much memory a table needs, before the store exists."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ def needed_memory(
     lanes: int = 64,
     columns: str | Iterable[str] | None = None,
 ) -> int:
-    """The least ``memory=`` of a store in which `Store.create_table` with these options succeeds: bytes.
+    """The smallest ``memory=``, in bytes, with which `Store.create_table` with these options succeeds.
 
-    It includes 2 MiB for the store itself. A store with several tables needs at most the sum. Objects, weights, and
-    draws of tables whose items are used up come on top.
+    The result includes 2 MiB for the store itself. A store with several tables needs at most the sum. Add room for
+    objects, for weights, and for undelivered batches of tables whose draws use items up.
 
     Args:
-        capacity: items; None: as many as `max_bytes` hold.
+        capacity: number of items; None: as many as fit `max_bytes`.
         view: how rows become examples.
-        schema: nested dict of anything with `.shape` and `.dtype`. May be left out only with `max_bytes`.
+        schema: nested dict of anything with `.shape` and `.dtype`. It may be left out only with `max_bytes`.
         sampler: default Uniform().
-        remover: default Fifo(); items that leave out of order need more.
+        remover: default Fifo(). Removers that evict in another order need more memory.
         limiter: default MinSize(1).
-        max_times_sampled: draws after which an item is removed; default 0, no limit.
-        max_bytes: of its rows.
+        max_times_sampled: number of draws after which an item is removed; default 0, no limit.
+        max_bytes: limit on the bytes of the table's rows.
         lanes: number of lanes for whose open episodes room is reserved.
-        columns: which of the columns batches hold; None: all.
+        columns: columns that batches hold; None: all.
 
     Raises:
-        ValueError: neither `schema` nor `max_bytes`; or settings that cannot work, as `Store.create_table`.
-        CapacityError: rows or items that no store can hold.
+        ValueError: neither `schema` nor `max_bytes` is given; or the settings cannot work, as in `Store.create_table`.
+        CapacityError: no store can hold such rows or so many items.
     """
     options = TableOptions(
         view=view,

@@ -27,27 +27,28 @@ def restore(
     tables: Mapping[str, Mapping[str, Any]] | None = None,
     progress: Progress | None = None,
 ) -> Store:
-    """A new store with all that a checkpoint holds: tables with items, priorities and counts; objects and weights.
+    """Make a new store from a checkpoint: tables with items, priorities and counts; objects and weights.
 
-    The next draws are those that the store would have made. Draws that were under way count as given back; rows of open
-    episodes that no item needed yet are not there, as after the death of their writer.
+    The next draws are the ones that the saved store would have made. Draws that were not delivered count as given back.
+    Rows of open episodes that no item needed yet are lost, as after the death of their writer.
 
     Args:
         path: folder of the checkpoint (`Store.checkpoint`).
-        name: of the new store, which must not exist; None: one of its own.
-        memory: as `open`.
-        disk: as `open`: a folder of its own, not that of the store that was saved.
-        disk_capacity: as `open`.
-        tables: by table, what it gets in place of its own: ``{"replay": {"capacity": 1000, "limiter": MinSize(1)}}``.
-            `capacity`, `limiter`, `max_bytes` and `compress` may be given. With a smaller capacity items go as the
-            remover picks them. A limiter that is given counts anew.
-        progress: called with the chunks that are read, and how many there are.
+        name: name of the new store, which must not exist; None: a generated name.
+        memory: as in `open`.
+        disk: as in `open`. It must be another folder than that of the saved store.
+        disk_capacity: as in `open`.
+        tables: changed options by table: ``{"replay": {"capacity": 1000, "limiter": MinSize(1)}}``. Only `capacity`,
+            `limiter`, `max_bytes` and `compress` can be changed. If the capacity is smaller, the remover chooses the
+            items to drop. A new limiter starts counting as after `Table.configure`.
+        progress: called with the number of chunks read so far and the total.
 
     Raises:
-        CorruptData: no checkpoint is there, or a file is damaged or missing. LayoutMismatch: of another
-        version. CapacityError: it does not fit `memory` and `disk`. StoreError: the store exists.
+        CorruptData: `path` holds no checkpoint, or a file is damaged or missing. LayoutMismatch: another version of
+        Di-store wrote the checkpoint. CapacityError: the checkpoint does not fit `memory` and `disk`. StoreError: the
+        store exists.
 
-    Other processes find the store once all is there: `attach(timeout=)` and `open` wait for that.
+    Other processes find the store once it is complete: `attach(timeout=)` and `open` wait for that.
     """
     function("progress", progress)
     with reading(Folder(path)):

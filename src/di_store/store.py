@@ -1,4 +1,4 @@
-"""The store: one named arena of shared memory with objects, weights and tables in it."""
+"""The handle of a store: a named arena of shared memory that holds objects, weights and tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ os.register_at_fork(after_in_child=forget_writers)
 
 
 class Store:
-    """A handle of one store; thread-safe. Pickles as its name and attaches when loaded."""
+    """A handle of one store; thread-safe. It pickles as the store's name and attaches when it is unpickled."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -64,11 +64,11 @@ class Store:
         return self._session.name
 
     def close(self) -> None:
-        """End this handle: later calls on it, its tables, writers and loaders raise `StoreClosed`.
+        """Close this handle: later calls on it, its tables, writers and loaders raise `StoreClosed`.
 
-        Durable tables are written first. Arrays stay valid; the store is unmapped when the last handle and the last
-        array are gone. If this was the last of all handles, what nobody needs any more of `disk=` is removed by then,
-        unless a stopped process holds a background thread up: it waits 5 seconds for that.
+        Durable tables are written first. Arrays stay valid: the store is unmapped when the last handle and the last
+        array are gone. The last handle also removes files in `disk=` that are no longer needed. It waits up to 5
+        seconds for background threads; if a stopped process holds these up, the files may stay.
         """
         durable.before_close(self._session)
         self._put = self._get = self._session.refuse
@@ -99,13 +99,13 @@ class Store:
         """Change the limits of memory and disk while the store is in use.
 
         Args:
-            memory: as `open`; a smaller one gives pages back. None: as it is.
-            disk_capacity: as `open`, of a store with a disk tier. None: as it is.
-            write_budget: likewise. What was written before does not count any more.
+            memory: as in `open`; a smaller limit gives pages back to the system. None: unchanged.
+            disk_capacity: as in `open`, for a store with a disk tier. None: unchanged.
+            write_budget: as in `open`. Bytes that were written before no longer count. None: unchanged.
 
         Raises:
-            CapacityError: below what is in use or reserved, or beyond what the machine allows. StoreFull: the
-            filesystem of the disk tier has no room. Memory is changed first; the one that is refused was not changed.
+            CapacityError: the limit is below what is in use or reserved, or above what the machine allows. StoreFull:
+            the filesystem of the disk tier has no room. Memory is changed first. A refused limit keeps its old value.
         """
         arena = self._session.writable()
         capacity = None if disk_capacity is None else new_capacity(arena.disk, disk_capacity)
@@ -126,11 +126,11 @@ class Store:
     def check(self, repair: bool = False) -> list[str]:
         """Compare derived data with the data that it is computed from. Returns one line for each difference.
 
-        With `disk=` it also reads all rows on disk, at the speed of the drive, and compares them with their checksums;
-        100 damaged chunks at most have a line of their own.
+        For a store with `disk=`, the call also reads all rows on disk, at the speed of the drive, and compares them
+        with their checksums. It reports at most 100 damaged chunks one by one.
 
         Args:
-            repair: also compute wrong derived data again, and remove the items of damaged chunks.
+            repair: also recompute wrong derived data, and remove the items of damaged chunks.
         """
         wanted = config.flag("repair", repair)
         arena = self._session.writable() if wanted else self._session.arena
@@ -140,13 +140,13 @@ class Store:
         return findings
 
     def sync(self, *, timeout: float | None = 600) -> None:
-        """Return when all that was done to what has ``durability="disk"`` before the call is on disk.
+        """Wait until earlier changes to data with ``durability="disk"`` are on disk.
 
-        Rows of tables, and that objects were deleted: `put` and `publish` return only when theirs are.
+        This covers rows of tables and deletes of objects. Durable objects are on disk when `put` or `publish` returns.
 
         Raises:
-            Timeout: another process was writing them for so long. StoreFull, StoreError, OSError: the folder cannot be
-            written.
+            Timeout: another process was writing the tables for all of `timeout`. StoreFull, StoreError, OSError: the
+            folder cannot be written.
         """
         durable.sync(self._session.writable(), check_timeout(timeout))
 
@@ -157,18 +157,19 @@ class Store:
         timeout: float | None = 600,
         progress: taking.Progress | None = None,
     ) -> None:
-        """Write all of the store, as it is at one instant, to a folder, while everybody goes on. `restore` reads it.
+        """Save the whole store, as it is at one instant, to a folder. Other processes keep working. `restore` reads it.
 
-        Tables with their items, priorities, counts, limiters, order and random numbers, objects and weights. At the
-        instant all calls wait while items are copied, 11 ms for a million items; rows are written afterwards. A later
-        checkpoint of this store in the same folder adds what has changed. Until it is complete the one before is
-        there, also if the process is killed. Memory: 56 bytes per item while it runs.
+        A checkpoint holds objects, weights, and tables with items, priorities, counts, limiters, order and random
+        numbers. All calls wait while the items are copied, 11 ms for a million items; rows are written afterwards. A
+        later checkpoint of this store in the same folder writes only what has changed. The previous checkpoint stays
+        readable until the new one is complete, even if the process is killed. A checkpoint takes 56 bytes of memory per
+        item.
 
         Args:
-            path: a folder on a local drive; made if it is not there. Best on the filesystem of `disk=`: what lies there
-                already is linked, not copied.
+            path: a folder on a local drive; created if it does not exist. On the filesystem of `disk=`, rows that are
+                already on disk are linked instead of copied.
             timeout: seconds to wait for another checkpoint in that folder; None: no limit.
-            progress: called with the bytes that are written, and how many there are.
+            progress: called with the number of bytes written so far and the total.
 
         Raises:
             StoreFull: the filesystem has no room. Timeout: another process is making a checkpoint there. AccessDenied,
@@ -190,16 +191,16 @@ class Store:
         """Copy a value into the store, once. Returns its ref.
 
         Args:
-            value: arrays, tensors, nested containers of them, scalars, text, bytes; anything else is pickled with its
+            value: arrays, tensors, nested containers of them, scalars, text, bytes; any other value is pickled with its
                 buffers out of band.
-            id: 40 hex characters; None: a new one.
-            ttl: seconds after which it is deleted; None: it stays until `delete`.
-            durability: "disk": returns when it is on disk, and it is there again when a store is opened with this
-                folder; needs a store with `disk=`. "memory": it ends with the store.
+            id: 40 hex characters; None: a new id.
+            ttl: seconds until the object is deleted; None: it stays until `delete`.
+            durability: "memory": the object ends with the store. "disk": `put` returns once the object is on disk, and
+                `open` with the same folder restores it; needs a store with `disk=`.
             timeout: seconds to wait for room.
 
         Raises:
-            ObjectExists: the id is taken. StoreFull: no room in time. CapacityError: it can never fit.
+            ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit.
         """
         # mutant: put-copies-twice
         if id is None and ttl is None and durability is _MEMORY and (timeout is _MINUTE or check_timeout(timeout) != 0):
@@ -212,34 +213,34 @@ class Store:
     def reserve(
         self, spec: Any, *, id: str | None = None, ttl: float | None = None, timeout: float | None = 60
     ) -> Draft:
-        """Room for a value that is written in place: arrays in shared memory, that `Draft.seal` makes an object.
+        """Reserve room for a value that is written in place. Returns a `Draft`, which `Draft.seal` makes an object.
 
-        Saves the copy of `put`. Nobody can read it before it is sealed; if this process dies, it is freed.
+        This saves the copy of `put`. Nobody can read the object before `seal`. If this process dies, the room is freed.
 
         Args:
             spec: `Spec`, or anything with shape and dtype; or a nested dict of them.
-            id: 40 hex characters; None: a new one.
-            ttl: seconds from now after which it is deleted; None: it stays until `delete`.
+            id: 40 hex characters; None: a new id.
+            ttl: seconds from now until the object is deleted; None: it stays until `delete`.
             timeout: seconds to wait for room.
 
         Raises:
-            ObjectExists: the id is taken. StoreFull: no room in time. CapacityError: it can never fit.
-            ValueError: a leaf without shape or dtype, or of no fixed size.
+            ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit.
+            ValueError: a leaf has no shape or dtype, or no fixed size.
         """
         return reserve(self._session, spec, id, ttl, timeout)
 
     def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
-        """The value of an object, its leaves as they were put; read from disk if it left memory.
+        """Read an object. An object that was moved to disk is read from there.
 
         Args:
-            ref: as `put` gave it.
-            timeout: seconds to wait until it exists and is sealed.
-            copy: None: numpy read-only in place, torch copied. False: torch in place too; an in-place write to it kills
-                the process. True: writable copies.
+            ref: the ref that `put` returned, or its text.
+            timeout: seconds to wait until the object exists and is sealed.
+            copy: None: numpy arrays are read-only views of shared memory, torch tensors are copied. False: tensors are
+                views too; an in-place write to one kills the process. True: all arrays are writable copies.
 
         Raises:
-            ObjectNotFound: it does not exist in time.
-            CorruptData, StoreFull: it left memory, and is damaged on disk; or nothing has room for it.
+            ObjectNotFound: the object does not exist within `timeout`. CorruptData: the object is damaged on disk.
+            StoreFull: the object is on disk, and there is no room to read it.
         """
         if copy is not None:
             copy = config.flag("copy", copy)
@@ -261,17 +262,17 @@ class Store:
         durability: str = "memory",
         timeout: float | None = 60,
     ) -> list[Ref]:
-        """`put` each value: all of them or none. Returns their refs. With "disk" they are written to disk together."""
+        """`put` all values or none. Returns their refs. With "disk" they are written to disk together."""
         return self._objects.put_many(values, ids, timeout, durability)
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
-        """`get` each ref, under one deadline. Returns the values."""
+        """`get` all refs under one deadline. Returns the values."""
         return self._objects.get_many(refs, timeout, None if copy is None else config.flag("copy", copy))
 
     def wait(
         self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
     ) -> tuple[list[Ref], list[Ref]]:
-        """Wait until `num_returns` of the objects exist. Returns the refs of those, and all other refs."""
+        """Wait until `num_returns` of the objects exist. Returns the refs of these objects, and all other refs."""
         return self._objects.wait(refs, num_returns, timeout)
 
     def contains(self, ref: Ref | str) -> bool:
@@ -279,15 +280,15 @@ class Store:
         return self._session.arena.contains(id_of(ref), waits.CALL_SECONDS)
 
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
-        """Delete objects. Returns how many existed. One that is being read is freed when its last array is gone.
+        """Delete objects. Returns how many existed. An object in use is freed when its last array is gone.
 
-        That durable ones are deleted is on disk after `sync` or `close`; until then they may be there again after a
-        power cut, but not after a kill.
+        Deletes of durable objects are on disk once `sync` or `close` returns. Before that, deleted objects can come
+        back after a power cut, but not after a kill.
         """
         return self._session.writable().delete(ids_of(refs), waits.CALL_SECONDS)
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
-        """Refs of up to `n` objects in the order of their ids, those after `start`; None: from the first."""
+        """Refs of up to `n` objects in the order of their ids, beginning after `start`; None: from the first."""
         return self._objects.keys(start, n)
 
     # -- weights ------------------------------------------------------------------------------------------------
@@ -305,12 +306,12 @@ class Store:
         """Publish the next version of `name`. Returns its number.
 
         Args:
-            name: of the weights; those that begin with "di-store/" are the library's own.
-            tree: any value that `put` takes; None counts a version whose weights travel elsewhere.
+            name: name of the weights. Names that begin with "di-store/" are reserved.
+            tree: any value that `put` takes; None counts a version whose weights are sent another way.
             keep: how many of the newest versions stay readable.
-            group: of nodes that get it, of a store in a cluster (docs/cluster.md).
-            durability: "disk": returns when it is on disk. It is there again when a store is opened with this folder,
-                and stays readable until a newer version is durable. Needs a store with `disk=`.
+            group: group of nodes that receive the version, for a store in a cluster (docs/cluster.md).
+            durability: "disk": `publish` returns once the version is on disk. `open` with the same folder restores it,
+                and it stays readable until a newer version is durable. Needs a store with `disk=`.
             timeout: seconds to wait for room.
         """
         return self._weights.publish(name, tree, keep, group, timeout, durability)
@@ -324,7 +325,7 @@ class Store:
         timeout: float | None = 0,
         group: Any = None,
     ) -> Published | None:
-        """The newest version of `name`, above `newer_than`, or exactly `version`; None if there is none in time.
+        """The newest version of `name` above `newer_than`, or exactly `version`; None if none comes within `timeout`.
 
         `group`: as in `publish`.
         """
@@ -360,31 +361,31 @@ class Store:
 
         Args:
             name: 1 to 100 bytes of text.
-            capacity: items; None: as many as `max_bytes` hold.
+            capacity: number of items; None: as many as fit `max_bytes`.
             view: how rows become examples.
             schema: nested dict of anything with `.shape` and `.dtype`; None: the first step declares it.
-            sampler: default Uniform().
-            remover: chooses the item to evict when it is full; default Fifo().
+            sampler: chooses the items to draw; default Uniform().
+            remover: chooses the item to evict when the table is full; default Fifo().
             limiter: makes inserts or draws wait; default MinSize(1).
-            max_times_sampled: draws after which an item is removed; default 0, no limit.
-            max_bytes: of its rows; None: no limit but the store's.
+            max_times_sampled: number of draws after which an item is removed; default 0, no limit.
+            max_bytes: limit on the bytes of the table's rows; None: only the store's limit.
             lanes: number of lanes for whose open episodes room is reserved.
             weights: name of the published weights whose versions items carry.
             max_staleness: how many versions an item may be older than the newest.
-            initial_priority: of items without one: "max" (the largest ever given, at least 1.0) or a number.
+            initial_priority: priority of items that get none: "max" (the largest ever given, at least 1.0) or a number.
             columns: which of the stream's columns batches hold; None: all.
-            compress: of its rows on disk: "auto" where they become two thirds or less; `Compress(expect=)` also counts
-                upon it when the table is made; None: never.
-            durability: "disk": at most `sync_every` and a second are lost when the machine stops; needs a store with
-                `disk=`, whose folder `open` makes the table from again. "memory": it ends with the store.
-            sync_every: seconds, at least 1.
-            seed: of its draws; None: from the store's.
+            compress: compression of rows on disk. "auto": where they shrink to two thirds or less. `Compress(expect=)`:
+                also reserve less room for the table. None: never.
+            durability: "disk": a machine crash loses at most `sync_every` plus one second, and `open` with the same
+                folder restores the table; needs a store with `disk=`. "memory": it ends with the store.
+            sync_every: seconds between writes of a durable table, at least 1.
+            seed: seed of the table's draws; None: derived from the store's seed.
             exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal.
             timeout: seconds to wait for another process that makes or drops a table.
 
         Raises:
-            TableExists: the name is taken. CapacityError: it would not fit; nothing was reserved. ValueError: settings
-            that cannot work; the text explains the mechanism.
+            TableExists: the name is taken. CapacityError: the table would not fit; nothing was reserved. ValueError:
+            the settings cannot work; the text explains why.
         """
         options = TableOptions(
             view=view,
@@ -421,28 +422,29 @@ class Store:
         allow_pickle: bool = False,
         timeout: float | None = 60,
     ) -> Table:
-        """Make a table from the file that `Table.export` wrote. Nothing can be drawn from it before all is there.
+        """Make a table from a file that `Table.export` wrote. Nothing can be drawn from it until it is complete.
 
-        It has the settings, rows, items, priorities, counts of draws and versions of the exported table, in the order
-        of insertion; rows that items share are stored once. Keys and numbers of episodes are new. The limiter counts
-        anew, as after `Table.configure`. Takes time in proportion to items and rows. In this process's memory are one
-        part of the file, 16 MiB of rows or one row, and 150 bytes an item. With `disk=` rows go to disk meanwhile.
+        The new table has the settings, rows, items, priorities, counts of draws and versions of the exported table, in
+        insertion order. Rows that items share are stored once. Keys and episode numbers are new. The limiter starts
+        counting as after `Table.configure`. The call takes time in proportion to items and rows. This process needs
+        memory for one part of the file (16 MiB of rows, or one row) and 150 bytes per item. With `disk=`, rows that
+        exceed memory go to disk.
 
         Args:
-            path: of the file.
-            name: of the table; None: as it was exported.
-            capacity: items, at least as many as the file holds; not given: as exported.
-            sampler: not given: as exported.
-            limiter: a queue stays a queue; not given: as exported.
-            allow_pickle: read Python values of an `Opaque` table that were pickled, or are instances of classes of
-                yours. Later reads of such a value run code that the file names: only for files that you trust.
+            path: the file.
+            name: name of the table; None: as exported.
+            capacity: number of items, at least as many as the file holds; default: as exported.
+            sampler: default: as exported.
+            limiter: default: as exported. A queue must stay a queue.
+            allow_pickle: accept values of an `Opaque` table that were pickled or are instances of your classes. Reading
+                such a value later runs code that the file names: use it only for files that you trust.
             timeout: seconds to wait for room and locks.
 
         Raises:
-            CorruptData: no exported table, or damaged. LayoutMismatch: another version of the format. TableExists: the
-            name is taken. CapacityError: it does not fit. StoreFull: there is no room in time. ValueError: `capacity`,
-            `sampler` or `limiter` contradict the other settings; or pickled values without `allow_pickle`. OSError: of
-            the file. In all cases there is no table afterwards.
+            CorruptData: the file is damaged or no exported table. LayoutMismatch: another version of the format.
+            TableExists: the name is taken. CapacityError: the table does not fit. StoreFull: no room within `timeout`.
+            ValueError: `capacity`, `sampler` or `limiter` contradict the other settings; or there are pickled values,
+            without `allow_pickle`. OSError: the file cannot be read. After any of these errors there is no table.
         """
         return self._tables.import_table(
             path,
@@ -458,41 +460,40 @@ class Store:
         """The table of that name.
 
         Raises:
-            TableNotFound: it does not exist in time. ValueError: no table can have this name.
+            TableNotFound: the table does not exist within `timeout`. ValueError: no table can have this name.
         """
         return self._tables.open(name, timeout)
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
-        """Remove a table and free its bytes; later calls on it raise `TableNotFound`.
+        """Remove a table and free its bytes. Later calls on the table raise `TableNotFound`.
 
-        So do calls of writers whose stream it shares with other tables: these writers and their open episodes end.
+        Writers over this and other tables end with their open episodes; their calls raise `TableNotFound` too.
         """
         self._tables.drop(name, timeout)
 
     def writer(self, tables: Sequence[Table | str], *, lanes: int | None = None, autoreset: Any = None) -> Writer:
-        """A writer whose stream several tables share: steps hold the union of their columns.
+        """A writer for several tables that share one stream. Each step holds the union of their columns.
 
         Args:
             tables: tables of this store, or their names.
-            lanes: as `Table.writer`.
-            autoreset: as `Table.writer`.
+            lanes: as in `Table.writer`.
+            autoreset: as in `Table.writer`.
         """
         return self._tables.writer(tables, lanes, autoreset)
 
     def mix(self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None) -> Mixture:
-        """A mixture: batches from up to 256 tables, each example from one of them.
+        """A mixture: its batches draw each example from one of up to 256 tables.
 
         The tables must give the same columns. A table without columns is checked when it gets some.
 
         Args:
-            weights: by table name or `Mixture`: its share of the elements, >= 0; shares need not sum to 1. A mixture's
-                share is divided among its tables.
-            columns: those that batches hold if `sample` names none, for tables that have only these in common; None:
-                all.
-            seed: of the choice of tables; None: another one each time.
+            weights: share of the examples, >= 0, by table name or `Mixture`; shares need not sum to 1. The share of a
+                mixture is divided among its tables.
+            columns: columns of batches if `sample` names none, for tables that have only these in common; None: all.
+            seed: seed of the choice of tables; None: a new seed each time.
 
         Raises:
-            TableNotFound: a name that is no table. ValueError: no table, too many, a negative share, or all are 0; two
-                tables give different columns.
+            TableNotFound: there is no table of a name. ValueError: no table, too many, a negative share, or all shares
+            are 0; or two tables give different columns.
         """
         return self._tables.mix(weights, columns, seed)
