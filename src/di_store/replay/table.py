@@ -1,4 +1,4 @@
-"""One table: writing to it, reading from it, changing it while it is in use."""
+"""The handle of one table: writes to it, reads from it, and changes it while it is in use."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _AT_ONCE = 65_536
 
 
 class Table:
-    """A handle of one table; thread-safe. Pickles as the names of store and table; unpickling attaches to them."""
+    """A handle of one table; thread-safe. It pickles as the names of store and table, and attaches when unpickled."""
 
     def __init__(self, session: Session, native: _core.Table) -> None:
         handle = TableHandle(session.arena, native, session.versions)
@@ -74,7 +74,7 @@ class Table:
 
     @property
     def capacity(self) -> int | None:
-        """Items that it holds, as it is now; None: as many as `max_bytes` hold."""
+        """How many items the table can hold now; None: as many as fit `max_bytes`."""
         capacity = self._open().native.capacity
         return None if capacity >= UNLIMITED else capacity
 
@@ -85,7 +85,7 @@ class Table:
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler, with the exponents that it has now."""
+        """The sampler with its current exponents."""
         return self._open().sampler()
 
     def __len__(self) -> int:
@@ -105,25 +105,26 @@ class Table:
         """A writer for one thread: a context manager.
 
         Args:
-            lanes: number of streams, usually one per environment, that one call appends to: leaves are ``[lanes, …]``.
+            lanes: number of streams that one call appends to, usually one per environment: leaves are ``[lanes, …]``.
                 None: a single stream, leaves without that axis.
             autoreset: Gymnasium's ``envs.metadata["autoreset_mode"]``. In next-step mode the row after the end of an
-                episode is not stored; its observation is used as the final one of that episode, unless one was given.
-                In same-step mode, pass ``final=infos.get("final_obs")``. None: the program resets its environments.
+                episode is not stored; its observation becomes the final observation of that episode, unless one was
+                given. In same-step mode, pass ``final=infos.get("final_obs")``. None: the program resets its
+                environments.
 
         Raises:
-            SchemaMismatch: `Transition`, `Sequence` and `Episode` need to know how episodes end, and the declared
-                columns have ``done``, ``dones``, ``terminal`` or ``is_last`` in place of ``terminated`` and
-                ``truncated``. Without any of these columns there is one warning.
+            SchemaMismatch: `Transition`, `Sequence` and `Episode` need to know how episodes end, but the columns have
+            ``done``, ``dones``, ``terminal`` or ``is_last`` instead of ``terminated`` and ``truncated``. If there are
+            none of these columns, a warning is shown once.
         """
         return Writer(self._session, [self._writable()], lanes, autoreset, single=True)
 
     def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
-        """Insert one item without a stream. Returns its key, uint64[1]; of a refused answer (`Group.unique`) none.
+        """Insert one item without a stream. Returns its key, uint64[1]; no key for a refused answer (`Group.unique`).
 
         Args:
-            value: by view. Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``. Transition: a
-                finished one, with ``next_<obs>`` and ``discount``.
+            value: depends on the view. Step: the row. Opaque: any value. Sequence, Episode: leaves ``[time, …]``.
+                Transition: a finished transition, with ``next_<obs>`` and ``discount``.
             priority: a number; None: the table's `initial_priority`.
             timeout: seconds to wait for the limiter, for room, and for inserts of other threads; None: no limit.
 
@@ -139,15 +140,15 @@ class Table:
         return self._inserter.insert(value, priority, timeout)
 
     def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
-        """Insert n items without a stream. Returns their keys, uint64[n], in order; of refused answers none.
+        """Insert n items without a stream. Returns their keys, uint64[n], in order; refused answers have no key.
 
         Args:
-            batch: as `insert`, with a leading axis of items, ``[n, …]``; Opaque: a list of any values.
+            batch: as in `insert`, with a leading axis of items, ``[n, …]``; Opaque: a list of any values.
             priority: one number, or one for each item; None: the table's `initial_priority`.
-            timeout: as `insert`.
+            timeout: as in `insert`.
 
         Raises:
-            ValueError: no item, or more than capacity. Others as `insert`.
+            ValueError: there are no items, or more than the capacity. Others as in `insert`.
         """
         self._writable()
         return self._inserter.insert(batch, priority, timeout, one=False)
@@ -166,29 +167,30 @@ class Table:
         out: Batch | None = None,
         replace: bool = True,
     ) -> Batch:
-        """Draw n items, waiting for the limiter if it does not allow all of them yet.
+        """Draw n items. If the limiter does not allow all of them yet, the call waits.
 
         Args:
             n: number of examples; may be more than the limiter allows at once.
-            timeout: seconds to wait; None: no limit, but `Timeout` if for 60 s no writer is open and nothing comes.
-            min_n: return at least so many, as soon as no more were drawn for `linger` seconds; None: n.
+            timeout: seconds to wait. None: no limit, but `Timeout` if for 60 s no writer is open and no item comes.
+            min_n: return early with at least this many examples, once `linger` seconds pass without a further draw;
+                None: n.
             linger: seconds; None: the rest of `timeout`.
             beta: exponent of the importance weights; None: the sampler's.
-            columns: copy only these outputs; None: all.
-            out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new
-                batch over the front of its arrays.
-            replace: whether an item may come more than once. False: each draw is from the items that this batch does
-                not hold yet, with probability in proportion to p^alpha (or equal), as numpy's
-                ``Generator.choice(replace=False)``; `Fifo` and `Lifo` give the next n items, heaps the n best.
-                `probabilities` stay those of one draw from all items. Costs up to 1.5 times as much while n is below
-                half of the table.
+            columns: outputs to copy; None: all.
+            out: a batch of n examples, which is overwritten and returned. If fewer are drawn, the result is a new batch
+                over the front of its arrays.
+            replace: whether a batch may hold an item more than once. False: each draw chooses among the items that the
+                batch does not hold yet, in proportion to p^alpha (or uniformly), as numpy's
+                ``Generator.choice(replace=False)``. `Fifo` and `Lifo` then give the next n items, heaps the n best.
+                `probabilities` are still those of one draw from all items. Costs up to 1.5 times as much while n is
+                below half of the table.
 
         Raises:
-            Timeout: what was drawn is given back. EndOfData: the table is finished, and nothing is left.
-            CapacityError: the batch does not fit in memory. StoreFull: not in what of it is free now; what was drawn is
-                given back. ValueError: a wrong argument; with replace=False also n above capacity, or sampler=Once().
-            AccessDenied, CorruptData, StoreError: values of an `Opaque` table cannot be loaded here; `error.keys` are
-                their items. These count as drawn; the others of the batch can still be drawn.
+            Timeout: not enough items in time; the draws are given back. EndOfData: the table is finished, and nothing
+            is left. CapacityError: the batch does not fit in memory. StoreFull: it does not fit in the memory that is
+            free now; the draws are given back. ValueError: a wrong argument; with replace=False also n above capacity,
+            or sampler=Once(). AccessDenied, CorruptData, StoreError: values of an `Opaque` table cannot be loaded here;
+            `error.keys` are their items. These items count as drawn; the others of the batch can still be drawn.
         """
         handle, found = self._handle, None
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
@@ -221,14 +223,14 @@ class Table:
         return sample(n, beta, which, distinct)
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
-        """What `sample` would return for these items, in the order of `keys`; items that are gone have `live` False.
+        """The batch that `sample` would return for these items, in `keys` order. Items that are gone have `live` False.
 
-        Never waits for the limiter or for items, and counts no samples: `times_sampled` does not change. If the table
-        has no columns yet, all items are gone and `data` is empty.
+        The call never waits for the limiter or for items, and counts no samples: `times_sampled` does not change. If
+        the table has no columns yet, all items are gone and `data` is empty.
 
         Args:
             keys: uint64[n].
-            columns: copy only these outputs; None: all.
+            columns: outputs to copy; None: all.
         """
         # Few frames of Python: beside a training, which empties the caches in between, each takes microseconds.
         handle = self._handle or self._open()
@@ -254,69 +256,69 @@ class Table:
         return self._open().native.keys(first, most, lock_seconds(timeout))
 
     def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
-        """Keys of the items at these positions of the order of insertion: uint64[n].
+        """Keys of the items at these positions in insertion order: uint64[n].
 
-        0 is the oldest item in the table, -1 the newest. Looking one up takes about 50 ns; if items have left out of
-        order, or the table was resized, or for more than 4,096 positions, all keys are listed instead.
+        0 is the oldest item in the table, -1 the newest. A lookup takes about 50 ns. If items left out of order, if the
+        table was resized, or for more than 4,096 positions, the call lists all keys instead.
 
         Args:
             positions: n whole numbers.
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
-            ValueError: a position outside the table. TypeError: no whole numbers.
+            ValueError: a position is outside the table. TypeError: positions are not whole numbers.
         """
         return keys_at(self._open().native, positions, lock_seconds(timeout))
 
     def positions(self, keys: Any, *, timeout: float | None = 60) -> Array:
-        """The positions of items in the order of insertion, the reverse of `at`: int64[n]; -1: not in the table.
+        """Positions of items in insertion order, the reverse of `at`: int64[n]; -1: not in the table.
 
         Args:
             keys: uint64[n].
-            timeout: as `at`.
+            timeout: as in `at`.
         """
         return positions_of(self._open().native, key_array(keys), lock_seconds(timeout))
 
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        """Keys of items that leave the table from now on: evicted, deleted, used up, or removed by `reset`.
+        """An iterator over the keys of items that leave the table from now on: evicted, deleted, used up or reset.
 
-        A loop takes the keys that came since the last one, and ends; a later loop over the same iterator goes on. The
-        table keeps the newest 65,536, in 512 KiB of its own once this was called. A group comes as the key of its first
-        answer, also if it goes before it is complete.
+        A loop over the iterator yields the keys that came since the last loop, and ends; a later loop continues. The
+        first call makes the table keep its newest 65,536 such keys, in 512 KiB. A group counts as the key of its first
+        answer, even if the group leaves before it is complete.
 
         Args:
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
-            StoreError: the loop missed keys: too many, or a process died while it removed items. The next one goes on.
+            StoreError: the loop missed keys: too many, or a process died while removing items. The next loop continues.
         """
         return GoneKeys(self._writable().native, lock_seconds(timeout))
 
     def incomplete(self, *, timeout: float | None = 60) -> list[IncompleteGroup]:
-        """Groups that cannot be drawn yet, in the order in which they began; of a table with the view `Group`.
+        """Groups that cannot be drawn yet, oldest first. Only for tables with the view `Group`.
 
         Raises:
-            ValueError: it has another view.
+            ValueError: the table has another view.
         """
         return incomplete_groups(self._open(), lock_seconds(timeout))
 
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
         """Write late columns of items' rows. Returns how many of the items were in the table.
 
-        A row is shared by all tables of its stream, and so are its late values: items of any of them that waited only
-        for these can be sampled from now on. A reader sees a row's old values or its new ones, never a mixture of two
-        updates of one column. Costs about 0.3 µs and the copy for each item.
+        All tables of a stream share its rows, late values included. Items of any of them can be sampled once their late
+        values are there. A reader sees the old values of a row or the new ones, never a mixture of two updates of one
+        column. Costs about 0.3 µs and the copy per item.
 
         Args:
-            keys: uint64[n], of a batch, or as `append` returned them.
+            keys: uint64[n], from a batch or from `append`.
             values: nested dict of late columns, ``[n, …]``; numpy or torch on any device.
-            row: which of the item's steps, from 0; negative: from its end. None: all of them, the leaves are
-                ``[n, time, …]`` then, and an item with fewer steps takes the first ones of its values.
+            row: which of the item's steps, from 0; negative: from its end. None: all steps; leaves are
+                ``[n, time, …]``, and an item with fewer steps takes the first values.
             timeout: seconds to wait if a stopped process holds a lock of a table of the stream; None: no limit.
 
         Raises:
-            SchemaMismatch: a column that is not declared with ``Spec(late=True)``, or a value that does not fit it;
-                nothing was written. ValueError: an item lacks that row.
+            SchemaMismatch: a column is not declared with ``Spec(late=True)``, or a value does not fit it; nothing was
+            written. ValueError: an item lacks that row.
         """
         handle = self._handle or self._open()
         try:
@@ -330,13 +332,13 @@ class Table:
         """Set priorities. Returns how many of the items were live. If a key is repeated, its last priority is set.
 
         Args:
-            keys: uint64[n], as a batch has them.
+            keys: uint64[n], from a batch.
             priorities: n numbers, numpy or torch on any device.
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
             ValueError: a priority is NaN, infinite, negative, or its power alpha is outside the range that the sampler
-                can sum (`Prioritized`); or there are not n of them. Nothing was changed.
+            can sum (`Prioritized`); or there are not n priorities. Nothing was changed.
         """
         if type(priorities) is not np.ndarray or priorities.dtype not in _FLOATS:
             priorities = host_array(priorities)
@@ -353,12 +355,12 @@ class Table:
     def reset(self, *, timeout: float | None = 60) -> None:
         """Remove all items and set all counts to 0. A finished table accepts inserts again.
 
-        Draws that are not delivered yet can still be delivered, but are not counted. `max_priority` keeps its value.
+        Batches that are being drawn can still be delivered, but do not count. `max_priority` keeps its value.
         """
         self._writable().native.reset(lock_seconds(timeout))
 
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
-        """Change the capacity while the table is in use; if it shrinks, the remover chooses the items to evict.
+        """Change the capacity while the table is in use. If it shrinks, the remover chooses the items to evict.
 
         Raises:
             CapacityError: less than the limiter needs, or more than the store has memory for; nothing was changed.
@@ -376,41 +378,40 @@ class Table:
     ) -> None:
         """Change settings while the table is in use. Arguments that are not given keep their setting.
 
-        A new limiter starts counting as if `min_size` of the present items had just been inserted, so a full table
-        continues at once, in the middle of the band of `SamplesPerInsert`. A queue goes on counting the items that
-        wait in it.
+        A new limiter starts counting as if `min_size` of the present items had just been inserted. So a full table
+        continues at once, in the middle of the band of `SamplesPerInsert`. A queue still counts the items that wait in
+        it.
 
         Args:
-            limiter: of the same kind: a queue stays a queue.
+            limiter: a limiter of the same kind: a queue stays a queue.
             alpha: exponent of priorities.
             beta: exponent of the importance weights; None: weights are 1.
             max_staleness: in versions of the weights; None: no limit.
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
 
         Raises:
-            ValueError: it contradicts the table's other settings; nothing was changed.
+            ValueError: the change contradicts the table's other settings; nothing was changed.
         """
         changes = {"limiter": limiter, "alpha": alpha, "beta": beta, "max_staleness": max_staleness}
         configure_table(self._writable(), changes, timeout)
 
     def finish(self, *, timeout: float | None = 60) -> None:
-        """Declare that no more inserts will come.
+        """Declare that no more inserts will come. Inserts then raise `EndOfData`, until `reset`.
 
-        Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop. That happens where draws use items
-        up (`max_times_sampled`, a queue, `Once` with a last epoch), whose limiter no longer makes samples wait, or all
-        are gone; other tables go on being sampled. Inserts raise `EndOfData`; `reset` empties the table for new ones.
-        Before `EndOfData`, `sample` waits for undelivered draws of others, which may be given back, and for items that
-        lack only late columns.
+        Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop. This happens if draws use items up
+        (`max_times_sampled`, a queue, `Once` with a last epoch); then the limiter no longer makes draws wait. Other
+        tables can be sampled until they are empty. Before `EndOfData`, `sample` waits for draws of others that may be
+        given back, and for items that lack only late columns.
         """
         self._writable().native.finish(lock_seconds(timeout))
 
     def stats(self) -> TableStats:
         """Counts, bytes and the limiter's state, read without locks.
 
-        ``bytes_stored``: bytes of the table's chunks. ``bytes_logical``: bytes of its items if each had its own copy of
-        everything that a batch shows of it. Ragged values count with their lengths, measured for up to 16,384 rows of
-        evenly spread items in some milliseconds; if another process holds the table's lock for more than 20 ms, those
-        not measured yet are left out.
+        `bytes_stored`: bytes of the table's chunks. `bytes_logical`: bytes of its items if each item had its own copy
+        of everything that a batch shows of it. Ragged columns are measured on up to 16,384 rows of evenly spread items,
+        which takes some milliseconds. If another process holds the lock, rows that cannot be read in 20 ms are left
+        out.
         """
         handle = self._open()
         handle.warn_evicted()
@@ -430,22 +431,22 @@ class Table:
         timeout: float | None = None,
         replace: bool = True,
     ) -> Loader:
-        """An iterator over batches that are drawn ahead, and copied by a background thread.
+        """An iterator over batches that are drawn ahead and copied by a background thread.
 
         Args:
             batch_size: examples per batch.
             prefetch: batches drawn ahead, at most 1,024, as far as the table gives them without waiting; 0: no thread.
             device: torch device for `data` and `weights`, which are ready on the current stream; None: numpy arrays.
             pin_memory: put the buffers in page-locked memory.
-            beta: a number, or a function that returns it for the batch's number (from 0); None: the sampler's.
-            columns: copy only these outputs; None: all.
+            beta: a number, or a function from a batch's number (from 0) to it; None: the sampler's.
+            columns: outputs to copy; None: all.
             drop_last: leave out a last batch of fewer than `batch_size` examples.
             timeout: seconds that drawing one batch may take; None: no limit.
-            replace: whether an item may come more than once in a batch, as `sample`.
+            replace: whether a batch may hold an item more than once, as in `sample`.
 
         Raises:
-            ImportError: `device` or `pin_memory` needs torch. ValueError: an argument is wrong, or no such device.
-            CapacityError: the batch does not fit in memory.
+            ImportError: `device` or `pin_memory` needs torch. ValueError: an argument is wrong, or there is no such
+            device. CapacityError: the batch does not fit in memory.
         """
         source = TableSource(self._writable(), columns)
         return Loader(
@@ -453,13 +454,13 @@ class Table:
         )
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
-        """Write the table to a file that `Store.import_table` reads, while it is in use; replaces an older file.
+        """Write the table to a file that `Store.import_table` reads. The table may be in use.
 
-        It holds the settings and the items that are there when the call begins, each row once; items that leave, or are
-        lost on disk, before they are read are skipped. Priorities, counts and late values are of the moment of reading.
-        The file, a zip of NumPy arrays, is complete or the old one: it is written as ``<path>.part`` and renamed;
-        `StoreError` if another export is doing that. Takes time in proportion to items and rows, 150 bytes an item and
-        64 MiB or one row.
+        The file, a zip of NumPy arrays, holds the settings and the items that are there when the call begins, each row
+        once. Items that leave, or are lost on disk, before they are read are skipped. Priorities, counts and late
+        values are of the moment of reading. The file is written as ``<path>.part`` and then replaces `path`;
+        `StoreError` if another export is doing that. Takes time in proportion to items and rows, and memory of 150
+        bytes per item plus 64 MiB or one row.
         """
         return export_table(self._open(), path, lock_seconds(timeout))
 
@@ -475,7 +476,7 @@ class Table:
         return handle
 
     def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: calls that wait now, and later calls, raise `why`."""
+        """The store's handle is closed: pending and later calls raise `why`."""
         if (handle := self._handle) is None:
             return
         self._closed = self._closed or why
