@@ -25,21 +25,20 @@ def load(path: str | os.PathLike[str], *, into: Any = None, shard: tuple[int, in
     Args:
         path: the folder.
         into: a tree with the same arrays and tensors in the same places, of the same types and shapes. They are filled
-            in place, on whatever device they are, and are those of the tree that is returned. The fast way: into
-            new memory a load takes longer, for the first touch of its pages. Containers, numbers and text of `into` are
-            ignored.
-        shard: ``(rank, n)``: the tree that this rank saved, of n. None: that of the only rank, or a list of the trees
-            of all ranks (then `into` is such a list).
+            in place, on whatever device they are, and become part of the returned tree. This is the fast way: new
+            memory takes time for the first touch of its pages. Containers, numbers and text of `into` are ignored.
+        shard: ``(rank, n)``: load the tree that this rank of n saved. None: the tree of the only rank, or a list of the
+            trees of all ranks (then `into` is such a list).
 
     Returns:
-        The tree. Arrays are writable and own their memory; tensors are on the CPU unless they are those of `into`.
+        The tree. Arrays are writable and own their memory. Tensors are on the CPU, unless they come from `into`.
 
     Raises:
-        FileNotFoundError: no such folder. CorruptData: it holds no complete checkpoint, or a file is missing, cut
-            short, damaged, or that of another save; every byte is compared with checksums. LayoutMismatch: another
-            version wrote it. SchemaMismatch: `into` differs; nothing was written to it. ValueError: the checkpoint is
-            one of another number of ranks. TypeError: a class in the tree cannot be imported. After other errors
-            `into` has any content.
+        FileNotFoundError: there is no such folder. CorruptData: the folder holds no complete checkpoint; or a file is
+        missing, cut short, damaged, or from another save. Every byte is compared with checksums. LayoutMismatch:
+        another version of Di-store wrote the checkpoint. SchemaMismatch: `into` differs; nothing was written to it.
+        After other errors, `into` may have any content. ValueError: the checkpoint has another number of ranks.
+        TypeError: a class in the tree cannot be imported.
     """
     wanted = None if shard is None else checked_shard(shard)
     folder = Folder(path)

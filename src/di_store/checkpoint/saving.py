@@ -22,29 +22,29 @@ THREADS = 4
 def save(
     path: str | os.PathLike[str], tree: Any, *, shard: tuple[int, int] | None = None, timeout: float | None = 600.0
 ) -> None:
-    """Write a tree of arrays and tensors to a folder, all at once: until the end `load` finds what was there before.
+    """Write a tree of arrays and tensors to a folder, all at once: until the end, `load` finds the previous save.
 
-    Bytes go from the arrays' memory to the disk past the page cache, by several threads and without the interpreter's
-    lock; nobody may write to the arrays meanwhile. When `save` returns, all of it is on disk, and files of the save
-    before are gone. A save that was interrupted leaves the one before readable; the next one removes what it left.
+    Several threads write the bytes from the arrays' memory to disk, past the page cache and without the interpreter's
+    lock. Nobody may write to the arrays meanwhile. When `save` returns, everything is on disk, and the files of the
+    previous save are gone. An interrupted save leaves the previous one readable; the next save removes its files.
 
     Args:
-        path: a folder; made if it is not there. On a filesystem that all ranks see.
-        tree: as `Store.put` takes it: nested dicts, lists, tuples and dataclasses of numpy arrays, torch tensors of any
-            device, numbers, text, bytes; anything else by pickle.
-        shard: ``(rank, n)``: n processes or threads save at the same time, each a tree of its own, which may differ in
-            everything. The call returns when all of them are saved. None: ``(0, 1)``.
+        path: a folder; created if it does not exist. It must be on a filesystem that all ranks see.
+        tree: any value that `Store.put` takes: nested dicts, lists, tuples and dataclasses of numpy arrays, torch
+            tensors of any device, numbers, text, bytes; anything else is pickled.
+        shard: ``(rank, n)``: n processes or threads save at the same time, each a tree of its own. The trees may differ
+            completely. The call returns when all ranks are saved. None: ``(0, 1)``.
         timeout: seconds to wait for the other ranks once this rank's file is written; None: no limit.
 
     Raises:
-        StoreFull: the filesystem has no room; it is set aside before anything is written. Timeout: other ranks did not
-            come. StoreError: the folder holds something else, such as the checkpoint of a store or the files of a disk
-            tier; nothing was written. AccessDenied, OSError: the folder cannot be written. TypeError: something in the
-            tree does not pickle. ValueError: no such rank.
+        StoreFull: the filesystem has no room; room is set aside before anything is written. Timeout: other ranks did
+        not come. StoreError: the folder holds something else, such as the checkpoint of a store or the files of a disk
+        tier; nothing was written. AccessDenied, OSError: the folder cannot be written. TypeError: something in the tree
+        does not pickle. ValueError: no such rank.
 
     Cost:
-        One copy of the tree through 16 MiB of buffers, at the speed of the disk. Tensors on a GPU and arrays with gaps
-        are copied to memory first, all of them.
+        One copy of the tree through 16 MiB of buffers, at the speed of the disk. All tensors on a GPU and all arrays
+        with gaps are first copied to memory.
     """
     rank, count = checked_shard(shard)
     seconds = check_timeout(timeout)

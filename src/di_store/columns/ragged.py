@@ -13,12 +13,12 @@ from di_store.base.errors import shown
 
 
 class Ragged:
-    """Rows of varying length, packed. Holds numpy arrays or torch tensors, as the batch it belongs to.
+    """Rows of varying length, packed. It holds numpy arrays or torch tensors, like the batch that it belongs to.
 
     Attributes:
         values: ``[total, …]``, all rows concatenated.
         offsets: int64[rows + 1]; row i is ``values[offsets[i]:offsets[i + 1]]``.
-        lead: shape of the rows: ``(n,)``, or ``(n, time)`` where each example has several.
+        lead: shape of the rows: ``(n,)``, or ``(n, time)`` if each example has several.
     """
 
     __slots__ = ("lead", "offsets", "values")
@@ -44,16 +44,16 @@ class Ragged:
 
     @property
     def lengths(self) -> Any:
-        """Elements of each row: int64 of shape `lead`, on the device of `offsets`."""
+        """Number of elements of each row: int64 of shape `lead`, on the device of `offsets`."""
         offsets = self.offsets if is_tensor(self.offsets) else np.asarray(self.offsets)
         return (offsets[1:] - offsets[:-1]).reshape(self.lead)
 
     def padded(self, fill: Any = 0, to: int | None = None) -> Any:
-        """``[*lead, to, …]``: each row at the front, `fill` behind it; on the device and in the dtype of `values`.
+        """``[*lead, to, …]``: each row followed by `fill`, on the device and in the dtype of `values`.
 
         Args:
             fill: value behind the end of each row.
-            to: elements of every row; None: as many as the longest has.
+            to: elements of every row; None: as many as the longest row has.
 
         Raises:
             ValueError: a row is longer than `to`, or `fill` does not fit the elements.

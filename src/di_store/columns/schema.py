@@ -23,16 +23,16 @@ class Spec:
     """The type of one column's rows.
 
     Attributes:
-        shape: of one row; None as first dimension makes the column ragged: rows of varying length. One int stands for
-            a tuple of one.
-        dtype: what ``np.dtype`` takes, a torch or ml_dtypes dtype, or a name such as "bfloat16".
-        max: the longest a ragged row can get; None: no bound, the table then needs `max_bytes`.
-        late: steps need not give this column: `Table.update` writes it afterwards, and items whose batches hold it
-            can be sampled once their first row has it. Takes twice its bytes, and has a fixed shape.
+        shape: shape of one row. One int stands for a tuple of one. None as the first dimension makes the column ragged:
+            its rows vary in length.
+        dtype: anything that ``np.dtype`` takes, a torch or ml_dtypes dtype, or a name such as "bfloat16".
+        max: the longest length of a ragged row; None: no bound, and the table then needs `max_bytes`.
+        late: steps may leave this column out: `Table.update` writes it afterwards. Items whose batches hold the column
+            can be sampled once their first row has it. A late column takes twice its bytes, and has a fixed shape.
 
     Raises:
-        ValueError: None elsewhere, dimensions below 1, `max` without a ragged dimension, an unusable dtype. A table
-            refuses a dimension above 2^31 - 1, and rows of 4 GiB or more.
+        ValueError: None elsewhere in `shape`, dimensions below 0, `max` without a ragged dimension, an unusable dtype.
+        A table refuses a dimension above 2^31 - 1, and rows of 4 GiB or more.
     """
 
     shape: tuple[int | None, ...]

@@ -25,10 +25,10 @@ _ALIGNMENT = 64
 
 
 class Draft:
-    """An object that is being written: `Store.reserve` makes it, `seal` makes it readable for others.
+    """An object that is being written in place: `Store.reserve` makes it, `seal` makes it readable for others.
 
-    As a context manager it seals at the end of the block, or discards if the block raises. A draft that is dropped
-    without either is discarded; one of a process that dies is freed.
+    As a context manager, a draft seals at the end of the block, or discards if the block raises. A draft that is
+    dropped without either is discarded. If its process dies, it is freed.
     """
 
     def __init__(self, native: _core.Reserved, value: Any, arrays: list[Array]) -> None:
@@ -42,23 +42,24 @@ class Draft:
     def value(self) -> Any:
         """The arrays to write to, in the shape of the spec: writable, in shared memory, with undefined content.
 
-        From `seal` or `discard` on they are read-only. Arrays and tensors that were made from them before keep their
-        own flag: do not write to them any more. Their bytes stay theirs until the last of them is gone. A forked child
-        may write to them only while this process keeps the draft open: its arrays keep no bytes, and stay writable.
+        They become read-only at `seal` or `discard`. Arrays and tensors that you made from them earlier stay writable:
+        do not write to them any more. The memory stays valid until the last of these arrays is gone. A forked child may
+        write to the arrays only while this process keeps the draft open: in the child they keep no memory alive and
+        stay writable.
         """
         return self._value
 
     @property
     def id(self) -> str:
-        """40 hex characters: the id that the object has, or will have."""
+        """The object's id: 40 hex characters."""
         return self._raw.hex()
 
     def seal(self) -> Ref:
-        """Make the object readable, and return its ref. A second call returns the same.
+        """Make the object readable, and return its ref. A second call returns the same ref.
 
         Raises:
-            StoreError: it was discarded, or belongs to the parent process of this one. Timeout: another process held
-                the store's lock; the draft is as before, call it again.
+            StoreError: the draft was discarded, or belongs to the parent process. Timeout: another process held the
+            store's lock; the draft is unchanged, call `seal` again.
         """
         if self._ref is None:
             if self._native is None:
@@ -69,7 +70,7 @@ class Draft:
         return self._ref
 
     def discard(self) -> None:
-        """Give the object up. Its bytes are freed, and its id with them, when the last array over them is gone."""
+        """Give the object up. Its bytes and its id are freed when the last array over them is gone."""
         if self._ref is None:
             self._value = None
             self._end()

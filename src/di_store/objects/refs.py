@@ -15,7 +15,7 @@ _FOREVER_SECONDS = 100 * 365 * 86_400.0
 
 
 class Ref:
-    """The handle of an object: its id. Dropping it frees nothing. Hashes and compares by id, pickles as it."""
+    """The handle of an object: its id. Refs hash, compare and pickle by id. Dropping a ref frees nothing."""
 
     __slots__ = ("raw",)
 
@@ -31,7 +31,7 @@ class Ref:
 
     @classmethod
     def parse(cls, text: str) -> Ref:
-        """The ref whose text this is.
+        """The ref with this id.
 
         Raises:
             ValueError: not 40 hex characters. TypeError: not text.

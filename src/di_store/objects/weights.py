@@ -25,7 +25,7 @@ class Published:
     """One version of published weights.
 
     Attributes:
-        version: its number, from 1, rising by one.
+        version: its number, counted from 1.
         value: the tree, as `store.get` would return it; None for a version whose weights were sent another way.
     """
 

@@ -1,4 +1,4 @@
-"""What reading and writing return: `Batch`, `Items`."""
+"""What writing and reading return: `Items`, `Batch`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class Items:
 
     Attributes:
         keys: uint64[m], for `Table.peek`, `update_priorities` and `delete`.
-        lanes: int32[m], the lane that each item was written in.
-        starts: int64[m], number of an item's first row in its episode, from 0.
+        lanes: int32[m], the lane in which each item was written.
+        starts: int64[m], number of each item's first row in its episode, from 0.
     """
 
     __slots__ = ("_episodes", "keys", "lanes", "starts")
@@ -39,8 +39,8 @@ class Items:
     def episodes(self) -> Array:
         """int64[m], number of each item's episode, unique in the store, as `Batch.episodes`.
 
-        Read from the table at the first use, as `Table.peek` does; -1: the item had left the table by then, or the
-        store was closed.
+        The numbers are read from the table at the first use, as `Table.peek` does. -1: the item had left the table, or
+        the store was closed.
         """
         known: Array | Callable[[Array], Array] | None = getattr(self, "_episodes", None)
         if known is None:
@@ -61,22 +61,22 @@ def no_items() -> tuple[Array, Array, Array]:
 
 
 class Batch:
-    """What `sample` returns: n examples.
+    """The n examples that `sample` returns.
 
     Attributes:
-        data: nested dict of contiguous arrays ``[n, …]`` or ``[n, time, …]``; ragged columns as `Ragged`; of an
-            `Opaque` table the list of values.
+        data: nested dict of contiguous arrays ``[n, …]`` or ``[n, time, …]``; ragged columns are `Ragged`. For an
+            `Opaque` table, the list of values.
         keys: uint64[n], for `update_priorities`.
-        priorities: float64[n], as they were when drawn.
-        probabilities: float64[n], with which the sampler drew each item.
+        priorities: float64[n], priority of each item when it was drawn.
+        probabilities: float64[n], probability with which the sampler drew each item.
         weights: float32[n], importance weights (Schaul et al. 2016, section 3.4); ones without beta.
-        times_sampled: int32[n], this draw included; 2**31 - 1 also stands for larger numbers.
+        times_sampled: int32[n], draws of each item, this one included; 2**31 - 1 also stands for larger numbers.
         versions: int64[n], version of the published weights that produced the item; -1: unknown.
-        episodes: int64[n], number of the episode, unique in the store.
-        starts: int64[n], number of the first row in its episode, from 0.
-        table_size: items in the table at the draw; of a mixture, in all tables drawn from.
+        episodes: int64[n], number of each item's episode, unique in the store.
+        starts: int64[n], number of each item's first row in its episode, from 0.
+        table_size: items in the table at the draw; for a mixture, in all tables drawn from.
         live: bool[n] in a batch of `peek`: False for items that are gone; None in other batches.
-        source: int32[n] in a mixture's batch: the number of the table that each example is from; None in others.
+        source: int32[n] in a mixture's batch: number of the table of each example; None in other batches.
     """
 
     __slots__ = (
@@ -121,11 +121,11 @@ class Batch:
     def to(self, device: Any) -> Batch:
         """A batch with `data` and `weights` as torch tensors on a device, as a loader with ``device=`` returns them.
 
-        All other attributes stay numpy arrays and are shared with this batch. On the CPU the tensors share memory with
-        this batch's arrays. Values of an `Opaque` table, and arrays of a type that torch lacks, stay as they are.
+        All other attributes stay numpy arrays and are shared with this batch. On the CPU, the tensors share memory with
+        this batch's arrays. Values of an `Opaque` table, and arrays of types that torch lacks, stay as they are.
 
         Args:
-            device: what ``torch.device`` takes: "cpu", "cuda:1", a device.
+            device: anything that ``torch.device`` takes: "cpu", "cuda:1", a device.
 
         Raises:
             ValueError: torch has no such device.

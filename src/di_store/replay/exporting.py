@@ -40,10 +40,10 @@ class Exported:
     """What `Table.export` wrote.
 
     Attributes:
-        items: how many, those included that wait for late columns.
-        skipped: items that were there when it began, and had left the table before they were read.
-        rows: rows, each counted once however many items it belongs to.
-        bytes: of the file.
+        items: number of items, including those that wait for late columns.
+        skipped: items that were in the table when the export began, but left it before they were read.
+        rows: number of rows; a row that belongs to several items counts once.
+        bytes: size of the file.
     """
 
     items: int

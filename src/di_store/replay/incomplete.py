@@ -16,10 +16,10 @@ class IncompleteGroup(NamedTuple):
     """A group of a table with the view `Group` that cannot be drawn yet.
 
     Attributes:
-        value: of the column `by`.
-        missing: answers that it lacks; 0: all are there, and some lack late columns.
-        late: whether a group of this value ended before this one began (`Group`). Of groups that lack answers only.
-        keys: of the answers that are there, uint64[m], in the order in which they came.
+        value: the group's value in the column `by`.
+        missing: number of answers that the group lacks; 0: only late columns are missing.
+        late: whether an earlier group of this value had already ended (see `Group`). Only for groups that lack answers.
+        keys: keys of the answers so far, uint64[m], in order of arrival.
     """
 
     value: int
@@ -29,7 +29,7 @@ class IncompleteGroup(NamedTuple):
 
     @property
     def answers(self) -> int:
-        """How many answers are there."""
+        """Number of answers so far."""
         return len(self.keys)
 
 

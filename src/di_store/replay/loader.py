@@ -1,4 +1,4 @@
-"""A loader: draws batches ahead; a background thread copies them into pooled buffers while the learner computes."""
+"""Loaders draw batches ahead. A background thread copies them into pooled buffers while the learner computes."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def _closed(error: StoreError) -> BaseException:
 class Loader:
     """Iterates over batches of a table or mixture. A context manager; made by `Table.loader` and `Mixture.loader`.
 
-    `next` draws: the batch that it returns, unless that was drawn before, and `prefetch` more as far as the table gives
-    them without waiting. So the same program with the same seed gets the same batches. A thread copies them meanwhile,
-    and reads what is on disk.
+    Each `next` draws up to `prefetch` batches ahead, as far as the table gives them without waiting. All draws happen
+    in `next`, so the same program with the same seed gets the same batches. A background thread copies the rows, from
+    disk if necessary.
 
-    Batches drawn ahead count as samples, and their memory is not part of the table's capacity. Batches that were not
-    handed out are given back by `close`, or by the store if this process dies.
+    Batches drawn ahead count as samples. Their memory is not part of the table's capacity. Batches that were not handed
+    out are given back by `close`, or by the store if this process dies.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Loader:
 
         Raises:
             StopIteration: the table is finished and has nothing left. Timeout: the batch took longer than `timeout`;
-                the next call continues. StoreClosed: the loader was closed, or made before a fork.
+            the next call continues. StoreClosed: the loader was closed, or made before a fork.
         """
         # mutant: inherited-loader-draws-on
         if self._pid != os.getpid():
@@ -133,7 +133,7 @@ class Loader:
     def close(self) -> None:
         """Stop drawing ahead, and give back the batches that were not handed out. A second call does nothing.
 
-        Waits up to 60 s for the thread. If your `beta` function runs longer there, the thread gives its batch back
+        The call waits up to 60 s for the thread. If your `beta` function runs longer, the thread gives its batch back
         when that function returns.
         """
         self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))

@@ -1,4 +1,4 @@
-"""Batches from several tables: each example comes from a table drawn with probability proportional to its weight."""
+"""Mixtures: each example of a batch comes from a table drawn with probability proportional to its weight."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: Give
 
 
 class Mixture:
-    """Samples from several tables of one store. Pickles as the tables' names, the weights and the seed.
+    """Samples from several tables of one store. It pickles as the tables' names, the weights and the seed.
 
-    In a process that unpickles it, and in a forked child, the random choice of tables starts again from the seed.
+    In a process that unpickles a mixture, and in a forked child, the random choice of tables restarts from the seed.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Mixture:
 
     @property
     def weights(self) -> dict[str, float]:
-        """Weight of each table by name; a table's probability is its weight divided by the sum of all."""
+        """Weight of each table by name; a table's probability is its weight divided by the sum of all weights."""
         return dict(self._weights)
 
     def __len__(self) -> int:
@@ -86,13 +86,13 @@ class Mixture:
     ) -> Batch:
         """Draw n examples as `Table.sample` does.
 
-        ``batch.source``, int32[n], is the table that each example is from, as its position in `weights`. Examples of
-        one table are adjacent. The highest byte of a key is that position too, so pass these keys only to the
-        mixture's `update_priorities`. Columns come in the order of the mixture's first table, in every batch.
+        ``batch.source``, int32[n], is the table of each example, as its position in `weights`. Examples of one table
+        are adjacent. The highest byte of a key holds the same position, so pass these keys only to the mixture's
+        `update_priorities`. Columns come in the order of the mixture's first table, in every batch.
 
         Raises:
-            Timeout: what was drawn is given back. EndOfData: a table is finished and has too few items left.
-            ValueError: a table that had no columns when the mixture was made has got different ones.
+            Timeout: not enough items in time; the draws are given back. EndOfData: a table is finished and has too few
+            items left. ValueError: a table that had no columns when the mixture was made now has different columns.
         """
         whole = self._open()
         if beta is not None:
@@ -113,12 +113,12 @@ class Mixture:
         """Set priorities by the keys of this mixture's batches. Returns how many of the items were live.
 
         Args:
-            keys: uint64[n], as a batch of this mixture has them.
+            keys: uint64[n], from a batch of this mixture.
             priorities: n numbers, numpy or torch on any device.
-            timeout: as `Table.update_priorities`, for each table.
+            timeout: as in `Table.update_priorities`, for each table.
 
         Raises:
-            ValueError: priorities that a table refuses, or not n of them; nothing was changed.
+            ValueError: a table refuses its priorities, or there are not n of them; nothing was changed.
         """
         self._open()
         keys, priorities = key_array(keys), host_array(priorities)
@@ -146,7 +146,7 @@ class Mixture:
         timeout: float | None = None,
         replace: bool = True,
     ) -> Loader:
-        """An iterator over batches that are drawn ahead; arguments as `Table.loader`."""
+        """An iterator over batches that are drawn ahead; arguments as in `Table.loader`."""
         source = self._open().only(columns)
         return Loader(
             self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace

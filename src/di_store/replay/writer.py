@@ -34,7 +34,7 @@ _open: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
 def forget_writers() -> None:
-    """End all writers in a forked child: they belong to the parent."""
+    """End all writers in a forked child, because they belong to the parent."""
     for writer in _open:
         writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))
     _open.clear()
@@ -80,30 +80,30 @@ class Writer:
         priority: Any = None,
         timeout: float | None = None,
     ) -> Any:
-        """Append one row to every lane, or to those that `lane` names.
+        """Append one row to every lane, or to the lanes in `lane`.
 
         Args:
             step: nested dict of leaves ``[…]``, with lanes ``[lanes, …]``. A row with `terminated` or `truncated` ends
-                its lane's episode. If a view needs to know where episodes end, a first step that marks it under
+                its lane's episode. If a view needs to know where episodes end, a first step that marks the end under
                 another name (``done``) is refused.
             next: what the environment returned with the step, usually ``{"obs": nxt}``: the lane's next row, or the
-                final observation. With it, items that end at this row are complete at once. Exception: if the step
-                has ragged columns without ``max=`` that `next` lacks, they are complete with the following row, or
-                with the end of the episode.
+                final observation. With `next`, items that end at this row are complete at once. Exception: if `next`
+                lacks a ragged column without ``max=``, they are complete with the following row or at the end of the
+                episode.
             final: final observations of the lanes whose episodes end here: like `next`, for all lanes or only those
                 that end; or Gymnasium's ``final_obs``. `end_episode` can supply missing ones later.
-            lane: int, int array or bool mask; None: all.
-            priority: of every item that this call completes: scalar, one per lane, or a dict by table.
+            lane: int, int array or bool mask; None: all lanes.
+            priority: priority of every item that this call completes: scalar, one per lane, or a dict by table.
             timeout: seconds to wait for limiters and room; None: no limit.
 
         Returns:
             The completed `Items`; for a writer over several tables a dict of `Items` by table name.
 
         Raises:
-            Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table. ValueError also
-                if the row differs from an earlier `next`, or if more lanes complete items than a table's capacity; a
-                queue accepts items of any number of lanes.
-            WriterClosed: closed, used from another thread, or made before a fork.
+            Timeout, StoreFull, SchemaMismatch, ValueError: nothing was written in any lane or table. ValueError also if
+            the row differs from an earlier `next`, or if more lanes complete items than a table's capacity; a queue
+            accepts items of any number of lanes. WriterClosed: the writer was closed, used from another thread, or made
+            before a fork.
         """
         if get_ident() != self._thread:
             self._enter()
@@ -140,18 +140,18 @@ class Writer:
 
         Args:
             steps: nested dict of leaves ``[T, …]``, with lanes ``[T, lanes, …]``.
-            next: as `append`, with the same leading axes.
-            final: as `append`, with the same leading axes.
-            lane: as `append`.
-            priority: scalar, ``[T]`` or ``[T, lanes]``: an item gets that of the row that completes it; or a dict of
-                these by table.
-            timeout: as `append`.
+            next: as in `append`, with the same leading axes.
+            final: as in `append`, with the same leading axes.
+            lane: as in `append`.
+            priority: scalar, ``[T]`` or ``[T, lanes]``, or a dict of these by table. An item gets the priority of the
+                row that completes it.
+            timeout: as in `append`.
 
         Returns:
             The completed `Items`, as `append`.
 
         Raises:
-            ValueError: it completes more items than a table's capacity. Others as `append`.
+            ValueError: the call completes more items than a table's capacity. Others as in `append`.
         """
         if get_ident() != self._thread:
             self._enter()
@@ -180,20 +180,20 @@ class Writer:
     ) -> Any:
         """End the episodes of some lanes, or supply the final observation of episodes that have ended.
 
-        This may complete more items than a table's capacity: the last ones then evict the first ones.
+        The call may complete more items than a table's capacity: the last items then evict the first ones.
 
         Args:
             final: the final observation, like `next` of `append`.
-            lane: as `append`.
+            lane: as in `append`.
             discard: drop the episode's rows that no item uses, and items that still wait for its final observation.
                 Windows across episodes stop before the dropped rows, and start again after them.
-            timeout: as `append`.
+            timeout: as in `append`.
 
         Returns:
             The completed `Items`, as `append`.
 
         Raises:
-            Timeout, StoreFull, ValueError, WriterClosed: as `append`.
+            Timeout, StoreFull, ValueError, WriterClosed: as in `append`.
         """
         if get_ident() != self._thread:
             self._enter()
@@ -213,8 +213,8 @@ class Writer:
             timeout: seconds to wait for limiters and room; None: no limit.
 
         Raises:
-            Timeout: a limiter did not let the last items pass, and they are lost; the writer is closed anyway. What a
-                call that another machine had not acknowledged has raised.
+            Timeout: a limiter did not let the last items pass. They are lost, and the writer is closed anyway. For a
+            store on another machine, `close` also raises the errors of calls that were not acknowledged yet.
         """
         if self._ended is not None:
             return
@@ -236,11 +236,11 @@ class Writer:
                 native.close()
 
     def flush(self, *, timeout: float | None = 60) -> None:
-        """Return when all that was appended is in the tables' memory. On the store's own machine it always is.
+        """Wait until all appended rows are in the tables' memory. On the store's own machine they always are.
 
         Raises:
-            Timeout, NodeUnavailable: another machine has not acknowledged it in time. What a call that it had not
-            acknowledged would have raised.
+            Timeout, NodeUnavailable: the other machine did not acknowledge the rows in time. `flush` also raises the
+            errors of calls that were not acknowledged yet.
         """
         check_timeout(timeout)
         self._open()
@@ -305,7 +305,7 @@ class Writer:
         return seconds
 
     def _abandon(self, why: StoreError) -> None:
-        """End it as a kill of its process would: open episodes make no more items."""
+        """End the writer as a kill of its process would: open episodes make no more items."""
         stream = self._stream
         self._end(why)
         if stream is not None and stream.native is not None:
