@@ -21,9 +21,9 @@ HEAD = """# API reference
 
 <!-- Made by tools/api_reference.py from the docstrings: edit those. -->
 
-Every call that can block takes `timeout` in seconds; `None` stands for no limit, with one line in the log per 30 s that
-says what it waits for. Sizes are bytes, or text such as `"4GiB"` and `"25%"`. Shapes are written as `[n, …]`.
-How rows become examples is told with programs in [views.md](views.md).
+Every call that can block takes `timeout` in seconds. `None` means no limit; every 30 s the log then says what the call
+waits for. Sizes are bytes, or text such as `"4GiB"` and `"25%"`. Shapes are written as `[n, …]`. [views.md](views.md)
+shows with programs how rows become examples.
 """
 GROUPS = {
     "Stores": ["open", "attach", "connect", "list_stores", "restore", "needed_memory", "StoreInfo", "Store"],

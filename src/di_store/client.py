@@ -44,25 +44,27 @@ _NODE_SECONDS, _LOOK_SECONDS = 100.0, 0.1  # the original's client waits as long
 
 
 class Client:
-    """What `di_store.Client` of the original DI-store (2021, Plasma, etcd) offers, over a store of this machine.
+    """The interface of `di_store.Client` of the original DI-store (2021, Plasma, etcd), over a store of this machine.
 
-    Clients with the same configuration share a store, in any process. No server is needed: the store is there as long
-    as one of them, or `di-store hold NAME`, has it open. DI-engine uses this class if it runs with ``DI_STORE=on``.
+    Clients with the same configuration share a store, in any process. No server is needed: the store exists as long as
+    one of them, or `di-store hold NAME`, has it open. DI-engine uses this class if it runs with ``DI_STORE=on``.
 
-    If that store is a node of a cluster, what clients of other nodes put is found from here too. So it is if the
-    process is in a Ray cluster that has stores, if $DI_STORE_NODE names a node, or with `cluster: true`.
+    If the store is a node of a cluster, the client also finds objects that clients of other nodes put. The store is a
+    node if the process is in a Ray cluster that has stores, if $DI_STORE_NODE names a node, or with `cluster: true`.
 
     Args:
-        conf_path: path of the original's YAML file, or a mapping with its content. Read from it: `node_trackers`, whose
-            first `rpc_host` and `rpc_port` name the store; `plasma_memory_byte` of `storage_servers`, at most half of
-            the machine's memory. A mapping `store` in it may give `name`; `memory` (bytes, "4GiB" or a share);
-            `keep_deleted`, the number of deleted objects that stay, at least 0; and `cluster`: true takes the only node
-            on this machine, and waits for it up to 100 s; false takes none. A node's memory is what it is served with.
+        conf_path: path of the original's YAML file, or a mapping with its content. The client reads two entries: the
+            first `rpc_host` and `rpc_port` of `node_trackers`, which name the store; and `plasma_memory_byte` of
+            `storage_servers`, at most half of the machine's memory. A mapping `store` in it may give `name`; `memory`
+            (bytes, "4GiB" or a share); `keep_deleted`, the number of deleted objects that stay, at least 0; and
+            `cluster`. True takes the only node on this machine, and waits for it up to 100 s; false takes none. A node
+            keeps the memory that it is served with.
         hostname: whose entry of `storage_servers` counts; None: $DI_STORE_NODE_NAME, or this machine's name.
 
     Raises:
-        FileNotFoundError: there is no such file. ValueError: it names no store, or one of several.
-        StoreNotFound: `cluster` is true, and this machine is no node in time. As `di_store.cluster.attach`.
+        FileNotFoundError: there is no such file. ValueError: the configuration names no store, or several match.
+        StoreNotFound: `cluster` is true, and this machine is no node in time. Other errors as in
+        `di_store.cluster.attach`.
     """
 
     def __init__(self, conf_path: str | os.PathLike[str] | Mapping[str, Any], hostname: str | None = None) -> None:
@@ -89,12 +91,12 @@ class Client:
         return Client, (path, self.hostname)
 
     def register_group(self, group: str | Iterable[str]) -> None:
-        """Make this node a member of groups: objects that are put for them come into its store before they are read.
+        """Make this node a member of groups: objects that are put for them are copied here before they are read.
 
-        Without a cluster it has no effect: all clients share one memory.
+        Without a cluster this has no effect: all clients share one memory.
 
         Raises:
-            NodeUnavailable: the cluster's directory does not answer. ValueError: no name of a group.
+            NodeUnavailable: the cluster's directory does not answer. ValueError: `group` is no name of a group.
         """
         for each in texts("group", group):
             if self._cluster is not None:
@@ -107,21 +109,21 @@ class Client:
         prefetch_hostname: str | Iterable[str] | None = None,
         prefetch_group: str | Iterable[str] | None = None,
     ) -> str:
-        """Store a value, once for all readers of this machine. Returns its id, 40 hex characters.
+        """Store a value once for all readers of this machine. Returns its id, 40 hex characters.
 
-        If there is no room, deleted objects are freed, the oldest first. It does not wait for what is sent ahead: a
-        node that does not answer, and a group without members, are said in the log, once.
+        If there is no room, deleted objects are freed, oldest first. The call does not wait for copies to other nodes.
+        The log says once if a node does not answer or a group has no members.
 
         Args:
-            data: as `Store.put`.
-            object_id: 40 hex characters; None: a new id, which says on which node the object lies. Objects with ids
+            data: as in `Store.put`.
+            object_id: 40 hex characters; None: a new id, which names the node where the object lies. Objects with ids
                 that programs choose are not sent ahead, and other nodes ask all nodes for them.
-            prefetch_hostname: nodes to which it is sent ahead, by the name of the machine or the store, or
-                ``host:port``; no effect without a cluster.
-            prefetch_group: groups to whose members it is sent ahead; no effect without a cluster.
+            prefetch_hostname: nodes that get a copy, by the name of the machine or the store, or ``host:port``; no
+                effect without a cluster.
+            prefetch_group: groups whose members get a copy; no effect without a cluster.
 
         Raises:
-            ObjectExists: the id is taken. StoreFull: no room within a minute. CapacityError: it can never fit.
+            ObjectExists: the id is taken. StoreFull: no room within a minute. CapacityError: the value can never fit.
         """
         hosts, groups = texts("prefetch_hostname", prefetch_hostname), texts("prefetch_group", prefetch_group)
         ref = self._put(data, object_id)
@@ -144,15 +146,15 @@ class Client:
         return self._store.put(data, id=object_id)
 
     def get(self, object_id_hex: str, src_node: str | None = None, via_rpc: bool = False) -> Any:
-        """The value of an object, of any node; None: there is none. Arrays are read-only and are not copied.
+        """The value of an object, from any node; None: there is none. Arrays are read-only and are not copied.
 
         Args:
-            object_id_hex: as `put` returned it.
-            src_node: node to get it from; no effect: the id says it.
-            via_rpc: how to get it; no effect.
+            object_id_hex: the id that `put` returned.
+            src_node: no effect: the id names the node.
+            via_rpc: no effect.
 
         Raises:
-            NodeUnavailable: the node where it lies does not answer, or is gone.
+            NodeUnavailable: the node of the object does not answer, or is gone.
         """
         try:
             return self._store.get(object_id_hex)
@@ -160,14 +162,14 @@ class Client:
             return None
 
     def delete(self, object_id_hex_list: str | Iterable[str]) -> None:
-        """Say that objects are no longer needed. They can still be read until the room is needed where they were put.
+        """Declare that objects are no longer needed. They can still be read until their store needs the room.
 
-        DI-engine deletes every object that it has read, and reads it again when its replay buffer draws it again.
-        With `keep_deleted: 0` they are gone at once where they were put, and here; other nodes that have a copy may
-        read it for another 50 s.
+        DI-engine deletes every object that it has read, and reads it again when its replay buffer draws it again. With
+        `keep_deleted: 0`, objects are freed at once here and where they were put. Other nodes that have a copy may read
+        it for another 50 s.
 
         Args:
-            object_id_hex_list: one id or several; those that do not exist are left out. Those of a node that does not
+            object_id_hex_list: one id or several; ids that do not exist are ignored. Objects of a node that does not
                 answer are deleted with the next ones of that node.
         """
         ids = [object_id_hex_list] if isinstance(object_id_hex_list, str) else list(object_id_hex_list)

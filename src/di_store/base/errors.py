@@ -1,9 +1,9 @@
-"""Every error Di-store raises: a small closed set, each text naming the option or command that helps.
+"""All errors that Di-store raises: a small closed set. Each text names the option or command that helps.
 
-``ValueError`` and ``TypeError`` stand for bad arguments; everything else is a `StoreError`. A text is the message
+``ValueError`` and ``TypeError`` stand for bad arguments; every other error is a `StoreError`. A text is the message
 followed by a remedy in parentheses. Each class has a default remedy; the code that raises may pass a better one, or
-``remedy=""`` if the message already says what to do. All errors pickle with their text, remedy and
-attributes, so they cross processes (multiprocessing, Ray) unchanged.
+``remedy=""`` if the message already says what to do. All errors pickle with their text, remedy and attributes, so they
+cross processes (multiprocessing, Ray) unchanged.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class StoreError(Exception):
 
     Attributes:
         message: what happened, without the remedy.
-        remedy: the option or command that helps; empty when the message names it.
-        holder: place in ``store.stats()["clients"]`` of the process that holds a lock or writes the object; None where
-            the error is about no process.
-        keys: uint64[m], of the items of an `Opaque` table whose values cannot be loaded; None where the error is about
-            no items.
-        places: where they are in the batch that was drawn.
+        remedy: the option or command that helps; empty if the message names it.
+        holder: place in ``store.stats()["clients"]`` of the process that holds a lock or writes the object; None if the
+            error concerns no process.
+        keys: uint64[m], keys of the items of an `Opaque` table whose values cannot be loaded; None if the error
+            concerns no items.
+        places: positions of these items in the batch that was drawn.
     """
 
     holder: int | None = None
@@ -59,7 +59,7 @@ _SHOWN = 120
 
 
 def shown(value: Any) -> str:
-    """`repr` of a user's value for an error text, cut to 120 characters. Never raises, even if the repr does."""
+    """`repr` of a user's value for an error text, cut to 120 characters. Never raises, even if `repr` does."""
     try:
         text = repr(value)
     except Exception:  # `__repr__` of a foreign type may raise anything
@@ -118,11 +118,11 @@ class CorruptData(StoreError):
 
 
 class RowsLost(CorruptData):
-    """Rows on disk cannot be read. Never leaves this package: the call is repeated when their items are removed."""
+    """Rows on disk cannot be read. Never leaves this package: the call is repeated after their items are removed."""
 
 
 class DrawsLost(StoreError):
-    """Draws that an agent holds no more. Never leaves this package: they are made again."""
+    """An agent no longer holds some draws. Never leaves this package: the draws are made again."""
 
 
 class ObjectNotFound(StoreError):
@@ -173,7 +173,7 @@ class NodeUnavailable(StoreError):
     """The process that serves another node does not answer.
 
     Attributes:
-        may_be_done: True if it was killed in the middle of the call, which may be done or not.
+        may_be_done: True if that process was killed during the call; the call may have taken effect or not.
     """
 
     may_be_done = False
@@ -182,7 +182,7 @@ class NodeUnavailable(StoreError):
 
 
 class AccessDenied(StoreError):
-    """The operating system refuses this process the store, or its folder."""
+    """The operating system denies this process access to the store or its folder."""
 
     default_remedy = (
         "run all processes as the same user and group; DI_STORE_DIR names a folder of this user for the lock files"
@@ -190,23 +190,25 @@ class AccessDenied(StoreError):
 
 
 class OldEpoch(StoreError):
-    """Weights of a publisher that has been replaced by a later one. Raised by agents, not by calls of a store."""
+    """The publisher of these weights was replaced by a later one. Raised by agents, not by calls of a store."""
 
     default_remedy = "another process publishes under this name now"
 
 
 class Timeout(StoreError, TimeoutError):
-    """The call waited for `timeout` seconds, or can never go on. Nothing was changed, unless it has `passed`.
+    """The call waited for `timeout` seconds, or can never succeed. Nothing was changed, unless `passed` is True.
 
-    Its text comes from `runtime.waits.Wait`; for a lock, from the core's `SharedLock`, which names the owner.
+    The text comes from `runtime.waits.Wait`; for a lock, from the core's `SharedLock`, which names the owner.
 
-    Calls that do many things one by one (`update_priorities`, `delete`, `reset`) may have done some; repeat them.
+    Calls that do many things one by one (`update_priorities`, `delete`, `reset`) may have done some of them; repeat the
+    call.
 
     Attributes:
-        reason: the condition that was waited for, with its counts.
+        reason: the condition that the call waited for, with its counts.
         culprit: the process that blocks the call, such as "pid 123, stopped"; None if unknown.
         passed: True if a call of more than 64 items timed out after its rows and some of its items were written. The
-            writer's next call first writes the remaining items. Repeating the call would write its rows twice.
+            writer's next call first writes the remaining items. Do not repeat the call: that would write its rows
+            twice.
     """
 
     passed = False
@@ -252,7 +254,7 @@ _CLASSES: dict[Code, type[StoreError]] = {
 
 
 def of_core(failure: _core.Failure) -> Exception:
-    """The exception for an error of the core: the only place where its codes become classes."""
+    """The exception for an error of the core. This is the only place where its codes become classes."""
     code = failure.code
     if code == Code.INVALID:
         return ValueError(failure.text)

@@ -1,4 +1,4 @@
-"""Whether a table's rows are compressed where they lie on disk."""
+"""Compression of a table's rows on disk."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from di_store.base.errors import CorruptData, shown
 
 @dataclass(frozen=True)
 class Compress:
-    """Rows are compressed on disk, and are expected to shrink.
+    """Compress rows on disk, and expect them to shrink.
 
-    Less of memory and disk together is set aside for the table: the rows' bytes ÷ `expect`. If they shrink less, the
-    disk is full earlier, and items are evicted. Measured ratios: docs/packing.md.
+    The table's reserve of memory and disk together is the rows' bytes ÷ `expect`. If the rows shrink less, the disk is
+    full earlier, and items are evicted. Measured ratios: docs/packing.md.
 
     Attributes:
-        expect: how many times smaller than in memory, at least 1.
+        expect: how many times smaller rows are on disk than in memory, at least 1.
     """
 
     expect: float = 1.0

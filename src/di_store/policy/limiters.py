@@ -25,13 +25,13 @@ UNBOUNDED = sys.float_info.max
 
 @dataclass(frozen=True)
 class Bounds:
-    """What the core needs to know of a limiter.
+    """The numbers that describe a limiter to the core.
 
     Attributes:
-        min_size: items below which every insert passes and no draw does.
+        min_size: number of items below which every insert passes and no draw does.
         ratio: draws that each insert allows.
-        min_diff: the error ``inserts · ratio − draws`` never falls below this by a draw.
-        max_diff: … and never rises above this by an insert, once `min_size` is reached.
+        min_diff: lower bound of the error ``inserts · ratio − draws`` after a draw.
+        max_diff: upper bound of the error after an insert, once `min_size` is reached.
     """
 
     min_size: int
@@ -40,7 +40,7 @@ class Bounds:
     max_diff: float
 
     def can_insert(self, inserts: int, draws: int, size: int) -> bool:
-        """Whether one more item may come, given the counts so far."""
+        """Whether one more item may be inserted, given the counts so far."""
         return size + 1 <= self.min_size or (inserts + 1) * self.ratio - draws <= self.max_diff
 
     def can_sample(self, inserts: int, draws: int, size: int) -> bool:
@@ -68,9 +68,10 @@ class MinSize:
 class SamplesPerInsert:
     """`ratio` draws for every insert, on average.
 
-    Below `min_size` every insert passes and no draw does. From there the error, inserts · ratio − draws, stays in
-    ratio·min_size ± max(ratio·min_size·tolerance, ratio, 1): an insert that would leave this band waits for draws, a
-    draw for inserts. The half width is never below max(ratio, 1), since in a narrower band both could wait at once.
+    Below `min_size`, every insert passes and no draw does. After that the error, inserts · ratio − draws, stays within
+    ratio·min_size ± max(ratio·min_size·tolerance, ratio, 1). An insert that would leave this band waits for draws, and
+    a draw waits for inserts. The half width is at least max(ratio, 1): in a narrower band, inserts and draws could wait
+    for each other.
 
     Attributes:
         ratio: draws per insert, > 0.
@@ -107,17 +108,17 @@ class SamplesPerInsert:
 class Band:
     """The error, inserts · ratio − draws, stays between `low` and `high`: the numbers of Reverb's `RateLimiter`.
 
-    Below `min_size` every insert passes and no draw does. From there draws wait that would bring the error below `low`,
-    inserts that would bring it above `high`. Inserts and draws count from the first one on.
+    Below `min_size`, every insert passes and no draw does. After that, a draw waits if it would bring the error below
+    `low`, and an insert waits if it would bring it above `high`. All inserts and draws count, from the first one on.
 
     Attributes:
         min_size: items before the first draw, >= 1.
         ratio: draws per insert, > 0.
-        low: least error after a draw; -inf: draws never wait for inserts.
+        low: smallest error after a draw; -inf: draws never wait for inserts.
         high: largest error after an insert; inf: inserts never wait.
 
     Raises:
-        ValueError: a band so narrow that both could wait for each other.
+        ValueError: the band is so narrow that inserts and draws could wait for each other.
     """
 
     min_size: int
@@ -166,10 +167,10 @@ class Band:
 
 @dataclass(frozen=True)
 class Queue:
-    """First in, first out, every item drawn exactly once; inserts wait while `size` items are there.
+    """First in, first out. Every item is drawn exactly once. Inserts wait while `size` items are there.
 
-    Sets sampler=Fifo(), remover=Fifo() and max_times_sampled=1. An append or extend passes as a whole as soon as one
-    item may, so the queue can exceed `size` by that call's items; nothing is evicted.
+    Sets sampler=Fifo(), remover=Fifo() and max_times_sampled=1. An `append` or `extend` passes as a whole as soon as
+    there is room for one item, so the queue can exceed `size` by that call's items. Nothing is evicted.
     """
 
     size: int
@@ -185,9 +186,9 @@ class Queue:
 
 @dataclass(frozen=True)
 class Stack:
-    """Last in, first out, every item drawn exactly once; inserts wait while `size` items are there.
+    """Last in, first out. Every item is drawn exactly once. Inserts wait while `size` items are there.
 
-    Sets sampler=Lifo(), remover=Lifo() and max_times_sampled=1; else like `Queue`.
+    Sets sampler=Lifo(), remover=Lifo() and max_times_sampled=1; otherwise like `Queue`.
     """
 
     size: int
@@ -209,10 +210,10 @@ LIMITERS: tuple[type[Limiter], ...] = (MinSize, SamplesPerInsert, Band, Queue, S
 
 
 def with_bounds(limiter: Limiter, bounds: Bounds) -> Limiter:
-    """The limiter of a table that has these bounds by now.
+    """The limiter of a table whose bounds are now `bounds`.
 
     Args:
-        limiter: with which it was made; `Table.configure` may have changed it since.
+        limiter: the limiter with which the table was made; `Table.configure` may have changed it since.
         bounds: its four numbers.
     """
     if limiter.bounds == bounds:
@@ -230,7 +231,7 @@ def with_bounds(limiter: Limiter, bounds: Bounds) -> Limiter:
 
 
 def check_limiter(value: object) -> Limiter:
-    """`value` if it is a limiter, else TypeError with the ones there are."""
+    """`value` if it is a limiter; otherwise TypeError, which lists the limiters."""
     return config.instance("limiter", value, LIMITERS)
 
 

@@ -1,4 +1,4 @@
-"""How a table chooses: which item to draw (samplers), which to evict when it is full (removers).
+"""Samplers choose the item to draw; removers choose the item to evict when a table is full.
 
 The core does the choosing; these classes only describe it. `Uniform`, `Fifo`, `Lifo`, `MinHeap` and `MaxHeap` serve as
 either, `Prioritized` and `Once` as samplers only.
@@ -30,28 +30,30 @@ class Lifo:
 
 @dataclass(frozen=True)
 class MinHeap:
-    """The item of lowest priority; of equals, the one inserted first."""
+    """The item of lowest priority; among equals, the one inserted first."""
 
 
 @dataclass(frozen=True)
 class MaxHeap:
-    """The item of highest priority; of equals, the one inserted first."""
+    """The item of highest priority; among equals, the one inserted first."""
 
 
 @dataclass(frozen=True)
 class Prioritized:
     """Item i with probability P(i) = p_i^alpha / Σ p^alpha, with replacement (Schaul et al. 2016, eq. 1).
 
-    Importance weights are w_i = (N · P(i))^-beta over the largest one (ibid., section 3.4). An item of priority 0 is
-    never drawn: add an epsilon to the errors. Every other p_i^alpha must lie between 2^-640 and 2^320 (about 2e-193 and
-    2e96): then probabilities and weights are right to at least ten digits, whatever else is in the table. Other
-    priorities, and an `alpha` that would bring existing ones outside that range, raise `ValueError`.
+    Importance weights are w_i = (N · P(i))^-beta, divided by the largest one (ibid., section 3.4). An item of priority
+    0 is never drawn: add an epsilon to the errors. Every other p_i^alpha must lie between 2^-640 and 2^320 (about
+    2e-193 and 2e96); within this range, probabilities and weights are right to at least ten digits. Priorities outside
+    it raise `ValueError`, and so does an `alpha` that would move existing priorities outside it.
 
     Attributes:
-        alpha: exponent on priorities, >= 0; 0 is uniform over items whose priority is not 0.
-        beta: exponent of the weights, >= 0; None leaves all weights 1. `sample(beta=)` overrides it, for annealing.
-        stratified: one draw from each of n equal slices of the priority mass, which lowers the variance of a batch.
-        normalize: the largest weight of the "batch" (the paper), or of the "table" (Baselines, RLlib, TorchRL).
+        alpha: exponent of priorities, >= 0; 0 is uniform over items whose priority is not 0.
+        beta: exponent of the weights, >= 0; None: all weights are 1. `sample(beta=)` overrides it, for annealing.
+        stratified: make one draw from each of n equal slices of the priority mass, which lowers the variance of a
+            batch.
+        normalize: divide by the largest weight of the "batch" (the paper), or of the "table" (Baselines, RLlib,
+            TorchRL).
     """
 
     alpha: float
@@ -73,13 +75,13 @@ class Prioritized:
 class Once:
     """Every item once per epoch, without replacement, across all learners of the table.
 
-    Items stay in the table; later inserts join the running epoch. After the last epoch `sample` raises `EndOfData`
-    once the table is finished. A draw that was not delivered (its process died, or timed out) is drawn again, before
-    the next epoch continues: each item is delivered once in every epoch. With `max_times_sampled` (at most 255)
-    items leave after that many epochs.
+    Items stay in the table; later inserts join the running epoch. After the last epoch, `sample` raises `EndOfData`
+    once the table is finished. A draw that was not delivered, because its process died or timed out, is repeated before
+    the next epoch: each item is delivered once in every epoch. With `max_times_sampled` (at most 255) items leave after
+    that many epochs.
 
     Attributes:
-        epochs: how often every item is drawn in all; None: without end.
+        epochs: how often every item is drawn in total; None: without end.
         shuffle: random order in each epoch; False: oldest first.
     """
 
@@ -116,7 +118,7 @@ def remover_from_plain(plain: Any) -> Remover:
 
 
 def check_sampler(value: object) -> Sampler:
-    """`value` if it is a sampler, else TypeError with the ones there are."""
+    """`value` if it is a sampler; otherwise TypeError, which lists the samplers."""
     return config.instance("sampler", value, SAMPLERS)
 
 

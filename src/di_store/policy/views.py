@@ -1,8 +1,8 @@
-"""How a table turns a range of a stream's rows into a training example.
+"""Views: how a table turns a range of a stream's rows into a training example.
 
-A step is stored once. An item is a range of rows of one lane; its table's view says which rows an item covers, and how
-they become an example while they are copied into the batch. The core does the copying; these classes describe it, and
-refuse what cannot work before anything is written.
+A step is stored once. An item is a range of rows of one lane. The table's view says which rows an item covers, and how
+they become an example while they are copied into the batch. The core copies; these classes describe the view, and
+refuse settings that cannot work before anything is written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Step:
 
     @property
     def rows_added(self) -> int:
-        """Rows of the stream that each further item takes."""
+        """Rows of the stream that each further item adds."""
         return 1
 
     @property
@@ -43,10 +43,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Opaque:
-    """Any Python value, encoded as one object; no columns. An item is one value.
+    """Any Python value, encoded as one object. There are no columns. An item is one value.
 
-    If values of a batch cannot be loaded where it is drawn (a class that is not there, a pickle of another machine),
-    the call raises, and `error.keys` are the keys of their items. They count as drawn; the others are given back.
+    If some values of a batch cannot be loaded (their class is missing here, or another machine pickled them), the call
+    raises, and `error.keys` holds the keys of their items. These items count as drawn; the other items are given back.
     """
 
     def outputs(self, schema: Schema) -> frozenset[str]:
@@ -55,7 +55,7 @@ class Opaque:
 
     @property
     def rows_added(self) -> int:
-        """Rows of the stream that each further item takes."""
+        """Rows of the stream that each further item adds."""
         return 1
 
     @property
@@ -66,31 +66,33 @@ class Opaque:
 
 @dataclass(frozen=True)
 class Transition:
-    """n-step transitions: the columns of step t, and what followed within n steps of the same episode.
+    """n-step transitions: the columns of step t, and the outcome of up to n steps of the same episode.
 
-    With k <= n_step the number of steps that the episode still had: ``next_<obs>`` is the observation at t+k,
-    ``reward`` the sum of gamma^i · r_{t+i} for i < k, ``discount`` gamma^k or 0 after termination, ``steps`` k.
-    `terminated` and `truncated` are those of step t+k-1. The learning target is ``reward + discount * V(next_obs)``. A
-    column ``discount`` multiplies in, and stops the sum where it is 0.
+    Let k <= n_step be the number of steps that are left in the episode. ``next_<obs>`` is the observation at t+k,
+    ``reward`` the sum of gamma^i · r_{t+i} for i < k, ``discount`` gamma^k or 0 after termination, and ``steps`` k.
+    `terminated` and `truncated` are those of step t+k-1. The learning target is ``reward + discount * V(next_obs)``. If
+    the steps have a column ``discount``, it is multiplied in, and the sum stops where it is 0.
 
     An episode that ends by `truncated` or ``end_episode()`` needs its final observation (``final=``, or ``next=`` of
-    the last step): without it the last n_step steps have no ``next_<obs>``, and make no item. One warning says so, and
-    ``stats()["steps_left_out"]`` counts them. A terminated episode needs none.
+    the last step). Without it, the last n_step steps have no ``next_<obs>`` and make no item; a warning is shown once,
+    and ``stats()["steps_left_out"]`` counts them. A terminated episode needs none.
 
-    With ``future=`` every draw also brings an observation of a later step of the same episode, to relabel goals in
-    hindsight (Andrychowicz et al. 2017, "future"): ``future_<name>`` is that at t+j, with j uniform in 1 …
-    min(horizon, T-t) in an episode of T steps, and ``future_steps`` is j. A transition is then an item once `horizon`
-    steps follow, or its episode is over.
+    With ``future=``, every draw also returns an observation of a later step of the same episode, to relabel goals in
+    hindsight (Andrychowicz et al. 2017, "future"). ``future_<name>`` is the observation at t+j, and ``future_steps`` is
+    j, with j uniform in 1 … min(horizon, T-t) in an episode of T steps. A transition then becomes an item once
+    `horizon` steps follow, or its episode is over.
 
     Attributes:
-        n_step: steps summed over, >= 1.
+        n_step: number of steps to sum over, >= 1.
         gamma: discount per step, 0 … 1.
         frame_stack: by column, how many rows ending at t become ``[n, stack, …]``, oldest first.
-        frame_pad: before the episode's start: its "first" frame again (Gymnasium, Tianshou), or "zero" (SB3, Acme).
-        obs: columns (an inner node: all below) that come back as ``next_<name>`` too.
-        reward: the column summed.
-        future: columns (an inner node: all below) among those of `obs` that come back as ``future_<name>`` too.
-        horizon: how many steps later that observation is, at most; without `future` it means nothing.
+        frame_pad: padding before the episode's start: its "first" frame again (Gymnasium, Tianshou), or "zero" (SB3,
+            Acme).
+        obs: columns that also come back as ``next_<name>``; an inner node stands for all columns below it.
+        reward: the column that is summed.
+        future: columns among those of `obs` that also come back as ``future_<name>``; an inner node stands for all
+            below it.
+        horizon: the largest j; has no effect without `future`.
     """
 
     n_step: int = 1
@@ -125,7 +127,7 @@ class Transition:
 
     @property
     def rows_added(self) -> int:
-        """Rows of the stream that each further item takes."""
+        """Rows of the stream that each further item adds."""
         return 1
 
     @property
@@ -140,25 +142,27 @@ class Sequence:
     """Windows of consecutive rows: s … s+burn_in+length-1 for s = 0, period, 2·period, … of an episode.
 
     Batch leaves are ``[n, burn_in+length, …]`` with ``mask`` 1 on real rows. The first window that reaches the
-    episode's end is its last one.
+    episode's end is its last window.
 
-    With ``start="random"`` the windows are those of ``period=1``, and an item stands for the `period` windows that
-    start at s, s+1, …, s+period-1: every draw of the item gives one of them, each with the same probability. So
-    windows begin at any row, as DreamerV3 (Hafner et al. 2023) samples them, and a priority is one of `period` windows.
+    With ``start="random"``, windows can begin at any row, as DreamerV3 (Hafner et al. 2023) samples them. An item then
+    stands for the `period` windows that start at s, s+1, …, s+period-1. Every draw of the item returns one of them,
+    each with the same probability. A priority belongs to one item, so to `period` windows.
 
     Attributes:
         length: rows to learn from, >= 1.
-        period: rows from one window's start to the next one's; None: `length`. Smaller ones overlap and share bytes.
-        burn_in: real rows before them, to warm up a recurrent state.
-        tail: the window past the episode's end: "pad" with zeros and mask 0, "drop", or "shift" back to the end.
+        period: rows from one window's start to the next one's; None: `length`. Windows with a smaller period overlap
+            and share bytes.
+        burn_in: real rows before the `length` rows, to warm up a recurrent state.
+        tail: what happens to the window past the episode's end: "pad" with zeros and mask 0, "drop", or "shift" back to
+            the end.
         frame_stack: by column, rows per stack; its leaves get stack-1 more rows in front, each frame once.
         first: columns kept once per window, ``[n, …]``, such as the recurrent state at its start.
-        bootstrap: columns with one row more, the row after the window or the final observation.
-        cross_episodes: windows run over episode ends, which ``is_first`` marks.
-        start: "grid", every item is one window; "random", every draw of an item chooses among `period` windows.
-        stride: takes every `stride`-th row only: s, s+stride, …; `burn_in` and `length` count the rows taken, `period`
-            all rows, and is length · stride if None.
-        last: by column, of how many rows at the end of the window it is kept, ``[n, rows, …]``.
+        bootstrap: columns with one more row: the row after the window, or the final observation.
+        cross_episodes: windows continue over episode ends, which ``is_first`` marks.
+        start: "grid": every item is one window. "random": every draw of an item chooses among `period` windows.
+        stride: take only every `stride`-th row: s, s+stride, …. `burn_in` and `length` count the rows taken; `period`
+            counts all rows, and is length · stride if None.
+        last: by column, how many rows at the end of the window are kept, ``[n, rows, …]``.
     """
 
     length: int
@@ -210,7 +214,7 @@ class Sequence:
 
     @property
     def rows_added(self) -> int:
-        """Rows of the stream that each further item takes."""
+        """Rows of the stream that each further item adds."""
         return self.length * self.stride if self.period is None else self.period
 
     @property
@@ -231,8 +235,8 @@ class Episode:
     """Whole episodes: leaves ``[n, max_length, …]``, padded with zeros, with ``lengths`` and ``mask``.
 
     Attributes:
-        max_length: rows kept, >= 1; longer episodes are cut there and counted.
-        bootstrap: columns with one row more, the final observation.
+        max_length: rows kept, >= 1. Longer episodes are cut, and counted.
+        bootstrap: columns with one more row, the final observation.
     """
 
     max_length: int
@@ -249,7 +253,7 @@ class Episode:
 
     @property
     def rows_added(self) -> int:
-        """Rows of the stream that each further item takes, at most."""
+        """Rows of the stream that each further item adds, at most."""
         return self.max_length
 
     @property
@@ -260,25 +264,25 @@ class Episode:
 
 @dataclass(frozen=True)
 class Group:
-    """All answers of one prompt together: an item is `size` rows with the same value in one column.
+    """All answers to one prompt together: an item is `size` rows with the same value in one column.
 
-    Whoever wrote them: the rows may come from several lanes, writers and processes. Batch leaves are ``[n, size, …]``,
-    ragged columns a `Ragged` with ``lead == (n, size)``; its rows lie in the order in which they came. `capacity`,
-    `sample` and the limiter count groups. A group can be drawn once it is complete: `size` rows with the same value,
-    and the late columns that the table's batches hold. Until then it waits, and takes a place of the capacity; the one
-    that began first leaves first. An answer's key stands for its group, except in `Table.update`, where it means that
-    answer.
+    The rows may come from several lanes, writers and processes. Batch leaves are ``[n, size, …]``, and ragged columns a
+    `Ragged` with ``lead == (n, size)``; rows lie in order of arrival. `capacity`, `sample` and the limiter count
+    groups.
 
-    A group ends when it has all its answers, or goes before that. The table knows the values of the newest 16,384 that
-    did. An answer of such a value comes late, and counts in ``stats()["late_answers"]``. It begins a further group of
-    the value, unless `unique` says that there is none: then it makes no item. `Table.incomplete` lists the groups that
-    cannot be drawn yet.
+    A group can be drawn once it is complete: it has `size` rows, with the late columns that the table's batches hold.
+    Until then it takes a place of the capacity. Incomplete groups leave in the order in which they began. An answer's
+    key stands for its group, except in `Table.update`, where it means that answer.
+
+    A group ends when it has all its answers, or when it leaves the table. The table remembers the values of the newest
+    16,384 ended groups. A further answer with such a value is late, and counts in ``stats()["late_answers"]``. It
+    begins a new group of the value; with `unique` it is refused and makes no item. `Table.incomplete` lists the groups
+    that cannot be drawn yet.
 
     Attributes:
         size: rows of a group, 1 to 256.
-        by: the column that names the group, one whole number a row, such as a prompt's number.
-        unique: a value names one group only. True suits prompts that have a number of their own each time they are
-            given out.
+        by: the column that names the group, one whole number per row, such as a prompt's number.
+        unique: a value names one group only. Use True if every prompt gets a new number each time it is given out.
     """
 
     size: int
@@ -298,7 +302,7 @@ class Group:
 
     @property
     def rows_added(self) -> int:
-        """Rows of the stream that each further item takes."""
+        """Rows of the stream that each further item adds."""
         return self.size
 
     @property
@@ -358,5 +362,5 @@ def view_from_plain(plain: Any) -> View:
 
 
 def answers_of(view: View) -> int:
-    """Rows of one item that have slots of their own: `Group.size`, and 1 of other views."""
+    """Rows of one item that have slots of their own: `Group.size`, or 1 for other views."""
     return view.size if isinstance(view, Group) else 1

@@ -32,7 +32,7 @@ from di_store.store import Store
 
 
 class RemoteStore(Store):
-    """A handle of a store on another machine; thread-safe. Pickles as its address. Made by `di_store.connect`."""
+    """A handle of a store on another machine; thread-safe. It pickles as its address. Made by `di_store.connect`."""
 
     def __init__(self, session: RemoteSession) -> None:
         self._far = session
@@ -46,7 +46,7 @@ class RemoteStore(Store):
 
     @property
     def address(self) -> str:
-        """Where it is served, as `connect` takes it."""
+        """The address where the store is served, as `connect` takes it."""
         return f"{self._far.link.address}"
 
     def close(self) -> None:
@@ -297,21 +297,25 @@ def connect(
 ) -> Store:
     """A handle of a store on another machine, which an agent (`di-store serve`) serves there.
 
-    It has the methods of `Store`. What differs: `get` gives arrays in this process's memory; the keys of a writer's
-    `Items` are known when the agent has acknowledged the rows (`Writer.flush` waits for that); `checkpoint`, `export`,
-    `import_table` and `reserve` are for processes on that machine. Every call ends by its timeout and one second.
+    It has the methods of `Store`, with three differences. `get` returns arrays in this process's memory. The keys of a
+    writer's `Items` are known once the agent has acknowledged the rows; `Writer.flush` waits for that. `checkpoint`,
+    `export`, `import_table` and `reserve` only work on the store's own machine. Every call ends at most one second
+    after its timeout.
 
     Args:
         address: ``di-store://host:port/name``, as the agent prints it.
-        token: what the agent was started with; None: the environment's DI_STORE_TOKEN, or on this machine the user's.
-        tls: None: not encrypted. True: with the system's authorities. A path: of the authority's certificate.
-        allow_pickle: load what others have pickled into the store: runs any code that they like.
+        token: the token that the agent was started with; None: DI_STORE_TOKEN from the environment, or on this machine
+            the user's own token.
+        tls: None: no encryption. True: TLS with the system's certificate authorities. A path: the certificate of the
+            authority.
+        allow_pickle: load values that others have pickled into the store. Such values can run any code.
         timeout: seconds to reach the agent; None: no limit.
 
     Raises:
-        NodeUnavailable: nothing answers there in time. AccessDenied: the token is another one, TLS is due, or the file
-        of ``tls=`` holds no certificates. StoreNotFound: it serves a store of another name. LayoutMismatch: versions
-        too far apart. ValueError: no address. OSError: the file of ``tls=`` cannot be read.
+        NodeUnavailable: nothing answers at the address in time. AccessDenied: the token is wrong, the agent requires
+        TLS, or the file of ``tls=`` holds no certificates. StoreNotFound: the agent serves a store of another name.
+        LayoutMismatch: the versions are too far apart. ValueError: `address` is no address. OSError: the file of
+        ``tls=`` cannot be read.
     """
     seconds = check_timeout(timeout)
     return RemoteStore(RemoteSession.connect(address, token, tls, config.flag("allow_pickle", allow_pickle), seconds))
