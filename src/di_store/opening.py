@@ -80,8 +80,8 @@ def open(
     complete.
 
     Raises:
-        StoreNotFound: the store does not exist, with mode "r". AccessDenied: a process that this one cannot
-        inspect may hold the store. CapacityError: the machine does not have that much memory. StoreError: a store of that name
+        StoreNotFound: the store does not exist, with mode "r". AccessDenied: a process that this one cannot inspect may
+        hold the store. CapacityError: the machine does not have that much memory. StoreError: a store of that name
         exists, with mode "x"; or the process has no file descriptor left (ulimit -n). Timeout: the process that creates
         the store is stopped, or is this process, and takes longer than 60 s.
     """

@@ -1,4 +1,4 @@
-"""How a process gets the store of its machine as a node of the cluster: what serves the store has left word in it."""
+"""Attaches a process to the store of its machine as a node of a cluster. The store says which cluster it is in."""
 
 from __future__ import annotations
 
@@ -41,14 +41,15 @@ def attach(
     """The store of this machine as a node of its cluster.
 
     Args:
-        name: of the store, as `di-store serve NAME` was given it; None: $DI_STORE_NODE, or the only one that is served
+        name: name of the store, as in `di-store serve NAME`; None: $DI_STORE_NODE, or the only store that is served
             here as a node.
-        token: that the nodes were started with; None: the environment's DI_STORE_TOKEN, or the user's own file.
-        timeout: seconds that the agent of this machine has to answer; None: no limit.
+        token: the token that the nodes were started with; None: DI_STORE_TOKEN from the environment, or the user's own
+            file.
+        timeout: seconds to wait for the agent of this machine; None: no limit.
 
     Raises:
         StoreNotFound: no store of a cluster is served on this machine. ValueError: several are: name one. AccessDenied:
-        no token is known, or it is another one. NodeUnavailable, Timeout: the agent of this machine does not answer.
+        no token is known, or the token is wrong. NodeUnavailable, Timeout: the agent of this machine does not answer.
     """
     seconds = check_timeout(timeout)
     session, _ = _found(name or os.environ.get(STORE_ENV), None)
@@ -56,15 +57,15 @@ def attach(
 
 
 def node_here(name: str | None = None, *, only: bool = False) -> ClusterStore | None:
-    """As `attach`, of a cluster of any kind; None: there is no such node.
+    """As `attach`, for a cluster of any kind; None: there is no such node.
 
     Args:
-        name: of the store; None: this process's node of Ray, or the one that $DI_STORE_NODE names.
-        only: without all of these, the only node of this machine, whoever serves it.
+        name: name of the store; None: this process's node of Ray, or the node that $DI_STORE_NODE names.
+        only: if none of these is given, take the only node of this machine, whoever serves it.
 
     Raises:
-        StoreNotFound: $DI_STORE_NODE names what is no node. ValueError, AccessDenied, NodeUnavailable: as `attach`.
-        StoreError: the node is one of a Ray cluster, and this process is in none.
+        StoreNotFound: the store that $DI_STORE_NODE names is no node. ValueError, AccessDenied, NodeUnavailable: as in
+        `attach`. StoreError: the node belongs to a Ray cluster, and this process is in none.
     """
     wanted = name
     if name is None:
@@ -149,13 +150,13 @@ def _ambiguous(found: dict[str, Membership]) -> ValueError:
 def joined(
     session: Session, token: str | bytes | None, directory: Directory | None, timeout: float | None = JOIN_SECONDS
 ) -> ClusterStore:
-    """A store as a node of the cluster that it says it is in.
+    """A store as a node of the cluster that it belongs to.
 
     Args:
-        session: of the store.
-        token: as `attach`.
-        directory: None: of a kind that the store says.
-        timeout: seconds that the agent of this machine has.
+        session: session of the store.
+        token: as in `attach`.
+        directory: None: a directory of the kind that the store names.
+        timeout: seconds to wait for the agent of this machine.
     """
     membership = membership_of(session)
     if membership is None:
@@ -200,7 +201,7 @@ LOADERS: dict[str, Callable[[Membership], ClusterStore]] = {"static": _own_store
 
 
 def load_store(membership: Membership) -> ClusterStore:
-    """Unpickle a store, on any node: the one of its machine. All handles loaded in a process are one."""
+    """Unpickle a store, on any node: it becomes the store of that machine. All handles loaded in a process are one."""
 
     def load(_: float | None) -> ClusterStore:
         if membership.kind not in LOADERS:
@@ -214,6 +215,6 @@ def load_table(membership: Membership, name: str) -> Table:
     """Unpickle a table, on any node.
 
     Raises:
-        TableNotFound: it was dropped. NodeUnavailable, Timeout: its node does not answer.
+        TableNotFound: the table was dropped. NodeUnavailable, Timeout: its node does not answer.
     """
     return load_store(membership).table(name, Deadline.patient(LOAD_SECONDS))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""A machine of the cluster: its store, and the agent that serves it."""
+"""A node of the cluster: a store and the agent that serves it."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ HERE = "here"
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One node. A store that is made anew is another node, also at the same address.
+    """One node. A store that is created anew is another node, even at the same address.
 
     Attributes:
-        uuid: of its store, 32 hex characters.
-        name: of the machine, for people.
-        address: of its agent, with the name of its store.
+        uuid: uuid of its store, 32 hex characters.
+        name: name of the machine, for people.
+        address: address of its agent, with the name of its store.
     """
 
     uuid: str
@@ -27,26 +27,26 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def home(self) -> bytes:
-        """The first bytes of the ids of objects that were put there."""
+        """The first bytes of the ids of objects that were put on this node."""
         return bytes.fromhex(self.uuid)[:6]
 
     @property
     def place(self) -> str:
-        """How to tell it from other nodes, for people: several may be on one machine."""
+        """Text that distinguishes the node from others, for people: several may be on one machine."""
         address = Address.parse(self.address)
         return f"{address.node} (store {address.store}, machine {self.name})"
 
     def is_called(self, text: str) -> bool:
-        """Whether ``node=`` means it: its machine, its store, its ``host:port``, or its uuid."""
+        """Whether ``node=`` names this node: by its machine, its store, its ``host:port``, or its uuid."""
         address = Address.parse(self.address)
         return text in (self.name, address.store, address.node, self.uuid)
 
 
 def called(nodes: Iterable[Node], text: object) -> Node:
-    """The node that ``node=`` means.
+    """The node that ``node=`` names.
 
     Raises:
-        NodeUnavailable: there is none. ValueError: there are several.
+        NodeUnavailable: there is no such node. ValueError: there are several.
     """
     if not isinstance(text, str):
         raise TypeError(f"node={shown(text)}: give the name of a machine or a store, or its host:port")

@@ -1,7 +1,7 @@
 """Di-store on every node of a Ray cluster: ``from di_store.cluster import ray as cluster``.
 
-`up` has a store served on each node, now and on those that come later; `store` gives a task or actor the store of its
-own node. Ray says which nodes there are, and starts again what it lost. Rows, objects and weights never go through it.
+`up` has a store served on each node, including nodes that join later. `store` gives a task or actor the store of its
+own node. Ray knows the nodes, and restarts what fails. Rows, objects and weights never go through Ray.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ def up(
     bulk: str = OWN,
     timeout: float | None = 60,
 ) -> list[Node]:
-    """Have a store served on every node of this Ray cluster, also on those that join later. A second call does nothing.
+    """Serve a store on every node of this Ray cluster, including nodes that join later. A second call does nothing.
 
-    Call it once, after `ray.init`. Agents listen at the address that Ray uses, without TLS, as Ray's own traffic; they
-    ask for a token that only processes of this Ray cluster get. It takes no ``--rejoin``: docs/backups.md says how the
-    tables of a lost node come back.
+    Call it once, after `ray.init`. Agents listen at the address that Ray uses, without TLS, like Ray's own traffic. They
+    require a token that only processes of this Ray cluster get. `up` takes no ``--rejoin``: docs/backups.md says how to
+    restore the tables of a lost node.
 
     Args:
-        memory: of each store, as `di_store.open` takes it.
-        disk: folder on each node for what memory does not hold.
-        disk_capacity: bytes that its files may take.
-        allow_pickle: load what tasks of other nodes have pickled, as Ray does.
-        bulk: how large objects come from other nodes: "tcp", or by an engine, "rdma" (docs/machines.md).
-        timeout: seconds to wait until all nodes that are there are served; None: no limit.
+        memory: memory of each store, as in `di_store.open`.
+        disk: folder on each node for data that exceeds memory.
+        disk_capacity: limit on the bytes of the files in it.
+        allow_pickle: load values that tasks of other nodes have pickled, as Ray does.
+        bulk: transport of large objects from other nodes: "tcp", or "rdma" by an engine (docs/machines.md).
+        timeout: seconds to wait until all present nodes are served; None: no limit.
 
     Returns:
         The nodes that are served.
 
     Raises:
-        NodeUnavailable: not all are served in time; those that come later still will be. StoreError: Ray is too old, or
+        NodeUnavailable: not all nodes are served in time; the others still will be. StoreError: Ray is too old, or
         `ray.init` was not called.
     """
     _check_ray()
@@ -110,7 +110,7 @@ def _all_served(directory: RayDirectory, left: Callable[[], float | None], timeo
 
 
 def store(*, timeout: float | None = 30) -> ClusterStore:
-    """The store of the node that this task, actor or driver runs on. One handle a process.
+    """The store of the node that this task, actor or driver runs on. One handle per process.
 
     Args:
         timeout: seconds to wait until the node is served; None: no limit.
@@ -125,13 +125,14 @@ def store(*, timeout: float | None = 30) -> ClusterStore:
 
 
 def down(*, timeout: float | None = 60) -> None:
-    """End all stores of this Ray cluster, with everything in them.
+    """End all stores of this Ray cluster, with all their contents.
 
     Args:
         timeout: seconds to wait for the nodes; None: no limit.
 
     Raises:
-        NodeUnavailable: some have not said in time that they have ended. They still end; a second call waits for them.
+        NodeUnavailable: some nodes did not confirm in time that they have ended. They still end; a second call waits
+        for them.
     """
     _check_ray()
     given = check_timeout(timeout)
@@ -156,7 +157,7 @@ class RayDirectory:
         self._actor = actor
 
     def by_ray_id(self, timeout: Seconds, *, whole: bool = False) -> dict[str, Node]:
-        """The nodes that are served, by Ray's id. `whole`: wait for all that Ray knows, at first for a few seconds."""
+        """The nodes that are served, by Ray's id. `whole`: wait a few seconds at first for all nodes that Ray knows."""
         found: dict[str, Node] = _call(self._actor.nodes, timeout, whole)
         return found
 
@@ -190,7 +191,7 @@ class RayDirectory:
         return done or (bool(lost) and self.read(key, deadline) == new)
 
     def close(self) -> None:
-        """As `Directory.close`: nothing is to be done."""
+        """As `Directory.close`; does nothing."""
 
 
 _own: OwnStores[tuple[int, str, str]] = OwnStores()

@@ -1,4 +1,4 @@
-"""The store of this machine as a node of a cluster: what is here is read in place, the rest from where it lies."""
+"""The store of this machine as a node of a cluster. Local data is read in place, other data from its node."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ LANES = 1024
 class ClusterStore(Store):
     """A handle of the store of this machine, in a cluster; thread-safe. Made by `di_store.cluster.attach`.
 
-    It has the methods of `Store`, and what lies on other nodes can be used here: `get` copies an object from where it
-    lies, and keeps the copy for a while; `table` gives the table in this machine's memory if it lies here, and else a
-    handle that calls its node. Tables and refs may be pickled to any node.
+    It has the methods of `Store`, and also reaches other nodes. `get` copies an object from its node, and keeps the
+    copy for a while. `table` reads a local table in shared memory, and calls the node of any other table. Tables and
+    refs may be pickled to any node.
     """
 
     def __init__(self, session: Session, cluster: Cluster, pickled: tuple[Any, ...]) -> None:
@@ -58,24 +58,24 @@ class ClusterStore(Store):
         return list(self._cluster.nodes(fresh=True))
 
     def sync(self, *, timeout: float | None = 600, copies: int = 2) -> None:
-        """As `Store.sync`, of the store of this machine; its durable tables are then on other nodes' disks too.
+        """As `Store.sync`, for the store of this machine. Its durable tables are then also on the disks of other nodes.
 
-        If this machine is lost, `di-store serve --rejoin` brings them back from there (docs/cluster.md). A later call
-        sends what has changed. If one is interrupted, the other nodes have what they had before.
+        If this machine is lost, `di-store serve --rejoin` restores the tables from there (docs/cluster.md). A later
+        call sends only what has changed. If a call is interrupted, the other nodes keep the previous state.
 
         Args:
             timeout: seconds; None: no limit.
-            copies: on how many nodes' disks the tables are, this one's among them. 1: nothing is sent.
+            copies: number of nodes that have the tables on disk, including this one. 1: nothing is sent.
 
         Raises:
-            As `Store.sync`. CapacityError: fewer nodes that answer have a disk. NodeUnavailable, Timeout: one of them
-            does not answer any more. StoreFull: its filesystem has no room.
+            As `Store.sync`. CapacityError: too few nodes with a disk answer. NodeUnavailable, Timeout: one of the nodes
+            stopped answering. StoreFull: the filesystem of a node has no room.
         """
         wanted = config.count("copies", copies, minimum=1)
         self._backups.sync(wanted, check_timeout(timeout))
 
     def close(self) -> None:
-        """As `Store.close`; the connections to other nodes end too."""
+        """As `Store.close`; the connections to other nodes are closed too."""
         super().close()
         self._cluster.close()
 
@@ -105,7 +105,7 @@ class ClusterStore(Store):
         timeout: float | None = 60,
         copies: int = 1,
     ) -> Ref:
-        """As `Store.put`. `copies`: on how many nodes it lies when this returns.
+        """As `Store.put`. `copies`: number of nodes that hold the object when the call returns.
 
         Raises:
             CapacityError: the cluster has fewer nodes. NodeUnavailable: one of them does not answer.
@@ -123,10 +123,10 @@ class ClusterStore(Store):
         return ref
 
     def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
-        """As `Store.get`, from any node. One that lies elsewhere is copied here first, if there is room.
+        """As `Store.get`, from any node. An object of another node is copied here first, if there is room.
 
         Raises:
-            ObjectNotFound: it does not exist in time. NodeUnavailable: the node where it lies does not answer.
+            ObjectNotFound: the object does not exist in time. NodeUnavailable: its node does not answer.
         """
         try:
             return super().get(ref, copy=copy)
@@ -145,11 +145,11 @@ class ClusterStore(Store):
         return self._all.wait(refs, num_returns, timeout)
 
     def contains(self, ref: Ref | str) -> bool:
-        """As `Store.contains`: whether the object is here, or where it was put."""
+        """As `Store.contains`: whether the object is here, or on the node where it was put."""
         return self._all.contains(id_of(ref))
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
-        """As `Store.keys`, of what was put on this machine."""
+        """As `Store.keys`, for objects that were put on this machine."""
         first = None if start is None else Ref(id_of(start))
         return self._all.keys(first, config.count("n", n, minimum=0))
 
@@ -158,7 +158,7 @@ class ClusterStore(Store):
         return self._all.delete(ids_of(refs))
 
     def join(self, group: str, *, timeout: float | None = 60) -> None:
-        """Make this node a member of a group: what is put with ``send_ahead(group=)`` comes into its store by itself.
+        """Make this node a member of a group: objects put with ``send_ahead(group=)`` are copied into its store.
 
         Raises:
             NodeUnavailable: the directory does not answer in time.
@@ -171,17 +171,17 @@ class ClusterStore(Store):
     ) -> None:
         """Copy an object that was put here to other nodes, so that their first `get` reads memory.
 
-        It returns at once; the agents copy, and leave as much room as `get` does. A copy stays as long as one of `get`.
-        What cannot be sent (a node is away, nobody is in the group, the id was chosen) is said in the log, and read as
-        if this had not been called.
+        The call returns at once. The agents copy, and leave as much room free as `get` does. A copy stays as long as
+        one that `get` made. If a copy fails (a node is away, the group is empty, the id was chosen by the program), the
+        log says so, and `get` reads the object as usual.
 
         Args:
-            ref: of the object.
-            group: names of groups whose members get it.
+            ref: the object.
+            group: names of groups whose members get a copy.
             node: names of machines, stores, or ``host:port``, as in `nodes`.
 
         Raises:
-            ValueError: no name of a group.
+            ValueError: `group` is no name of a group.
         """
         raw = id_of(ref)
         groups, nodes = config.texts("group", group), config.texts("node", node)
@@ -189,7 +189,7 @@ class ClusterStore(Store):
         self._ahead.send(raw, groups, nodes)
 
     def store_of(self, ref: Ref | str, *, timeout: float | None = 5) -> Store | None:
-        """The store where an object was put: this one, or one that is called through its agent; None: nobody knows.
+        """The store where an object was put: this one, or one that is called through its agent; None: nobody knows it.
 
         Raises:
             NodeUnavailable: that node does not answer, or is gone.
@@ -221,14 +221,15 @@ class ClusterStore(Store):
         durability: str = "memory",
         timeout: float | None = 60,
     ) -> int:
-        """As `Store.publish`. `group`: the nodes that get it into their stores; None: it stays here.
+        """As `Store.publish`. `group`: the group whose nodes receive the version; None: it stays here.
 
-        It returns when the version is here; the agents send it on. One process at a time publishes under a name of a
-        group: the first version that another one publishes takes the name over, and the older publisher gets an error.
+        The call returns once the version is in this store; the agents send it on. Only one process at a time publishes
+        under a name of a group. If another process publishes under the name, it takes the name over, and the older
+        publisher gets an error.
 
         Raises:
             StoreError: another process has taken the name over. NodeUnavailable: the directory does not answer.
-            ValueError: the name is of another group, or of one and `group` is not given.
+            ValueError: the name belongs to another group, or it belongs to a group and `group` is not given.
         """
         if group is None:
             self._groups.check_alone(name)
@@ -244,7 +245,7 @@ class ClusterStore(Store):
         timeout: float | None = 0,
         group: Any = None,
     ) -> Published | None:
-        """As `Store.latest`, from this machine's memory. `group`: this node is a member of it from now on."""
+        """As `Store.latest`, from this machine's memory. `group`: makes this node a member of that group."""
         if group is None:
             return super().latest(name, newer_than=newer_than, version=version, timeout=timeout)
         return self._groups.latest(name, newer_than, version, timeout, group)
@@ -263,22 +264,22 @@ class ClusterStore(Store):
         timeout: float | None = 60,
         **options: Any,
     ) -> Table:
-        """As `Store.create_table`; the name is the cluster's.
+        """As `Store.create_table`. The name is unique in the cluster.
 
         Args:
             name: unique in the cluster.
-            capacity: as there, of the whole table.
-            node: where its rows lie: "here", or a machine, a store or ``host:port`` of `nodes`. With `shards`: those
-                nodes that get a shard, where the learners are; if it is not given, all nodes.
-            shards: None: the table lies on one node. "learners": in parts, one on each node.
-            draw: of a table in parts, "local" (None): a learner draws from its node's part. "mass": from all parts.
-            exist_ok: return an equal table of that name, wherever it lies; one that the node's store has for itself
-                becomes the cluster's.
+            capacity: as there, for the whole table.
+            node: node of the table's rows: "here", or a machine, a store or ``host:port`` of `nodes`. With `shards`:
+                the nodes that get a shard, where the learners are; all nodes if not given.
+            shards: None: the table lies on one node. "learners": it is split into parts, one on each node.
+            draw: for a table in parts. "local" (None): a learner draws from its node's part. "mass": from all parts.
+            exist_ok: return an equal table of that name, wherever it lies. If the node's store has such a table of its
+                own, it becomes the cluster's.
             timeout: as there.
             options: as there; `lanes` is 1,024 if not given.
 
         Raises:
-            As there; NodeUnavailable: the directory or the node does not answer, or there is no such node. ValueError:
+            As there. NodeUnavailable: the directory or the node does not answer, or there is no such node. ValueError:
             limits that a table in parts cannot keep.
         """
         check_table_name(name)
@@ -301,16 +302,16 @@ class ClusterStore(Store):
         return check_places([self._cluster.node(each, deadline) for each in every])
 
     def table(self, name: str, timeout: float | None = 0) -> Table:
-        """As `Store.table`, of any node.
+        """As `Store.table`, on any node.
 
         Raises:
-            TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is gone.
+            TableNotFound: the table does not exist in time. NodeUnavailable: its node does not answer, or is gone.
         """
         self._session.arena.enter()
         return self._everywhere.open(name, timeout)
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
-        """As `Store.drop_table`, wherever it lies. A table whose node is gone is forgotten."""
+        """As `Store.drop_table`, on any node. A table whose node is gone is forgotten."""
         self._session.writable().enter()
         self._everywhere.drop(name, timeout)
 
