@@ -1,5 +1,5 @@
-"""Di-store behind the interfaces of other frameworks: one module each, imported only by those who use it.
+"""Di-store behind the interfaces of other frameworks. Each has a module, which is imported only if it is used.
 
-An adapter uses the public API of di_store as any program does. It needs its framework (`pip install di-store[<name>]`);
-di_store itself needs none of them.
+An adapter uses the public API of di_store, as any program does. It needs its framework:
+``pip install di-store[<name>]``. di_store itself needs none of them.
 """

@@ -1,4 +1,4 @@
-"""Values as another type, for libraries that cast what they store: a value that the type cannot hold is refused."""
+"""Casts for libraries that cast what they store. A value that the new type cannot hold is refused."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import di_store
 
 
 def zeros(lead: tuple[int, ...], spec: di_store.Spec) -> NDArray[Any]:
-    """Zeros of the type of a column, ``[*lead, …]``; of numpy's own dtype object, so that ``is`` compares it."""
+    """Zeros of the type of a column, ``[*lead, …]``, with numpy's own dtype object, which ``is`` can compare."""
     shape: Any = (*lead, *spec.shape)
     dtype = np.dtype(spec.dtype)
     return np.zeros(shape, np.dtype(dtype.str) if dtype.kind in "biuf" else dtype)
 
 
 def assign(target: NDArray[Any], value: Any, what: str) -> None:
-    """``target[...] = value``; of another type, as `cast` has it."""
+    """``target[...] = value``; a value of another type is cast with `cast`."""
     if getattr(value, "dtype", None) is not target.dtype:
         value = cast(value, target.dtype, what)
     target[...] = value
@@ -35,12 +35,12 @@ def whole(target: NDArray[Any], value: Any, what: str) -> NDArray[Any]:
 def cast(values: Any, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     """`values` as an array of `dtype`: the same array if it has the type.
 
-    Within its range a type may round: fractions are cut off as numpy cuts them off.
+    Within its range a type may round: fractions are cut off as in numpy.
 
     Args:
-        values: anything that numpy makes an array of.
-        dtype: of the array.
-        what: is cast, for the error.
+        values: anything that numpy can make an array of.
+        dtype: type of the array.
+        what: name of the values, for the error.
 
     Raises:
         di_store.SchemaMismatch: a value lies outside the range of the type, or the values are no numbers.

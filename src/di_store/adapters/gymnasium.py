@@ -1,8 +1,8 @@
 """A Gymnasium wrapper that appends every step to a table.
 
-A row is recorded if the observation that its action was chosen by is known. It is not known after an exception in
-`step`, `reset` or `append`: the episode ends there, and the next one starts at the next observation that the
-environment returns.
+A row is recorded only if the observation before its action is known. After an exception in `step`, `reset` or `append`
+it is not known: the episode ends there, and the next episode starts at the next observation that the environment
+returns.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ _REWARD = np.dtype(np.float32)
 class Recorder:
     """A wrapper of an environment, or of a vector environment, that appends every step to a table.
 
-    The columns are ``obs``, ``action``, ``reward``, ``terminated``, ``truncated``. The parts of a `Dict` space lie
-    below by their names, those of a `Tuple` space as "0", "1", …. Infos are not recorded.
+    The columns are ``obs``, ``action``, ``reward``, ``terminated``, ``truncated``. The parts of a `Dict` space become
+    columns below these, under their names; those of a `Tuple` space under "0", "1", …. Infos are not recorded.
 
     `step` and `reset` return what the environment returned. `step` blocks or raises as `Writer.append` does. `close`
     closes the environment, then the writer, which ends the open episodes.
 
     Args:
         env: an environment or a vector environment.
-        table: with the columns of `Recorder.schema`, or without columns so far. All rows come from one writer, so the
-            recorder is for one thread and one process.
-        autoreset: who resets after an episode's end; None: what a vector environment's ``metadata`` say, for an
-            environment whether the wrapper `Autoreset` is around it.
+        table: a table with the columns of `Recorder.schema`, or without columns so far. All rows come from one writer,
+            so the recorder is for one thread and one process.
+        autoreset: who resets the environment after an episode. None: taken from the ``metadata`` of a vector
+            environment; for a single environment, from whether the wrapper `Autoreset` is around it.
     """
 
     _writer: di_store.Writer

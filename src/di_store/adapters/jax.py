@@ -1,7 +1,7 @@
 """Batches as JAX arrays, without a copy where JAX allows it.
 
-The arrays of a batch lie in buffers that are used again as soon as no reference to them is left. A JAX array over such
-a buffer holds a reference to it, also while a computation that reads it still runs.
+The arrays of a batch lie in buffers that are reused once no reference to them is left. A JAX array over such a buffer
+holds a reference to it, also while a computation still reads it.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ def _batch_of(data: Any, weights: Any) -> di_store.Batch:
 def as_jax(batch: di_store.Batch, device: Any = None) -> di_store.Batch:
     """A batch with `data` and `weights` as JAX arrays. All other attributes stay numpy arrays, shared with `batch`.
 
-    On the CPU they share memory with the arrays of `batch`, which become read-only; so ``sample(out=batch)`` is refused
-    from now on. Copied are arrays that are views of others or read-only already, and those that lie at an address or
-    have a type that JAX does not take as it is. (`keys` would lose bits: JAX turns 64-bit types into 32-bit ones unless
-    ``jax_enable_x64`` is set. That holds for the columns in `data` too.)
+    On the CPU the JAX arrays share memory with the arrays of `batch`, which become read-only; so ``sample(out=batch)``
+    is refused from now on. Some arrays are copied: views of other arrays, read-only arrays, and arrays whose address or
+    type JAX does not take as it is. (JAX turns 64-bit types into 32-bit ones unless ``jax_enable_x64`` is set. `keys`
+    would lose bits, so they stay numpy arrays; 64-bit columns in `data` do lose bits.)
 
-    Of ragged columns the values become a JAX array. Values of an `Opaque` table, and arrays of a type that JAX lacks,
+    The values of ragged columns become a JAX array. Values of an `Opaque` table, and arrays of types that JAX lacks,
     stay as they are.
 
     Args:
-        batch: as `sample`, `peek` or a loader without ``device=`` returns it.
+        batch: a batch of `sample`, `peek` or a loader without ``device=``.
         device: a device or sharding of JAX, to which the arrays are copied; None: JAX's default.
 
     Raises:

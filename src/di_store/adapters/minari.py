@@ -1,4 +1,4 @@
-"""Minari datasets into tables, and tables into Minari datasets."""
+"""Reads Minari datasets into tables, and writes tables as Minari datasets."""
 
 from __future__ import annotations
 
@@ -49,11 +49,12 @@ def read(
     environment has them; with `infos` also ``info``.
 
     Args:
-        target: a table; or a store, in which a table is made that holds the whole dataset.
+        target: a table; or a store, in which a table for the whole dataset is made.
         dataset: a `MinariDataset`, or the id of one on this machine; nothing is downloaded.
-        name: of the new table; None: the dataset's id.
-        infos: True, or names: what the environment's infos held at each step.
-        options: of `Store.create_table`, for the new table: ``view=`` (default: `Step`), ``capacity=`` and others.
+        name: name of the new table; None: the dataset's id.
+        infos: infos of the environment to store for each step: True (all), or names.
+        options: options of `Store.create_table` for the new table: ``view=`` (default: `Step`), ``capacity=`` and
+            others.
 
     Returns:
         The table.
@@ -62,7 +63,7 @@ def read(
         FileNotFoundError: no dataset of that id is on this machine.
         TypeError: a table has no columns for the dataset's spaces.
         ValueError: `infos` names one that an episode lacks.
-        StoreError: as `Store.create_table` and `Writer.extend`. The episodes read before stay in the table.
+        StoreError: as in `Store.create_table` and `Writer.extend`. Episodes that were already read stay in the table.
     """
     if isinstance(dataset, str):
         dataset = minari.load_dataset(dataset)
@@ -94,24 +95,25 @@ def write(
     action_space: Any = None,
     **options: Any,
 ) -> Any:
-    """Make a Minari dataset of the episodes in a table, or add them to one.
+    """Write the episodes of a table to a new Minari dataset, or add them to an existing one.
 
     The table's view is `Episode`, `Step` or `Transition` with ``n_step=1``. The columns ``obs``, ``action``,
-    ``reward``, ``terminated``, ``truncated`` are written, others are left out. Rows of an episode that do not follow
-    each other make several episodes; one that does not end by a flag is marked as truncated.
+    ``reward``, ``terminated``, ``truncated`` are written, others are left out. If rows of an episode are missing in
+    between, its parts become separate episodes. An episode that does not end by a flag is marked as truncated.
 
-    Minari needs the final observation. Give the view `Episode` ``bootstrap=("obs",)``, or use `Transition`. Where it is
-    missing, a terminated episode's last observation is repeated; of another episode the last step is left out, and its
-    observation is the final one.
+    Minari needs the final observation. Give the view `Episode` ``bootstrap=("obs",)``, or use `Transition`. If the
+    final observation is missing, a terminated episode repeats its last observation. Any other episode loses its last
+    step, whose observation becomes the final one.
 
     Args:
-        table: nobody should write to it meanwhile: items that are removed before they are read are left out.
-        name: the id of a new dataset, as ``"cartpole/mine-v0"``; there must be none of it. Or a `MinariDataset`, to
+        table: the table. Nobody should write to it meanwhile: items that are removed before they are read are left out.
+        name: the id of a new dataset, such as ``"cartpole/mine-v0"``, which must not exist. Or a `MinariDataset`, to
             which the episodes are added: it keeps its environment and spaces.
-        env: of Gymnasium, or its id: Minari keeps it and takes the spaces from it.
-        observation_space: None: the environment's; without one, boxes by the columns' types and shapes.
+        env: a Gymnasium environment, or its id. Minari keeps it and takes the spaces from it.
+        observation_space: None: the environment's; without an environment, boxes by the columns' types and shapes.
         action_space: as `observation_space`.
-        options: of `minari.create_dataset_from_buffers`. Images are stored exactly unless ``jpeg_encoding=True``.
+        options: options of `minari.create_dataset_from_buffers`. Images are stored exactly unless
+            ``jpeg_encoding=True``.
 
     Returns:
         The `MinariDataset`.
@@ -119,7 +121,7 @@ def write(
     Raises:
         TypeError: the table has another view, or `env` is a vector environment.
         ValueError: the table holds no whole step, lacks a column, or a space does not fit its column; or a dataset of
-            this id exists; or `env`, spaces or options are given with one.
+        this id exists; or `env`, spaces or options are given with an existing dataset.
     """
     dataset = name if isinstance(name, minari.MinariDataset) else None
     given = {"obs": observation_space, "action": action_space}

@@ -1,7 +1,7 @@
 """A ring buffer of steps whose rows lie in a table.
 
-Adapters of libraries whose replay buffers are rings of arrays, ``[size, n_envs, …]``, build on it: what is drawn, and
-how, stays theirs.
+It is the base of adapters for libraries whose replay buffers are rings of arrays, ``[size, n_envs, …]``. The adapter
+decides what is drawn, and how.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ DRAWN = ("obs", "action", "next_obs")
 class Ring:
     """The steps of a buffer in a table.
 
-    A slot is a time of the ring and an environment; `keys` says which item of the table it holds. The table evicts the
-    steps that the ring overwrites, as both drop the oldest.
+    A slot is a time of the ring and an environment; `keys` says which item of the table it holds. Ring and table both
+    drop the oldest steps, so the table evicts exactly the steps that the ring overwrites.
 
-    In a store of its own, steps are gathered first, and written together. In a store that is given, each step is in the
-    table when `append` returns, with its slot; steps that the table holds already stay in their slots.
+    In a store of its own, the ring gathers steps and writes them together. In a given store, each step is in the table
+    when `append` returns, with its slot; steps that the table already holds keep their slots.
 
     Args:
         obs: type of one environment's observation, or a dict of types by key.
         action: type of its action.
-        size: times.
-        n_envs: environments.
-        store: where the table lies; None: a store of its own.
-        table: its name.
+        size: number of times in the ring.
+        n_envs: number of environments.
+        store: store of the table; None: a store of its own.
+        table: name of the table.
 
     Attributes:
-        store: where the table lies.
-        table: of the steps.
+        store: store of the table.
+        table: table of the steps.
         given: whether the store was given.
         rewards: float32[size, n_envs].
         dones: float32[size, n_envs], 1 where an episode ended; without the steps that are not in the table yet.
-        timeouts: as `dones`, where it was cut off.
+        timeouts: like `dones`, 1 where an episode was cut off.
         keys: uint64[size, n_envs].
-        count: times that hold steps in the table.
-        newest: the newest time that the table held already; -1: none.
-        staged: steps that are not in the table yet.
+        count: number of times that have steps in the table.
+        newest: the newest time that the table already held; -1: none.
+        staged: number of steps that are not in the table yet.
     """
 
     def __init__(
@@ -190,11 +190,11 @@ class Ring:
         """Add one row per environment. Values are cast as `casts.assign` does.
 
         Args:
-            time: of the ring: the one after the last.
-            obs: of all environments.
+            time: time of the ring: the one after the last.
+            obs: observations of all environments.
             next_obs: as `obs`.
-            action: of all environments.
-            reward: of all environments.
+            action: actions of all environments.
+            reward: rewards of all environments.
             ends: whether episodes ended, and whether they were cut off; None: none ended.
 
         Raises:
@@ -266,7 +266,7 @@ class Ring:
         return self.dones, self.timeouts
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the gathered steps."""
         count, first = self.staged, self._first
         if count == 0:
             return
@@ -311,12 +311,12 @@ class Ring:
             self._slots[:count, :, 0] = np.arange(times.start, times.stop)[:, None]
 
     def extend(self, times: Array, rows: dict[str, Any], following: Any) -> None:
-        """Write many rows, leaves ``[times, n_envs, …]``, some of which may not follow those before.
+        """Write many rows, leaves ``[times, n_envs, …]``. Some rows may not follow the rows before them.
 
-        There the episode ends, and `timeouts` is set to 1, so that sums of rewards stop.
+        At such gaps the episode ends, and `timeouts` is set to 1, so that sums of rewards stop.
 
         Args:
-            times: of the ring.
+            times: times of the ring.
             rows: all columns.
             following: the next observations.
         """
@@ -333,11 +333,11 @@ class Ring:
             self.count, begin = max(self.count, int(times[part].max()) + 1), end
 
     def restore_flags(self, rewards: Array, dones: Array, timeouts: Array) -> None:
-        """Take over what `rewards` and `flags` of another ring gave."""
+        """Set the flags and rewards that `rewards` and `flags` of another ring returned."""
         self.rewards[:], self.dones[:], self.timeouts[:] = rewards, dones, timeouts
 
     def restore(self, times: Array, data: dict[str, Any]) -> None:
-        """Write the steps of these times, as `read_times` of another ring gave them."""
+        """Write the steps of these times, as `read_times` of another ring returned them."""
         every = slice(None)
         obs, following = (
             self._named(each if self._dict else {"": each}, every) for each in (data["obs"], data["next_obs"])
@@ -396,13 +396,13 @@ class Ring:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, slots: Array, columns: Iterable[str]) -> dict[str, Any]:
-        """Columns of slots, which count through the environments of a time first: leaves ``[n, …]``."""
+        """Columns of slots, leaves ``[n, …]``. Slots number all environments of a time, then those of the next time."""
         if self.staged:
             self.flush()
         return self.read_keys(self.keys.take(slots), columns)
 
     def read_times(self, times: Array) -> dict[str, Any]:
-        """What was drawn from, of all environments at these times: leaves ``[times, n_envs, …]``."""
+        """``obs``, ``action`` and ``next_obs`` of all environments at these times: leaves ``[times, n_envs, …]``."""
         self.flush()
         data = self.read_keys(self.keys[times].reshape(-1), DRAWN)
         shape = (len(times), self._n_envs)
@@ -418,7 +418,7 @@ class Ring:
 
         Raises:
             di_store.CapacityError: steps were evicted before the ring overwrites them. di_store.StoreError: others
-            removed them.
+            removed steps.
         """
         batch = self.table.peek(keys, columns=columns)
         if self.given:
@@ -439,7 +439,7 @@ class Ring:
         return data
 
     def column(self, name: str) -> Any:
-        """A column that is indexed like an array; of observations in a Dict space, a dict of these."""
+        """A column that is indexed like an array; for observations of a `Dict` space, a dict of such columns."""
         if name == "action":
             return Column(self, name, (), self._action)
         if not self._dict:
@@ -475,6 +475,6 @@ def _whole(staged: dict[str, Array], obs: dict[str, Any], names: dict[str, str])
 
 
 def pieces(order: Array, n_envs: int) -> Iterator[Array]:
-    """The times in pieces that are read or written at once."""
+    """The times, in pieces that are read or written at once."""
     step = max(1, _AT_ONCE // n_envs)
     return (order[begin : begin + step] for begin in range(0, len(order), step))

@@ -30,28 +30,28 @@ _AT_ONCE = 4_096
 
 
 class Rows:
-    """Slots 0 … `slots` − 1 of a ring, each of which may hold a row, in a table.
+    """Slots 0 … `slots` − 1 of a ring in a table. Each slot may hold a row.
 
-    Writes to consecutive slots are gathered first, and reach the table together. The table evicts the rows whose slots
-    are written again, as both drop the oldest. In a store that is given, rows that the table already holds stay in
+    Writes to consecutive slots are gathered, and reach the table together. Ring and table both drop the oldest rows, so
+    the table evicts the rows whose slots are written again. In a given store, rows that the table already holds keep
     their slots.
 
     Args:
         specs: type of each column's row.
-        slots: rows that it holds.
-        chunk: rows that one call usually writes.
+        slots: number of slots.
+        chunk: number of rows that one call usually writes.
         option: the argument that sets the size, which errors name.
         copies: arrays ``[slots, …]`` of all columns, which the caller reads itself; None: none. Rows are assigned to
-            their slots of these, and gathered there.
-        store: where the table lies; None: a store of its own.
-        table: its name.
+            their slots in these arrays, and gathered there.
+        store: store of the table; None: a store of its own.
+        table: name of the table.
 
     Attributes:
-        keys: uint64[slots]: which item of the table a slot holds.
-        store: where the table lies.
-        table: of the rows.
+        keys: uint64[slots]: which item of the table each slot holds.
+        store: store of the table.
+        table: table of the rows.
         given: whether the store was given, so that others may look into it.
-        newest: slot of the newest row that the table held already; -1: none.
+        newest: slot of the newest row that the table already held; -1: none.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class Rows:
             self.keys[held.slots], self.newest, self._in_order = held.keys, int(held.slots[-1]), False
 
     def match(self) -> Array:
-        """Find the rows of the table anew: bool[slots], which slots hold another row than before, or none."""
+        """Find the rows of the table again: bool[slots], True for slots that now hold another row, or none."""
         before = self.keys.copy()
         self.keys.fill(NO_KEY)
         self._take_over()
@@ -113,7 +113,7 @@ class Rows:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def place(self, slot: int, count: int) -> tuple[dict[str, Array], slice]:
-        """Where `count` rows, at most `limit`, of the slots from `slot` on are to be assigned: all columns."""
+        """Arrays of all columns, and the slice for `count` rows (at most `limit`) of the slots from `slot` on."""
         begin = self._count
         if begin and (slot != self._first + begin or begin + count > self.limit):
             self.flush()
@@ -135,7 +135,7 @@ class Rows:
                 staged[name][part] = value[begin:end]
 
     def flush(self) -> None:
-        """Hand over what was gathered to the table."""
+        """Write the gathered rows to the table."""
         if not (count := self._count):
             return
         self._count, names, slots = 0, self._names, slice(self._first, self._first + count)
@@ -151,7 +151,7 @@ class Rows:
         self._held = min(self._held + count, self.slots) if self._in_order else 0
 
     def drop_copies(self) -> None:
-        """Write no more into `copies`."""
+        """Stop writing into `copies`."""
         self.flush()
         self._copies = None
         self._stage()
@@ -166,11 +166,11 @@ class Rows:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, slots: Any, names: Iterable[str]) -> tuple[dict[str, Array], Array | None]:
-        """Columns of these slots, leaves ``[n, …]``, new arrays; and bool[n]: which slots hold a row, None: all do.
+        """Columns of these slots, new arrays with leaves ``[n, …]``; and bool[n]: which slots hold a row, None: all do.
 
         Args:
             slots: indexes, or a slice.
-            names: of columns.
+            names: names of the columns.
         """
         if self._count:
             self.flush()

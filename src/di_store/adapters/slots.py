@@ -1,7 +1,7 @@
-"""Numbered places whose rows lie in a table: one ring for each lane, which need not move together.
+"""Numbered places whose rows lie in a table. Each lane has a ring of its own, which may move independently.
 
-Adapters of libraries that number the steps of several environments, and add to some of them at a time, build on it.
-Which place is written, drawn or followed is theirs.
+It is the base of adapters for libraries that number the steps of several environments, and add to some of them at a
+time. The adapter decides which place is written, drawn or followed.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ _FLAGS = ("reward", "terminated", "truncated")
 class Slots:
     """Rows at numbered places, in a table.
 
-    A place that is written again loses its old row. In a store of its own, rows are gathered first, and written
-    together; in one that is given, each is in the table when `commit` returns, with its place. Two rows of a lane that
-    follow each other share the observation between them.
+    A place that is written again loses its old row. In a store of its own, rows are gathered and written together. In a
+    given store, each row is in the table when `commit` returns, with its place. Two consecutive rows of a lane share
+    the observation between them.
 
     Args:
-        specs: types of the columns: of nested ones, dicts by key.
+        specs: types of the columns; for nested columns, dicts by key.
         follows: whether `stage` is given next observations, of the type of ``obs``.
-        lanes: streams of rows.
-        size: places, of all lanes together; each lane has equally many.
+        lanes: number of streams of rows.
+        size: number of places of all lanes together; each lane has equally many.
         option: the argument that sets the size, which errors name.
-        store: where the table lies; None: a store of its own.
-        table: its name.
+        store: store of the table; None: a store of its own.
+        table: name of the table.
 
     Attributes:
-        keys: uint64[size]: which item of the table a place holds.
-        has_nan: whether a row written since the last `clear` has a NaN in a column of `specs`, also if it is gone.
-        store: where the table lies.
-        table: of the rows.
+        keys: uint64[size]: which item of the table each place holds.
+        has_nan: whether a row written since the last `clear` has a NaN in a column of `specs`, even if the row is gone.
+        store: store of the table.
+        table: table of the rows.
         given: whether the store was given.
     """
 
@@ -96,10 +96,10 @@ class Slots:
         return store, store.create_table(name, **options)
 
     def take_over(self) -> tuple[Array, Held]:
-        """Find the places of the rows that the table holds already: these, oldest first, and what is held.
+        """Find the places of the rows that the table already holds. Returns the places, oldest first, and the rows.
 
         Raises:
-            ValueError: they are of other lanes. di_store.StoreError: some are missing.
+            ValueError: the rows are from a buffer of other sizes. di_store.StoreError: some rows are missing.
         """
         held = held_rows(self.table, ("step",))
         each = len(self.keys) // self._lanes
@@ -149,12 +149,12 @@ class Slots:
         """Gather one row for some lanes; it counts when `commit` follows. Values are cast as `casts.cast` does.
 
         Args:
-            values: of all columns, ``[len(lanes), …]``; with `follows` also next_obs and flags. A nested one is
-                anything that is indexed by its keys.
+            values: values of all columns, ``[len(lanes), …]``; with `follows` also next_obs and flags. A nested value
+                is anything that is indexed by its keys.
             lanes: numbers of lanes, an int for one without that axis, or None for all lanes.
 
         Raises:
-            ValueError: a value is of another shape. di_store.SchemaMismatch: a number that its column cannot hold.
+            ValueError: a value has another shape. di_store.SchemaMismatch: a number that its column cannot hold.
         """
         if self._rows == 1:
             if lanes is None:
@@ -193,7 +193,7 @@ class Slots:
         self._one = steps, following
 
     def commit(self, places: Any, lanes: Any) -> None:
-        """The row that was staged lies at these places."""
+        """Put the staged row at these places."""
         row = len(self._written)
         if lanes is None or self._lanes == 1:
             self._places[row] = places
@@ -206,7 +206,7 @@ class Slots:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was gathered."""
+        """Write the gathered rows."""
         written = self._written
         if not written:
             return
@@ -361,13 +361,13 @@ class Slots:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, index: Any, columns: tuple[str, ...]) -> dict[str, Any]:
-        """Columns of the places that `index` selects of all places, as numpy does: new arrays ``[*selected, …]``.
+        """Columns of the places that `index` selects, as numpy indexing does: new arrays ``[*selected, …]``.
 
-        Zeros where nothing was written.
+        Places that were never written read as zeros.
 
         Raises:
             di_store.CapacityError: rows were evicted before their places were written again.
-            di_store.StoreError: others removed them.
+            di_store.StoreError: others removed rows.
         """
         if self._written:
             self.flush()

@@ -18,7 +18,7 @@ Convert = Callable[[Any], Any]
 
 
 def parts(space: Any, what: str) -> dict[str, Any] | None:
-    """The spaces inside a `Dict` or `Tuple` by column name (a `Tuple`'s are "0", "1", …); None: it has none.
+    """The spaces inside a `Dict` or `Tuple` by column name (in a `Tuple` "0", "1", …); None: another kind of space.
 
     Raises:
         TypeError: a table has no columns for such a space.
@@ -56,7 +56,7 @@ def step_specs(observation_space: Any, action_space: Any) -> dict[str, Any]:
 
 
 def converter(space: Any, what: str) -> Convert:
-    """The function that copies values of `space` into arrays of its columns, of the space's types."""
+    """A function that copies values of `space` into arrays of its columns, with the types of the space."""
     inner = parts(space, what)
     if isinstance(space, spaces.Text):
         return _text_converter(_text_type(space), what)
@@ -107,7 +107,7 @@ def _text_converter(dtype: np.dtype[Any], what: str) -> Convert:
 
 
 def original(space: Any, leaves: Any) -> Any:
-    """The leaves of a space's columns in the nesting of the space: tuples where it has a `Tuple`, lists of text."""
+    """The leaves of a space's columns, nested as in the space: tuples for a `Tuple`, lists of text."""
     if isinstance(space, spaces.Dict):
         return {name: original(part, leaves[str(name)]) for name, part in space.spaces.items()}
     if isinstance(space, spaces.Tuple):
@@ -116,7 +116,7 @@ def original(space: Any, leaves: Any) -> Any:
 
 
 def mapped(function: Convert, leaves: Any) -> Any:
-    """The same nesting, each leaf replaced by ``function(leaf)``."""
+    """The same nesting, with each leaf replaced by ``function(leaf)``."""
     if isinstance(leaves, dict):
         return {name: mapped(function, leaf) for name, leaf in leaves.items()}
     return function(leaves)

@@ -1,4 +1,4 @@
-"""An array whose values lie in a table: what it is indexed with is read from there."""
+"""An array whose values lie in a table and are read from there when it is indexed."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """It is computed with like an array, and has the methods of the array that ``self[:]`` reads.
+    """It can be used in computations like an array, and has the methods of the array that ``self[:]`` reads.
 
     A subclass reads in `__getitem__`.
 
     Args:
-        dtype: of the values.
-        shape: of the whole array.
+        dtype: type of the values.
+        shape: shape of the whole array.
     """
 
     def __init__(self, dtype: Any, shape: tuple[Any, ...]) -> None:

@@ -1,6 +1,6 @@
-"""The store of an adapter: the one that its argument `store=` gives, or one of its own.
+"""The store of an adapter: the one in its argument `store=`, or one of its own.
 
-Every adapter takes ``store=`` and ``table=`` in this way, and shows `.store` and `.table`.
+Every adapter takes ``store=`` and ``table=`` in this way, and has `.store` and `.table`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def given_store(store: StoreLike) -> di_store.Store | None:
     """The store that ``store=`` names; None: none was given.
 
     Raises:
-        TypeError: what is given names no store. Those of `di_store.open`.
+        TypeError: the argument names no store. Other errors as in `di_store.open`.
     """
     if store is None or isinstance(store, di_store.Store):
         return store
@@ -51,10 +51,10 @@ def own_store(needed: int, what: str, lower: str, *, spare: int = 0) -> di_store
     """A store for one adapter alone, without a disk tier.
 
     Args:
-        needed: bytes that its tables need.
-        what: needs them, in the plural: the subject of the error.
-        lower: the argument that makes it smaller.
-        spare: bytes that it also gets, if the machine has them.
+        needed: bytes that the adapter's tables need.
+        what: the subject of the error, in the plural.
+        lower: the argument that makes `needed` smaller, for the error.
+        spare: bytes that the store gets in addition, if the machine has them.
 
     Raises:
         di_store.CapacityError: the machine has less memory.
@@ -74,16 +74,16 @@ def own_store(needed: int, what: str, lower: str, *, spare: int = 0) -> di_store
 
 
 def table_of(store: di_store.Store, name: str, size: str, **options: Any) -> di_store.Table:
-    """The table of this name in a store that was given: a new one, or the one that is there, with its rows.
+    """The table of this name in a given store: an existing one with its rows, or a new one.
 
     Args:
-        store: where it lies.
-        name: of the table.
-        size: the argument of the adapter that sets its capacity.
-        options: of `Store.create_table`.
+        store: the given store.
+        name: name of the table.
+        size: the argument of the adapter that sets the capacity.
+        options: options of `Store.create_table`.
 
     Raises:
-        ValueError: the table that is there holds another number of items. di_store.TableExists: it has other columns.
+        ValueError: the existing table holds another number of items. di_store.TableExists: it has other columns.
     """
     table = store.create_table(name, exist_ok=True, **options)
     if table.capacity != options["capacity"]:
@@ -99,18 +99,18 @@ class HasTable(Protocol):
 
     @property
     def store(self) -> di_store.Store:
-        """Where they lie."""
+        """The store of the rows."""
 
     @property
     def table(self) -> di_store.Table:
-        """The table of them."""
+        """The table of the rows."""
 
 
 Made = TypeVar("Made", bound=HasTable)
 
 
 class MadeAtFirst(Generic[Made]):
-    """`store` and `table` of a buffer whose table the first call that writes makes, as it decides what lies in it."""
+    """`store` and `table` of a buffer whose first write makes the table, since it decides the columns."""
 
     _given: di_store.Store | None
     _first_call = "add"
@@ -121,12 +121,12 @@ class MadeAtFirst(Generic[Made]):
 
     @property
     def store(self) -> di_store.Store:
-        """The store of what was written; raises as `table` if it is one of its own."""
+        """The store of the rows. If it is one of its own, this raises as `table` does."""
         return self._given if self._given is not None else self._there().store
 
     @property
     def table(self) -> di_store.Table:
-        """The table of what was written; where there are several, the first one.
+        """The table of the rows; if there are several, the first one.
 
         Raises:
             RuntimeError: nothing was written yet, so there is none.
@@ -140,7 +140,7 @@ class MadeAtFirst(Generic[Made]):
 
 
 def no_table_yet(call: str) -> RuntimeError:
-    """The error where a table is asked for before the first such call."""
+    """The error if a table is asked for before the first write."""
     return RuntimeError(f"the table is made by the first {call}(), which decides what lies in it")
 
 
@@ -149,8 +149,8 @@ class Held(NamedTuple):
 
     Attributes:
         keys: uint64[n].
-        slots: where they lie in the buffer, as its adapter wrote it to the column "slot": ``[n, …]``.
-        episodes: int64[n]: the number of each row's episode.
+        slots: place of each row in the buffer, which its adapter wrote to the column "slot": ``[n, …]``.
+        episodes: int64[n]: number of each row's episode.
         data: columns, leaves ``[n, …]``.
     """
 
@@ -165,7 +165,10 @@ class Held(NamedTuple):
 
 
 def held_rows(table: di_store.Table, columns: tuple[str, ...] = ()) -> Held:
-    """What a table holds already, for a buffer that goes on with it: after a restart, `restore`, or beside another."""
+    """The rows that a table already holds.
+
+    A buffer continues with them after a restart or `restore`, or if it shares the table with another buffer.
+    """
     keys = table.keys()
     parts = [keys[begin : begin + _AT_ONCE] for begin in range(0, len(keys), _AT_ONCE)] or [keys]
     batches = [table.peek(part, columns=("slot", *columns)) for part in parts]
@@ -174,10 +177,10 @@ def held_rows(table: di_store.Table, columns: tuple[str, ...] = ()) -> Held:
 
 
 def check_rows_are_there(table: di_store.Table, keys: Any, live: Any) -> None:
-    """Others may write to the table of a store that was given; then it evicts rows that the adapter still counts on.
+    """Check that no row which the adapter counts on was evicted, as happens if others write to the table.
 
     Args:
-        table: of the rows.
+        table: table of the rows.
         keys: uint64[n] of rows that were read; `NO_KEY` where there is none.
         live: bool[n] or None, of the batch that was read.
 
@@ -194,9 +197,9 @@ def check_rows_are_there(table: di_store.Table, keys: Any, live: Any) -> None:
 
 
 def forget_failure(writer: di_store.Writer) -> None:
-    """A call of the writer was refused, and the caller does something else instead.
+    """Forget an error of a writer's call, for a caller that does something else instead.
 
-    The writer of a store on another machine would raise the refusal once more at its next call.
+    The writer of a store on another machine would raise the error again at its next call.
     """
     with suppress(ValueError):
         writer.flush()

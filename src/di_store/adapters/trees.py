@@ -1,4 +1,4 @@
-"""Columns under names: dicts of arrays, and dicts of such dicts."""
+"""Columns under names: dicts of arrays, which may be nested."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Tree: TypeAlias = "di_store.Spec | dict[str, Tree]"
 
 
 def cut(rows: Any, part: Any) -> Any:
-    """Some rows of a tree of arrays, or with None all as one row; None of None."""
+    """Some rows of a tree of arrays; with None all rows as one row. None stays None."""
     if isinstance(rows, dict):
         return {name: cut(value, part) for name, value in rows.items()}
     return None if rows is None else rows[part]
 
 
 def any_nan(values: Any) -> bool:
-    """Whether an array of numbers, or one in a tree of them, has a NaN. None has not."""
+    """Whether an array of numbers, or an array in a tree of them, has a NaN. False for None."""
     if isinstance(values, dict):
         return any(any_nan(each) for each in values.values())
     return values is not None and values.dtype.kind == "f" and bool(np.isnan(values).any())
 
 
 def differ(these: Any, others: Any, lead: int) -> Array:
-    """Where observations differ, bool of the shape of their first `lead` axes. NaN is equal to NaN."""
+    """Where observations differ, bool of the shape of their first `lead` axes. NaN equals NaN."""
     if isinstance(these, dict):
         found: Array = np.logical_or.reduce([differ(value, others[name], lead) for name, value in these.items()])
         return found
@@ -65,7 +65,7 @@ def assign(staged: dict[str, Any], where: Any, value: Any, what: str) -> None:
     """Set rows of all arrays of a tree; `value` is anything that is indexed by the same keys.
 
     Raises:
-        ValueError: it has other keys. di_store.SchemaMismatch: a number that its array cannot hold.
+        ValueError: `value` has other keys. di_store.SchemaMismatch: a number that its array cannot hold.
     """
     if (found := set(value.keys())) != set(staged):
         raise ValueError(f"{what} has the keys {sorted(found)}, and the first step that was added had {sorted(staged)}")
@@ -77,7 +77,7 @@ def assign(staged: dict[str, Any], where: Any, value: Any, what: str) -> None:
 
 
 def fitting(value: Any, dtype: Any, what: str) -> Any:
-    """`value`, whose numbers fit this type."""
+    """`value`, checked to hold only numbers that fit this type."""
     return value if getattr(value, "dtype", None) is dtype else cast(value, dtype, what)
 
 
@@ -89,7 +89,7 @@ def one_lane(value: Any, part: slice, spec: Any) -> Any:
 
 
 def joined(pieces: list[Any]) -> Any:
-    """Trees of arrays ``[n, …]``, one after the other."""
+    """Trees of arrays ``[n, …]``, concatenated."""
     if isinstance(pieces[0], dict):
         return {name: joined([each[name] for each in pieces]) for name in pieces[0]}
     return np.concatenate(pieces)

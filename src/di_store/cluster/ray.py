@@ -52,9 +52,9 @@ def up(
 ) -> list[Node]:
     """Serve a store on every node of this Ray cluster, including nodes that join later. A second call does nothing.
 
-    Call it once, after `ray.init`. Agents listen at the address that Ray uses, without TLS, like Ray's own traffic. They
-    require a token that only processes of this Ray cluster get. `up` takes no ``--rejoin``: docs/backups.md says how to
-    restore the tables of a lost node.
+    Call it once, after `ray.init`. Agents listen at the address that Ray uses, without TLS, like Ray's own traffic.
+    They require a token that only processes of this Ray cluster get. `up` takes no ``--rejoin``: docs/backups.md says
+    how to restore the tables of a lost node.
 
     Args:
         memory: memory of each store, as in `di_store.open`.
