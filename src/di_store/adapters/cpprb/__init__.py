@@ -1,11 +1,11 @@
 """cpprb's replay buffers over a Di-store table, which any number of processes may fill and sample.
 
-`ReplayBuffer` and `PrioritizedReplayBuffer` take the arguments of cpprb's classes of the same names and return what
-those return. One class serves one process and many: a buffer may be passed to other processes (fork, spawn, Ray), as
+`ReplayBuffer` and `PrioritizedReplayBuffer` take the arguments of cpprb's classes of the same names, and return the
+same results. One class serves one process and many: a buffer may be passed to other processes (fork, spawn, Ray), as
 cpprb's `MPReplayBuffer` can.
 
-A buffer is a table whose oldest items are evicted first. cpprb numbers the places of a ring: the transition with the
-number s since the last `clear` lies at index ``s % size``. Here that number is computed from the order of insertion.
+A buffer is a table that evicts its oldest items first. cpprb numbers the places of a ring: the transition with the
+number s since the last `clear` lies at index ``s % size``. The adapter computes that number from the insertion order.
 """
 
 from importlib.metadata import version

@@ -25,20 +25,21 @@ _BACKENDS = ("sharedctypes", "SharedMemory")
 class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no types
     """cpprb's `ReplayBuffer` and `MPReplayBuffer`: transitions, sampled with equal probability.
 
-    An instance is one of cpprb's class too, for `cpprb.train` and `isinstance`; what that class would store lies in the
+    It is a subclass of cpprb's class, so `cpprb.train` and `isinstance` accept it, but the transitions lie in the
     table. `save_transitions` and `load_transitions` are cpprb's own.
 
     Args:
-        size: transitions that it holds.
-        env_dict: by name ``{"shape": …, "dtype": …}`` of each value; 1 and `default_dtype` if left out.
+        size: number of transitions that it holds.
+        env_dict: by name, ``{"shape": …, "dtype": …}`` of each value; defaults 1 and `default_dtype`.
         next_of: names whose next values are stored once and come back as ``next_<name>``.
         stack_compress: names whose last axis is a stack of frames, each of which is stored once.
         default_dtype: float32 if None.
         Nstep: n-step returns, computed by cpprb's own code in the process that adds.
-        store: the store to lie in, see `adapters.stores.StoreLike`; None: one of its own, which grows to what the
+        store: the store of the table, see `adapters.stores.StoreLike`; None: one of its own, which grows to what the
             buffer needs.
-        table: name of the table in `store`. If it exists, this buffer is another handle of it; None: a new one.
-        others: cpprb's `ctx` and `backend`, which are checked and else not needed.
+        table: name of the table in `store`. If the table exists, this buffer is another handle of it; None: a new
+            table.
+        others: cpprb's `ctx` and `backend`, which are checked and otherwise ignored.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> ReplayBuffer:
@@ -114,13 +115,13 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
 
     @property
     def table(self) -> di_store.Table:
-        """The table that holds the transitions, for what cpprb's interface lacks: loaders, limits, statistics."""
+        """The table of the transitions, for features that cpprb's interface lacks: loaders, limits, statistics."""
         return self._table
 
     def add(self, **kwargs: Any) -> int | None:
         """Add one transition or, with a leading axis, several. Returns the index of the first one.
 
-        With `Nstep` the result is None while all given steps still wait for later ones.
+        With `Nstep`, the result is None while all given steps still wait for later ones.
 
         Raises:
             KeyError: a value of `env_dict` is missing. ValueError: a value does not fit its shape.
@@ -186,7 +187,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         return self._columns.values(batch.data)
 
     def clear(self) -> None:
-        """Remove all transitions. With priorities: the largest one ever given stays the priority of new transitions."""
+        """Remove all transitions. With priorities, the largest priority ever given stays that of new transitions."""
         self._enter()
         if self._episode is not None:
             self._episode.end()
@@ -197,7 +198,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
             self._nstep.clear()
 
     def on_episode_end(self) -> None:
-        """The episode has ended: add the steps that still wait for later ones."""
+        """End the episode: add the steps that still wait for later ones."""
         self._enter()
         if self._nstep is not None:
             self._add_waiting(self._nstep.on_episode_end())
@@ -218,11 +219,11 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
             self._nstep = nstep
 
     def get_stored_size(self) -> int:
-        """Transitions stored."""
+        """Number of transitions stored."""
         return len(self._table)
 
     def get_buffer_size(self) -> int:
-        """Transitions that it can hold."""
+        """Number of transitions that the buffer can hold."""
         return self._size
 
     def get_next_index(self) -> int:
@@ -230,7 +231,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         return int(self._table.stats()["inserts"]) % self._size
 
     def get_current_episode_len(self) -> int:
-        """Transitions that this process has added since `on_episode_end`."""
+        """Number of transitions that this process has added since `on_episode_end`."""
         return self._episode_len
 
     def is_Nstep(self) -> bool:
@@ -241,12 +242,12 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
 class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # type: ignore[misc]
     """cpprb's `PrioritizedReplayBuffer` and `MPPrioritizedReplayBuffer`.
 
-    A transition of priority p is drawn with probability in proportion to (p + eps)^alpha, stratified as cpprb does it.
-    `update_priorities` with indexes of the last batch sets the priorities of just these transitions: one that was
-    overwritten meanwhile is left out.
+    A transition of priority p is drawn with probability in proportion to (p + eps)^alpha, stratified as in cpprb.
+    `update_priorities` with indexes of the last batch updates exactly the transitions of that batch: a transition that
+    was overwritten meanwhile is left out.
 
     Args:
-        size: transitions that it holds.
+        size: number of transitions that it holds.
         env_dict: as `ReplayBuffer`.
         alpha: exponent of the priorities.
         eps: added to every priority.
@@ -283,7 +284,7 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
         return {"_alpha": self._alpha, "_eps": self._eps, "_check": self._check, "_drawn": None, "_newest": -1}
 
     def add(self, *, priorities: Any = None, **kwargs: Any) -> int | None:
-        """As `ReplayBuffer.add`, with a priority for each transition; None: the largest one that was ever given."""
+        """As `ReplayBuffer.add`, with a priority for each transition; None: the largest priority ever given."""
         given = None if priorities is None else cast(priorities, _FLOAT, "priorities").reshape(-1)
         self._enter()
         if self._nstep is None:
@@ -328,7 +329,7 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
         return found
 
     def update_priorities(self, indexes: Any, priorities: Any) -> None:
-        """Set the priorities of transitions, by indexes that `sample` has returned. One priority counts for all.
+        """Set the priorities of transitions, by indexes that `sample` returned. A single priority applies to all.
 
         Raises:
             TypeError: an argument is None. IndexError: nothing is stored at an index.
@@ -372,7 +373,7 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
             self._waiting.clear()
 
     def get_max_priority(self) -> float:
-        """The largest priority that was ever given, at least 1."""
+        """The largest priority ever given, at least 1."""
         return max(1.0, float(np.float32(self._table.stats()["max_priority"] - self._eps)))
 
 

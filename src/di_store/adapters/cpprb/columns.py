@@ -1,4 +1,4 @@
-"""How transitions as cpprb describes them lie in a table."""
+"""Maps transitions, as cpprb describes them, to rows of a table."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ _FLAGS = ("terminated", "truncated")
 class Columns:
     """The values of a transition as `env_dict` and `next_of` describe them, and how they lie in a table.
 
-    Without `next_of` and `stack_compress` a transition is one row. With them the table keeps each observation, and of
-    a stack each frame, once: a transition is a window of as many rows as the largest stack has frames, and one more for
-    the next observation. Rows that only hold the older frames of an episode's first stack precede that episode.
+    Without `next_of` and `stack_compress` a transition is one row. With them, the table keeps each observation once,
+    and each frame of a stack once. A transition is then a window: as many rows as the largest stack has frames, and one
+    more for the next observation. Rows that only hold the older frames of an episode's first stack precede that
+    episode.
     """
 
     def __init__(self, env: Mapping[str, Any], default: Any, next_of: list[str], stacked: list[str]) -> None:
@@ -62,7 +63,7 @@ class Columns:
         return di_store.Sequence(1, 1, burn_in=self.frames - 1, tail="drop", bootstrap=after)
 
     def rows(self, values: Mapping[str, Any]) -> Rows:
-        """The transitions that one call of `add` gives, each value as ``[n, …]`` of its column's type.
+        """The transitions of one call of `add`, each value as ``[n, …]`` of its column's type.
 
         Raises:
             KeyError: a value is missing. ValueError: a value's shape does not fit, or the values differ in n.
@@ -82,11 +83,11 @@ class Columns:
         return {ROW_NODE: dict(rows)} if self.nested else dict(rows)
 
     def newest(self, name: str, rows: Array) -> Array:
-        """Of rows of a stack its newest frames, of others the rows."""
+        """The newest frames of stacks; rows of all other values."""
         return rows[..., -1] if name in self.stacked else rows
 
     def values(self, data: dict[str, Any]) -> Rows:
-        """A batch's data as cpprb returns it: the stacks last, each value without the axis of rows."""
+        """A batch's data as cpprb returns it: stacks on the last axis, other values without the axis of rows."""
         if not self.windowed:
             return data[ROW_NODE] if self.nested else data
         found, data = {}, data[ROW_NODE]

@@ -11,7 +11,7 @@ from di_store.adapters.cpprb.columns import ROW_NODE, Array, Columns, Rows
 
 
 class Episode:
-    """Writes windowed transitions, and finds where one does not continue the one before: an episode starts there."""
+    """Writes windowed transitions. A transition that does not continue the previous one starts an episode."""
 
     def __init__(self, table: di_store.Table, columns: Columns) -> None:
         self._columns = columns
@@ -23,7 +23,7 @@ class Episode:
         self._stacks: Rows = {}  # its stacks without the oldest frame
 
     def end(self) -> None:
-        """The next transition starts an episode."""
+        """End the episode: the next transition starts another one."""
         self._writer.end_episode()
         self._going = False
 

@@ -1,4 +1,4 @@
-"""Transitions of n steps, which cpprb's own code makes of steps."""
+"""n-step transitions, which cpprb's own code makes of steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from di_store.adapters.cpprb.columns import Columns, Rows
 
 
 class NSteps:
-    """cpprb's buffer of the steps that wait for later ones. It casts in silence, so what it gets is cast before."""
+    """cpprb's buffer of the steps that wait for later ones. It casts silently, so it only gets values that were cast."""
 
     def __init__(self, arguments: Mapping[str, Any], columns: Columns) -> None:
         self._columns = columns
@@ -21,7 +21,7 @@ class NSteps:
         self._buffer = waiting({**arguments, "env_dict": env, "next_of": following})
 
     def add(self, values: Mapping[str, Any]) -> Rows | None:
-        """Add steps. Returns the transitions that are complete with them; None: none is.
+        """Add steps. Returns the transitions that they complete; None if there is none.
 
         Raises:
             As `Columns.rows`; then nothing was added.
@@ -46,6 +46,6 @@ class NSteps:
 
 
 def waiting(arguments: Mapping[str, Any]) -> Any:
-    """The buffer of cpprb for these arguments."""
+    """The buffer of waiting steps, of cpprb's class, for these arguments."""
     env = {name: dict(each) for name, each in arguments["env_dict"].items()}  # it writes into this
     return NstepBuffer(**{**arguments, "env_dict": env, "next_of": arguments.get("next_of") or None})

@@ -14,9 +14,9 @@ _LOOKS = 1_000
 class Ring:
     """cpprb's indexes of items: the item with the number s since the last `reset` of the table has ``s % size``.
 
-    Numbers are counted from an item whose number is known, the anchor: `Table.positions` gives the places of both under
-    one lock. If the anchor has left the table, another one is found; while other processes insert, that takes a few
-    looks.
+    Numbers are counted from the anchor, an item whose number is known: `Table.positions` gives the positions of both
+    under one lock. If the anchor has left the table, another anchor is found, which takes several tries while other
+    processes insert.
     """
 
     def __init__(self, table: di_store.Table, size: int) -> None:
@@ -24,7 +24,7 @@ class Ring:
         self._anchor: tuple[int, int] | None = None  # key and number
 
     def forget(self) -> None:
-        """The table was emptied."""
+        """Forget the anchor: the table was emptied."""
         self._anchor = None
 
     def index(self, key: int) -> int:
@@ -69,7 +69,7 @@ class Ring:
         return None
 
     def indexes(self, keys: Array) -> Array:
-        """Ring indexes uint64[n]; of items that are gone: the index that will be written next."""
+        """Ring indexes uint64[n]; items that are gone get the index that will be written next."""
         numbers = self.numbers(keys)
         if numbers.min() < 0:
             numbers[numbers < 0] = self._table.stats()["inserts"]

@@ -1,7 +1,7 @@
 """DI-engine's replay buffer with its data in a Di-store table.
 
-`Buffer` takes the place of `ding.data.DequeBuffer`, with the same middleware. It draws what DI-engine's buffer would
-draw: with the same seed a training run is the same.
+`Buffer` replaces `ding.data.DequeBuffer`, with the same middleware. It draws the same data as DI-engine's buffer: with
+the same seed, a training run is the same.
 """
 
 from importlib.metadata import version

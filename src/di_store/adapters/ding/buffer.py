@@ -1,4 +1,4 @@
-"""`Buffer`, in place of DI-engine's `DequeBuffer`."""
+"""`Buffer`, a replacement for DI-engine's `DequeBuffer`."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ _draw = DequeBuffer.sample.__wrapped__  # without its middleware
 
 
 class Buffer(DequeBuffer):  # type: ignore[misc]
-    """In place of `DequeBuffer`: same calls, same middleware, and with the same seed the same batches.
+    """A replacement for `DequeBuffer`: same calls, same middleware, and with the same seed the same batches.
 
     Its data lie in a store of its own. Tensors, arrays, numbers, and nested dicts, lists and trees of them become
     columns of a table; other values are stored as they are. `meta` stays in this process.
 
-    What is drawn is a copy, except for the newest items if they are small (`keep`): `update`, or assigning to `data` of
-    an item of `storage`, changes what is stored.
+    Drawn data are copies, except for the newest items if they are small (`keep`). To change stored data, call `update`,
+    or assign to `data` of an item of `storage`.
 
     Args:
-        size: items; the oldest are removed first.
+        size: number of items; the oldest are removed first.
         sliced: whether groups are cut at multiples of `unroll_len`.
-        keep: how many of the newest items stay in this process too, as the objects that were pushed, if these are dicts
-            or trees of tensors of up to 1 KiB together. Batches of them take no longer than DI-engine's. 0: none.
-        store: where the data lie, see `adapters.stores.StoreLike`; None: a store of its own.
+        keep: how many of the newest items also stay in this process as the objects that were pushed. Only dicts or
+            trees of tensors of up to 1 KiB together are kept. Batches of kept items take no longer than DI-engine's. 0:
+            none.
+        store: the store of the data, see `adapters.stores.StoreLike`; None: a store of its own.
         table: name of the table there.
     """
 
@@ -65,7 +66,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     @property
     def table(self) -> di_store.Table:
-        """The table of the data, of the first form that was pushed.
+        """The table of the data of the first form that was pushed.
 
         Raises:
             RuntimeError: nothing was pushed yet, so there is none.
@@ -76,7 +77,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     @property
     def storage(self) -> deque[Stored]:
-        """The items, oldest first; reading `data` of one reads from the store."""
+        """The items, oldest first. Reading `data` of an item reads from the store."""
         return self._rows.items
 
     @property
@@ -86,7 +87,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     @property
     def meta_index(self) -> dict[Any, Any]:
-        """By key of `meta` that was grouped by: its values of all items."""
+        """For each key of `meta` that was used for grouping: its values of all items."""
         return self._rows.meta_index
 
     @meta_index.setter
@@ -98,8 +99,8 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
     def push(self, *given: Any, **named: Any) -> Any:
         """Add an item, ``push(data, meta=None)``.
 
-        As `DequeBuffer.push`, whose way through the middleware takes a microsecond more. Middleware sees whether an
-        argument was named.
+        As `DequeBuffer.push`, but a microsecond faster through the middleware. Middleware can see whether an argument
+        was passed by name.
         """
         call: Any = self._push
         for middleware in reversed(self._middleware):
@@ -113,7 +114,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     @apply_middleware("update")  # type: ignore[untyped-decorator]
     def update(self, index: str, data: Any | None = None, meta: dict[Any, Any] | None = None) -> bool:
-        """Replace data, meta or both of an item; None leaves what is there. False: there is no such item."""
+        """Replace data, meta or both of an item; None keeps the old value. Returns False if there is no such item."""
         rows = self._rows
         with rows.lock:
             try:
@@ -131,7 +132,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     @apply_middleware("delete")  # type: ignore[untyped-decorator]
     def delete(self, indices: str | Iterable[str]) -> None:
-        """Remove one item or several; those that are not there are left out."""
+        """Remove one item or several; items that are not there are ignored."""
         with self._rows.lock:
             self._rows.remove([indices] if isinstance(indices, str) else indices)
 
@@ -154,7 +155,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         groupby: str | None = None,
         unroll_len: int | None = None,
     ) -> list[Any]:
-        """Draw items with Python's `random`, or take those with the given indices: as `DequeBuffer.sample`."""
+        """Draw items with Python's `random`, or take the items with the given indices, as `DequeBuffer.sample` does."""
         rows = self._rows
         with rows.lock:
             if indices and not groupby and not sample_range and not unroll_len:
@@ -195,12 +196,12 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         return found
 
     def get(self, idx: int) -> Any:
-        """The item at a position, the oldest first."""
+        """The item at a position, counted from the oldest."""
         with self._rows.lock:
             return self._loaded([self.storage[idx]])[0]
 
     def get_by_index(self, index: str) -> Any:
-        """The item with this index; KeyError: there is none."""
+        """The item with this index; KeyError if there is none."""
         with self._rows.lock:
             return self._loaded([self._rows.find(index)])[0]
 
@@ -222,7 +223,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         hickle.dump((items, index, self.meta_index), file_name)
 
     def load_data(self, file_name: str) -> None:
-        """Replace all items by those of a file, which may be from `DequeBuffer`."""
+        """Replace all items with those of a file, which may come from `DequeBuffer`."""
         loaded = DequeBuffer(size=self.size)
         loaded.load_data(file_name)  # DI-engine's own code reads the pickles in it
         self._fill(loaded.storage, loaded.meta_index)

@@ -1,4 +1,4 @@
-"""How data become columns of a table, and data again.
+"""Converts data to rows of a table and back.
 
 The form of a datum is its structure, and the types and shapes of its arrays. Data of one form are rows of one table.
 """
@@ -49,10 +49,10 @@ def described(datum: Any, leaves: list[Any]) -> Any:
 
     Args:
         datum: a tensor, array or number, or a nested dict, list, tuple or tree of them.
-        leaves: where its tensors, arrays and numbers are appended.
+        leaves: list to which its tensors, arrays and numbers are appended.
 
     Raises:
-        NoColumnsError: it holds something else.
+        NoColumnsError: the datum holds something else.
     """
     kind = type(datum)
     if kind is torch.Tensor:
@@ -84,9 +84,9 @@ def described(datum: Any, leaves: list[Any]) -> Any:
 
 
 def flat(datum: Any) -> tuple[Any, list[Any]]:
-    """The form of a dict or tree of tensors, found in half of the time of `described`, and its leaves; None: another.
+    """The form of a dict or tree of tensors, in half the time of `described`, and its leaves; None: another datum.
 
-    The form also says where the tensors lie, so it is not that of `described`.
+    This form also says whether tensors are on the CPU, so it differs from that of `described`.
     """
     kind = type(datum)
     if kind is Tree:
@@ -117,15 +117,15 @@ class Columns:
     """The columns of one form.
 
     Args:
-        form: what `described` returned.
-        leaves: of the datum.
+        form: the form that `described` returned.
+        leaves: leaves of the datum.
 
     Raises:
         NoColumnsError: no columns, or too many.
 
     Attributes:
-        schema: of the table.
-        live: whether data are small dicts or trees of tensors, which may stay objects beside what is stored.
+        schema: schema of the table.
+        live: whether data are small dicts or trees of tensors, which may also stay in this process as objects.
     """
 
     def __init__(self, form: Any, leaves: list[Any]) -> None:
@@ -159,7 +159,7 @@ class Columns:
         return {name: _plain(column) for name, column in zip(self._names, columns, strict=True)}
 
     def data(self, columns: dict[str, Array]) -> list[Any]:
-        """The data of rows, which share the memory of `columns`."""
+        """The data of rows. They share the memory of `columns`."""
         parts = [split(columns[name]) for name, split in zip(self._names, self._split, strict=True)]
         return [*map(self._build, zip(*parts, strict=True))]
 
@@ -224,7 +224,7 @@ class _Packed:
 
 
 def packed(value: Any) -> Any:
-    """The value with its trees as what a store encodes fast."""
+    """The value, with its trees replaced by values that a store encodes fast."""
     kind = type(value)
     if kind is Tree:
         return _Packed(value.json())

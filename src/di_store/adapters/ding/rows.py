@@ -1,4 +1,4 @@
-"""The items of a buffer, in the order of their push, with their data in tables."""
+"""The items of a buffer in push order, with their data in tables."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Stored(BufferedData):  # type: ignore[misc]
 
     @property
     def data(self) -> Any:
-        """What was pushed, or assigned since."""
+        """The data that were pushed, or assigned since."""
         with self._rows.lock:
             return self._rows.read([self])[0]
 
@@ -61,7 +61,7 @@ fastcopy.dispatch[Stored] = lambda item: BufferedData(item.data, item.index, fas
 
 
 class Place:
-    """A table for data of one form, or with `columns` None for whole values."""
+    """A table for data of one form, or for whole values if `columns` is None."""
 
     def __init__(self, table: di_store.Table, columns: Columns | None) -> None:
         self.table, self.columns = table, columns
@@ -70,7 +70,7 @@ class Place:
         """The data of items of the table.
 
         Raises:
-            LookupError: one is no longer there.
+            LookupError: an item is no longer there.
         """
         batch = self.table.peek(np.array(keys, np.uint64))
         if batch.live is not None and not batch.live.all():
@@ -84,17 +84,17 @@ class Rows:
     """The items of a buffer and of its views.
 
     Args:
-        size: items, of which the oldest are removed first.
-        keep: how many of the newest items keep their data as objects too, if these are small.
-        store: where the tables lie; None: a store of its own.
-        table: name of the first one; those of data of other forms are numbered.
+        size: number of items; the oldest are removed first.
+        keep: how many of the newest items also keep their data as objects, if these are small.
+        store: the store of the tables; None: a store of its own.
+        table: name of the first table; tables of other forms get a number.
 
     Attributes:
-        store: where the tables lie.
-        given: whether it was given.
-        items: in the order of their push.
-        meta_index: values of a key of `meta` by item, for keys that were grouped by.
-        lock: held by whoever uses the items.
+        store: the store of the tables.
+        given: whether the store was given.
+        items: in push order.
+        meta_index: by key of `meta` that was used for grouping: its values by item.
+        lock: held while the items are used.
     """
 
     def __init__(self, size: int, keep: int, store: di_store.Store | None = None, table: str = "data") -> None:
@@ -122,7 +122,7 @@ class Rows:
     # -- where an item is ---------------------------------------------------------------------------------------
 
     def get(self, index: str) -> int:
-        """The position of an item; KeyError: there is none."""
+        """The position of an item; KeyError if there is none."""
         number = self._numbers[index]
         guess = number - self.items[0]._number
         if 0 <= guess < len(self.items) and self.items[guess]._number == number:
@@ -135,16 +135,16 @@ class Rows:
         return index in self._numbers
 
     def find(self, index: str) -> Stored:
-        """The item with this index; KeyError: there is none."""
+        """The item with this index; KeyError if there is none."""
         return self.items[self.get(index)]
 
     # -- writing ------------------------------------------------------------------------------------------------
 
     def push(self, datum: Any, meta: dict[Any, Any], index: str | None = None) -> Stored:
-        """Add an item, and remove the oldest where there is no room.
+        """Add an item, and remove the oldest items if there is no room.
 
         Raises:
-            di_store.CapacityError: `size` such data need more memory than the machine has.
+            di_store.CapacityError: `size` such items need more memory than the machine has.
         """
         number = self._pushed
         index = index or f"{self._prefix}{number:016x}"
@@ -260,7 +260,7 @@ class Rows:
         return place
 
     def remove(self, indices: Iterable[str]) -> None:
-        """Remove items; those that are not there are left out."""
+        """Remove items; items that are not there are ignored."""
         positions = sorted({self.get(index) for index in indices if self.has(index)})
         if not positions:
             return
@@ -288,7 +288,7 @@ class Rows:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, items: Sequence[Stored]) -> list[Any]:
-        """The data of items: the objects themselves of those that are live, copies of all others."""
+        """The data of items: the objects of items that are live, copies for all others."""
         found = [*map(_live, items)]
         if _NOTHING in map(type, found) or len(set(map(id, items))) < len(items):
             return self._read_mixed(items, found)

@@ -1,7 +1,7 @@
 """Dopamine's replay buffer with its data in a Di-store table.
 
-`ReplayBuffer` takes the place of `dopamine.jax.replay_memory.replay_buffer.ReplayBuffer`. The accumulator and the
-sampling distribution are Dopamine's own: with the same seed a training run is the same.
+`ReplayBuffer` replaces `dopamine.jax.replay_memory.replay_buffer.ReplayBuffer`. The accumulator and the sampling
+distribution are Dopamine's own: with the same seed, a training run is the same.
 """
 
 from importlib.metadata import version

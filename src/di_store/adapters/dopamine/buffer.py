@@ -1,4 +1,4 @@
-"""`ReplayBuffer`, in place of Dopamine's."""
+"""`ReplayBuffer`, a replacement for Dopamine's."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 
 class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[misc]
-    """In place of Dopamine's `ReplayBuffer`, with its arguments, which gin may bind under its name.
+    """A replacement for Dopamine's `ReplayBuffer`, with its arguments, which gin may bind under its name.
 
-    Elements lie in a store of its own. With Dopamine's `TransitionAccumulator` each observation is stored once, and
-    stacked when it is drawn; with other accumulators the elements are stored as they are.
+    Elements lie in a store of its own. With Dopamine's `TransitionAccumulator`, each observation is stored once, and
+    stacked when it is drawn. With other accumulators, the elements are stored as they are.
 
     Args:
         transition_accumulator: makes elements of transitions.
-        sampling_distribution: draws their numbers.
-        batch_size: elements of a batch.
-        max_capacity: elements, of which the oldest are removed first.
-        checkpoint_duration: checkpoints to keep.
+        sampling_distribution: draws the numbers of elements.
+        batch_size: number of elements in a batch.
+        max_capacity: number of elements; the oldest are removed first.
+        checkpoint_duration: number of checkpoints to keep.
         compress: accepted, without effect.
-        store: where the elements lie, see `adapters.stores.StoreLike`; None: a store of its own.
+        store: the store of the elements, see `adapters.stores.StoreLike`; None: a store of its own.
         table: name of the table there.
 
     Raises:
@@ -63,11 +63,11 @@ class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[mis
     # -- writing ------------------------------------------------------------------------------------------------
 
     def add(self, transition: Any, **kwargs: Any) -> None:
-        """Add a transition; `kwargs` go to the sampling distribution, for each element that it completes.
+        """Add a transition. `kwargs` go to the sampling distribution, for each element that the transition completes.
 
         Raises:
             ValueError: the observation has another shape or type than the first one.
-            di_store.CapacityError: at the first one: the buffer does not fit in the machine's memory.
+            di_store.CapacityError: at the first transition: the buffer does not fit in the machine's memory.
         """
         elements, distribution = self._elements, self._sampling_distribution
         for element in elements.accumulate(transition):
@@ -84,7 +84,7 @@ class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[mis
             rows.flush()
 
     def clear(self) -> None:
-        """Remove all elements, and what the accumulator and the sampling distribution hold."""
+        """Remove all elements, and clear the accumulator and the sampling distribution."""
         self.add_count = self._oldest = 0
         self._elements.clear()
         self._transition_accumulator.clear()
@@ -95,7 +95,7 @@ class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[mis
     def sample(self, size: int | None = None, *, with_sample_metadata: bool = False) -> Any:
         """Draw elements, as many as `batch_size` if `size` is None.
 
-        Returns them as one element of arrays ``[size, …]``; and the sampling distribution's metadata, if asked for.
+        Returns them as one element of arrays ``[size, …]``, and on request the sampling distribution's metadata.
         """
         if self.add_count < 1:
             raise ValueError("the buffer is empty: add() transitions before sample()")
@@ -117,7 +117,7 @@ class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[mis
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def to_state_dict(self) -> dict[str, Any]:
-        """All that `from_state_dict` needs. Each observation is in it once."""
+        """The state that `from_state_dict` needs. Each observation is in it once."""
         memory = {"oldest": self._oldest, **self._elements.state(self._live())}
         if "tree" in memory:
             memory["treedef"] = pickle.dumps(memory.pop("tree"))
@@ -129,7 +129,7 @@ class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[mis
         }
 
     def from_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over what `to_state_dict` returned, here or of Dopamine's own buffer."""
+        """Take over a state that `to_state_dict` returned, of this class or of Dopamine's own buffer."""
         memory = state_dict["memory"]
         keys = memory["keys"] if "keys" in memory else range(memory["oldest"], state_dict["add_count"])
         theirs: dict[str, Any] = {"keys": (), "values": (), "treedef": pickle.dumps(jax.tree_util.tree_structure(None))}
@@ -190,7 +190,7 @@ def _unpacked(element: Any) -> Any:
 
 
 class Memory(Mapping[int, Any]):
-    """The elements of a buffer by number, oldest first; each is read when it is asked for."""
+    """The elements of a buffer by number, oldest first. Each element is read when it is accessed."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:
         self._buffer = buffer

@@ -20,10 +20,10 @@ _PIECE_BYTES = 64 << 20
 
 
 class Element(NamedTuple):
-    """Where the observations of an element lie, and the rest of it.
+    """Places of an element's observations, and the rest of the element.
 
-    Observations are numbered in the order in which they are stored. `last` has the numbers of the newest observation of
-    the state and of the next state; `held` says how many observations these hold, before which zeros stand.
+    Observations are numbered in the order in which they are stored. `last` holds the numbers of the newest observation
+    of the state and of the next state. `held` says how many observations these two hold; zeros precede them.
     """
 
     last: tuple[int, int]
@@ -34,13 +34,13 @@ class Element(NamedTuple):
 
 
 class Frames(InTable):
-    """Elements by slot; the same ones as `TransitionAccumulator.accumulate` makes.
+    """Elements by slot, the same ones that `TransitionAccumulator.accumulate` makes.
 
     Args:
-        accumulator: whose trajectory it continues.
-        slots: elements that it holds.
-        store: where the observations lie; None: a store of its own.
-        table: its name.
+        accumulator: the accumulator whose trajectory this continues.
+        slots: number of elements that it holds.
+        store: the store of the observations; None: a store of its own.
+        table: name of the table.
     """
 
     def __init__(
@@ -77,8 +77,8 @@ class Frames(InTable):
         """Add a transition to the trajectory, and make the elements that it completes.
 
         Raises:
-            ValueError: its observation is not of the shape and type of the first one; nothing was added.
-            di_store.CapacityError: at the first one: the observations do not fit in the machine's memory.
+            ValueError: its observation does not have the shape and type of the first one; nothing was added.
+            di_store.CapacityError: at the first transition: the observations do not fit in the machine's memory.
         """
         self._check(transition.observation)
         trajectory = self._trajectory
@@ -187,7 +187,7 @@ class Frames(InTable):
         old.store.drop_table(old.table.name)
 
     def put(self, slot: int, element: Any) -> None:
-        """Set the element of a slot, which is one of `accumulate`, or a `ReplayElement`."""
+        """Set the element of a slot: one that `accumulate` made, or a `ReplayElement`."""
         if type(element) is not Element:
             element = self._found(element)
         self._last[slot] = element.last
@@ -198,7 +198,7 @@ class Frames(InTable):
             self._oldest = slot
 
     def drop(self, oldest: int | None) -> None:
-        """The elements before the one at this slot are not needed any more; None: no element is."""
+        """Mark the elements before the one at this slot as no longer needed; None: all elements."""
         self._oldest = oldest
 
     # -- elements of Dopamine's own buffer ----------------------------------------------------------------------
@@ -242,7 +242,7 @@ class Frames(InTable):
         return ReplayElement(stacks[:n], action, reward, stacks[n:], ends, ends.copy())
 
     def match(self, slots: Array) -> Array:
-        """Find the observations in the table anew: bool[n], which of the elements of these slots lack some."""
+        """Find the observations in the table again: bool[n], True for elements of these slots that lack some."""
         rows = self._rows
         if rows is None or not len(slots):
             return np.zeros(len(slots), np.bool_)
@@ -255,7 +255,7 @@ class Frames(InTable):
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def state(self, slots: Array) -> dict[str, Any]:
-        """The elements of these slots, oldest first, for `restore`. Each observation once."""
+        """The elements of these slots, oldest first, for `restore`. Each observation is in it once."""
         rows = self._rows
         if rows is None or len(slots) == 0:
             return {"last": np.zeros((0, 2), np.int64)}
@@ -270,7 +270,7 @@ class Frames(InTable):
         return {"frames": frames, "last": last - first, "held": held, **values}
 
     def restore(self, slots: Array, state: dict[str, Any]) -> None:
-        """Put the elements that `state` returned; there must be none."""
+        """Put the elements that `state` returned; the buffer must be empty."""
         self._restart()
         if len(slots) == 0:
             return
@@ -285,7 +285,7 @@ class Frames(InTable):
         self._oldest = int(slots[0])
 
     def restore_elements(self, slots: Array, elements: Iterator[Any]) -> None:
-        """Put these `ReplayElement`s, oldest first; there must be none."""
+        """Put these `ReplayElement`s, oldest first; the buffer must be empty."""
         self._restart()
         for slot, element in zip(slots.tolist(), elements, strict=True):
             self.put(slot, element)

@@ -19,9 +19,9 @@ class Leaves(InTable):
 
     Args:
         accumulator: makes the elements.
-        slots: elements that it holds.
-        store: where the arrays lie; None: a store of its own.
-        table: its name.
+        slots: number of elements that it holds.
+        store: the store of the arrays; None: a store of its own.
+        table: name of the table.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Leaves(InTable):
         self.clear()
 
     def clear(self) -> None:
-        """Remove all elements. The next one decides what they are."""
+        """Remove all elements. The next element decides their structure and types."""
         self.close()
         self._tree: Any = None
         self._rows = None
@@ -49,7 +49,7 @@ class Leaves(InTable):
 
         Raises:
             ValueError: it differs from the first element in structure, or in shape or type of an array.
-            di_store.CapacityError: at the first one: the elements do not fit in the machine's memory.
+            di_store.CapacityError: at the first element: the elements do not fit in the machine's memory.
         """
         leaves, tree = jax.tree_util.tree_flatten(element)
         if self._tree is None:
@@ -83,10 +83,10 @@ class Leaves(InTable):
             self._rows = new_rows(self._specs, self._slots, self._store, self._table)
 
     def drop(self, oldest: int | None) -> None:
-        """Nothing to do: slots are written again."""
+        """Does nothing: slots are written again."""
 
     def match(self, slots: Array) -> Array:
-        """Find the arrays in the table anew: bool[n], which of the elements of these slots lack them."""
+        """Find the arrays in the table again: bool[n], True for elements of these slots that lack them."""
         lacking: Array = np.zeros(len(slots), np.bool_) if self._rows is None else self._rows.match()[slots]
         return lacking
 

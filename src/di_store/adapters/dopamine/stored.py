@@ -1,4 +1,4 @@
-"""The table of a buffer's arrays, and what all kinds of elements do with it."""
+"""The table of a buffer's arrays, and the code that all kinds of elements share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Sto
 
     Args:
         specs: type of each column's row.
-        slots: rows.
-        store: where the table lies; None: a store of its own.
-        table: its name.
+        slots: number of rows.
+        store: the store of the table; None: a store of its own.
+        table: name of the table.
 
     Raises:
-        di_store.TableExists: the store has such a table. di_store.CapacityError: it does not fit.
+        di_store.TableExists: the store has such a table. di_store.CapacityError: the table does not fit.
     """
     if store is not None and any(name == table for name in store.stats()["tables"]):
         raise di_store.TableExists(
@@ -35,7 +35,7 @@ class InTable:
 
     @property
     def rows(self) -> Rows | None:
-        """The arrays; None: there are none yet."""
+        """The arrays; None if there are none yet."""
         return self._rows
 
     def close(self) -> None:

@@ -12,11 +12,11 @@ _TYPES = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.
 
 
 class Values:
-    """One value per slot, ``[slots, …]``, of the type that `numpy.stack` would find for all that were put.
+    """One value per slot, ``[slots, …]``, of the type that `numpy.stack` would find for all values that were put.
 
     Args:
-        slots: values that it holds.
-        what: their name, for errors.
+        slots: number of values that it holds.
+        what: name of the values, for errors.
     """
 
     def __init__(self, slots: int, what: str) -> None:
@@ -28,7 +28,7 @@ class Values:
         """Set the value of a slot.
 
         Raises:
-            ValueError: not a number or an array of numbers, or of another shape than those before.
+            ValueError: the value is not a number or an array of numbers, or has another shape than earlier values.
         """
         if type(value) is self._kind and self._array is not None:
             self._array[slot] = value
