@@ -12,7 +12,7 @@ from di_store.adapters.cpprb.columns import Columns, Rows
 
 
 class NSteps:
-    """cpprb's buffer of the steps that wait for later ones. It casts silently, so it only gets values that were cast."""
+    """cpprb's buffer of the steps that wait for later ones. It casts silently, so it gets values already cast."""
 
     def __init__(self, arguments: Mapping[str, Any], columns: Columns) -> None:
         self._columns = columns

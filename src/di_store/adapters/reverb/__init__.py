@@ -1,8 +1,8 @@
 """Reverb's interface over Di-store tables: no server, no TensorFlow.
 
-``from di_store.adapters import reverb`` in place of ``import reverb``. A `Server` is a store in shared memory, and its
-port a part of the store's name: a `Client` in any process of the machine reaches the tables by ``localhost:port``. On
-other machines it takes the store itself.
+Write ``from di_store.adapters import reverb`` instead of ``import reverb``. A `Server` is a store in shared memory, and
+its port is a part of the store's name: a `Client` in any process of the machine reaches the tables by
+``localhost:port``. On other machines a client takes the store itself.
 """
 
 from di_store.adapters.reverb import item_selectors as selectors

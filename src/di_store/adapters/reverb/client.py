@@ -1,4 +1,4 @@
-"""`Client`: a process's way to the tables of a server."""
+"""`Client`: inserts items into the tables of a server, and draws them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Client:
     """Inserts and draws items. Any number of processes and threads may have one.
 
     Args:
-        server_address: ``localhost:port``, the name of the server's store, or that store itself: a connected one, or
+        server_address: ``localhost:port``, the name of the server's store, or the store itself: a connected store, or
             one of a cluster. The server may start later: calls wait for it.
     """
 
@@ -38,7 +38,7 @@ class Client:
 
     @property
     def server_address(self) -> served.Address:
-        """As given."""
+        """The address as it was given."""
         return self._server_address
 
     def _connect(self, timeout: float | None = None) -> served.Service:
@@ -56,7 +56,7 @@ class Client:
     # -- writing ------------------------------------------------------------------------------------------------
 
     def insert(self, data: Any, priorities: dict[str, float]) -> None:
-        """Insert an item of one step into each table of `priorities`, waiting for their limiters."""
+        """Insert an item of one step into each table of `priorities`. The call waits for the tables' limiters."""
         if not priorities:
             raise ValueError("priorities must contain at least one item")
         service = self._connect()
@@ -80,7 +80,7 @@ class Client:
         """A writer whose items are the newest steps.
 
         Args:
-            max_sequence_length: steps that it keeps.
+            max_sequence_length: number of steps that it keeps.
             delta_encoded: has no effect, as nothing is compressed.
             chunk_length: as `delta_encoded`.
             max_in_flight_items: how many items may wait for limiters before `create_item` waits; None: no limit.
@@ -100,7 +100,7 @@ class Client:
         """A writer whose items are any windows of the newest steps.
 
         Args:
-            num_keep_alive_refs: steps that it keeps, and so the longest that an item can span.
+            num_keep_alive_refs: number of steps that it keeps, and so the longest span of an item.
             validate_items: whether items are checked against the signatures of tables.
         """
         if num_keep_alive_refs < 1:
@@ -117,13 +117,13 @@ class Client:
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
     ) -> Iterator[Any]:
-        """Draw items one after the other, waiting for each until the limiter lets it.
+        """Draw items one after the other. Each draw waits until the limiter allows it.
 
         Args:
-            table: its name.
-            num_samples: how many.
-            emit_timesteps: each item as a list of its steps; False: one `ReplaySample`.
-            unpack_as_table_signature: `data` as the table's signature has it; else a list of columns.
+            table: name of the table.
+            num_samples: number of items.
+            emit_timesteps: return each item as a list of its steps; False: as one `ReplaySample`.
+            unpack_as_table_signature: nest `data` as in the table's signature; False: a list of columns.
         """
         source = self._connect().table(table)
         signature = source.spec.signature if unpack_as_table_signature else None
@@ -151,20 +151,20 @@ class Client:
         self._connect().table(table).update(updates or {}, [] if deletes is None else list(deletes))
 
     def reset(self, table: str) -> None:
-        """Remove all items of a table; its limiter counts anew."""
+        """Remove all items of a table. Its limiter starts counting again."""
         self._connect().table(table).reset()
 
     def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
         """Settings and counts of all tables, by name.
 
         Raises:
-            DeadlineExceededError: no server within `timeout` seconds.
+            DeadlineExceededError: there is no server within `timeout` seconds.
         """
         service = self._connect(timeout)
         return {name: table_info(table) for name, table in service.tables.items()}
 
     def checkpoint(self) -> str:
-        """Not in this version."""
+        """Not supported in this version."""
         raise NotImplementedError("checkpoints are not in this version of Di-store")
 
 
@@ -175,7 +175,7 @@ def table_info(table: served.ServedTable) -> TableInfo:
 
 
 def spec_info(spec: TableSpec, inserts: int, samples: int, size: int, unique: Any) -> TableInfo:
-    """Settings of a table, with these counts."""
+    """Settings of a table, with the given counts."""
     limiter = spec.rate_limiter
     return TableInfo(
         name=spec.name,

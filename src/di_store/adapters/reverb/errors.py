@@ -8,4 +8,4 @@ class ReverbError(Exception):
 
 
 class DeadlineExceededError(ReverbError):
-    """A call did not complete in the time given for it."""
+    """A call did not complete within its timeout."""

@@ -1,10 +1,10 @@
-"""Items as bytes: the columns of an item one after the other, and a form that tells their types and shapes.
+"""Items as bytes: the columns of an item one after the other, and a form with their types and shapes.
 
-The number of a form is a digest of its description, which lies in the store as an object of that id. So a form is
+The number of a form is a digest of its description, which is an object of that id in the store. So each form is
 described once, however many items and processes use it.
 
-Whoever writes to the store may have made these bytes, on another machine too. Reading them runs no code that they name:
-they hold types, sizes, numbers and text, and are checked.
+Anybody who can write to the store can make these bytes, even on another machine. Reading them runs no code that they
+name: they hold types, sizes, numbers and text, and are checked.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ _Columns = list[tuple[Any, tuple[int, ...], Any]]
 
 
 class Form:
-    """Where the columns of an item lie.
+    """The places of an item's columns.
 
     Attributes:
-        number: of the form.
+        number: number of the form.
         columns: type, shape and first byte of each column.
         ends: one after the last byte of each column.
         total: bytes of an item, a multiple of 8.
@@ -66,7 +66,7 @@ class Form:
         return [np.ndarray(shape, dtype, data, start + offset) for dtype, shape, offset in self.columns]
 
     def many(self, data: Array, count: int) -> list[Array]:
-        """The columns ``[count, …]`` of items that lie one after the other, as views."""
+        """The columns ``[count, …]`` of consecutive items, as views."""
         if count == 0:
             return [np.zeros((0, *shape), dtype) for dtype, shape, _ in self.columns]
         rows = np.ndarray((count, self.total), np.uint8, data)
@@ -84,7 +84,7 @@ class Form:
 
 
 class Forms:
-    """The forms that a process knows of a store."""
+    """The forms of a store that this process knows."""
 
     def __init__(self, store: di_store.Store) -> None:
         self._store = store
@@ -92,7 +92,7 @@ class Forms:
         self._declared: dict[tuple[Kind, ...], Form] = {}
 
     def declare(self, kinds: Sequence[Kind]) -> Form:
-        """The form of items with these columns; its description is in the store afterwards."""
+        """The form of items with these columns. Afterwards its description is in the store."""
         key = tuple(kinds)
         if (known := self._declared.get(key)) is not None:
             return known
@@ -109,7 +109,7 @@ class Forms:
         """The form of this number.
 
         Raises:
-            di_store.CorruptData: what lies in its place describes none.
+            di_store.CorruptData: the object with its id describes no form.
         """
         if (known := self._known.get(number)) is not None:
             return known
@@ -129,7 +129,7 @@ class Forms:
         Args:
             numbers: uint64[n], the forms.
             data: uint8, the items one after the other.
-            offsets: int64[n + 1], where they begin, and the last one ends.
+            offsets: int64[n + 1], where each item begins, and the last one ends.
         """
         starts = offsets.tolist()
         found = []

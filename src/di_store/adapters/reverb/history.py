@@ -1,4 +1,4 @@
-"""The newest values of each column of a writer, and the windows of them that items are made of."""
+"""The newest values of each column of a writer, and the windows of these values that become items."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SPARE_ROWS = 64
 
 
 def as_array(value: Any) -> Array:
-    """A value of a step as numpy array; text as a Python object."""
+    """A value of a step as numpy array; text becomes a Python object."""
     found = value if isinstance(value, np.ndarray) else np.asarray(value)
     return found.astype(object) if found.dtype.kind in "SUT" else found
 
@@ -27,7 +27,7 @@ class Column:
     number minus `base`.
 
     Attributes:
-        path: of the leaf in a step.
+        path: path of the leaf in a step.
         keep: how many of the newest steps can be used in items.
         rows: ``[room, …]``.
         bytes: the same memory as bytes; None: the values are Python objects.
@@ -65,7 +65,7 @@ class Column:
         self.values[: end - base] = held[: end - base]
 
     def check(self, value: Array) -> None:
-        """Raise `ValueError` if a value is not like those before."""
+        """Raise `ValueError` if a value differs in type or shape from earlier values."""
         if value.dtype != self.dtype:
             raise ValueError(
                 f"Tensor of wrong dtype provided for column {self.path}. Got {_type_name(value.dtype)} but expected "
@@ -78,7 +78,7 @@ class Column:
             )
 
     def put(self, step: int, value: Array) -> None:
-        """Set the value of the newest step, or of the one after it."""
+        """Set the value of the newest step, or of the step after it."""
         row = step - self.base
         if row == len(self.rows):
             row = self._move()
@@ -111,7 +111,7 @@ class Column:
         return kept
 
     def holds(self, begin: int, end: int) -> bool:
-        """Whether the steps from `begin` to before `end` can be used and have values."""
+        """Whether the steps from `begin` to before `end` have values and can be used."""
         if begin < self.base or begin < self.end - self.keep or end > self.end:
             return False
         return begin > self.last_hole or 0 not in self.values[begin - self.base : end - self.base]
@@ -133,8 +133,8 @@ class TrajectoryColumn:
 
     Args:
         data_references: anything with `shape`, `dtype`, `expired` and `numpy()`.
-        squeeze: whether the item has the single value without a time axis.
-        path: for messages.
+        squeeze: whether the item has a single value without a time axis.
+        path: path for messages.
     """
 
     __slots__ = ("_cells", "begin", "column", "count", "is_squeezed", "steps")
@@ -155,7 +155,7 @@ class TrajectoryColumn:
 
     @classmethod
     def of(cls, column: Column, begin: int, count: int, squeeze: bool) -> TrajectoryColumn:
-        """The values of `count` steps one after the other."""
+        """The values of `count` consecutive steps."""
         self = cls.__new__(cls)
         self.column, self.begin, self.count, self.is_squeezed = column, begin, count, squeeze
         self.steps = self._cells = None
@@ -218,7 +218,7 @@ class TrajectoryColumn:
         """The values, stacked, as a copy.
 
         Raises:
-            RuntimeError: the writer holds them no longer.
+            RuntimeError: the writer no longer holds them.
         """
         if not self.valid:
             raise RuntimeError("Cannot convert TrajectoryColumn with expired data references to numpy array.")
@@ -243,26 +243,26 @@ class Cell:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """Shape of the value."""
         return self._column.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Its type."""
+        """Type of the value."""
         return self._column.dtype
 
     @property
     def expired(self) -> bool:
-        """Whether the writer has let go of it."""
+        """Whether the writer no longer holds the value."""
         return not self._column.holds(self._step, self._step + 1)
 
     def numpy(self) -> Array:
-        """A copy."""
+        """A copy of the value."""
         return np.array(self._column.rows[self._step - self._column.base])
 
 
 class ColumnHistory:
-    """A column as `TrajectoryWriter.history` shows it: indexed by the steps since the last end of an episode."""
+    """A column in `TrajectoryWriter.history`, indexed by the steps since the last end of an episode."""
 
     __slots__ = ("_column", "_first", "_path")
 

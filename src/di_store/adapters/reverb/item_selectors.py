@@ -1,4 +1,4 @@
-"""How a table chooses items, to draw or to remove them: `reverb.selectors`."""
+"""Selectors choose items to draw or to remove: `reverb.selectors`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Heap:
 
 @dataclass(frozen=True)
 class Prioritized:
-    """An item with probability p^priority_exponent over the sum of all; never one of priority 0."""
+    """An item with probability p^priority_exponent over the sum of all. Items of priority 0 are never drawn."""
 
     priority_exponent: float
 
@@ -63,7 +63,7 @@ def remover(selector: Selector) -> Any:
     """Di-store's remover for a selector.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such remover.
     """
     if isinstance(selector, Prioritized):
         raise ValueError("remover=Prioritized is not supported: remove with Fifo, Lifo, Uniform, MinHeap or MaxHeap")

@@ -1,6 +1,6 @@
-"""Nested structures as Reverb sees them: the leaves of dicts are ordered by key, those of sequences by position.
+"""Nested structures in Reverb's order: the leaves of dicts are ordered by key, those of sequences by position.
 
-Dicts and other mappings, lists, tuples and named tuples are structure. All else is a leaf, None too.
+Dicts and other mappings, lists, tuples and named tuples are structure. Everything else is a leaf, including None.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ def is_leaf(node: Any) -> bool:
 
 
 def parts(node: Any) -> list[tuple[Any, Any]]:
-    """The parts of a node that is no leaf, each with its key, position or name."""
+    """The parts of an inner node, each with its key, position or name."""
     if isinstance(node, Mapping):
         return [(key, node[key]) for key in sorted(node)]
     if isinstance(node, tuple) and hasattr(node, "_fields"):
@@ -83,14 +83,14 @@ def _filled(structure: Any, leaves: Iterator[Any]) -> Any:
 
 
 def map_structure(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The same structure, each leaf replaced by ``function(leaf)``."""
+    """The same structure, with each leaf replaced by ``function(leaf)``."""
     if is_leaf(tree):
         return function(tree)
     return rebuilt(tree, [map_structure(function, part) for _, part in parts(tree)])
 
 
 def with_tuples(tree: Any) -> Any:
-    """The same tree with tuples in place of lists, as datasets have it."""
+    """The same tree with tuples in place of lists, as in datasets."""
     if is_leaf(tree):
         return tree
     found = [with_tuples(part) for _, part in parts(tree)]
@@ -98,10 +98,10 @@ def with_tuples(tree: Any) -> Any:
 
 
 def union(first: Any, second: Any) -> Any:
-    """The structure that has all leaves of both. Leaves of `first` are kept; new ones are those of `second`.
+    """The structure with all leaves of both trees. Leaves that both have come from `first`.
 
     Raises:
-        TypeError: a node is of one kind here and of another there.
+        TypeError: a node has another kind in `second` than in `first`.
     """
     if is_leaf(first):
         return first

@@ -1,7 +1,7 @@
-"""Items on their way into tables.
+"""Items that wait for their tables.
 
-An item is inserted by the call that creates it if its table's limiter lets it. Otherwise it waits in a queue, and so do
-all later items of the same writer: a thread inserts them in order.
+The call that creates an item inserts it if the table's limiter allows it. Otherwise the item waits in a queue, and so
+do all later items of the same writer: a thread inserts them in order.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class Sender:
 
     @property
     def count(self) -> int:
-        """Items that wait."""
+        """Number of items that wait."""
         return len(self._waiting)
 
     def send(self, table: ServedTable, row: dict[str, Any], priority: float) -> None:
-        """Insert an item, or let it wait. The arrays of `row` may be overwritten afterwards."""
+        """Insert an item, or queue it. The arrays of `row` may be overwritten afterwards."""
         if not self._waiting and table.insert(row, priority, 0.0):
             return
         item = table, {"form": row["form"], "item": row["item"].copy()}, priority
@@ -46,10 +46,10 @@ class Sender:
                 self._thread.start()
 
     def wait(self, most: int, timeout: float | None) -> None:
-        """Wait until at most so many items wait.
+        """Wait until at most this many items wait.
 
         Raises:
-            DeadlineExceededError: more do after `timeout` seconds (None: no limit).
+            DeadlineExceededError: more items still wait after `timeout` seconds (None: no limit).
         """
         if not self._waiting and self._failed is None:
             return
@@ -63,7 +63,7 @@ class Sender:
             self._check()
 
     def close(self) -> None:
-        """Let no more items in; those that wait are dropped."""
+        """Accept no more items, and drop those that wait."""
         self._closed = True
         self._waiting.clear()
 

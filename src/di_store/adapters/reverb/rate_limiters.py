@@ -1,4 +1,4 @@
-"""When inserts and draws wait for each other: `reverb.rate_limiters`."""
+"""Limiters make inserts and draws wait for each other: `reverb.rate_limiters`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 class RateLimiter:
     """Four numbers: below `min_size_to_sample` items every insert passes and no draw does.
 
-    From there ``inserts * samples_per_insert - samples`` stays between `min_diff` and `max_diff`.
+    After that, ``inserts * samples_per_insert - samples`` stays between `min_diff` and `max_diff`.
     """
 
     def __init__(self, samples_per_insert: float, min_size_to_sample: int, min_diff: float, max_diff: float) -> None:
@@ -49,7 +49,7 @@ class RateLimiter:
 
         Args:
             queue: Di-store's `Queue` or `Stack` if the table is one.
-            size: of that.
+            size: size of the queue or stack.
         """
         if queue is not None:
             return queue(size)
@@ -74,11 +74,11 @@ class SampleToInsertRatio(RateLimiter):
     Args:
         samples_per_insert: > 0.
         min_size_to_sample: items before the first draw.
-        error_buffer: how far ``inserts * samples_per_insert - samples`` may be from
+        error_buffer: how far ``inserts * samples_per_insert - samples`` may differ from
             ``min_size_to_sample * samples_per_insert``; or its bounds, a tuple.
 
     Raises:
-        ValueError: a band in which both sides could wait for each other.
+        ValueError: a band in which inserts and draws could wait for each other.
     """
 
     def __init__(

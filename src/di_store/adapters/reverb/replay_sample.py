@@ -1,4 +1,4 @@
-"""What samplers return."""
+"""The results of samplers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ class SampleInfo(NamedTuple):
     """How an item was drawn: Python numbers from `Client.sample`, numpy numbers or arrays from a dataset.
 
     Attributes:
-        key: of the item, for `Client.mutate_priorities`.
-        probability: with which it was drawn.
+        key: key of the item, for `Client.mutate_priorities`.
+        probability: probability with which it was drawn.
         table_size: items in the table at that time.
-        priority: of the item at that time.
+        priority: priority of the item at that time.
         times_sampled: how often it was drawn, this time included.
     """
 
@@ -33,7 +33,7 @@ class ReplaySample(NamedTuple):
 
     Attributes:
         info: how it was drawn.
-        data: its columns: nested where the reader knows the structure, else a list.
+        data: its columns: nested if the reader knows the structure, else a list.
     """
 
     info: SampleInfo

@@ -1,4 +1,4 @@
-"""What a client learns about a table: `TableInfo`, `TensorSpec`."""
+"""Types that describe a table to clients: `TableInfo`, `TensorSpec`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class TensorSpec:
 
     Attributes:
         shape: None stands for any length.
-        dtype: of numpy.
+        dtype: type of numpy.
         name: only for people.
     """
 
@@ -31,7 +31,7 @@ class TensorSpec:
         object.__setattr__(self, "dtype", to_dtype(self.dtype))
 
     def matches(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-        """Whether an array of this shape and type may be in the column."""
+        """Whether an array of this shape and type fits the column."""
         if dtype != self.dtype or len(shape) != len(self.shape):
             return False
         return all(wanted is None or size == wanted for size, wanted in zip(shape, self.shape, strict=True))
@@ -43,13 +43,13 @@ class TensorSpec:
 
 
 def to_dtype(dtype: Any) -> np.dtype[Any]:
-    """A numpy type, from one of numpy or TensorFlow."""
+    """A numpy type from a type of numpy or TensorFlow."""
     found: np.dtype[Any] = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
     return found if found.kind not in "SU" else np.dtype(object)
 
 
 def to_shape(shape: Any) -> tuple[int | None, ...]:
-    """A tuple, from one, from a list or from TensorFlow's TensorShape."""
+    """A tuple from a tuple, a list or TensorFlow's TensorShape."""
     as_list = getattr(shape, "as_list", None)
     return tuple(None if size is None else int(size) for size in (as_list() if as_list else shape))
 
@@ -58,7 +58,7 @@ def to_spec(spec: Any) -> TensorSpec:
     """A `TensorSpec` from anything with `shape` and `dtype`.
 
     Raises:
-        ValueError: it has none.
+        ValueError: the value lacks one of them.
     """
     if not hasattr(spec, "shape") or not hasattr(spec, "dtype"):
         raise ValueError(f"Unsupported signature spec: {spec}")
@@ -91,14 +91,14 @@ class SelectorOptions:
 
 @dataclass(frozen=True)
 class CallStats:
-    """How many operations were completed."""
+    """Number of operations that were completed."""
 
     completed: int
 
 
 @dataclass(frozen=True)
 class RateLimiterInfo:
-    """The numbers of a rate limiter, and what it counted."""
+    """The numbers of a rate limiter, and its counts."""
 
     samples_per_insert: float
     min_size_to_sample: int
@@ -114,8 +114,8 @@ class TableInfo:
 
     Attributes:
         sampler_options, remover_options: the selectors.
-        signature: nested structure of `TensorSpec`, or what the table was made with.
-        current_size: items.
+        signature: nested structure of `TensorSpec`, or the signature that the table was made with.
+        current_size: number of items.
         unique: counts the items that were drawn; called when `num_unique_samples` is read.
     """
 
@@ -131,7 +131,7 @@ class TableInfo:
 
     @property
     def num_unique_samples(self) -> int:
-        """How many of the items in the table were drawn at least once. Looks at all items, now."""
+        """How many of the items in the table were drawn at least once. Each read looks at all items."""
         return self.unique()
 
     @property

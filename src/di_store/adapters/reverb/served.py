@@ -1,7 +1,8 @@
 """The tables of a server, seen from any process: an item of a Reverb table is a row of a Di-store table.
 
-A server is a store. Its description (`TableSpec` of each table) is published in it, so that clients find it. A table
-is created in the store by whoever inserts the first item, since its size tells how much memory the table may need.
+A server is a store. Its description (`TableSpec` of each table) is published in it, so that clients find it. The
+process that inserts the first item of a table creates it in the store, since the item's size tells how much memory the
+table may need.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Service:
     """A store that holds the tables of one server, in this process.
 
     Args:
-        store: where they lie.
-        specs: their settings, by name.
-        given: whether the store is the program's own, which keeps it, and the tables in it, when the server stops.
+        store: the store of the tables.
+        specs: settings of the tables, by name.
+        given: whether the program gave the store. It then keeps the store, with the tables, when the server stops.
     """
 
     def __init__(self, store: di_store.Store, specs: dict[str, TableSpec], given: bool = False) -> None:
@@ -62,7 +63,7 @@ class Service:
         """One of the tables.
 
         Raises:
-            ValueError: there is none of that name.
+            ValueError: there is no table of that name.
         """
         found = self.tables.get(name)
         if found is None:
@@ -71,18 +72,18 @@ class Service:
 
     @property
     def address(self) -> Address:
-        """What clients reach it by: a store that is not of this machine alone has no name that would do."""
+        """The address for clients: the name of a store of this machine alone, otherwise the store itself."""
         return self.store.name if type(self.store) is di_store.Store else self.store
 
     def leave(self) -> None:
-        """Use this store no more: the server was stopped."""
+        """Stop using this store, because the server was stopped."""
         self.stopped = True
         with _lock:
             if _services.get(self.address, (0, None))[1] is self:
                 del _services[self.address]
 
     def stop(self) -> None:
-        """Remove the tables, unless the store was given. Calls of all clients who find none raise `ReverbError`."""
+        """Remove the tables, unless the store was given. Clients that find no table then raise `ReverbError`."""
         self.leave()
         if self._given:
             with contextlib.suppress(di_store.StoreClosed):  # the program has closed it already
@@ -175,12 +176,12 @@ class ServedTable:
     # -- items --------------------------------------------------------------------------------------------------
 
     def insert(self, row: dict[str, Any], priority: float, timeout: float | None) -> bool:
-        """Insert an item. Returns whether it came through within `timeout` seconds (None: no limit).
+        """Insert an item. Returns whether it passed within `timeout` seconds (None: no limit).
 
         Args:
             row: ``form`` and ``item``.
-            priority: of the item.
-            timeout: to wait for the limiter.
+            priority: priority of the item.
+            timeout: seconds to wait for the limiter.
         """
         table = self._table
         if table is None:
@@ -206,9 +207,9 @@ class ServedTable:
         """Draw items.
 
         Args:
-            count: at most.
+            count: at most this many.
             timeout: seconds; None: no limit.
-            least: return as soon as so many are there and no more can be drawn at once; None: `count`.
+            least: return once this many are drawn and no more can be drawn at once; None: `count`.
 
         Raises:
             DeadlineExceededError: fewer came within `timeout`; all draws were given back.
@@ -230,7 +231,7 @@ class ServedTable:
                 raise self._ended() from None
 
     def columns(self, batch: di_store.Batch) -> list[Array] | None:
-        """The columns ``[n, …]`` of a batch, as views; None: its items are of different forms."""
+        """The columns ``[n, …]`` of a batch, as views; None: its items have different forms."""
         numbers, items = batch.data["form"], batch.data["item"]
         first = int(numbers[0])
         if first == 0 or not (len(numbers) == 1 or bool((numbers == numbers[0]).all())):
@@ -247,11 +248,11 @@ class ServedTable:
         return self._service.forms.items(batch.data["form"], items.values, items.offsets)
 
     def few(self, count: int) -> int:
-        """`count`, or less if so many items are large."""
+        """`count`, or less if that many items are too large."""
         return max(1, min(count, _AHEAD_BYTES // max(1, self._item_bytes)))
 
     def update(self, updates: dict[int, float], deletes: list[int]) -> None:
-        """Set priorities and remove items; those that are gone are ignored."""
+        """Set priorities and remove items. Keys of items that are gone are ignored."""
         table = self.opened()
         if table is None:
             return
@@ -265,7 +266,7 @@ class ServedTable:
             raise self._ended() from None
 
     def reset(self) -> None:
-        """Remove all items, and let the limiter count anew."""
+        """Remove all items, and let the limiter start counting again."""
         table = self.opened()
         if table is not None:
             try:
@@ -276,7 +277,7 @@ class ServedTable:
     # -- figures ------------------------------------------------------------------------------------------------
 
     def counts(self) -> tuple[int, int, int]:
-        """Inserts and draws that the limiter counted, and items."""
+        """Inserts and draws that the limiter counted, and the number of items."""
         table = self.opened()
         if table is None:
             return 0, 0, 0
@@ -304,10 +305,10 @@ _HOSTS = ("localhost", "127.0.0.1", "0.0.0.0", "::1", "[::1]", "[::]", "")
 
 
 def checked(address: Any) -> Address:
-    """An address: a store, or text, also of TensorFlow.
+    """An address: a store, or text, which may be TensorFlow's.
 
     Raises:
-        ValueError: another machine.
+        ValueError: the address is on another machine.
     """
     if isinstance(address, di_store.Store):
         return address
@@ -326,7 +327,7 @@ def store_name(address: str) -> str:
     """The name of the store behind an address: ``host:port`` of this machine, or the store's name itself.
 
     Raises:
-        ValueError: another machine.
+        ValueError: the address is on another machine.
     """
     found = re.fullmatch(r"(.*):(\d+)", address)
     if found is None:
@@ -364,10 +365,10 @@ def serve(specs: dict[str, TableSpec], port: int | None, memory: Any) -> tuple[S
 
 
 def serve_in(specs: dict[str, TableSpec], given: StoreLike) -> Service:
-    """Serve tables in a store that was given. Those that it holds already go on with their items.
+    """Serve tables in a given store. Tables that it already holds keep their items.
 
     Raises:
-        ValueError: a table of one of these names is none of a server's.
+        ValueError: the store has a table of one of these names that no Reverb server made.
     """
     store = given_store(given)
     assert store is not None
@@ -403,10 +404,10 @@ def _group(store: di_store.Store) -> dict[str, Any]:
 
 
 def connect(address: Address, timeout: float | None) -> Service:
-    """The service behind an address, waiting until a server is there.
+    """The service behind an address. Waits until there is a server.
 
     Raises:
-        DeadlineExceededError: there was none within `timeout` seconds.
+        DeadlineExceededError: there was no server within `timeout` seconds.
     """
     known = address if isinstance(address, di_store.Store) else store_name(address)
     with _lock:

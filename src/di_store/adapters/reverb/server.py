@@ -22,12 +22,12 @@ class Table:
     """The settings of a table, and the table itself once a `Server` serves it.
 
     Args:
-        name: of the table.
-        sampler: which item is drawn.
-        remover: which item leaves a full table; all but `Prioritized`.
-        max_size: items.
-        rate_limiter: when inserts and draws wait.
-        max_times_sampled: an item leaves after so many draws; below 1: no limit.
+        name: name of the table.
+        sampler: chooses the item to draw.
+        remover: chooses the item that leaves a full table; all selectors but `Prioritized`.
+        max_size: number of items.
+        rate_limiter: makes inserts and draws wait.
+        max_times_sampled: number of draws after which an item leaves; below 1: no limit.
         extensions: none is supported.
         signature: nested structure of anything with `shape` and `dtype`: the columns of an item.
 
@@ -71,7 +71,7 @@ class Table:
 
     @property
     def table(self) -> di_store.Table | None:
-        """The table in the store; None: no server has it, or no item has come yet."""
+        """The table in the store; None: no server serves it, or it has had no item yet."""
         return None if self._served is None else self._served.opened()
 
     @property
@@ -89,18 +89,18 @@ class Table:
         return found
 
     def can_sample(self, num_samples: int) -> bool:
-        """Whether the limiter would let so many draws pass now."""
+        """Whether the limiter would allow this many draws now."""
         return self.spec.rate_limiter.can_sample(*self._counts(), num_samples)
 
     def can_insert(self, num_inserts: int) -> bool:
-        """Whether the limiter would let so many inserts pass now."""
+        """Whether the limiter would allow this many inserts now."""
         return self.spec.rate_limiter.can_insert(*self._counts(), num_inserts)
 
     def _counts(self) -> tuple[int, int, int]:
         return (0, 0, 0) if self._served is None else self._served.counts()
 
     def replace(self, **changes: Any) -> Table:
-        """An empty table with the same settings, except those given."""
+        """An empty table with the same settings, except for the given ones."""
         spec = self.spec
         settings = {
             "name": spec.name,
@@ -126,22 +126,23 @@ class Table:
 
 
 class Server:
-    """Tables in shared memory that clients on this machine reach by the port, from any process.
+    """Tables in shared memory. Clients in any process of this machine reach them by the port.
 
     Nothing listens on that port: it is a part of the name of the store that holds the tables. A table lives until
     `stop`, or until no process uses the store any more.
 
     Args:
-        tables: at least one.
+        tables: at least one table.
         port: None: a free number.
         checkpointer: none is supported.
-        memory: the most that the tables may take, as `di_store.open` has it; without `store` only.
-        store: where the tables lie, see `adapters.stores.StoreLike`; None: a store of its own. Tables that it holds
-            already go on with their items, and stay in it when the server stops. Clients reach the server by the
-            store's name; by the store itself, if it is a connected one or one of a cluster.
+        memory: limit on the memory of the tables, as in `di_store.open`; only without `store`.
+        store: the store of the tables, see `adapters.stores.StoreLike`; None: a store of its own. Tables that the store
+            already holds keep their items, and stay when the server stops. Clients reach the server by the store's
+            name, or by the store itself if it is a connected store or one of a cluster.
 
     Raises:
-        ValueError: no table, two of the same name, or a port beside a store. ReverbError: another server has that port.
+        ValueError: no table, two of the same name, or a port together with a store. ReverbError: another server has
+        that port.
     """
 
     def __init__(
@@ -184,7 +185,7 @@ class Server:
 
     @property
     def port(self) -> int | None:
-        """The number in the address of clients, ``localhost:port``; None: the address is that of the store."""
+        """The number in the clients' address, ``localhost:port``; None: the address is that of the store."""
         return self._port
 
     @property
@@ -193,9 +194,9 @@ class Server:
         return self._service.store
 
     def stop(self) -> None:
-        """Remove the tables. Calls of clients raise `ReverbError` from now on.
+        """Remove the tables. Later calls of clients raise `ReverbError`.
 
-        Tables of a store that was given stay. Other processes that have used one go on with it, and wait on, until
+        Tables of a given store stay. Processes that already use a table continue, and keep waiting, until
         ``server.store.drop_table(name)``.
         """
         if not self._stopped.is_set():
@@ -216,5 +217,5 @@ class Server:
 
     @property
     def in_process_client(self) -> Client:
-        """The same, as no client of this machine goes through a network."""
+        """The same as `localhost_client`: no client of this machine uses a network."""
         return self.localhost_client()

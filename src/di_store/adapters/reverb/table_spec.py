@@ -1,6 +1,6 @@
-"""The settings of a server's tables, and their description, which lies in the store for all clients.
+"""The settings of a server's tables, and their description in the store, which all clients read.
 
-Whoever writes to the store may have made the description, on another machine too. Reading it runs no code that it
+Anybody who can write to the store can make the description, even on another machine. Reading it runs no code that it
 names: it holds names, numbers, and the structure of signatures.
 """
 
@@ -33,7 +33,7 @@ class TableSpec:
 
     Attributes:
         signature: nested structure of `TensorSpec`, or None.
-        given: what the program gave as signature; only in its own process.
+        given: the signature that the program gave; only in its own process.
     """
 
     name: str
@@ -47,7 +47,7 @@ class TableSpec:
 
     @property
     def queue(self) -> type | None:
-        """Di-store's limiter if the table is a queue or stack; None: it is another one."""
+        """Di-store's limiter if the table is a queue or stack; None for other tables."""
         limiter = self.rate_limiter
         numbers = limiter.samples_per_insert, limiter.min_size_to_sample, limiter.min_diff, limiter.max_diff
         if numbers != (1.0, 1, 0.0, float(self.max_size)) or self.max_times_sampled != 1:
@@ -64,7 +64,7 @@ class TableSpec:
 
     @property
     def item_bytes(self) -> int | None:
-        """Bytes of an item, if all items have the same."""
+        """Bytes of an item, if all items have the same size."""
         columns = self.columns
         if columns is None or not all(each.fixed and each.dtype != OBJECTS for each in columns):
             return None
@@ -95,7 +95,7 @@ def specs_of(description: Any) -> dict[str, TableSpec]:
     """The tables that `described` described.
 
     Raises:
-        di_store.CorruptData: it is no such description.
+        di_store.CorruptData: there is no such description.
     """
     try:
         return {str(name): _spec(str(name), **each) for name, each in description.items()}

@@ -26,7 +26,7 @@ _INFO = SampleInfo(
 
 
 class Dataset:
-    """An iterator that can be made again, with the methods of `tf.data.Dataset` that programs with Reverb use."""
+    """An iterator that can be restarted, with the methods of `tf.data.Dataset` that programs with Reverb use."""
 
     def __init__(self, make: Callable[[], Iterator[Any]]) -> None:
         self._make = make
@@ -39,7 +39,7 @@ class Dataset:
         return iter(self)
 
     def prefetch(self, buffer_size: int) -> Dataset:
-        """The same dataset: items are in this machine's memory already."""
+        """The same dataset: its items are already in this machine's memory."""
         return self
 
     def take(self, count: int) -> Dataset:
@@ -58,7 +58,7 @@ class Dataset:
         return Dataset(made)
 
     def repeat(self, count: int | None = None) -> Dataset:
-        """The elements `count` times, each time drawn anew; None, or below 0: without end."""
+        """The elements `count` times, each time drawn again; None, or below 0: without end."""
 
         def made() -> Iterator[Any]:
             for _ in itertools.count() if count is None or count < 0 else range(count):
@@ -69,11 +69,11 @@ class Dataset:
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None
     ) -> Dataset:
-        """The elements in random order: each is drawn from `buffer_size` of them that are held.
+        """The elements in random order: each is drawn from `buffer_size` elements that are held.
 
         Args:
-            buffer_size: elements.
-            seed: of the draws; None: another one each time.
+            buffer_size: number of elements.
+            seed: seed of the draws; None: a new seed each time.
             reshuffle_each_iteration: whether each iteration has an order of its own; None: yes.
         """
         _check_positive("buffer_size", buffer_size, False)
@@ -96,7 +96,7 @@ class Dataset:
         return Dataset(made)
 
     def map(self, map_func: Callable[..., Any], **options: Any) -> Dataset:
-        """Each element replaced by ``map_func(element)``; a `ReplaySample` is given as its fields `info` and `data`."""
+        """Each element replaced by ``map_func(element)``; of a `ReplaySample` it gets the fields `info` and `data`."""
 
         def made() -> Iterator[Any]:
             for each in self:
@@ -129,15 +129,16 @@ class TrajectoryDataset(Dataset):
     """The items of a table, as `ReplaySample`.
 
     Args:
-        server_address: as `Client`'s.
-        table: its name.
-        dtypes: of the columns, nested as `data` shall be.
-        shapes: of the columns, nested in the same way.
-        max_in_flight_samples_per_worker: items that are drawn ahead if the limiter lets them; with `batch` none are.
-        num_workers_per_iterator: has no effect, nor has `max_samples_per_stream`.
+        server_address: as for `Client`.
+        table: name of the table.
+        dtypes: types of the columns, nested as `data` shall be.
+        shapes: shapes of the columns, nested in the same way.
+        max_in_flight_samples_per_worker: number of items that are drawn ahead if the limiter allows it; with `batch` no
+            items are.
+        num_workers_per_iterator: has no effect.
         max_samples_per_stream: has no effect.
-        rate_limiter_timeout_ms: the iterator ends when no item came for so long; -1: it waits.
-        max_samples: the iterator ends after so many; -1: never.
+        rate_limiter_timeout_ms: the iterator ends if no item came for this long; -1: it waits.
+        max_samples: the iterator ends after this many items; -1: never.
 
     Raises:
         ValueError: an argument is wrong.
@@ -185,7 +186,7 @@ class TrajectoryDataset(Dataset):
         """A dataset with types and shapes of the table's signature.
 
         Raises:
-            ValueError: no such table, or it has no signature. DeadlineExceededError: no server.
+            ValueError: there is no such table, or it has no signature. DeadlineExceededError: there is no server.
         """
         info = Client(server_address).server_info(get_signature_timeout_secs)
         if table not in info:

@@ -19,10 +19,10 @@ _CONTAINERS = (dict, list, tuple)
 
 
 class TrajectoryWriter:
-    """Appends steps to a history, and creates items from windows of it: made by `Client.trajectory_writer`.
+    """Appends steps to a history, and creates items from windows of it. Made by `Client.trajectory_writer`.
 
-    For one thread. An item is in its table when `create_item` returns, unless its limiter makes it wait: a thread
-    inserts it then.
+    For one thread. An item is in its table when `create_item` returns, unless the limiter makes it wait: then a thread
+    inserts it later.
     """
 
     def __init__(self, connect: Callable[[], Service], num_keep_alive_refs: int, validate_items: bool = True) -> None:
@@ -79,7 +79,7 @@ class TrajectoryWriter:
 
     @property
     def episode_steps(self) -> int:
-        """Steps since the last `end_episode`, without an open one."""
+        """Number of steps since the last `end_episode`, without an open step."""
         return self._step - self._episode_first
 
     def configure(self, path: nest.Path, *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
@@ -102,10 +102,10 @@ class TrajectoryWriter:
 
         Args:
             data: a nested structure. A leaf that earlier steps had may be missing or None.
-            partial_step: the step goes on with the next call.
+            partial_step: whether the next call continues this step.
 
         Raises:
-            ValueError: another type or shape than before, or a leaf that the open step has already. Nothing was added.
+            ValueError: another type or shape than before, or a leaf that the open step already has. Nothing was added.
         """
         if not self._append_plain(data, partial_step):
             self._append_any(data, partial_step)
@@ -192,13 +192,13 @@ class TrajectoryWriter:
         """Insert an item, without waiting for the limiter.
 
         Args:
-            table: its name.
-            priority: of the item.
-            trajectory: a structure of `TrajectoryColumn`, as indexing `history` gives them.
+            table: name of the table.
+            priority: priority of the item.
+            trajectory: a structure of `TrajectoryColumn`s, which indexing `history` gives.
 
         Raises:
-            TypeError: a leaf is none. ValueError: a value is no longer held, the item does not fit the table's
-                signature, or there is no such table.
+            TypeError: a leaf is no `TrajectoryColumn`. ValueError: a value is no longer held, the item does not fit the
+            table's signature, or there is no such table.
         """
         columns = nest.flatten(trajectory)
         if not all(isinstance(column, TrajectoryColumn) for column in columns):
@@ -210,10 +210,10 @@ class TrajectoryWriter:
         self._sender.send(served, row, priority)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Wait until at most so many items wait for limiters.
+        """Wait until at most this many items wait for limiters.
 
         Raises:
-            DeadlineExceededError: more did after `timeout_ms`; they will still be inserted.
+            DeadlineExceededError: more items still waited after `timeout_ms`; they will still be inserted.
         """
         if block_until_num_items < 0:
             raise ValueError(f"block_until_num_items must be >= 0, got {block_until_num_items}")
@@ -223,8 +223,8 @@ class TrajectoryWriter:
         """Begin a new episode, and wait until all items are in their tables.
 
         Args:
-            clear_buffers: whether the history begins anew too.
-            timeout_ms: as `flush`; the episode ends in any case.
+            clear_buffers: whether the history is cleared too.
+            timeout_ms: as in `flush`; the episode ends in any case.
         """
         if self._open:
             self._step, self._open = self._step + 1, False

@@ -1,4 +1,4 @@
-"""Reverb's first writer: items are the newest steps of a stream."""
+"""Reverb's older writer: items are the newest steps of a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from di_store.adapters.reverb.trajectory_writer import TrajectoryWriter
 
 
 class Writer:
-    """Appends steps, and creates items of the newest ones: made by `Client.writer`."""
+    """Appends steps, and creates items of the newest ones. Made by `Client.writer`."""
 
     def __init__(self, connect: Callable[[], Service], max_sequence_length: int, max_in_flight_items: int) -> None:
         self._inner = TrajectoryWriter(connect, max_sequence_length, validate_items=False)
@@ -51,7 +51,7 @@ class Writer:
         """Insert an item of the newest `num_timesteps` steps.
 
         Raises:
-            ValueError: there are not so many, or no such table.
+            ValueError: there are fewer steps, or no such table.
         """
         if num_timesteps < 1:
             raise ValueError(f"num_timesteps ({num_timesteps}) must be a positive integer")
@@ -63,7 +63,7 @@ class Writer:
         self._inner.flush()
 
     def close(self, retry_on_unavailable: bool = True) -> None:
-        """Wait as `flush`. The writer cannot be used afterwards.
+        """Wait as `flush` does. The writer cannot be used afterwards.
 
         Args:
             retry_on_unavailable: has no effect.

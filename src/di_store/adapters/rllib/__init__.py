@@ -1,7 +1,7 @@
 """RLlib's episode replay buffers, for its new API stack, with their steps in a Di-store table.
 
 `config.training(replay_buffer_config={"type": EpisodeReplayBuffer, "capacity": 100_000})`. With the same seed they draw
-what RLlib's own buffers draw.
+the same steps as RLlib's own buffers.
 """
 
 from __future__ import annotations

@@ -20,13 +20,13 @@ _AT_ONCE = 64
 
 
 class Chunk:
-    """An episode, or its continuation, on its way into the buffer.
+    """An episode, or its continuation, that is being added to the buffer.
 
     Attributes:
         contents: its sequences; empty if it has no steps.
-        place: where its rows are; None: it has no steps.
-        continues: whether its rows begin with its first step, as those of an earlier chunk come before.
-        keys: of its rows.
+        place: the place of its rows; None: it has no steps.
+        continues: whether its rows begin with its first step, because an earlier chunk has the rows before.
+        keys: keys of its rows.
     """
 
     def __init__(self, episode: SingleAgentEpisode, continues: bool) -> None:
@@ -45,14 +45,14 @@ class Archive:
     """Episodes in the order of their first chunks.
 
     Args:
-        capacity: steps of the buffer.
+        capacity: number of steps that the buffer holds.
         first: number of the first episode.
-        store: where the tables lie; None: a store of its own for each.
-        table: name of the first one; those of episodes of other forms are numbered.
+        store: the store of the tables; None: a store of its own for each.
+        table: name of the first table; tables of episodes of other forms get a number.
 
     Attributes:
-        episodes: what it holds.
-        numbers: of episodes by their id.
+        episodes: the episodes.
+        numbers: numbers of episodes by their id.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Archive:
         self.numbers: dict[str, int] = {}
 
     def write(self, episodes: Iterable[SingleAgentEpisode]) -> list[Chunk]:
-        """Write the rows of episodes and chunks, for which `add` or `drop` follows.
+        """Write the rows of episodes and chunks. A call of `add` or `drop` must follow.
 
         Raises:
             TypeError: a table has no columns for one of them; nothing was written. di_store.CapacityError.
@@ -125,7 +125,7 @@ class Archive:
                 chunk.place.delete(chunk.keys)
 
     def add(self, chunk: Chunk) -> tuple[Stored, int, bool]:
-        """Add an episode, or continue one. Returns it, how many steps it had, and whether it is new.
+        """Add an episode, or continue one. Returns the episode, how many steps it had before, and whether it is new.
 
         Raises:
             ValueError: the chunk does not continue the episode that has its id.
@@ -180,7 +180,8 @@ class Archive:
         return stored
 
     def match(self) -> list[Stored]:
-        """Find the rows in the tables anew. Removes the oldest episodes up to the last one that lacks rows: these."""
+        """Find the rows in the tables again. Removes and returns the oldest episodes, up to the last that lacks rows.
+        """
         stored = [*self.episodes.stored.values()]
         there = {
             place: place.match(key for each in stored if each.place is place for key in each.keys)

@@ -1,4 +1,4 @@
-"""Rows of a batch that continue from the end of an episode to the beginning of another one."""
+"""Rows of a batch. A row continues from the end of an episode to the beginning of another one."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from di_store.adapters.rllib.windows import Window, read
 class Rows:
     """The rows of a batch, as RLlib's `EpisodeReplayBuffer.sample` fills them.
 
-    An episode of n steps has n + 1 places in a row: the last action is repeated, the first reward is 0.
+    An episode of n steps takes n + 1 places in a row: the last action is repeated, the first reward is 0.
 
     Args:
-        size: rows.
-        length: of each.
+        size: number of rows.
+        length: length of each row.
 
     Attributes:
         steps: where the parts of rows begin.
@@ -38,7 +38,7 @@ class Rows:
         return self._row == self._size
 
     def add(self, stored: Stored, step: int) -> None:
-        """Continue the row with the rest of an episode; it begins at `step` only if the row does."""
+        """Continue the row with the rest of an episode. Only the first part of a row begins at `step`."""
         row, begin = self._row, self._filled
         if begin:
             step = 0

@@ -27,9 +27,9 @@ _STATE = ("_archive", "episodes", "_indices", "episode_id_to_index", "_maker")
 
 
 class Named(ABCMeta):
-    """A class that stands for its own name, where RLlib 2.60 compares ``replay_buffer_config["type"]`` with names only.
+    """A class that also acts as its own name: RLlib 2.60 compares ``replay_buffer_config["type"]`` with names only.
 
-    DQN asks ``"EpisodeReplayBuffer" in type``, and SAC ``type in ["EpisodeReplayBuffer", …]``.
+    DQN checks ``"EpisodeReplayBuffer" in type``, and SAC ``type in ["EpisodeReplayBuffer", …]``.
     """
 
     def __contains__(cls, text: str) -> bool:
@@ -43,16 +43,16 @@ class Named(ABCMeta):
 
 
 class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
-    """In place of RLlib's `EpisodeReplayBuffer`, with its arguments.
+    """A replacement for RLlib's `EpisodeReplayBuffer`, with its arguments.
 
-    It has a store of its own, which takes memory as it fills. `episodes` reads from the store: what it gives is a copy.
+    It has a store of its own, which takes memory as it fills. `episodes` reads copies from the store.
 
     Args:
-        capacity: steps. The oldest episodes leave when there are more, except for the last one.
+        capacity: number of steps. If there are more, the oldest episodes leave, except for the last one.
         batch_size_B: rows of a batch.
         batch_length_T: steps of a row.
-        metrics_num_episodes_for_smoothing: how many samples the means of metrics are of.
-        store: where the steps lie, see `adapters.stores.StoreLike`; None: stores of its own.
+        metrics_num_episodes_for_smoothing: number of samples over which metrics are averaged.
+        store: the store of the steps, see `adapters.stores.StoreLike`; None: stores of its own.
         table: name of the table there.
 
     Raises:
@@ -103,11 +103,11 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
     # -- writing ------------------------------------------------------------------------------------------------
 
     def add(self, episodes: SingleAgentEpisode | list[SingleAgentEpisode]) -> None:
-        """Add episodes, and continue those of which chunks are there already.
+        """Add episodes, and continue episodes that already have chunks in the buffer.
 
         Raises:
-            TypeError: observations, actions, rewards or model outputs that a table has no columns for.
-            ValueError: a chunk that does not continue the episode with its id_. di_store.CapacityError.
+            TypeError: a table has no columns for observations, actions, rewards or model outputs.
+            ValueError: a chunk does not continue the episode with its id_. di_store.CapacityError.
         """
         steps = new = evicted = evicted_steps = 0
         chunks = self._archive.write(force_list(episodes))
@@ -310,12 +310,12 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
     # -- checkpoints and pickling -------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """The steps themselves and all else, as RLlib's: either buffer's state can be set in the other."""
+        """The whole state, steps included, in RLlib's form: RLlib's buffer and this one can load each other's state."""
         state: dict[str, Any] = super().get_state()
         return state | {"_indices": list(self._indices)}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` gave, in place of what the buffer holds."""
+        """Replace the buffer's contents with a state that `get_state` returned."""
         episodes = [SingleAgentEpisode.from_state(each) for each in state["episodes"]]
         numbers = dict(state["episode_id_to_index"])
         super().set_state(state | {"_indices": [], "episodes": []})

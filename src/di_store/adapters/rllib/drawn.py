@@ -32,7 +32,7 @@ _GIVEN = {
 
 
 class Transition:
-    """A step that was drawn, and the one that is `n_step` steps later, or the last of the episode."""
+    """A step that was drawn, and the step `n_step` steps later, or the last step of the episode."""
 
     __slots__ = ("n_step", "step", "stop", "stored")
 
@@ -42,17 +42,17 @@ class Transition:
 
 
 class Values:
-    """What the drawn transitions consist of, by transition.
+    """The values of drawn transitions, by transition.
 
     Args:
         chosen: the transitions.
         gamma: discount per step.
-        extras: the step whose model outputs are wanted, by transition; None: none are.
+        extras: by transition, the step whose model outputs are wanted; None: none are.
 
     Attributes:
         observations: the first one and the last one.
-        actions: that of the first one.
-        rewards: their discounted sums.
+        actions: the first action.
+        rewards: discounted sums of rewards.
         extras: model outputs by name.
     """
 
@@ -125,7 +125,7 @@ class Values:
 
 
 class Maker:
-    """Makes episodes as `SingleAgentEpisode(…)` does, from one that this made."""
+    """Makes episodes as `SingleAgentEpisode(…)` does, by copying an episode that it made once."""
 
     def __init__(self) -> None:
         like = SingleAgentEpisode(
@@ -161,9 +161,9 @@ class Maker:
         """An episode of one step.
 
         Args:
-            stored: where it comes from.
-            id_: its own.
-            step: of `stored`, which it starts with.
+            stored: the episode that it comes from.
+            id_: its own id.
+            step: its first step in `stored`.
             ended: terminated, truncated.
             values: two observations, an action, a reward, two infos.
             extras: model outputs.
@@ -181,9 +181,9 @@ class Maker:
         """An episode of the steps from `step` to `stop`.
 
         Args:
-            stored: where it comes from.
-            step: the first one.
-            stop: the one after the last.
+            stored: the episode that it comes from.
+            step: the first step.
+            stop: the step after the last one.
             buffers: data and lookback of all sequences and infos by name.
         """
         done = stop == len(stored)

@@ -1,4 +1,4 @@
-"""What an episode of RLlib consists of, as columns of a table and back."""
+"""Converts the sequences of RLlib's episodes to columns of a table and back."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Leaf(NamedTuple):
 
 
 class Part:
-    """How one sequence of an episode (observations, actions, rewards, an extra model output) is made.
+    """The form of one sequence of an episode (observations, actions, rewards, an extra model output).
 
     Attributes:
         finalized: whether it is arrays, as after `SingleAgentEpisode.to_numpy()`, or a list of items.
         structure: an item's nesting, with 0 in place of arrays; None: an item is one array or number.
-        leaves: of an item.
+        leaves: leaves of an item.
         key: equal for equal parts.
     """
 
@@ -45,10 +45,10 @@ class Part:
         self.key = finalized, repr(structure), leaves
 
     def items(self, columns: Sequence[Array]) -> list[Any]:
-        """The items of rows, as the episode gives single ones.
+        """The items of rows, in the form of an episode's single items.
 
         Args:
-            columns: of the leaves, ``[n, …]``.
+            columns: columns of the leaves, ``[n, …]``.
         """
         found = [
             list(column) if leaf.python is None else column.tolist()
@@ -59,7 +59,7 @@ class Part:
         return [tree.unflatten_as(self.structure, list(each)) for each in zip(*found, strict=True)]
 
     def whole(self, columns: Sequence[Array]) -> Any:
-        """Rows as the episode holds all of them: arrays, or a list."""
+        """Rows in the form of an episode's whole sequence: arrays, or a list."""
         if not self.finalized:
             return self.items(columns)
         return columns[0] if self.structure is None else tree.unflatten_as(self.structure, list(columns))
@@ -95,7 +95,7 @@ def contents(episode: SingleAgentEpisode) -> dict[Name, Content]:
 
 
 def content(buffer: InfiniteLookbackBuffer, name: Name) -> Content:
-    """One sequence as columns; TypeError: a table has none for it."""
+    """One sequence as columns; TypeError if a table has none for it."""
     data = buffer.data
     if isinstance(data, np.ndarray):
         _check(data, name)

@@ -24,14 +24,14 @@ _LEAST_PRIORITY, _INFINITE = 1e-12, float("inf")
 
 
 class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpisodeReplayBuffer):  # type: ignore[misc]
-    """In place of RLlib's `PrioritizedEpisodeReplayBuffer`, with its arguments (Schaul et al. 2016).
+    """A replacement for RLlib's `PrioritizedEpisodeReplayBuffer`, with its arguments (Schaul et al. 2016).
 
     Args:
-        capacity: steps.
+        capacity: number of steps.
         batch_size_B: steps of a batch.
-        batch_length_T: as RLlib's, without effect.
+        batch_length_T: no effect, as in RLlib.
         alpha: exponent of priorities.
-        metrics_num_episodes_for_smoothing: how many samples the means of metrics are of.
+        metrics_num_episodes_for_smoothing: number of samples over which metrics are averaged.
 
     Raises:
         ValueError: no capacity, or a negative alpha.
@@ -75,14 +75,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
     # -- writing ------------------------------------------------------------------------------------------------
 
     def add(self, episodes: SingleAgentEpisode | list[SingleAgentEpisode], weight: float | None = None) -> None:
-        """Add episodes, and continue those of which chunks are there already.
+        """Add episodes, and continue episodes that already have chunks in the buffer.
 
         Args:
-            episodes: of which those chunks are left out whose episode leaves to make room for them.
+            episodes: episodes and chunks. A chunk is left out if its episode must leave to make room for the others.
             weight: the priority of their steps; None: the highest so far.
 
         Raises:
-            TypeError, ValueError, di_store.CapacityError: as `EpisodeReplayBuffer.add`.
+            TypeError, ValueError, di_store.CapacityError: as in `EpisodeReplayBuffer.add`.
         """
         weight = self._max_priority if weight is None else weight
         chunks = self._archive.write(force_list(episodes))
@@ -164,14 +164,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         return new
 
     def update_priorities(self, priorities: Any, module_id: str | None = None) -> None:
-        """Set the priorities of the steps that `sample` gave last.
+        """Set the priorities of the steps of the last `sample`.
 
         Args:
-            priorities: a number for each of them, as TD errors.
+            priorities: one number for each step, such as TD errors.
             module_id: has no effect.
 
         Raises:
-            ValueError: there are not so many steps.
+            ValueError: the last `sample` returned another number of steps, or a priority is not finite.
         """
         nodes = self._last_sampled_indices
         if len(priorities) != len(nodes):
@@ -202,7 +202,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         to_numpy: bool = False,
         **kwargs: Any,
     ) -> list[SingleAgentEpisode]:
-        """Episodes of one step, drawn by priority, as RLlib's; `weights` are in their `extra_model_outputs`.
+        """Episodes of one step, drawn by priority as in RLlib. `weights` are in their `extra_model_outputs`.
 
         Raises:
             ValueError: the buffer is empty, or beta is negative.
@@ -275,10 +275,10 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
             self._number_at[node], self._step_at[node] = number, step
 
     def set_state(self, state: dict[str, Any]) -> None:
-        """Take over what `get_state` gave, in place of what the buffer holds.
+        """Replace the buffer's contents with a state that `get_state` returned.
 
         Raises:
-            ValueError: it is of a buffer with another capacity.
+            ValueError: the state is of a buffer with another capacity.
         """
         if len(state["_sum_segment"]) != len(self._sum_segment.value):
             raise ValueError(

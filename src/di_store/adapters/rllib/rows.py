@@ -20,15 +20,15 @@ Form = tuple[Any, ...]
 
 
 def form_of(contents: dict[Name, Content]) -> Form:
-    """Equal for episodes whose rows fit into one table."""
+    """The form of an episode: equal for episodes whose rows fit into one table."""
     return tuple((name, each.part.key) for name, each in contents.items())
 
 
 class Piece(NamedTuple):
-    """Rows to write: of a chunk of an episode, from its step `start` to, but not with, its step `stop`.
+    """Rows to write: steps `start` to `stop` - 1 of a chunk of an episode.
 
-    Steps count from the chunk's first one; those before it, which the episode only looks back to, are negative. The
-    last observation has a row of its own if `stop` is one more than the chunk's steps.
+    Steps count from the chunk's first step; steps before it, to which the episode only looks back, are negative. The
+    last observation has a row of its own if `stop` is one more than the number of the chunk's steps.
     """
 
     contents: dict[Name, Content]
@@ -40,13 +40,13 @@ class Place:
     """A table for episodes of one form.
 
     Args:
-        contents: of the first episode.
-        capacity: steps of the buffer.
-        store: where it lies; None: a store of its own.
-        name: of the table.
+        contents: contents of the first episode.
+        capacity: number of steps that the buffer holds.
+        store: the store of the table; None: a store of its own.
+        name: name of the table.
 
     Attributes:
-        parts: by name of the sequence.
+        parts: parts by name of the sequence.
     """
 
     def __init__(
@@ -108,9 +108,10 @@ class Place:
             self._held -= len(listed)
 
     def match(self, known: Iterable[int]) -> set[int]:
-        """Find the rows of the table anew, as others may have written since: those of `known` that are there.
+        """Find the rows of the table again, as others may have written since. Returns the rows of `known` that are
+        there.
 
-        Rows that came after these belong to no episode that is known: they are removed.
+        Later rows belong to no known episode: they are removed.
         """
         wanted, held = set(known), self.table.keys().tolist()
         there = wanted.intersection(held)
@@ -122,7 +123,7 @@ class Place:
         """Rows of sequences, by name: the columns of their leaves, ``[n, …]``, new arrays.
 
         Raises:
-            di_store.CapacityError: a row was evicted, as memory did not suffice.
+            di_store.CapacityError: a row was evicted because memory did not suffice.
         """
         names = list(names)
         wanted = [f"step/{column}" for name in names for column in self._columns[name]]

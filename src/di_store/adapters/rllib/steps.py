@@ -13,7 +13,7 @@ _LEAST = 1_024
 
 
 class Steps(Sequence[tuple[int, ...]]):
-    """In place of RLlib's list of tuples: the episode's number, the step in it, and with `nodes` that of the tree.
+    """A replacement for RLlib's list of tuples: the episode's number, the step in it, and with `nodes` the tree's node.
 
     Args:
         nodes: whether steps have nodes of a sum tree.
@@ -64,7 +64,7 @@ class Steps(Sequence[tuple[int, ...]]):
         self._end += count
 
     def restore(self, steps: Sequence[tuple[int, ...]]) -> None:
-        """Take over steps in place of all."""
+        """Replace all steps with the given ones."""
         self._begin = self._end = 0
         self._make_room(len(steps))
         if steps:
@@ -80,9 +80,9 @@ class Steps(Sequence[tuple[int, ...]]):
         self._begin, self._end = 0, len(self)
 
     def remove(self, episodes: Sequence[int], count: int) -> Array:
-        """Remove all steps of episodes, `count` in all. Returns their nodes, in order, if steps have nodes.
+        """Remove all steps of episodes, `count` steps in total. Returns their nodes, in order, if steps have nodes.
 
-        Steps before the last removed one move to the right: episodes that leave are the oldest, so these are few.
+        Steps before the last removed one move to the right. These are few, since the oldest episodes leave first.
         """
         if count == 0:
             return np.zeros(0, np.int64)

@@ -21,20 +21,20 @@ class Stored:
     """An episode of a buffer.
 
     Args:
-        number: counts the episodes of the buffer.
-        episode: what it begins with.
-        place: where its rows are; None: it has no steps yet, and is kept as it is.
-        contents: of `episode`.
+        number: number of the episode in the buffer.
+        episode: the episode that it begins with.
+        place: the place of its rows; None: it has no steps yet, and is kept as an object.
+        contents: contents of `episode`.
 
     Attributes:
-        keys: of the rows of its steps, those that it only looks back to included.
-        back: how many of these come before its first step.
-        tail: the last observation, if it has no row yet, as rows of its leaves, ``[1, …]``. It gets one together with
+        keys: keys of the rows of its steps, including steps that it only looks back to.
+        back: how many of these rows come before its first step.
+        tail: the last observation, if it has no row yet, as rows of its leaves, ``[1, …]``. It gets a row together with
             the action that follows it, or when the episode ends.
         infos: one dict for each observation; None: they are empty.
-        even: whether all sequences look back to as many steps.
+        even: whether all sequences look back to the same number of steps.
         held: the episode itself while it has no steps.
-        like: what drawn episodes have in common, if one was drawn.
+        like: the attributes that all its drawn episodes share, once one was drawn.
     """
 
     __slots__ = (
@@ -89,24 +89,24 @@ class Stored:
 
     @property
     def is_done(self) -> bool:
-        """Whether it has ended."""
+        """Whether the episode has ended."""
         return bool(self.is_terminated or self.is_truncated)
 
     @property
     def spaces(self) -> tuple[Any, Any, Any]:
-        """Of observations, actions and rewards."""
+        """The spaces of observations, actions and rewards."""
         return self._spaces
 
     def lookback(self, name: Name) -> int:
-        """How many items a sequence has before the first step."""
+        """Number of items in a sequence before the first step."""
         return self._lookbacks[name] if name != "infos" else self._infos_back
 
     def info(self, step: int) -> Any:
-        """What the environment said with the observation of a step."""
+        """The info that the environment gave with the observation of a step."""
         return {} if self.infos is None else self.infos[step + self._infos_back]
 
     def infos_of(self, begin: int, end: int) -> list[Any]:
-        """As `info`, of several steps."""
+        """Like `info`, for several steps."""
         if self.infos is None:
             return [{} for _ in range(end - begin)]
         return self.infos[begin + self._infos_back : end + self._infos_back]
@@ -121,7 +121,7 @@ class Stored:
         self.infos.extend(copy.deepcopy(infos))
 
     def follow(self, chunk: SingleAgentEpisode, keys: array[int]) -> None:
-        """Continue with a chunk whose rows were written; `check` comes before, `tail` after."""
+        """Continue with a chunk whose rows were written. The caller checks the chunk before, and sets `tail` after."""
         count = len(self) + self._infos_back  # the chunk's first observation is the last one so far
         self._take_infos(chunk.infos.data[chunk.infos.lookback :], count)
         self.keys.extend(keys)
@@ -130,7 +130,7 @@ class Stored:
             self._rest["_custom_data"].update(copy.deepcopy(chunk.custom_data))
 
     def restored(self) -> SingleAgentEpisode:
-        """The episode as RLlib's buffer would hold it, in memory of its own."""
+        """The episode in memory of its own, as RLlib's buffer would hold it."""
         if self.place is None:
             return copy.deepcopy(self.held)
         episode = SingleAgentEpisode(id_=self.id_)
@@ -159,11 +159,11 @@ class Stored:
 
 
 class Episodes(Sequence[SingleAgentEpisode]):
-    """In place of RLlib's deque of episodes: reads an episode from the store when it is indexed.
+    """A replacement for RLlib's deque of episodes: indexing reads an episode from the store.
 
     Attributes:
-        first: the number of the oldest one.
-        stored: by number.
+        first: number of the oldest episode.
+        stored: episodes by number.
     """
 
     def __init__(self, first: int = 0) -> None:
@@ -187,11 +187,11 @@ class Episodes(Sequence[SingleAgentEpisode]):
         return (stored.restored() for stored in self.stored.values())
 
     def append(self, stored: Stored) -> None:
-        """Add an episode, whose number is one more than that of the last."""
+        """Add an episode, whose number is one more than that of the last one."""
         self.stored[stored.number] = stored
 
     def popleft(self) -> Stored:
-        """Take out the oldest."""
+        """Remove the oldest episode and return it."""
         stored = self.stored.pop(self.first)
         self.first += 1
         return stored

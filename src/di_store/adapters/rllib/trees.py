@@ -9,9 +9,9 @@ from ray.rllib.execution.segment_tree import SegmentTree, SumSegmentTree
 
 
 def assign(tree: SegmentTree, values: Mapping[int, Any]) -> None:
-    """Set leaves. The tree is the same as after setting one after the other.
+    """Set leaves. The result is the same tree as after setting one leaf after the other.
 
-    The numbers stay objects, as RLlib's: sums of float32 numbers are float32.
+    The numbers stay objects, as in RLlib: sums of float32 numbers are float32.
     """
     nodes, size, combine = tree.value, tree.capacity, tree.operation
     above = set()

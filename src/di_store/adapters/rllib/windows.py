@@ -1,4 +1,4 @@
-"""Several steps of an episode: what sequences and DreamerV3's rows are drawn as."""
+"""Windows of an episode's steps, for drawn sequences and DreamerV3's rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from di_store.adapters.rllib.stored import Stored
 
 
 class Window:
-    """The steps of an episode from `step` to, but not with, `stop`."""
+    """The steps `step` to `stop` - 1 of an episode."""
 
     __slots__ = ("step", "stop", "stored")
 
@@ -23,12 +23,12 @@ class Window:
 
 
 def read(chosen: Sequence[Window], back: Sequence[int], names: Iterable[Name] | None) -> list[dict[Name, list[Array]]]:
-    """Columns of windows, from `back` steps before them, with the observation after them.
+    """Columns of windows: `back` steps before each window, the window, and the observation after it.
 
     Args:
         chosen: the windows.
-        back: for each of them.
-        names: of sequences; None: all.
+        back: number of steps, for each window.
+        names: names of sequences; None: all.
     """
     found: list[dict[Name, list[Array]]] = [{} for _ in chosen]
     places: dict[Any, list[int]] = {}
