@@ -180,8 +180,7 @@ class Archive:
         return stored
 
     def match(self) -> list[Stored]:
-        """Find the rows in the tables again. Removes and returns the oldest episodes, up to the last that lacks rows.
-        """
+        """Find the rows in the tables again. Removes and returns the oldest episodes up to the last that lacks rows."""
         stored = [*self.episodes.stored.values()]
         there = {
             place: place.match(key for each in stored if each.place is place for key in each.keys)

@@ -108,8 +108,7 @@ class Place:
             self._held -= len(listed)
 
     def match(self, known: Iterable[int]) -> set[int]:
-        """Find the rows of the table again, as others may have written since. Returns the rows of `known` that are
-        there.
+        """Find the rows of the table again, as others may have written since. Returns those of `known` that are there.
 
         Later rows belong to no known episode: they are removed.
         """

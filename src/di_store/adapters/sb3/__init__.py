@@ -1,7 +1,7 @@
 """Stable-Baselines3's replay and rollout buffers with their steps in a Di-store table.
 
-`ReplayBuffer` draws what SB3's own buffer would draw: with the same seed a training run is the same. Each observation
-is stored once, also where it is the next observation of the step before.
+`ReplayBuffer` draws the same steps as SB3's own buffer: with the same seed, a training run is the same. Each
+observation is stored once, even if it is also the next observation of the previous step.
 """
 
 try:

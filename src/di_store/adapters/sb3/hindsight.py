@@ -26,10 +26,10 @@ class _DictReplayBuffer(ReplayBuffer, sb3.DictReplayBuffer):  # type: ignore[mis
 
 
 class HerReplayBuffer(Sb3HerReplayBuffer, _DictReplayBuffer):  # type: ignore[misc]
-    """In place of SB3's `HerReplayBuffer`, with its arguments: hindsight experience replay (Andrychowicz et al. 2017).
+    """A replacement for SB3's `HerReplayBuffer`: hindsight experience replay (Andrychowicz et al. 2017).
 
-    `store` and `table` are as `ReplayBuffer` takes them. In a table that is there already, an episode that had not
-    ended counts as cut off, and infos (`copy_info_dict`) are empty.
+    It takes SB3's arguments. `store` and `table` are as in `ReplayBuffer`. In an existing table, an episode that had
+    not ended counts as cut off, and infos (`copy_info_dict`) are empty.
 
     Raises:
         ValueError: the observations are not a Dict with `observation`, `achieved_goal` and `desired_goal`.

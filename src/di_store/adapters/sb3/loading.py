@@ -1,4 +1,4 @@
-"""`load_replay_buffer` of SB3's algorithms: a pickle of SB3's own buffer for a model whose buffer is one of ours."""
+"""`load_replay_buffer` of SB3's algorithms, given a pickle of SB3's own buffer for a model with a buffer of ours."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from di_store.adapters.sb3.replay import ReplayBuffer
 def convert_what_is_loaded() -> None:
     """Let models whose ``replay_buffer_class`` is ours keep it when they load a pickle of SB3's own buffer.
 
-    SB3 would go on with its own class, without a word.
+    SB3 would silently continue with its own class.
     """
     load = OffPolicyAlgorithm.load_replay_buffer
 

@@ -20,29 +20,30 @@ from di_store.adapters.stores import StoreLike
 
 
 class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
-    """In place of SB3's `ReplayBuffer` and `DictReplayBuffer`.
+    """A replacement for SB3's `ReplayBuffer` and `DictReplayBuffer`.
 
     `rewards`, `dones` and `timeouts` are arrays as in SB3; `observations`, `next_observations` and `actions` read from
-    the store and cannot be assigned to. A store takes memory as the buffer fills.
+    the store and cannot be assigned to. The store takes memory as the buffer fills.
 
-    In a store that is given, each step is in the table when `add` returns. If the table is there already, the buffer
-    goes on with its steps, and a pickle holds the name of the table, not the steps.
+    In a given store, each step is in the table when `add` returns. If the table already exists, the buffer continues
+    with its steps. A pickle then holds the name of the table, not the steps.
 
     Args:
-        buffer_size: transitions of all environments together.
+        buffer_size: number of transitions of all environments together.
         observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these.
-        action_space: one of these.
-        device: of the tensors of a batch.
-        n_envs: environments that one `add` comes from.
+        action_space: Box, Discrete, MultiDiscrete or MultiBinary.
+        device: device of the tensors of a batch.
+        n_envs: number of environments that one `add` comes from.
         optimize_memory_usage: has no effect, as observations are always stored once.
-        handle_timeout_termination: whether `TimeLimit.truncated` in `infos` makes a step not count as done.
-        n_steps: rewards that are summed; more than 1 needs a version of SB3 that has `NStepReplayBuffer`.
+        handle_timeout_termination: whether a step with `TimeLimit.truncated` in `infos` does not count as done.
+        n_steps: number of rewards that are summed; more than 1 needs a version of SB3 that has `NStepReplayBuffer`.
         gamma: discount per step of that sum.
-        store: where the steps lie: a store, its name, or a dict of `di_store.open`'s options; None: its own store.
-        table: name of the table there; one buffer writes to it.
+        store: the store of the steps: a store, its name, or a dict of `di_store.open`'s options; None: its own store.
+        table: name of the table there; only one buffer may write to it.
 
     Raises:
-        ValueError: a space that cannot be stored. di_store.CapacityError: more than the machine's memory.
+        ValueError: a space that cannot be stored. di_store.CapacityError: the buffer needs more than the machine's
+        memory.
     """
 
     def __init__(
@@ -92,7 +93,7 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
     def add(
         self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Sequence[Mapping[str, Any]]
     ) -> None:
-        """Add one step of every environment, as SB3's."""
+        """Add one step of every environment, as in SB3."""
         if self._discrete:
             obs, next_obs = self._shaped(obs), self._shaped(next_obs)
         ends: Any = None
@@ -132,7 +133,7 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
 
     @property
     def observations(self) -> Any:
-        """``[buffer_size, n_envs, …]``, by key of a Dict space: read from the store when indexed."""
+        """``[buffer_size, n_envs, …]``, by key of a Dict space. Indexing reads from the store."""
         return self._rows.column("obs")
 
     @property
@@ -157,14 +158,14 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
 
     @property
     def timeouts(self) -> Array:
-        """float32[buffer_size, n_envs]: 1 where it was cut off."""
+        """float32[buffer_size, n_envs]: 1 where an episode was cut off."""
         return self._rows.flags()[1]
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw steps with numpy's global generator, the same ones as SB3's buffer.
 
         Args:
-            batch_size: steps.
+            batch_size: number of steps.
             env: `VecNormalize`, which normalizes observations and rewards.
 
         Raises:
@@ -258,10 +259,10 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
             self._rows.restore(times, data)
 
     def take_over(self, theirs: sb3.ReplayBuffer) -> None:
-        """Go on with the steps of a buffer of SB3's own class, in place of those that are here.
+        """Replace the steps with those of a buffer of SB3's own class.
 
         Raises:
-            ValueError: it is of another size or other spaces.
+            ValueError: that buffer has another size or other spaces.
         """
         for name in ("buffer_size", "n_envs", "observation_space", "action_space"):
             mine, other = getattr(self, name), getattr(theirs, name)
@@ -293,7 +294,7 @@ _NSTEP = [getattr(sb3, "NStepReplayBuffer")] if hasattr(sb3, "NStepReplayBuffer"
 
 
 class NStepReplayBuffer(ReplayBuffer, *_NSTEP):  # type: ignore[misc]
-    """In place of SB3's `NStepReplayBuffer`: a `ReplayBuffer` that sums 3 rewards unless `n_steps` says otherwise."""
+    """A replacement for SB3's `NStepReplayBuffer`: a `ReplayBuffer` that sums `n_steps` rewards, by default 3."""
 
     def __init__(self, *args: Any, n_steps: int = 3, gamma: float = 0.99, **options: Any) -> None:
         super().__init__(*args, n_steps=n_steps, gamma=gamma, **options)

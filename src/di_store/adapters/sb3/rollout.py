@@ -20,25 +20,26 @@ from di_store.adapters.stores import StoreLike
 
 
 class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
-    """In place of SB3's `RolloutBuffer` and `DictRolloutBuffer`, for PPO and A2C.
+    """A replacement for SB3's `RolloutBuffer` and `DictRolloutBuffer`, for PPO and A2C.
 
-    Observations and actions lie in a store. The rest are arrays as in SB3: rewards and values, which returns
-    are computed from, and advantages and returns, which are known last.
+    Observations and actions lie in a store. Everything else is in arrays, as in SB3: rewards, values, advantages and
+    returns.
 
     Args:
-        buffer_size: steps of each environment.
+        buffer_size: number of steps of each environment.
         observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or a Dict of these.
-        action_space: one of these.
-        device: of the tensors of a batch.
+        action_space: Box, Discrete, MultiDiscrete or MultiBinary.
+        device: device of the tensors of a batch.
         gae_lambda: 1: the advantage is the return less the value.
         gamma: discount per step.
-        n_envs: environments.
-        store: where they lie: a store, its name, or a dict of `di_store.open`'s options; None: its own store. A table
-            that is there already is emptied, as a rollout is for one update only.
-        table: name of the table there; one buffer writes to it.
+        n_envs: number of environments.
+        store: the store of observations and actions: a store, its name, or a dict of `di_store.open`'s options; None:
+            its own store. An existing table is emptied, as a rollout is for one update only.
+        table: name of the table there; only one buffer may write to it.
 
     Raises:
-        ValueError: a space that cannot be stored. di_store.CapacityError: more than the machine's memory.
+        ValueError: a space that cannot be stored. di_store.CapacityError: the buffer needs more than the machine's
+        memory.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         sb3.BaseBuffer.reset(self)
 
     def add(self, obs: Any, action: Array, reward: Array, episode_start: Array, value: Any, log_prob: Any) -> None:
-        """Add one step of every environment, as SB3's."""
+        """Add one step of every environment, as in SB3."""
         time, n_envs = self.pos, self.n_envs
         self.rewards[time] = reward
         self.episode_starts[time] = episode_start
@@ -121,10 +122,10 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         return self._rows.table
 
     def get(self, batch_size: int | None = None) -> Iterator[Any]:
-        """All steps in an order drawn with numpy's global generator, the same one as SB3's.
+        """All steps, in an order drawn with numpy's global generator, the same order as in SB3.
 
         Args:
-            batch_size: of each batch; None: all steps.
+            batch_size: steps of each batch; None: all steps.
         """
         if not self.full:
             raise ValueError(f"the rollout has {self.pos} of {self.buffer_size} steps: add() the others before get()")
@@ -159,7 +160,7 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
 
     @property
     def observations(self) -> Any:
-        """A copy of all observations; of a Dict space by key."""
+        """A copy of all observations; for a Dict space by key."""
         found = {key: self._whole(column) for key, column in self._columns.items()}
         return found.get("", found)
 

@@ -1,6 +1,6 @@
 """skrl's `RandomMemory` with its samples in a Di-store table.
 
-`Memory` draws what skrl's own memory would draw: with the same seed a training run is the same.
+`Memory` draws the same samples as skrl's own memory: with the same seed, a training run is the same.
 """
 
 try:

@@ -1,4 +1,4 @@
-"""The tensors of a memory: those in a table, ordinary ones, and ordinary copies of what is in the table."""
+"""The tensors of a memory: tensors in a table, ordinary tensors, and ordinary copies of the tensors in the table."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ _COPIED_BYTES = 256 << 20
 class Columns(MadeAtFirst[Rows]):
     """Tensors by name, ``[memory_size * num_envs, …]``, written and read by slots.
 
-    A slot counts through the environments of a time first. The first `write` decides which tensors are in the table:
-    those that it is given. The others are ordinary tensors. What was not written is NaN, or 0 where there is no NaN.
+    Slots number all environments of a time, then those of the next time. The first `write` decides which tensors are in
+    the table: those that it is given. The others are ordinary tensors. Values that were never written are NaN, or 0 for
+    types without NaN.
 
-    Of samples that take at most 256 MiB on the CPU there are ordinary tensors besides. Writes assign to these, and the
-    table takes its rows from there, some at a time; reads gather from these. In a store that is given there is the
-    table only, every write reaches it at once, and what it holds already counts as written.
+    If the samples take at most 256 MiB and are on the CPU, there are ordinary tensors besides the table. Writes assign
+    to these tensors, and the table takes its rows from them, several at a time; reads gather from the tensors. In a
+    given store there is only the table. Every write reaches it at once, and its existing rows count as written.
 
     Args:
-        memory_size: times.
-        num_envs: environments.
-        device: of ordinary tensors, and of what is read.
-        store: where the table lies; None: a store of its own.
-        table: its name.
+        memory_size: number of times.
+        num_envs: number of environments.
+        device: device of ordinary tensors, and of the results of reads.
+        store: the store of the table; None: a store of its own.
+        table: name of the table.
 
     Attributes:
         kinds: dtype of each declared tensor, and the shape of one sample.
         rows: the table; None: there is none yet.
-        copied: whether ordinary tensors hold what is in the table.
+        copied: whether ordinary tensors hold copies of the table's tensors.
     """
 
     _first_call = "add_samples"
@@ -76,7 +77,7 @@ class Columns(MadeAtFirst[Rows]):
             self._make_plain(name)
 
     def is_stored(self, name: str) -> bool:
-        """Whether the tensor is in the table, or can be in the table that the first write makes."""
+        """Whether the tensor is in the table, or may be in the table that the first write makes."""
         return name not in self._plain if self.rows is None else name in self.rows.specs
 
     def _empty(self, name: str) -> Any:
@@ -120,11 +121,11 @@ class Columns(MadeAtFirst[Rows]):
     # -- writing ------------------------------------------------------------------------------------------------
 
     def write(self, slot: int, count: int, given: dict[str, Any]) -> None:
-        """Write `count` samples from `slot` on; tensors that are not given keep what they have.
+        """Write `count` samples from `slot` on. Tensors that are not given keep their values.
 
         Args:
-            slot: the first one.
-            count: samples.
+            slot: the first slot.
+            count: number of samples.
             given: tensors ``[count, …]`` of declared names.
         """
         self._next = (slot + count) % self._slots
@@ -179,7 +180,7 @@ class Columns(MadeAtFirst[Rows]):
             flat[slot : slot + count].copy_(_checked(value, flat.dtype, name))
 
     def set(self, name: str, tensor: Any) -> None:
-        """Set all of a tensor, ``[memory_size, num_envs, …]``, which from now on is an ordinary tensor."""
+        """Set all of a tensor, ``[memory_size, num_envs, …]``. From now on it is an ordinary tensor."""
         if self._given is None and self.rows is not None and name in self.rows.specs:
             self._move_out(self.rows, name)
         flat = self._plain[name] if name in self._plain else self._make_plain(name)
@@ -213,8 +214,8 @@ class Columns(MadeAtFirst[Rows]):
         """New tensors ``[n, …]`` of the names that exist.
 
         Args:
-            slots: indexes, also negative ones, which count from the end; or a slice.
-            names: of tensors.
+            slots: indexes, which count from the end if negative; or a slice.
+            names: names of tensors.
         """
         rows, found = self.rows, {}
         stored = []
@@ -246,7 +247,7 @@ class Columns(MadeAtFirst[Rows]):
         return {name: tensor(value) if self._cpu else tensor(value).to(self._device) for name, value in data.items()}
 
     def tensor(self, name: str) -> Any:
-        """All of a tensor, ``[memory_size, num_envs, …]``: the ordinary one itself, or a copy of what is in the table.
+        """All of a tensor, ``[memory_size, num_envs, …]``: an ordinary one itself, or a copy of one in the table.
 
         Raises:
             KeyError: it was not declared.

@@ -19,33 +19,33 @@ _AT_ONCE = 4_096
 
 
 class Memory(RandomMemory):  # type: ignore[misc]
-    """In place of skrl's `RandomMemory`, with its arguments, methods and results.
+    """A replacement for skrl's `RandomMemory`, with its arguments, methods and results.
 
-    The first `add_samples` decides what lies in the store: the tensors that it names. The others (an agent writes
-    `returns` and `advantages` later, by `set_tensor_by_name`) are ordinary tensors. A tensor that is in the store and
-    is set by `set_tensor_by_name` moves out of it.
+    The first `add_samples` decides which tensors lie in the store: those that it names. The others are ordinary
+    tensors, such as `returns` and `advantages`, which an agent writes later by `set_tensor_by_name`. If
+    `set_tensor_by_name` sets a tensor in the store, that tensor moves out of it.
 
-    A memory of at most 256 MiB on the CPU also keeps ordinary tensors of what is in the store, and reads batches from
-    them, because to gather small samples costs less than to look them up in a table. Samples reach the table some at a
-    time. With `share_memory`, and in a store that is given, there is the table only.
+    A memory of at most 256 MiB on the CPU also keeps ordinary copies of the tensors in the store. It reads batches from
+    them, because gathering small samples costs less than looking them up in a table. Samples then reach the table
+    several at a time. With `share_memory`, and in a given store, there is only the table.
 
-    In a store that is given, each `add_samples` is in the table when it returns. If the table is there already, the
-    memory goes on with its samples, and a pickle holds the name of the table, not the samples.
+    In a given store, each `add_samples` is in the table when it returns. If the table already exists, the memory
+    continues with its samples. A pickle then holds the name of the table, not the samples.
 
     Args:
-        memory_size: samples of each environment.
-        num_envs: environments.
-        device: of the tensors of a batch, and of the ordinary tensors. The store is in the machine's memory.
+        memory_size: number of samples of each environment.
+        num_envs: number of environments.
+        device: device of the tensors of a batch, and of the ordinary tensors. The store is in the machine's memory.
         export: whether to write a file each time the memory is full.
-        export_format: of that file: "pt", "npz" or "csv".
+        export_format: format of that file: "pt", "npz" or "csv".
         export_directory: its folder.
         replacement: whether a batch may hold a sample twice.
-        store: where the samples lie: a store, its name, or a dict of `di_store.open`'s options; None: its own store.
-        table: name of the table there; one memory writes to it.
+        store: the store of the samples: a store, its name, or a dict of `di_store.open`'s options; None: its own store.
+        table: name of the table there; only one memory may write to it.
 
     Raises:
-        ValueError: an export format that skrl does not know. di_store.CapacityError (from the first `add_samples`):
-            more than the machine's memory.
+        ValueError: an export format that skrl does not know. di_store.CapacityError (from the first `add_samples`): the
+        memory needs more than the machine's memory.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
         """The store of the samples.
 
         Raises:
-            RuntimeError: it is a store of its own, which the first `add_samples` makes.
+            RuntimeError: it is a store of its own, and the first `add_samples`, which makes it, is still to come.
         """
         return self._columns.store
 
@@ -105,7 +105,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
     # -- columns ------------------------------------------------------------------------------------------------
 
     def create_tensor(self, name: str, *, size: Any, dtype: Any = None, keep_dimensions: bool = False) -> bool:
-        """Declare a tensor ``[memory_size, num_envs, size]``, as skrl's; False: `size` is None, or it exists."""
+        """Declare a tensor ``[memory_size, num_envs, size]``, as in skrl. False: `size` is None, or it exists."""
         if size is None:
             return False
         if keep_dimensions and not isinstance(size, (tuple, list)):
@@ -122,7 +122,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
         return True
 
     def set_tensor_by_name(self, name: str, tensor: Any) -> None:
-        """Set all of a tensor, which from now on is an ordinary tensor."""
+        """Set all of a tensor. From now on it is an ordinary tensor."""
         if name not in self._columns.kinds:
             raise KeyError(name)
         self._columns.set(name, tensor)
@@ -130,7 +130,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
     # -- writing ------------------------------------------------------------------------------------------------
 
     def add_samples(self, **tensors: Any) -> None:
-        """Add samples of all environments, of some, or several of one environment, as skrl's.
+        """Add samples of all environments, of some, or several of one environment, as in skrl.
 
         Raises:
             ValueError: no tensor, or a shape of more samples than fit.
@@ -178,7 +178,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
     # -- reading ------------------------------------------------------------------------------------------------
 
     def sample_by_index(self, names: list[str], *, indexes: Any, mini_batches: int = 1) -> list[list[Any]]:
-        """Samples of these indexes, which count through the environments of a time first, as skrl's."""
+        """Samples of these indexes, as in skrl. All environments of a time come before those of the next time."""
         found = self._columns.read(indexes, names)
         if mini_batches == 1:
             return [[found.get(name) for name in names]]
@@ -187,7 +187,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
         return [[found[name][begin:end] if name in found else None for name in names] for begin, end in parts]
 
     def sample_all(self, names: list[str], *, mini_batches: int = 1, sequence_length: int = 1) -> list[list[Any]]:
-        """All samples, as skrl's; in the order of environments if `sequence_length` is more than 1."""
+        """All samples, as in skrl; in the order of environments if `sequence_length` is more than 1."""
         if sequence_length > 1:
             return self.sample_by_index(names, indexes=self.all_sequence_indexes, mini_batches=mini_batches)
         found = self._columns.read(slice(None), names)
@@ -200,7 +200,7 @@ class Memory(RandomMemory):  # type: ignore[misc]
     # -- files --------------------------------------------------------------------------------------------------
 
     def save(self, directory: str = "", *, format: Any = "pt") -> None:
-        """Write all tensors to a file, as skrl's."""
+        """Write all tensors to a file, as in skrl."""
         tensors = self.tensors, self.tensors_view
         self.tensors = {name: tensors[0][name] for name in self._columns.kinds}
         self.tensors_view = {name: each.view(-1, *each.shape[2:]) for name, each in self.tensors.items()}
@@ -210,9 +210,10 @@ class Memory(RandomMemory):  # type: ignore[misc]
             self.tensors, self.tensors_view = tensors
 
     def load(self, path: str) -> None:
-        """Take over the samples of a file that `save` wrote, in place of those that are there.
+        """Replace all samples with those of a file that `save` wrote.
 
-        Slots behind the last one of which a float is a number count as empty, as no file says how many were written.
+        The file does not say how many samples were written. Slots at the end count as empty if none of their floats is
+        a number.
 
         Raises:
             ValueError: another kind of file, or tensors of another shape. NotImplementedError: a csv file.
@@ -256,9 +257,9 @@ class Memory(RandomMemory):  # type: ignore[misc]
     # -- processes ----------------------------------------------------------------------------------------------
 
     def share_memory(self) -> None:
-        """Let copies that are pickled from now on read and write the same samples, as skrl's.
+        """Let copies that are pickled from now on read and write the same samples, as in skrl.
 
-        As in skrl, how many samples there are is not shared: each process has indexes of its own.
+        As in skrl, the number of samples is not shared: each process has indexes of its own.
         """
         self._columns.share()
 

@@ -1,7 +1,7 @@
 """Tianshou's replay buffers with their observations and actions in a Di-store table.
 
-They draw what Tianshou's own buffers would draw: with the same seed a training run is the same. Each observation is
-stored once, also where it is the next observation of the step before.
+They draw the same steps as Tianshou's own buffers: with the same seed, a training run is the same. Each observation is
+stored once, even if it is also the next observation of the previous step.
 """
 
 try:

@@ -111,7 +111,7 @@ class _StoredOne(Stored):
 
 
 class ReplayBuffer(Given, _StoredOne):
-    """In place of Tianshou's `ReplayBuffer`, with its arguments, `store=` and `table=`.
+    """A replacement for Tianshou's `ReplayBuffer`, with its arguments, `store=` and `table=`.
 
     Raises:
         di_store.CapacityError: at the first `add`: the buffer does not fit in the machine's memory.
@@ -119,7 +119,7 @@ class ReplayBuffer(Given, _StoredOne):
 
 
 class PrioritizedReplayBuffer(Given, WithWeights, _StoredOne):
-    """In place of Tianshou's `PrioritizedReplayBuffer`, with its arguments, `store=` and `table=`."""
+    """A replacement for Tianshou's `PrioritizedReplayBuffer`, with its arguments, `store=` and `table=`."""
 
 
 class _StoredVector(Stored, ReplayBufferManager):  # type: ignore[misc]
@@ -225,7 +225,7 @@ class _StoredVector(Stored, ReplayBufferManager):  # type: ignore[misc]
 
 
 class VectorReplayBuffer(Given, _StoredVector, TianshouVectorReplayBuffer):  # type: ignore[misc]
-    """In place of Tianshou's `VectorReplayBuffer`, with its arguments, `store=` and `table=`.
+    """A replacement for Tianshou's `VectorReplayBuffer`, with its arguments, `store=` and `table=`.
 
     Raises:
         di_store.CapacityError: at the first `add`: the buffer does not fit in the machine's memory.
@@ -233,7 +233,7 @@ class VectorReplayBuffer(Given, _StoredVector, TianshouVectorReplayBuffer):  # t
 
 
 class PrioritizedVectorReplayBuffer(Given, WithWeights, TianshouPrioritizedVectorReplayBuffer, _StoredVector):  # type: ignore[misc]
-    """In place of Tianshou's `PrioritizedVectorReplayBuffer`, with its arguments, `store=` and `table=`.
+    """A replacement for Tianshou's `PrioritizedVectorReplayBuffer`, with its arguments, `store=` and `table=`.
 
-    Priorities stay in its sum tree.
+    Priorities stay in Tianshou's sum tree.
     """

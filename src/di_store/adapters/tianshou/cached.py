@@ -1,4 +1,4 @@
-"""Tianshou's `CachedReplayBuffer` and `ReplayBufferManager` around a buffer of ours: refused with a sentence."""
+"""Refuses Tianshou's `CachedReplayBuffer` and `ReplayBufferManager` around a buffer of ours, with an explanation."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 
 class NoOptions:
-    """In place of a buffer's `options`, which only those two read, to make more buffers like it.
+    """Replaces a buffer's `options`, which only those two classes read, to make more buffers like it.
 
     They lay their buffers over the arrays of one batch, and a table is no such array. Tianshou's own constructors write
-    the attribute; it is deleted behind them.
+    the attribute; it is deleted after them.
     """
 
     def __get__(self, buffer: Any, kind: type) -> Any:

@@ -19,7 +19,7 @@ TOLD = ("rew", "terminated", "truncated")
 
 
 def spec_of(value: Any, lead: int) -> Tree | None:
-    """The columns of an entry; None: a table has none for it."""
+    """The columns of an entry; None: a table has no columns for it."""
     if isinstance(value, Batch):
         inner = {key: spec_of(each, lead) for key, each in value.items()}
         if not inner or not all(inner.values()):
@@ -31,15 +31,15 @@ def spec_of(value: Any, lead: int) -> Tree | None:
 
 
 def told_of(values: dict[str, Any], lead: int, specs: dict[str, Tree]) -> Tree:
-    """The types of what a store that is given also holds of each step, so that a buffer can go on with it.
+    """Types of the further entries of a step that a given store also holds, so that a buffer can continue with it.
 
     Args:
-        values: of a step.
+        values: values of a step.
         lead: leading axes, which are not part of the types.
-        specs: types of the entries that it has columns for.
+        specs: types of the entries that already have columns.
 
     Raises:
-        TypeError: there are none for an entry.
+        TypeError: a table has no columns for an entry.
     """
     if lacking := [name for name in STORED if name in values and name not in specs]:
         raise TypeError(
@@ -50,12 +50,12 @@ def told_of(values: dict[str, Any], lead: int, specs: dict[str, Tree]) -> Tree:
 
 
 def zeros_for(spec: Tree) -> Any:
-    """What Tianshou writes for an entry that a step lacks."""
+    """The value that Tianshou writes for an entry that a step lacks."""
     return {key: zeros_for(inner) for key, inner in spec.items()} if isinstance(spec, dict) else 0
 
 
 def as_batch(data: Any) -> Any:
-    """A nested dict as Tianshou's Batch, its leaves as they are."""
+    """A nested dict as Tianshou's Batch, with its leaves unchanged."""
     if not isinstance(data, dict):
         return data
     found = Batch()
@@ -64,7 +64,7 @@ def as_batch(data: Any) -> Any:
 
 
 def taken(value: Any, index: Any) -> Any:
-    """``value[index]``, faster; None: an entry is neither an array nor a Batch of them.
+    """``value[index]``, faster; None: an entry is neither an array nor a Batch of arrays.
 
     Args:
         value: an entry.
@@ -109,7 +109,7 @@ def may_have_nulls(value: Any) -> bool:
 def count_step(state: dict[str, Any], reward: Any, done: Any) -> tuple[int, Any, int, int]:
     """Count a step in the attributes of a buffer, as Tianshou does.
 
-    Returns its index, return and length of the episode if it ended, else zeros, and the episode's first index.
+    Returns its index; the return and length of the episode if it ended, otherwise zeros; and the episode's first index.
     """
     index, maxsize, start = state["_insertion_idx"], state["maxsize"], state["_ep_start_idx"]
     state["last_index"][0] = index

@@ -1,4 +1,4 @@
-"""Buffers in a store that is given: they go on with the steps that its table holds already."""
+"""Buffers in a given store: they continue with the steps that its table already holds."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Given(MadeAtFirst[Slots], Stored):
     """The argument `store=`.
 
     Args:
-        args: of Tianshou's class.
-        store: where the steps lie, see `adapters.stores.StoreLike`; None: a store of its own.
+        args: arguments of Tianshou's class.
+        store: the store of the steps, see `adapters.stores.StoreLike`; None: a store of its own.
         table: name of the table there.
-        kwargs: of Tianshou's class.
+        kwargs: arguments of Tianshou's class.
     """
 
     def __init__(self, *args: Any, store: StoreLike = None, table: str = "replay", **kwargs: Any) -> None:

@@ -1,4 +1,4 @@
-"""Priorities and importance weights, which lie in Tianshou's sum tree."""
+"""Priorities and importance weights, in Tianshou's sum tree."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
     _weight_norm: Any
 
     def init_weight(self, index: Any) -> None:
-        """As Tianshou's, whose sum tree never comes back from an empty index."""
+        """As in Tianshou, whose sum tree never returns from an empty index."""
         if np.size(index):
             super().init_weight(index)
 
@@ -26,12 +26,12 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
         self.init_weight(places)
 
     def update_weight(self, index: Any, new_weight: Any) -> None:
-        """As Tianshou's, also of no steps."""
+        """As in Tianshou, but also for no steps."""
         if np.size(index):
             super().update_weight(index, new_weight)
 
     def sample_indices(self, batch_size: int | None) -> Any:
-        """As Tianshou's, with the same random numbers. It checks the sum of the priorities once, not each number."""
+        """As in Tianshou, with the same random numbers. It checks the sum of the priorities once, not each number."""
         tree, total = self.weight.__dict__["_value"], self.weight.reduce()
         if batch_size is None or batch_size <= 0 or not (0 < total < np.inf and len(self)):
             return super().sample_indices(batch_size)

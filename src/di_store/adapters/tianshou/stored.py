@@ -1,4 +1,4 @@
-"""What the buffers have in common: their observations and actions in a table."""
+"""The code that all buffers share: their observations and actions in a table."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RETURNED = ("obs", "act", *FLAGS, "obs_next", "info", "policy")
 
 
 class Stored(TianshouReplayBuffer):  # type: ignore[misc]
-    """What Tianshou's buffers do with their arrays, done with a table for the entries of `STORED`.
+    """Works like Tianshou's buffers, with a table instead of arrays for the entries of `STORED`.
 
     Entries that a table has no columns for (text, objects, tensors), rewards, flags, `info` and `policy` stay in
     Tianshou's arrays.
@@ -203,17 +203,17 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         return batch_size is not None and batch_size > 0 and not (self._sample_avail and self.stack_num > 1)
 
     def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
-        """As Tianshou's."""
+        """As in Tianshou."""
         if key not in self._columns:
             return super().get(index, key, default_value, stack_num)
         count = self.stack_num if stack_num is None else stack_num
         return self._read(index if count == 1 else self._stack(index, count), [key])[key]
 
     def hasnull(self) -> bool:
-        """As Tianshou's, whose trainer asks after every collection of steps, and which copies all steps to answer.
+        """As in Tianshou, whose trainer asks after every collection of steps, and whose answer copies all steps.
 
-        Here the rows of the table are looked at once, when they are written, and only the arrays beside it each time.
-        Takes what Tianshou's takes while there may be some.
+        Here, rows of the table are checked once, when they are written; only the other arrays are checked each time.
+        While there may be nulls, it takes as long as Tianshou's.
         """
         if self._rows is None or self._may_have_nulls():
             return bool(super().hasnull())
@@ -236,12 +236,12 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
             self._rows.clear()
 
     def set_batch(self, batch: Any) -> None:
-        """Manage the arrays of this batch, as Tianshou does: they do not lie in a table, and later steps neither."""
+        """Use the arrays of this batch, as Tianshou does. They do not lie in a table, and later steps do not either."""
         self._leave()
         super().set_batch(batch)
 
     def dropnull(self) -> None:
-        """As Tianshou's. What is left lies in arrays, not in a table."""
+        """As in Tianshou. The remaining steps lie in arrays, not in a table."""
         self._leave()
         super().dropnull()
 

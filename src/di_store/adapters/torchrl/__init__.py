@@ -1,7 +1,7 @@
 """TorchRL's replay buffers with their rows in a Di-store table, which several processes share.
 
-`Storage` takes the place of `LazyTensorStorage` and `LazyMemmapStorage` in any of TorchRL's buffers; `ReplayBuffer` is
-TorchRL's `TensorDictReplayBuffer` over it, whose draws TorchRL makes, or the table.
+`Storage` replaces `LazyTensorStorage` and `LazyMemmapStorage` in any of TorchRL's buffers. `ReplayBuffer` is TorchRL's
+`TensorDictReplayBuffer` over it; either TorchRL or the table draws.
 """
 
 try:

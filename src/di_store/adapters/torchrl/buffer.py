@@ -1,4 +1,4 @@
-"""TorchRL's TensorDict buffer over a Di-store table, whose draws TorchRL makes, or the table."""
+"""TorchRL's TensorDict buffer over a Di-store table. Either TorchRL or the table draws."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _EPSILON = 1e-8
 
 
 class TableSampler(Sampler):  # type: ignore[misc]
-    """The sampler of a storage's table: priorities lie in the store, so all processes draw by the same ones."""
+    """The sampler of a storage's table. Priorities lie in the store, so all processes draw by the same ones."""
 
     reduction = "max"
 
@@ -35,7 +35,7 @@ class TableSampler(Sampler):  # type: ignore[misc]
         return isinstance(self._storage.named.sampler, di_store.Prioritized)
 
     def draw(self, count: int) -> tuple[Any, dict[str, Any]]:
-        """Rows and what TorchRL's samplers tell about them: ``index`` and, by priorities, ``priority_weight``."""
+        """Rows, and what TorchRL's samplers also return: ``index`` and, by priorities, ``priority_weight``."""
         storage = self._storage
         if not len(storage):
             raise RuntimeError("Cannot sample from an empty storage.")
@@ -48,12 +48,12 @@ class TableSampler(Sampler):  # type: ignore[misc]
         return rows, info
 
     def sample(self, storage: Any, batch_size: int) -> tuple[Any, dict[str, Any]]:
-        """Where the rows lie, for a buffer of TorchRL's, which reads them afterwards."""
+        """The indexes of drawn rows, for a buffer of TorchRL's, which reads the rows afterwards."""
         _, info = self.draw(batch_size)
         return info.pop("index"), info
 
     def update_priority(self, index: Any, priority: Any, *, storage: Any = None) -> None:
-        """Set priorities of rows by their index, as `draw` tells it.
+        """Set priorities of rows by their index, which `draw` returned.
 
         Rows that were overwritten after this process drew them are left out.
         """
@@ -111,13 +111,13 @@ def _slots_of(storage: Storage, index: Any) -> Any:
 class ReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]
     """TorchRL's `TensorDictReplayBuffer`, with its arguments, methods and results, over a `Storage`.
 
-    With a sampler of TorchRL's the same seed gives the same batches as TorchRL's own buffer. With a sampler of
-    Di-store's the table draws: priorities then lie in the store, and every process that has the buffer sees them.
+    With a sampler of TorchRL's, the same seed gives the same batches as TorchRL's own buffer. With a sampler of
+    Di-store's, the table draws. Priorities then lie in the store, and every process that has the buffer sees them.
 
     Args:
         storage: a `Storage`, or its `max_size`.
-        sampler: of TorchRL's; or `di_store.Uniform()`, `di_store.Prioritized(alpha, beta)`; None: the storage's
-            `sampler`, else TorchRL's `RandomSampler`.
+        sampler: a sampler of TorchRL's; or `di_store.Uniform()`, `di_store.Prioritized(alpha, beta)`; None: the
+            storage's `sampler`, else TorchRL's `RandomSampler`.
         options: all other arguments of `TensorDictReplayBuffer`: `batch_size`, `prefetch`, `transform`, `priority_key`,
             `writer`, `generator`, `shared`, …
 
@@ -166,7 +166,7 @@ class ReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]
         return data, info
 
     def update_tensordict_priority(self, data: TensorDictBase) -> None:
-        """Set the priorities of rows that were drawn, from their `priority_key`, as TorchRL's."""
+        """Set the priorities of rows that were drawn, from their `priority_key`, as in TorchRL."""
         if not isinstance(self._sampler, TableSampler):
             super().update_tensordict_priority(data)
             return

@@ -1,4 +1,4 @@
-"""How what a storage holds, a TensorDict, a tensorclass, a tensor or a tree of tensors, becomes columns, and back."""
+"""Converts the contents of a storage (a TensorDict, tensorclass, tensor or tree of tensors) to columns and back."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def cast_tensor(tensor: Any, dtype: torch.dtype, what: str) -> Any:
     """A tensor as another type.
 
     Raises:
-        di_store.SchemaMismatch: it has a value that the type cannot hold.
+        di_store.SchemaMismatch: the tensor has a value that the type cannot hold.
     """
     if tensor.dtype in NUMPY_TYPES and dtype in NUMPY_TYPES:
         array = tensor.detach().resolve_conj().resolve_neg().cpu().numpy()
@@ -51,11 +51,11 @@ class Leaf:
     """One tensor of a row.
 
     Attributes:
-        path: where it lies.
+        path: its path in the row.
         column: name of its column; "" if it has no bytes.
-        dtype: of the tensor.
-        carrier: type as which the table holds it.
-        shape: of one row.
+        dtype: type of the tensor.
+        carrier: type that the table uses for it.
+        shape: shape in one row.
     """
 
     path: tuple[str, ...]
@@ -66,7 +66,7 @@ class Leaf:
 
     @property
     def spec(self) -> di_store.Spec:
-        """Type of its column."""
+        """Type of the leaf's column."""
         return di_store.Spec(self.shape, NUMPY_TYPES[self.carrier])
 
     def array(self, tensor: Any, lead: tuple[int, ...]) -> Array:
@@ -113,7 +113,7 @@ class Node:
 
     Attributes:
         children: by key: the number of a leaf, or a node.
-        batch: what its batch size has behind that of all rows.
+        batch: the axes of its batch size behind those that all rows share.
         kind: its tensorclass; None: a TensorDict.
     """
 
@@ -135,7 +135,7 @@ class Node:
         self.__dict__.update(state | {"kind": pickle.loads(state["kind"])})
 
     def numbers(self) -> Iterator[int]:
-        """Its leaves."""
+        """Numbers of its leaves."""
         for child in self.children.values():
             if isinstance(child, Node):
                 yield from child.numbers()
@@ -144,7 +144,7 @@ class Node:
 
 
 class Form:
-    """What rows consist of, as the first ones did; pickles, so that other processes read the same.
+    """The structure of rows, as the first rows had it. It pickles, so that other processes read the same.
 
     Args:
         rows: rows ``[*lead, …]``, of which only types and shapes are used.
@@ -152,7 +152,7 @@ class Form:
 
     Attributes:
         leaves: all tensors of a row.
-        root: of TensorDicts; None: rows are trees of other containers, or tensors.
+        root: root node of TensorDicts; None: rows are trees of other containers, or tensors.
         inner: the storage's axes behind the first one.
         width: rows of one step along the first axis.
 
@@ -213,10 +213,10 @@ class Form:
         return {leaf.column: leaf.spec for leaf in self.leaves if leaf.column}
 
     def values(self, rows: Any) -> list[Any]:
-        """The tensors of rows, in the order of `leaves`; None where they lack one.
+        """The tensors of rows, in the order of `leaves`; None for tensors that the rows lack.
 
         Raises:
-            TypeError: they are another kind of container.
+            TypeError: the rows are another kind of container.
         """
         if self.root is not None:
             if not is_tensor_collection(rows):

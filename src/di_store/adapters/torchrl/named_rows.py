@@ -1,4 +1,4 @@
-"""The rows of a storage under a name in a store: declared by the first ones that any process writes."""
+"""The rows of a storage under a name in a store. The first rows that any process writes declare the columns."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _SMALL_BYTES = 16
 
 
 class NamedRows:
-    """Rows that processes find by the name of their table. Pickles as names.
+    """Rows that processes find by the name of their table. They pickle as names.
 
     Args:
-        store: where they lie.
-        name: of the table.
-        size: how many; more, if that is no multiple of the rows' inner axes.
-        sampler: of the table; None: Uniform.
-        seed: of its draws; None: torch's.
-        device: of the tensors that are returned.
+        store: the store of the rows.
+        name: name of the table.
+        size: number of rows; rounded up to a multiple of the rows' inner axes.
+        sampler: sampler of the table; None: Uniform.
+        seed: seed of its draws; None: torch's.
+        device: device of the tensors that are returned.
 
     Attributes:
-        sampler: as it was given; may be set until there is a table.
+        sampler: the sampler as given; may be set until there is a table.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class NamedRows:
 
     @property
     def declared(self) -> bool:
-        """Whether the first rows have declared what all rows consist of, here or in another process."""
+        """Whether the first rows have declared the structure of rows, here or in another process."""
         if self._rows is not None:
             return True
         try:
@@ -74,7 +74,7 @@ class NamedRows:
 
     @property
     def form(self) -> Form:
-        """What a row consists of; raises as `rows`."""
+        """The structure of a row; raises as `rows`."""
         if self._form is None:
             self.rows  # noqa: B018 - opens the table
         assert self._form is not None
@@ -84,7 +84,7 @@ class NamedRows:
         return len(self.rows) if self.declared else 0
 
     def declare(self, rows: Any, lead: int, inner: tuple[int, ...]) -> None:
-        """Make the table for rows like these, unless another process has."""
+        """Make the table for rows like these, unless another process has made it."""
         form = Form(rows, lead, inner)
         try:
             self.store.put(form, id=self._form_id())
@@ -114,9 +114,9 @@ class NamedRows:
         self._rows = SlotRows(table, self.size)
 
     def write(self, slots: Array, lead: tuple[int, ...], data: Any, turn: bool) -> None:
-        """Write rows ``[*lead, …]`` to slots int[n]; `turn`: the ring goes on behind them.
+        """Write rows ``[*lead, …]`` to slots int[n]; `turn`: the ring continues after them.
 
-        Rows keep what `data` lacks. What the first rows lacked is left out.
+        Entries that `data` lacks keep their value. Entries that the first rows lacked are left out.
         """
         if not len(slots):
             return
@@ -155,7 +155,7 @@ class NamedRows:
         return leaf.tensor(values, lead).to(self.device)
 
     def is_small(self, number: int) -> bool:
-        """Whether a column is kept once it was read whole."""
+        """Whether a column is kept in memory once it was read as a whole."""
         leaf = self.form.leaves[number]
         return bool(leaf.carrier.itemsize * math.prod(leaf.shape) <= _SMALL_BYTES)
 
@@ -164,7 +164,7 @@ class NamedRows:
         return self.rows.next_slot() if len(self) == self.size else 0
 
     def cursor(self) -> int | None:
-        """Where the ring goes on, along the first axis; None: nothing was written yet."""
+        """Where the ring continues, along the first axis; None: nothing was written yet."""
         return self.rows.next_slot() // self.form.width if self.declared else None
 
     def __getstate__(self) -> dict[str, Any]:

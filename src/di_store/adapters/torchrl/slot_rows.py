@@ -1,18 +1,18 @@
 """Rows that are found by their slots, in a table that several processes write and read.
 
-Which item a slot holds is known to each process for itself (`SlotRows.keys`), and nothing but the table is shared:
+Each process keeps its own list of the items in the slots (`SlotRows.keys`). Processes share only the table:
 
-* Every row has its slot as a column. A process that meets a key whose item is gone looks at the items that are new in
-  the table, and takes over their keys (`SlotRows.follow`). So keys may be old, and are never wrong.
+* Every row has its slot as a column. A process that meets a key whose item is gone looks at the new items of the
+  table, and takes over their keys (`SlotRows.follow`). So keys may be old, but are never wrong.
 * In turn: slots are written one after the other, and again from the front, as a ring. The table's capacity is the
-  number of slots, so it evicts just the rows whose slots are written, in one step.
+  number of slots, so it evicts exactly the rows whose slots are written, in one step.
 * Out of turn (rows that are changed in place): the table gets room for a second row of every slot. A new row is
-  inserted first, then the old one deleted, so that readers always find one. Memory is freed in blocks of rows that were
-  written together, so from time to time all rows are written again in order.
-* Where the ring goes on, is told by the table: after the slot of the newest row that was written in turn. A row that is
-  changed in place is marked, its slot s is written as ~s, unless it was that newest one.
+  inserted first, then the old one is deleted, so that readers always find one. Memory is freed in blocks of rows that
+  were written together, so from time to time all rows are written again in order.
+* The ring continues after the slot of the newest row that was written in turn. To tell them apart, a row that is
+  changed in place is marked: its slot s is written as ~s, unless it was that newest row.
 
-Those who write must take turns, as TorchRL's buffers do by their lock; those who read need not.
+Writers must take turns, as TorchRL's buffers do by their lock; readers need not.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ class SlotRows:
     """Slots 0 … `slots` − 1, each of which may hold a row.
 
     Args:
-        table: made by `create_rows`.
-        slots: how many there are.
+        table: a table that `create_rows` made.
+        slots: number of slots.
 
     Attributes:
-        keys: uint64[slots]: the item that each slot held when this process looked last.
+        keys: uint64[slots]: the item that each slot held when this process last looked.
         expected: where rows can be inserted in turn, for a caller that has just asked; None: `write` looks itself.
     """
 
@@ -68,9 +68,9 @@ class SlotRows:
         """Write rows.
 
         Args:
-            slots: int[n]; of repeated ones the last counts.
-            columns: of all columns, ``[n, …]``.
-            turn: whether the ring goes on behind the last of these rows; False: they are changed in place.
+            slots: int[n]; for repeated slots the last row counts.
+            columns: all columns, ``[n, …]``.
+            turn: whether the ring continues after the last of these rows; False: they are changed in place.
         """
         if len(slots) > self.slots:
             slots = slots[-self.slots :]
@@ -89,7 +89,7 @@ class SlotRows:
             self._end = *self._end[:2], self._inserts()
 
     def next_slot(self) -> int:
-        """Where the ring goes on: the slot behind the row that was written last, by any process, but not in place."""
+        """Where the ring continues: after the row that any process wrote last, except rows changed in place."""
         table, (key, slot, inserts) = self.table, self._end
         if not (count := len(table)):
             return 0
@@ -107,7 +107,7 @@ class SlotRows:
         return slot
 
     def expect(self) -> None:
-        """Let the next write trust `next_slot`, which was just called, unless the newest row was changed in place."""
+        """Let the next write rely on `next_slot`, which was just called, unless the newest row was changed in place."""
         key, slot, inserts = self._end
         if inserts < 0 and key == self.keys[slot - 1] and self._last is not None and key == self._last[0]:
             self.expected = slot
@@ -226,11 +226,11 @@ class SlotRows:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, slots: Array, columns: list[str]) -> dict[str, Array]:
-        """Columns of slots, ``[n, …]``, new arrays; zeros where a slot holds nothing.
+        """Columns of slots, ``[n, …]``, new arrays; zeros for slots that hold nothing.
 
         Args:
             slots: int[n].
-            columns: names as the table's batches have them, ``row/…``.
+            columns: names as in the table's batches, ``row/…``.
 
         Raises:
             IndexError: there is no such slot.
@@ -266,7 +266,7 @@ class SlotRows:
             gone = gone[~batch.live]
 
     def known_keys(self, slots: Any) -> Array:
-        """Keys of slots as this process drew or wrote them; it looks for those of which it knows none."""
+        """Keys of slots as this process drew or wrote them. Unknown keys are looked up."""
         keys: Array = self.keys[slots]
         if (keys == _NO_KEY).any():
             self.follow()
@@ -274,7 +274,7 @@ class SlotRows:
         return keys
 
     def whole(self, name: str) -> Array:
-        """A column of all slots, ``[slots, …]``, which later calls and writes keep up to date."""
+        """A column of all slots, ``[slots, …]``. Later calls and writes keep it up to date."""
         if name in self._whole:
             self.follow()
             return self._whole[name]
@@ -292,7 +292,7 @@ class SlotRows:
     # -- other processes ----------------------------------------------------------------------------------------
 
     def follow(self) -> None:
-        """Take over what other processes wrote."""
+        """Take over the keys of rows that other processes wrote."""
         wanted = [f"row/{name}" for name in (SLOT, *self._whole)]
         for keys in self._new_keys():
             batch = self.table.peek(keys, columns=wanted)
@@ -329,7 +329,7 @@ class SlotRows:
 
 
 def capacities(slots: int) -> tuple[int, int]:
-    """Of the table of so many slots: while they are written in turn, and since some were not."""
+    """Capacities of a table of this many slots: while all slots are written in turn, and afterwards."""
     return slots, 2 * slots + _AT_ONCE
 
 
@@ -342,13 +342,13 @@ def _slots_of(marks: Array) -> Array:
 def create_rows(
     store: di_store.Store, name: str, columns: Mapping[str, di_store.Spec], slots: int, options: Mapping[str, Any]
 ) -> SlotRows:
-    """The rows of this name in a store, made if they are not there.
+    """The rows of this name in a store; made if they do not exist.
 
     Args:
-        store: where they lie.
-        name: of the table.
+        store: the store of the rows.
+        name: name of the table.
         columns: types of the columns.
-        slots: how many.
+        slots: number of slots.
         options: more options of the table.
     """
     schema = {"row": {**columns, SLOT: di_store.Spec((), "i4")}}
@@ -362,5 +362,5 @@ def create_rows(
 
 
 def row_columns(names: Iterable[str]) -> list[str]:
-    """Names of columns as the table's batches have them."""
+    """Names of columns as in the table's batches."""
     return [f"row/{name}" for name in names]

@@ -28,26 +28,26 @@ _AT_ONCE = 4_096
 
 
 class Storage(TensorStorage):  # type: ignore[misc]
-    """In place of TorchRL's `LazyTensorStorage` and `LazyMemmapStorage`, with all of TorchRL's samplers and writers.
+    """A replacement for TorchRL's `LazyTensorStorage` and `LazyMemmapStorage`, with all its samplers and writers.
 
-    Rows lie in shared memory, in a table of a store. A storage pickles as a name: what is loaded reads and writes the
-    same rows, in any process of the machine, also before anything was written. Those who write take turns, as they do
-    in a TorchRL buffer with ``shared=True``.
+    Rows lie in shared memory, in a table of a store. A storage pickles as a name. The unpickled storage reads and
+    writes the same rows, in any process of the machine, even if nothing was written yet. Writers must take turns, as in
+    a TorchRL buffer with ``shared=True``.
 
     Args:
-        max_size: rows; with `ndim` above 1, elements of all axes.
-        device: of the tensors that it returns. The rows are in the machine's memory.
-        ndim: number of axes that count as rows, as TorchRL's.
-        store: where the rows lie, see `adapters.stores.StoreLike`; None: a store of its own.
-        table: name of the table. A storage with the same one in the same store has the same rows.
+        max_size: number of rows; with `ndim` above 1, elements of all axes.
+        device: device of the tensors that it returns. The rows are in the machine's memory.
+        ndim: number of axes that count as rows, as in TorchRL.
+        store: the store of the rows, see `adapters.stores.StoreLike`; None: a store of its own.
+        table: name of the table. Storages with the same table in the same store have the same rows.
         sampler: `di_store.Uniform` or `di_store.Prioritized`: how `ReplayBuffer` draws, if it has no sampler of
             TorchRL's.
-        seed: of these draws; None: torch's seed.
+        seed: seed of these draws; None: torch's seed.
 
     Raises:
-        ValueError: a size that is no positive number, or (from the first use) not that of the table that is there.
+        ValueError: a size that is no positive number, or (from the first use) differs from that of an existing table.
         TypeError (from the first write): data that are no tensors.
-        di_store.CapacityError (from the first write): more than the machine's memory.
+        di_store.CapacityError (from the first write): the rows need more than the machine's memory.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     @property
     def initialized(self) -> bool:
-        """Whether the first rows have declared what all rows consist of, here or in another process."""
+        """Whether the first rows have declared the structure of rows, here or in another process."""
         return self.named.declared
 
     def _init(self, data: Any) -> None:
@@ -129,7 +129,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def set(self, cursor: Any, data: Any, *, set_cursor: bool = True) -> None:
-        """Write rows, as TorchRL's. Keys that the first rows lacked are left out; rows keep what `data` lacks."""
+        """Write rows, as in TorchRL. Keys that the first rows lacked are left out. Missing keys keep their value."""
         if set_cursor:
             self._set_last_cursor(cursor)
         if isinstance(data, list):
@@ -150,7 +150,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         self.named.write(slots.reshape(-1).numpy(), tuple(slots.shape), data, turn)
 
     def attach(self, buffer: Any) -> None:
-        """As TorchRL's. A buffer's writer goes on where the storage's rows end, whoever wrote them."""
+        """As in TorchRL. A buffer's writer continues where the storage's rows end, whoever wrote them."""
         super().attach(buffer)
         if hasattr(buffer, "_init_writer"):
             buffer._init_writer = functools.partial(continuing, self, buffer._init_writer)
@@ -164,7 +164,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def get(self, index: Any) -> Any:
-        """Rows, as TorchRL's, in tensors of their own. A slice is read when its tensors are asked for."""
+        """Rows, as in TorchRL, in tensors of their own. A slice is read when its tensors are accessed."""
         named = self.named
         if self.ndim == 1 and type(index) is torch.Tensor and index.dtype is torch.int64 and index.ndim == 1:
             slots = index.numpy() if index.device.type == "cpu" else index.cpu().numpy()
@@ -199,7 +199,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         return _held(self, every=True) if self.named.form.root is None else self._view((slice(None),), every=True)
 
     def flatten(self) -> Any:
-        """A copy with one axis, as TorchRL's."""
+        """A copy with one axis, as in TorchRL."""
         if self.ndim == 1:
             return self
         held, axes = _held(self), (0, self.ndim - 1)
@@ -230,7 +230,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
     # -- files and processes ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """All rows, as TorchRL's storages give them."""
+        """All rows, in the form of TorchRL's storages."""
         held: Any = _held(self, every=True) if self.initialized else {}
         if is_tensor_collection(held):
             held = held.state_dict()
@@ -241,7 +241,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         return {"_storage": held, "initialized": self.initialized, "_len": len(self), "first": self.named.first()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take over the rows of `state_dict`, of this storage or of TorchRL's, in place of those that are there."""
+        """Replace all rows with those of `state_dict`, of this storage or of TorchRL's."""
         held = state_dict["_storage"]
         if not isinstance(held, torch.Tensor):
             held = TensorDict().load_state_dict(copy.copy(held), strict=False) if held else None
@@ -250,12 +250,12 @@ class Storage(TensorStorage):  # type: ignore[misc]
         _take_over(self, held, state_dict["_len"], state_dict.get("first", 0))
 
     def dumps(self, path: Any) -> None:
-        """Write all rows to a folder by the checkpointer, as TorchRL's."""
+        """Write all rows to a folder with the checkpointer, as in TorchRL."""
         self.checkpointer.dumps(_copy(self), path)
         (Path(path) / _TURN).write_text(json.dumps({"first": self.named.first()}))
 
     def loads(self, path: Any) -> None:
-        """Take over the rows of a folder that `dumps` of this storage or of TorchRL's wrote."""
+        """Replace all rows with those of a folder that `dumps` of this storage or of TorchRL's wrote."""
         if self.initialized and self.named.form.root is None:
             ordinary = _copy(self)  # a tree is read into one
         else:

@@ -1,4 +1,4 @@
-"""Many rows of a storage as a TensorDict whose tensors are read when somebody asks for them.
+"""Many rows of a storage as a TensorDict, whose tensors are read when they are accessed.
 
 A sampler that looks for the ends of trajectories in all rows, `storage[:]["next", "done"]`, so reads one column.
 """
@@ -19,7 +19,7 @@ Read = Callable[[int], Any]
 
 @dataclass(frozen=True)
 class Access:
-    """How a view comes to its rows.
+    """How a view reads and writes its rows.
 
     Attributes:
         read: returns the tensor of a leaf's number.
@@ -40,10 +40,10 @@ class View(TensorDict):  # type: ignore[misc]
         """A view.
 
         Args:
-            root: what rows consist of.
-            access: how to come to them.
+            root: root node of the rows' structure.
+            access: how to read and write the rows.
             size: the axes of the rows.
-            device: of the tensors.
+            device: device of the tensors.
         """
         view: View = super()._new_unsafe(source={}, batch_size=torch.Size((*size, *root.batch)), device=device)
         view._tensordict = _Columns(root, access.read, size, device)
@@ -67,12 +67,12 @@ class View(TensorDict):  # type: ignore[misc]
                 self.set_at_(key, value, index)
 
     def transpose(self, dim0: int, dim1: int) -> Any:
-        """As TensorDict's; what it returns writes to the storage too, if both axes are of rows."""
+        """As in TensorDict. The result writes to the storage too, if both axes are axes of rows."""
         first, second = sorted(axis % self.ndim for axis in (dim0, dim1))
         return self._access.transposed(first, second) if second < self._axes else super().transpose(dim0, dim1)
 
     def set_at_(self, key: Any, value: Any, index: Any, **options: Any) -> View:
-        """As TensorDict's: set one key of some rows."""
+        """As in TensorDict: set one key of some rows."""
         old = self.get(key)
         changed = old[index].clone()
         changed.copy_(cast_tensor(torch.as_tensor(value), old.dtype, str(key)))
@@ -80,19 +80,19 @@ class View(TensorDict):  # type: ignore[misc]
         return self
 
     def set_(self, key: Any, value: Any, **options: Any) -> View:
-        """As TensorDict's: set one key of all rows."""
+        """As in TensorDict: set one key of all rows."""
         self._put(key, torch.as_tensor(value).expand_as(self.get(key)), slice(None))
         return self
 
     def update_(self, values: Any, clone: bool = False, *, keys_to_update: Any = None, **options: Any) -> View:
-        """As TensorDict's: set some keys of all rows."""
+        """As in TensorDict: set some keys of all rows."""
         given = values if is_tensor_collection(values) else TensorDict(values)
         for key in given.keys(True, True) if keys_to_update is None else keys_to_update:
             self.set_(key, given.get(key))
         return self
 
     def update_at_(self, values: Any, index: Any, clone: bool = False, **options: Any) -> View:
-        """As TensorDict's: set some keys of some rows."""
+        """As in TensorDict: set some keys of some rows."""
         given = values if is_tensor_collection(values) else TensorDict(values)
         for key in given.keys(True, True):
             self.set_at_(key, given.get(key), index)

@@ -1,4 +1,4 @@
-"""TorchRL's writers on a storage that holds rows already: they go on where these end.
+"""TorchRL's writers on a storage that already holds rows: they continue where these rows end.
 
 A writer of TorchRL's counts from 0 in each new buffer. After a restart, or beside another buffer of the same storage,
 it overwrites the newest rows. The writers here ask the storage instead.
@@ -86,9 +86,9 @@ _KINDS = {
 
 
 def continuing(storage: Any, writer: Any) -> Writer:
-    """The writer of a buffer of `storage`, as the buffer's argument `writer` gives it, which asks the storage.
+    """The writer that a buffer of `storage` gets for its argument `writer`: it asks the storage.
 
-    A ring's writer of a class of the user's own learns once where the ring goes on.
+    A ring writer of a user's own class learns only once where the ring continues.
     """
     made = RoundRobinWriter() if writer is None else writer if isinstance(writer, Writer) else writer()
     made.__class__ = _KINDS.get(type(made), type(made))

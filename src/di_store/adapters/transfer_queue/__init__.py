@@ -1,10 +1,10 @@
 """TransferQueue's samples in a Di-store.
 
-After `register()`, the configuration `backend.storage_backend: DiStore` keeps the samples in one store, which every
-process of the machine reads in place, in place of TransferQueue's storage actors.
+After `register()`, the configuration `backend.storage_backend: DiStore` keeps the samples in one store instead of
+TransferQueue's storage actors. Every process of the machine reads the store in place.
 
-A value of a sample is an object. Its id follows from TransferQueue's key, so that any process finds it without asking.
-A tensor is stored as a numpy array, which the store writes and reads fastest; see `forms.form`.
+A value of a sample is an object. Its id follows from TransferQueue's key, so any process finds it without asking. A
+tensor is stored as a numpy array, which the store writes and reads fastest; see `forms.form`.
 """
 
 from __future__ import annotations

@@ -31,8 +31,8 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
 
     Args:
         config: the section `backend.DiStore` as `transfer_queue.init()` completes it: `name` of TransferQueue's own
-            store, or a given `store`, see `adapters.stores.StoreLike`; `table`, whose samples they are in it
-            ("samples"); `timeout` in seconds for a put that waits for room (60).
+            store, or a given `store`, see `adapters.stores.StoreLike`; `table`, the name of the samples in that store
+            ("samples"); `timeout`, the seconds that a put waits for room (60).
 
     Raises:
         di_store.StoreNotFound: the store is gone.
@@ -49,11 +49,11 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
 
     @property
     def owner(self) -> str:
-        """What the ids of all its objects begin with."""
+        """The common beginning of the ids of all its objects."""
         return self._owner.digits
 
     def put(self, keys: list[str], values: list[Any]) -> None:
-        """Store values; what was stored under the same keys is replaced.
+        """Store values. Values under the same keys are replaced.
 
         Raises:
             di_store.StoreFull: no room within the timeout.
@@ -87,7 +87,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
         """The values of these keys: tensors and others, all of them the caller's own copies.
 
         Raises:
-            StorageKeyNotFoundError (0.1.10: KeyError): a key that nothing is stored under.
+            StorageKeyNotFoundError (0.1.10: KeyError): nothing is stored under a key.
         """
         return [value_of(each) for each in self.forms(keys)]
 
@@ -110,14 +110,14 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
             ) from None
 
     def clear(self, keys: list[str], custom_backend_meta: Any = None) -> None:
-        """Delete what is stored under these keys; missing ones are no error."""
+        """Delete the values of these keys. Missing keys are no error."""
         self._store.delete(self._owner.ids(keys))
 
     def save(self, path: Path) -> None:
-        """Write all samples to a folder. What is cleared meanwhile may be left out.
+        """Write all samples to a folder. Samples that are cleared meanwhile may be left out.
 
         Raises:
-            ValueError: they lie on several nodes of a cluster.
+            ValueError: the samples lie on several nodes of a cluster.
         """
         self._check_alone("save_checkpoint")
         skipped = len(self.owner)
@@ -132,10 +132,10 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
         di_store.save(path / f"{number:06}", (False, {}))
 
     def load(self, path: Path) -> None:
-        """Replace the samples by what `save` wrote. Other objects of the store stay.
+        """Replace the samples with those that `save` wrote. Other objects of the store stay.
 
         Raises:
-            ValueError: they lie on several nodes of a cluster.
+            ValueError: the samples lie on several nodes of a cluster.
         """
         self._check_alone("load_checkpoint")
         for refs in self._owner.pages():
@@ -155,13 +155,13 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
             )
 
     def close(self) -> None:
-        """Close this process's handle of TransferQueue's own store; a given one is the program's."""
+        """Close this process's handle of TransferQueue's own store. A given store stays open."""
         if not self._given:
             self._store.close()
 
     @property
     def store(self) -> di_store.Store:
-        """The store of the samples, which are its objects: there is no table."""
+        """The store of the samples. The samples are objects: there is no table."""
         return self._store
 
 

@@ -1,4 +1,4 @@
-"""What is stored for a value of a sample."""
+"""The stored forms of the values of a sample."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ LEAVES = frozenset({str, bytes, int, float, bool, complex, type(None), torch.Ten
 
 
 class Kept(NamedTuple):
-    """An array of numpy that was put as one: a bare array in the store is a tensor."""
+    """A numpy array that was put as an array: a bare array in the store stands for a tensor."""
 
     value: Any
 
 
 class Forms(list[Any]):
-    """Values as they are put into the store."""
+    """Values in the form in which they are stored."""
 
 
 def _plain(tensor: Any) -> Array | None:
@@ -38,7 +38,7 @@ def _plain(tensor: Any) -> Array | None:
 
 
 def form(value: Any) -> Any:
-    """What is stored for a value: an array for a tensor, `Kept` for an array, other values as they are."""
+    """The stored form of a value: an array for a tensor, `Kept` for an array, other values unchanged."""
     if isinstance(value, torch.Tensor):
         if type(value) in (torch.Tensor, torch.nn.Parameter):
             array = _plain(value)
@@ -90,7 +90,7 @@ def value_of(form: Any) -> Any:
 def column(forms: list[Any]) -> Any:
     """A field of a TensorDict from the stored forms of its samples, as TransferQueue's own storage returns it.
 
-    Tensors become a nested tensor, jagged where their shapes allow it; those without dimensions become one tensor.
+    Tensors become a nested tensor, jagged if their shapes allow it. Tensors without dimensions become one tensor.
     """
     if all(type(each) is np.ndarray for each in forms):
         first = forms[0]

@@ -1,7 +1,7 @@
-"""Ids of the objects that samples lie in.
+"""Ids of the objects that hold samples.
 
-Of an id's 40 hex digits, 12 say whose samples they are, 13 which field, 15 which sample. So those of one TransferQueue
-follow each other in `Store.keys`, and nobody else's lie between them.
+Of an id's 40 hex digits, 12 say whose sample it is, 13 which field, 15 which sample. So the ids of one TransferQueue
+are consecutive in `Store.keys`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _AT_ONCE = 1_000
 
 
 class Ids(list[str]):
-    """Ids of objects. `indexes` and `fields` are those of the samples, whose ids follow each other field by field."""
+    """Ids of objects. `indexes` and `fields` belong to the samples, whose ids follow each other field by field."""
 
     def __init__(self, owner: str, fields: list[str], indexes: list[int]) -> None:
         numbers = [f"{index:0{_INDEX}x}" for index in indexes]
@@ -34,7 +34,7 @@ class Owner:
     """The objects of one TransferQueue in a store.
 
     Attributes:
-        digits: what their ids begin with.
+        digits: the beginning of their ids.
     """
 
     def __init__(self, store: di_store.Store, name: str) -> None:
@@ -53,7 +53,7 @@ class Owner:
         return self.digits + _digest(key, _DIGITS - _OWNER)
 
     def pages(self) -> Iterator[list[di_store.Ref]]:
-        """All of them, a thousand at a time."""
+        """The ids of all objects, a thousand at a time."""
         before = int(self.digits, 16) * 16 ** (_DIGITS - _OWNER) - 1
         last: str | None = None if before < 0 else f"{before:0{_DIGITS}x}"
         while refs := self._store.keys(last, _AT_ONCE):
@@ -66,7 +66,7 @@ class Owner:
 
 
 def key_at(keys: list[str], at: int) -> str:
-    """The key at a place, for a message."""
+    """The key at a place, for an error text."""
     if type(keys) is not Ids:
         return keys[at]
     return f"{keys.indexes[at % len(keys.indexes)]}@{keys.fields[at // len(keys.indexes)]}"

@@ -1,4 +1,4 @@
-"""What moves batches between TransferQueue's TensorDicts and the store."""
+"""Moves batches between TransferQueue's TensorDicts and the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class StorageManager(KVStorageManager):  # type: ignore[misc]
 
     @property
     def store(self) -> di_store.Store:
-        """The store of the samples, which are its objects: there is no table."""
+        """The store of the samples. The samples are objects: there is no table."""
         found: di_store.Store = self.storage_client.store
         return found
 
@@ -52,18 +52,18 @@ class StorageManager(KVStorageManager):  # type: ignore[misc]
         return TensorDict(columns, batch_size=size)
 
     async def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Write all samples to a folder in that one, for `transfer_queue.save_checkpoint`."""
+        """Write all samples to a folder inside the given one, for `transfer_queue.save_checkpoint`."""
         self.storage_client.save(Path(checkpoint_dir) / _CHECKPOINT)
 
     async def load_checkpoint(self, checkpoint_dir: str) -> None:
-        """Replace all samples by those that `save_checkpoint` wrote."""
+        """Replace all samples with those that `save_checkpoint` wrote."""
         path = Path(checkpoint_dir) / _CHECKPOINT
         if not path.exists():
             raise FileNotFoundError(f"{path} is not there: this checkpoint was not saved with backend DiStore")
         self.storage_client.load(path)
 
     def close(self) -> None:
-        """End the connection to the controller, and this process's hold of the store."""
+        """Close the connection to the controller, and this process's handle of the store."""
         super().close()
         if (client := getattr(self, "storage_client", None)) is not None:
             client.close()

@@ -1,4 +1,4 @@
-"""`register`, and what `transfer_queue.init()` starts: a process that holds the store."""
+"""`register`, and the process that `transfer_queue.init()` starts to hold the store."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from di_store.adapters.transfer_queue.settings import BACKEND, CLIENT, settings
 
 
 def register() -> None:
-    """Make the backend `DiStore` known to TransferQueue in this process.
+    """Register the backend `DiStore` with TransferQueue in this process.
 
-    Call it before `transfer_queue.init()`. The processes of Ray that get the configuration from there need no call.
+    Call it before `transfer_queue.init()`. Ray processes that get their configuration from there need no call.
     """
     StorageBootstrapProvider.register_provider(BACKEND)(start)
     StorageManagerFactory.register(BACKEND)(StorageManager)

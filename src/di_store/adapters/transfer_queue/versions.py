@@ -1,4 +1,4 @@
-"""The versions of TransferQueue whose interface of storage backends is implemented here."""
+"""The versions of TransferQueue whose interface for storage backends this adapter implements."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _OLDEST = (0, 1, 10)
 
 
 def refusal(version: str) -> str | None:
-    """Why a version is none of them; None: it is one."""
+    """Why a version is not supported; None: it is."""
     numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
     if numbers >= _OLDEST and numbers[:2] == _OLDEST[:2]:
         return None
