@@ -1,4 +1,4 @@
-"""Di-store: one store for everything a reinforcement-learning job moves, in shared memory on one machine."""
+"""Di-store: one store in shared memory for all data that a reinforcement-learning job moves, on one machine."""
 
 from typing import TYPE_CHECKING, Any
 

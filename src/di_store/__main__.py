@@ -1,4 +1,4 @@
-"""`python -m di_store` is `di-store`."""
+"""`python -m di_store` runs the command `di-store`."""
 
 from __future__ import annotations
 

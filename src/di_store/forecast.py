@@ -1,4 +1,4 @@
-"""What the tables of a job will need of memory, disk and drive, before it runs: `di-store plan`."""
+"""Estimates how much memory, disk and drive the tables of a job need, before it runs: `di-store plan`."""
 
 from __future__ import annotations
 

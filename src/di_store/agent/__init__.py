@@ -1,1 +1,1 @@
-"""The agent: serves a store of this machine to clients on others. Just one more process on the store."""
+"""The agent serves a store of this machine to clients on other machines. It is one more process on the store."""

@@ -1,4 +1,4 @@
-"""The agent's own process. The holder starts it, and tells it on stdin what to serve."""
+"""The agent's process. The holder starts it, and writes to its stdin what to serve."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Objects that go to other nodes before anybody there asks for them.
+"""Sends objects to other nodes before those nodes ask for them.
 
-The agent of the machine where an object was put tells the agents of the other nodes, in the background, and each of
-them copies it as a reader would (`di_store.remote.copying`): it leaves as much room, stays as long, and whoever reads
-meanwhile waits for the same copy. All of this is a hint: what cannot be sent or copied is copied by the first reader.
+The agent of the machine where an object was put notifies the agents of the other nodes in the background. Each of them
+copies the object as a reader would (`di_store.remote.copying`): it leaves as much room free, the copy stays as long,
+and concurrent readers wait for the same copy. All of this is a hint: an object that cannot be sent or copied is copied
+by its first reader.
 """
 
 from __future__ import annotations

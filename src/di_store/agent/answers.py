@@ -1,4 +1,4 @@
-"""Answers of calls that must not be done twice, kept for a client whose connection broke before it got them."""
+"""Answers of calls that must not run twice, kept for a client whose connection broke before it received them."""
 
 from __future__ import annotations
 

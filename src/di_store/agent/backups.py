@@ -1,9 +1,9 @@
-"""Backups of other nodes on this one's disk: the files of their durable tables, each set in a folder of its own.
+"""Backups of other nodes on this node's disk: the files of their durable tables, each set in a folder of its own.
 
-`backups/UUID.NUMBER` in the folder of the disk tier is the checkpoint with that number of the node whose store has that
-uuid; `di_store.restore` reads it like any other. A new one is put together in a folder that ends in ``.partial``: files
-that the last one has too are linked, others are sent. It counts once it has its name, which is the last step, and then
-the one before goes. Whatever is killed, one of them is whole.
+`backups/UUID.NUMBER` in the folder of the disk tier is a checkpoint: UUID is that of the node's store, NUMBER that of
+the checkpoint. `di_store.restore` reads it like any other checkpoint. A new backup is assembled in a folder that ends
+in ``.partial``: files that the previous backup also has are linked, others are sent. In the last step the folder gets
+its final name, and then the previous backup is removed. Whatever process is killed, one of the two backups is complete.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Draws of clients: made here, sent, and delivered when the client says that it has them."""
+"""Draws of clients: made here, sent, and delivered when the client confirms that it has them."""
 
 from __future__ import annotations
 

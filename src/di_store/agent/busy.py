@@ -1,6 +1,7 @@
-"""Tells clients that their calls are at work: a batch that is copied sends nothing for as long as that takes.
+"""Tells clients that the agent is working on their calls. Copying a batch, for example, sends nothing for a while.
 
-A client gives a call up if its deadline is over and the agent is silent. So it must not be silent at work.
+A client gives a call up if its deadline is over and the agent is silent. So the agent must not be silent while it
+works.
 """
 
 from __future__ import annotations

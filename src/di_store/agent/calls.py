@@ -1,7 +1,7 @@
-"""The calls that a client may make, by name: each is one call of the public interface.
+"""The calls that a client may make, by name. Each is one call of the public interface.
 
-Arguments come from another machine. They were decoded without running any code of theirs, and the calls check them as
-they check those of any program.
+Arguments come from another machine. They are decoded without running any of its code. The calls check them like those
+of any program.
 """
 
 from __future__ import annotations

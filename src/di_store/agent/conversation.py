@@ -1,4 +1,4 @@
-"""One connection of a client: reads calls, makes them, answers. One thread each."""
+"""One connection of a client: reads calls, makes them, answers. Each connection has a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects that another node copies into its own store: what it needs to know of one, its bytes, and that it should."""
+"""Calls by which another node copies an object into its own store: its description, its bytes, the request to copy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Draws of a client: held here until it has the batch, or does not know of them any more.
+"""Draws of a client: the agent holds them until the client has the batch, or no longer knows them.
 
-The client chooses the numbers of draws, and each call of a loader says which of them it has. So draws whose call was
-interrupted there, before it had heard of them, are given back here.
+The client chooses the numbers of draws, and each call of a loader lists the draws that it has. If a call was
+interrupted on the client before it heard of its draws, the agent gives them back.
 """
 
 from __future__ import annotations

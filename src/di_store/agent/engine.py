@@ -1,11 +1,11 @@
-"""Mooncake's transfer engine: reads from the memory of another agent straight into this one's store.
+"""Mooncake's transfer engine: reads from the memory of another agent directly into this agent's store.
 
-The package is the extra ``[rdma]``. Only agents have an engine: it starts threads, which a fork would lose, and listens
-at ports of its own, on all addresses of the machine, where nobody is asked for a token. Whoever reaches them may read
-and write memory that is registered. So only payloads are registered, each while it is read from or into.
+The package is the extra ``[rdma]``. Only agents have an engine. It starts threads, which a fork would lose. It listens
+at ports of its own, on all addresses of the machine, and requires no token there: anybody who reaches these ports may
+read and write registered memory. So only payloads are registered, each only while it is read from or into.
 
-The arena as a whole is not registered for another reason too: pages of freed blocks go back to the system, and an RDMA
-device would go on using those that were there at first. The pages of a payload stay: its block is pinned, or a draft.
+There is another reason not to register the whole arena: pages of freed blocks go back to the system, and an RDMA device
+would keep using the old pages. The pages of a payload stay: its block is pinned, or a draft.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Payloads by Mooncake's engine, from nodes whose agents have one too; from all others over our own TCP."""
+"""Payloads by Mooncake's engine, from nodes whose agents have one; from all other nodes over TCP."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections that have not yet proved who they are: anybody can make them, so they are few, and short."""
+"""Connections that have not proved their identity yet. Anybody can open them, so their number and time are limited."""
 
 from __future__ import annotations
 

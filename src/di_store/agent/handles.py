@@ -1,4 +1,4 @@
-"""What a client has here by number or name: tables, mixtures, and followers of the keys that leave a table."""
+"""Objects that a client has here by number or name: tables, mixtures, and followers of the keys that leave a table."""
 
 from __future__ import annotations
 

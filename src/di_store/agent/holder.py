@@ -1,7 +1,7 @@
-"""The holder: it keeps a store alive and has it served. It has no part in the network but the listening socket.
+"""The holder keeps a store alive and starts its agent. Of the network, it only has the listening socket.
 
-A store ends with its last process, so what clients can bring down must not be that process. The agent is a child, and
-is started anew when it dies. The socket stays: clients that come meanwhile wait in its queue.
+A store ends with its last process, so that process must not be one that clients can bring down. The agent is a child
+process, and is restarted when it dies. The socket stays: clients that connect meanwhile wait in its queue.
 """
 
 from __future__ import annotations

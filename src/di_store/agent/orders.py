@@ -1,4 +1,4 @@
-"""What a holder tells its agent."""
+"""The orders that a holder sends to its agent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One client process, as the agent sees it: its handles, and what it holds here."""
+"""One client process as the agent sees it: its handles, draws and answers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent: accepts connections, knows the clients, and ends what belongs to those that are gone."""
+"""The agent: accepts connections, knows the clients, and cleans up after clients that are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Objects and weights: their bytes go between the socket and shared memory, without a copy in between."""
+"""Objects and weights: their bytes go directly between the socket and shared memory, without an extra copy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the calls that have a way of their own to answer need of the conversation that they are part of."""
+"""The part of a conversation that calls need which answer in their own way."""
 
 from __future__ import annotations
 

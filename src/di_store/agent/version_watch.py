@@ -1,4 +1,4 @@
-"""Which versions of weights are new: one thread looks for all clients that wait to hear of them."""
+"""Watches for new versions of weights: one thread looks on behalf of all clients that wait for them."""
 
 from __future__ import annotations
 

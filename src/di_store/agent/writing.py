@@ -1,4 +1,4 @@
-"""Writers of clients. A session outlives its connection: whoever comes back goes on where it stopped."""
+"""Writers of clients. A session outlives its connection: a client that reconnects continues where it stopped."""
 
 from __future__ import annotations
 

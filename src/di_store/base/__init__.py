@@ -1,1 +1,1 @@
-"""What every part of the package uses: errors, sizes, nested names, element types, checks of arguments."""
+"""Helpers for every part of the package: errors, sizes, nested names, element types, checks of arguments."""

@@ -1,4 +1,4 @@
-"""Views, samplers and limiters as files of people hold them: as calls, like ``MinSize(n=32)``."""
+"""Views, samplers and limiters in the form of calls, like ``MinSize(n=32)``, for files that people edit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What views, samplers and limiters share: checked arguments, and their plain form for storage and comparison."""
+"""The common code of views, samplers and limiters: argument checks, and a plain form for storage and comparison."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``disk=`` and ``disk_capacity=`` mean on this machine."""
+"""Resolves ``disk=`` and ``disk_capacity=`` on this machine."""
 
 from __future__ import annotations
 

@@ -3,8 +3,8 @@
 ``{"obs": {"pixels": p, "speed": s}, "reward": r}`` is ``{"obs/pixels": p, "obs/speed": s, "reward": r}``. Everything
 that is not a mapping is a leaf. An inner node's name (``"obs"``) means all leaves below it.
 
-A key may hold a ``/`` itself (``"walker/pos"``). In names it is written as `SLASH` then, which no key holds, so that
-``{"a/b": x}`` and ``{"a": {"b": x}}`` have different names, and each comes back as it was.
+A key may itself contain a ``/`` (``"walker/pos"``). In names this character is written as `SLASH`, which no key
+contains. So ``{"a/b": x}`` and ``{"a": {"b": x}}`` have different names, and each is restored as it was.
 """
 
 from __future__ import annotations

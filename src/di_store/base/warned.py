@@ -1,4 +1,4 @@
-"""Warnings that a program sees at its own line, also if an agent has made the call that warns."""
+"""Warnings that point to the program's own line, even if an agent made the call that warns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a checkpoint: names, small files that appear whole, and which files are no longer needed."""
+"""The folder of a checkpoint: names of files, small files that are written atomically, and removal of old files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the files of a checkpoint hold: the head of a rank's file, and the manifest. See docs/checkpoints.md."""
+"""The content of a checkpoint's files: the head of a rank's file, and the manifest. See docs/checkpoints.md."""
 
 from __future__ import annotations
 

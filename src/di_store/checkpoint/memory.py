@@ -1,4 +1,4 @@
-"""The memory of arrays and tensors: where a tree is written from, and where it is read to."""
+"""The memory of arrays and tensors that a tree is written from or read into."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """How the ranks of one save find each other, by files alone.
 
-Rank 0 begins by writing a *call* with an id that never was before. Each other rank, when its file is complete, answers
-the call it finds: its answer names the id and its file. If the call changes, it answers again, since the one before was
-left by a save that did not come to its end. When rank 0 has all answers to its own call, it writes the manifest, and
-every rank that finds its file in there has been saved. So a file that an interrupted save has left is never part of a
-later one: no rank of the later one has answered with it.
+Rank 0 begins by writing a *call* with a new id. Each other rank, once its file is complete, answers the call that it
+finds; its answer names the id and its file. If the call changes, the rank answers again, because the previous call came
+from a save that did not finish. When rank 0 has all answers to its own call, it writes the manifest. A rank whose file
+is in the manifest is saved. So a file of an interrupted save never becomes part of a later one: no rank of the later
+save has answered with it.
 
-Needs no locks, which network filesystems may not have, only that a rename replaces a file all at once.
+This needs no locks, which network filesystems may lack. It only needs a rename that replaces a file atomically.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands share: how they find a store, wait for it, stop, and print JSON."""
+"""Common code of the commands: finding a store, waiting for it, stopping, and printing JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`di-store plan`: what the tables of a job will need, before it runs."""
+"""`di-store plan`: estimates the needs of a job's tables before it runs."""
 
 from __future__ import annotations
 

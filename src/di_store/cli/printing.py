@@ -1,6 +1,6 @@
-"""What commands print for people: tables, and a bar of progress.
+"""Output of commands for people: tables, and a progress bar.
 
-A file of its own, since the commands that print none of it start sooner without what draws them.
+This is a file of its own so that commands without such output need not import the drawing code, and start sooner.
 """
 
 from __future__ import annotations

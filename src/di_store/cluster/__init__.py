@@ -1,3 +1,3 @@
-"""Stores of several machines as one: who is there, where a table or an object lies, and who publishes."""
+"""Stores of several machines as one: which nodes there are, where tables and objects lie, and who publishes weights."""
 
 from di_store.cluster.joining import attach as attach

@@ -1,6 +1,6 @@
-"""Objects that are sent to other nodes before they are asked for: who gets them. The agents carry the bytes.
+"""Chooses the nodes that get objects before they ask for them. The agents carry the bytes.
 
-Nothing here fails a `put`: an object that was not sent ahead is copied when it is read.
+Nothing here makes a `put` fail: an object that was not sent ahead is copied when it is read.
 """
 
 from __future__ import annotations

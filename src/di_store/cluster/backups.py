@@ -1,6 +1,7 @@
 """Backups: the durable tables of this machine's store, on the disks of other nodes. `ClusterStore.sync` makes them.
 
-They are the files of the checkpoint that the store keeps in its own folder. What a peer has already is not sent again.
+They are the files of the checkpoint that the store keeps in its own folder. Files that a peer already has are not sent
+again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One call of `Store.delete` in a cluster: all nodes that it concerns are asked at once."""
+"""One call of `Store.delete` in a cluster: it asks all nodes concerned at once."""
 
 from __future__ import annotations
 

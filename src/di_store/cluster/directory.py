@@ -1,14 +1,13 @@
-"""The directory of a cluster: which nodes there are, and words that one process may change at a time.
+"""The directory of a cluster: its nodes, and entries that one process at a time may change.
 
-Words name what must be unique: a table, the publisher of weights, the members of a group. No data go through the
-directory: calls on tables and objects that are open go on while it is away.
+Entries stand for what must be unique: a table, the publisher of weights, the members of a group. No data go through the
+directory: calls on open tables and objects continue while it is away.
 
 Keys::
 
     table/<name>            a `TableEntry`
     group/<group>/<uuid>    a node that follows the group's weights
     owner/<name>            an `Owner`: who publishes these weights
-
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The directory in etcd, for clusters without Ray: `di-store serve --join etcd://HOST:PORT,HOST:PORT/NAME`.
 
-A node is a key with a lease of 10 seconds, which its holder renews. All else is as the other kinds have it.
+A node is a key with a lease of 10 seconds, which its holder renews. Everything else works as in the other kinds.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a node keeps of the directory in its own store: the words of tables that have a shard there.
+"""The directory entries that a node keeps in its own store: those of tables that have a shard there.
 
-They are the truth that a directory is made from when what held it is gone.
+If the directory is lost, it is rebuilt from these entries.
 """
 
 from __future__ import annotations

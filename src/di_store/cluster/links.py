@@ -1,4 +1,4 @@
-"""Handles of the stores of other nodes, made when they are first needed and shared by all calls of this process."""
+"""Handles of the stores of other nodes. They are made at first use and shared by all calls of this process."""
 
 from __future__ import annotations
 

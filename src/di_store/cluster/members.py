@@ -1,4 +1,4 @@
-"""Groups of nodes: a node becomes a member, and stays one; others ask who the members are."""
+"""Groups of nodes: a node becomes a member and stays one; other nodes ask for the list of members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls that concern the objects of one other node, and what a home notes of the copies of an object."""
+"""Calls about the objects of one other node, and the notes that a home node makes of copies of its objects."""
 
 from __future__ import annotations
 

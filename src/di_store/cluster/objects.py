@@ -1,7 +1,7 @@
-"""Objects of a cluster: each lies where it was put, and for a while where it was read.
+"""Objects of a cluster: each lies where it was put, and for a while also where it was read.
 
-A store that reads an object of another one keeps a copy under the same id (`di_store.remote.copying`). Of several
-readers at once, one copies it, and the others wait until it is sealed.
+A store that reads an object of another store keeps a copy under the same id (`di_store.remote.copying`). If several
+readers want it at once, one copies it, and the others wait until it is sealed.
 """
 
 from __future__ import annotations

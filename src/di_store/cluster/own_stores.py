@@ -1,4 +1,4 @@
-"""The stores that this process has as nodes of clusters, one for each. No lock is held while one is attached."""
+"""The stores that this process has as nodes of clusters, one per cluster. No lock is held while attaching to one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The actors of a cluster in Ray: the directory, and on each node a keeper that has its store served.
 
-Ray decides where they run and starts them again; no data go through them. The directory's words are derived: after it
-was started anew it has them from the keepers, each of which tells what its node keeps of its own tables.
+Ray decides where they run, and restarts them. No data go through them. The directory's entries are derived: after a
+restart it gets them from the keepers, each of which knows the entries of its node's own tables.
 """
 
 from __future__ import annotations

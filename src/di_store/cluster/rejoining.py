@@ -1,8 +1,8 @@
-"""How the tables of a lost node come back, on a store that takes its place (docs/cluster.md).
+"""Restores the tables of a lost node in a store that takes its place (docs/cluster.md).
 
-`fetch` copies a backup from the node that has it into the folder of a store that is not there yet, as if that folder
-had always been its own; so `di_store.open` makes the tables again. `settling` has the directory say that they are here.
-If either is killed, whoever starts the node again goes on.
+`fetch` copies a backup from the node that has it into the folder of a store that does not exist yet, as if the folder
+had always belonged to that store. So `di_store.open` restores the tables. `settling` makes the directory point to this
+node. If either is killed, the next start of the node continues.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The directory of a fixed list of nodes, which needs no other service: `di-store serve --peers a,b,c`.
 
-The words lie in the store of one node, the first in the order of the alphabet, as one version of weights. To change
-them is to publish the version after the one that was read, which only one process can. So they survive the agent, not
-the node. When that node's store is made anew, the words are made from what the nodes keep of their own tables.
+The entries lie in the store of one node, the alphabetically first one, as one version of weights. A process changes
+them by publishing the version after the one that it read; only one process can do that. So the entries survive the
+agent, but not the node. When that node's store is created anew, the entries are rebuilt from those that the nodes keep
+of their own tables.
 """
 
 from __future__ import annotations

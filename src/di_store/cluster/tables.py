@@ -1,7 +1,7 @@
-"""The tables of a cluster. A table's word in the directory says on which nodes it lies, and how it was made.
+"""The tables of a cluster. A table's entry in the directory says on which nodes it lies, and how it was made.
 
-The word comes before the shards. So a process that dies in between leaves a word whose shards whoever opens the table
-makes; and to drop a table, its word says so first, and goes last.
+The entry is written before the shards are made. If a process dies in between, the next process that opens the table
+makes the missing shards. To drop a table, its entry is first marked as dropped, and removed last.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Tables of this store that another node has taken over: whoever has a handle of one is told.
+"""Tables of this store that another node has taken over: every process with a handle of such a table gets an error.
 
-The directory names the other node, so rows that came later would be lost, and nobody would know. Who takes over cannot
-tell a store that is cut off: whoever serves that store asks the directory, and so does `ClusterStore.sync`. The table's
-header then says it, and every process of this machine gets `TableNotFound` from its next call.
+The directory then names the other node, so later rows here would silently be lost. The node that takes over cannot
+notify a store that is cut off. So the process that serves that store asks the directory, and so does
+`ClusterStore.sync`. They mark the table's header, and every process of this machine gets `TableNotFound` from its next
+call.
 """
 
 from __future__ import annotations

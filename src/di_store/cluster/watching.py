@@ -1,4 +1,4 @@
-"""Who serves a store asks the directory whether other nodes have taken its tables over."""
+"""The process that serves a store asks the directory whether other nodes have taken its tables over."""
 
 from __future__ import annotations
 

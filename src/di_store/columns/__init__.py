@@ -1,1 +1,1 @@
-"""What a row is: columns, their types and shapes, ragged ones among them."""
+"""The structure of a row: columns, their types and shapes, including ragged columns."""

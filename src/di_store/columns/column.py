@@ -1,7 +1,7 @@
-"""One column of a stream: what its values are, and the slow path that brings a value into that form.
+"""One column of a stream: its type, and the slow path that converts values to that type.
 
 The core writes arrays of exactly the right type and shape directly. Everything else goes through `Column.coerce`, which
-casts the cases below and refuses the rest; the error says the path, the expected type, what was given, and a remedy:
+casts the cases below and refuses the rest. Its error names the path, the expected type, the given value, and a remedy:
 
 * numbers (Python's and numpy's), 0-d arrays, lists of numbers, and the column ``reward`` in any form are cast *within
   their kind*: bool to bool, int to int (signed or not), float to float, complex to complex, text to wider text. A value

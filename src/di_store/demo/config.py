@@ -1,4 +1,4 @@
-"""What the user chooses (`DemoConfig`) and what the demo chooses for each kind of environment (`Recipe`)."""
+"""The settings that the user chooses (`DemoConfig`), and those that depend on the kind of environment (`Recipe`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The environments of one actor, stepped together, and what its policy sees of them.
+"""The environments of one actor, stepped together, and the observations that its policy gets.
 
-Atari games run in ale-py's own vector environment: it repeats each action for 4 frames, takes the maximum of the last
-two, converts to gray and shrinks to 84x84 in C++, so neither OpenCV nor a Python wrapper is needed. Other environments
+Atari games run in ale-py's own vector environment. In C++ it repeats each action for 4 frames, takes the maximum of the
+last two, converts to gray and shrinks to 84x84, so neither OpenCV nor a Python wrapper is needed. Other environments
 run in Gymnasium's `SyncVectorEnv`.
 """
 

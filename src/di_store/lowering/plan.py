@@ -1,6 +1,6 @@
-"""What the core reads and writes: how rows lie in chunks, and how a view's outputs come from a table's columns.
+"""Plans of reading and writing for the core: how rows lie in chunks, and how outputs come from a table's columns.
 
-What the operations do: ``native/rows/views.h``. How rows lie: ``native/base/layout.h``.
+The operations: ``native/rows/views.h``. The layout of rows: ``native/base/layout.h``.
 """
 
 from __future__ import annotations

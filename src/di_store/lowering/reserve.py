@@ -1,6 +1,6 @@
-"""Bytes that a table must reserve so that `capacity` items really fit.
+"""Bytes that a table must reserve so that `capacity` items are sure to fit.
 
-The core computes the rows of a chunk and the block it occupies, with the same function that its writers use.
+The core computes the rows of a chunk and the block that it occupies, with the same function that its writers use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The block of an object as bytes (docs/object_format.md), for what copies it from one store to another."""
+"""The block of an object as bytes (docs/object_format.md), for copies from one store to another."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weights: one writer publishes versions under a name, readers take the newest."""
+"""Weights: one writer publishes versions under a name, and readers take the newest."""
 
 from __future__ import annotations
 

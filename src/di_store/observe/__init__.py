@@ -1,7 +1,7 @@
 """Typed statistics of a store, for programs that show them: the command line, dashboards, exporters.
 
-`Store.stats()` and `Table.stats()` return all figures (`StoreStats`, `TableStats`). `report` selects those that people
-look at, `Rates` adds changes per second between two reports, and `explain` turns states into sentences.
+`Store.stats()` and `Table.stats()` return all figures (`StoreStats`, `TableStats`). `report` selects the figures that
+people look at, `Rates` adds changes per second between two reports, and `explain` turns states into sentences.
 """
 
 from di_store.columns.column import shape_text as shape_text

@@ -1,4 +1,4 @@
-"""Where a process of this machine listens, and who is connected there, as the kernel tells it."""
+"""Addresses where a process of this machine listens, and who is connected there, from the kernel's tables."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What users choose, frozen and checked together: views, samplers, limiters, settings."""
+"""The choices of users, frozen and checked together: views, samplers, limiters, settings."""

@@ -1,4 +1,4 @@
-"""What `Table.configure` changes while the table is in use, checked together."""
+"""Changes of `Table.configure` while the table is in use, checked together."""
 
 from __future__ import annotations
 

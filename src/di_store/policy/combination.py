@@ -1,6 +1,6 @@
-"""Checks the settings of a table together: refuses those that cannot work, with an error that explains why.
+"""Checks the settings of a table together. Settings that cannot work are refused, and the error explains why.
 
-`SamplesPerInsert` with a ratio above `max_times_sampled` is accepted, as in Reverb. The ratio is never reached, but
+`SamplesPerInsert` with a ratio above `max_times_sampled` is accepted, as in Reverb. The ratio is never reached. But
 used-up items leave, and below `min_size` every insert passes, so inserts and draws never wait for each other for ever.
 """
 

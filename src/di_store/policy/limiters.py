@@ -1,4 +1,4 @@
-"""When inserts and draws of a table may pass: rate limiters.
+"""Rate limiters: they decide when inserts and draws of a table may pass.
 
 Each limiter comes down to four numbers. With I inserts and S draws so far, and N items in the table:
 

@@ -1,4 +1,4 @@
-"""A table's settings: checked, complete, and in the form in which the store keeps them."""
+"""A table's settings: checked, complete, and in the form in which the store saves them."""
 
 from __future__ import annotations
 

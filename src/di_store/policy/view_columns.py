@@ -1,4 +1,4 @@
-"""Which columns a view reads, and which it adds: what a schema must have to be used with it."""
+"""The columns that a view reads, and those that it adds: what a schema needs so that the view can be used."""
 
 from __future__ import annotations
 

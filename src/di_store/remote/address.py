@@ -1,4 +1,4 @@
-"""Where a store is served: ``di-store://host:port/name``; and the token that both sides know."""
+"""The address of a served store, ``di-store://host:port/name``, and the token that both sides know."""
 
 from __future__ import annotations
 

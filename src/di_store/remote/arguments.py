@@ -1,4 +1,4 @@
-"""Arguments as values that travel: what cannot is refused here, as the call itself would refuse it on one machine."""
+"""Converts arguments to values that can be sent. Others are refused here, with the error of a local call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Backups: the durable tables of a node, as files on another node's disk. What the two nodes tell each other."""
+"""Backups: the durable tables of a node, as files on another node's disk. The messages between the two nodes."""
 
 from __future__ import annotations
 

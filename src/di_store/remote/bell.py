@@ -1,4 +1,4 @@
-"""How a thread waits for another one, with nothing locked meanwhile."""
+"""How a thread waits for another one without holding a lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the payload of a large object comes from another node: over our own connections, or in another way.
+"""Transports for the payload of a large object from another node: our own connections, or another way.
 
 The other way is Mooncake's engine (`di_store.agent.engine_bulk`), which only agents have.
 """

@@ -1,7 +1,7 @@
 """A process as one agent's client: its name there, its connections, its numbers, and its heartbeat.
 
-All handles of one process with the same address, token and options share one. A forked child gets its own: the agent
-knows it by another name.
+All handles of one process with the same address, token and options share one client. A forked child gets its own, under
+another name.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Copies of objects of another store in this one, under the same id, for a while.
+"""Temporary copies of objects of another store in this one, under the same id.
 
-Of several processes that want a copy, the one that gets to reserve the id makes it. If that process dies, the core
-frees its draft, and the next one copies.
+If several processes want a copy, the one that reserves the id makes it. If that process dies, the core frees its draft,
+and the next process copies.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Batches of a remote table or mixture: one call for `sample`; for loaders the draws are made, copied and delivered.
+"""Batches of a remote table or mixture. `sample` is one call; loaders make, copy and deliver draws in separate calls.
 
-What a draw gives to nobody else must not be lost on its way. So a batch that has come, and whose delivery was
-interrupted, stays here: the next call asks the agent what has become of that delivery, by its number.
+Items that are drawn only once must not be lost on their way. So if the delivery of a batch that has arrived was
+interrupted, the batch stays here: the next call asks the agent for the result of that delivery, by its number.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Calls of one form, written side by side as they travel.
+"""Calls of one form, written next to each other in the form in which they are sent.
 
-What a program gives may change as soon as its call returns, so each call copies it: to the place that it has in the
-body of a frame. The next call of the same form goes behind it, and a frame of many is one piece of memory.
+A program may change its arguments as soon as its call returns, so each call copies them, directly to their place in the
+body of a frame. The next call of the same form goes behind it. So a frame of many calls is one piece of memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Calls as they travel in one frame: those of one form that follow each other share a record."""
+"""Calls as they are sent in one frame: consecutive calls of one form share a record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Items that a writer on another machine has made, or will have."""
+"""Items that a writer on another machine has made, or will make."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Which versions of weights there are, as the agent says: a process that polls `latest` need not ask each time.
+"""The versions of weights that the agent last reported, so that a process that polls `latest` need not ask each time.
 
-A process that asks for a name twice within `POLL_SECONDS` polls. From then on a thread of its own keeps a call at the
-agent, on a connection of its own. The agent answers when there is a newer version, and at the latest after a second.
-What it has said counts for `TRUSTED_SECONDS` from the moment at which that call was sent, and while the connection is
-there. Otherwise each `latest` asks. Numbers only rise, so no version is taken for the newest behind a newer one.
+A process that asks for a name twice within `POLL_SECONDS` polls. From then on one of its threads keeps a call open at
+the agent, on a connection of its own. The agent answers when there is a newer version, at the latest after a second.
+Its answer counts for `TRUSTED_SECONDS` from the moment at which the call was sent, while the connection exists.
+Otherwise each `latest` asks. Version numbers only rise, so no older version is taken for the newest.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which lanes of a remote writer are in the middle of an episode, and what is dropped when its agent dies.
+"""Lanes of a remote writer that are in the middle of an episode, and the rows to drop when its agent dies.
 
-The agent's writer dies with it, and with that the open episodes: whatever follows in the middle of one would make
-windows over a hole. So the rows of such a lane are dropped until its next episode begins.
+The agent's writer dies with the agent, and so do the open episodes. Further rows of such an episode would make windows
+over a hole. So rows of the lane are dropped until its next episode begins.
 """
 
 from __future__ import annotations

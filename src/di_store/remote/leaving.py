@@ -1,4 +1,4 @@
-"""Writers that were dropped while calls of theirs were on their way: these calls still come."""
+"""Finishes the calls of writers that were dropped while these calls were on their way."""
 
 from __future__ import annotations
 

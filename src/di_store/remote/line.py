@@ -1,11 +1,11 @@
 """The connection of a remote writer, which its threads use in turn.
 
-Whoever has something to send sends what is due, of all; whoever waits for an answer reads. A message that came to
-another thread would cost two changes of threads. The pipe's own thread reads while nobody waits.
+A thread that sends also sends all other calls that are due; a thread that waits for an answer reads. Handing a message
+to another thread would cost two thread switches. The pipe's own thread reads while nobody waits.
 
-A signal handler may raise anywhere in the main thread (Ctrl-C). So a turn is an attribute that `finally` clears, no
-lock is held around a wait, and what was in the middle of a message or of the books is *torn*: the connection ends, and
-what is not acknowledged is sent again on the next one.
+A signal handler may raise anywhere in the main thread (Ctrl-C). So a turn is an attribute that `finally` clears, and no
+lock is held around a wait. A message or bookkeeping that was interrupted in the middle is *torn*: the connection ends,
+and all calls that are not acknowledged are sent again on the next one.
 """
 
 from __future__ import annotations

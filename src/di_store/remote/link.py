@@ -1,8 +1,8 @@
-"""The link of one handle to an agent: its calls, over connections that all handles of this process take in turn.
+"""The link of one handle to an agent: its calls, over connections that all handles of this process share.
 
-Each call has a connection of its own while it runs, so a long one never stands before a short one. A broken connection
-is replaced, and a call that may be repeated is; the others are known to the agent by their number, which answers again
-what it has answered before.
+Each call has a connection of its own while it runs, so a long call never delays a short one. A broken connection is
+replaced, and a call that may be repeated is repeated. The agent knows the other calls by their number, and repeats its
+earlier answer.
 """
 
 from __future__ import annotations

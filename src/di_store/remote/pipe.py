@@ -1,10 +1,10 @@
-"""The calls of a remote writer on their way: sent ahead, acknowledged later, sent again to whoever serves next.
+"""The calls of a remote writer on their way: sent ahead, acknowledged later, and sent again if the agent is replaced.
 
-Every call has a number. The agent makes each number once, in order. What it has not acknowledged stays here, so after a
-broken connection the rest is sent again, to the same agent or, after a kill, to its successor, which reads in shared
-memory how far the dead one had come.
+Every call has a number. The agent makes each number once, in order. Calls that it has not acknowledged stay here. After
+a broken connection they are sent again: to the same agent or, after a kill, to its successor, which reads from shared
+memory how far the dead agent had come.
 
-What goes over the connection in between, and which thread sends and reads, is in `line.py`.
+The messages on the connection, and which thread sends and reads them, are in `line.py`.
 """
 
 from __future__ import annotations

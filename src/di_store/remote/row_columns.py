@@ -1,4 +1,4 @@
-"""The leaves of steps as arrays of known columns, copied so that the program may go on with its own."""
+"""The leaves of steps as arrays of known columns. They are copied, so the program may reuse its own arrays."""
 
 from __future__ import annotations
 

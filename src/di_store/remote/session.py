@@ -1,4 +1,4 @@
-"""What all handles of one remote store in this process share; when it ends, they end."""
+"""The state that all handles of one remote store in this process share. When it ends, they end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call at a time: a call from within another one of the same thread is refused, as it is on one machine.
+"""One call at a time: a call from inside another call of the same thread is refused, as in a local store.
 
 A signal handler may make such a call, or the `__array__` of a value that is being written. Waiting for the outer call
 would never end.

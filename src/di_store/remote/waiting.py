@@ -1,9 +1,9 @@
-"""How a call waits for the agent: when it gives up, and what it says then.
+"""How a call waits for the agent: when it gives up, and which error it raises.
 
-A deadline ends the wait for what the call asks for. The agent itself says that it is over, and has `GRACE_SECONDS` for
-that. Two things put this end off: bytes of a message that is not whole yet, and an agent that says that it works. A
-whole message does not, which another step of the call may follow; nor does an agent that says behind the deadline that
-the call still waits: it was stopped, and has begun late.
+A deadline limits the wait for the result of a call. The agent itself reports that the time is over, and has
+`GRACE_SECONDS` to do so. Two things extend this limit: bytes of an incomplete message, and an agent that reports that
+it is working. A complete message, which another step of the call may follow, does not extend it. Nor does an agent that
+reports after the deadline that the call still waits: such an agent was stopped, and has begun late.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The calls of a remote writer that are on their way: what may be sent, what is done, what is sent again.
+"""The calls of a remote writer that are on their way: which may be sent, which are done, which are sent again.
 
-No sockets, no threads, no clock: the pipe calls it under its lock, and a simulation can. A signal handler may raise in
-the middle of `push`, `next_frame` or `note`: `resume` and `begin_anew` put together again what that leaves.
+There are no sockets, no threads and no clock here: the pipe calls this code under its lock, and a simulation can too. A
+signal handler may raise in the middle of `push`, `next_frame` or `note`; `resume` and `begin_anew` then repair the
+state.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The batches of a loader that are drawn and not handed out yet.
 
-The consumer draws, in `next`: so the draws of a program follow the order of its calls, and with the same seed and the
-same `prefetch` it gets the same batches. A thread copies them: of each batch at once what is in memory, so that its
-chunks are free again, then what is on disk, the next batch due first. It reads ahead while it copies.
+The consumer draws, in `next`. So a program's draws follow the order of its calls, and the same seed and `prefetch` give
+the same batches. A thread copies them. Of each batch it first copies the rows in memory, so that their chunks are free
+again, then the rows on disk, beginning with the batch that is due next. It reads ahead while it copies.
 
 A signal handler may raise an exception in the consumer between any two steps. So the consumer holds no lock that the
 thread waits for, and the thread never waits for a second step of the consumer: it finds its work in the queue itself.

@@ -1,7 +1,7 @@
 """The file of an exported table: a zip of arrays in NumPy's format and a JSON text, see docs/table_format.md.
 
-It is written under another name, `<path>.part`, and renamed when it is complete and on disk: a kill leaves the file
-that was there before.
+It is written under another name, `<path>.part`, and renamed when it is complete and on disk. A kill leaves the previous
+file unchanged.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Batches as torch tensors: on the CPU over the same buffers, on a GPU copied from page-locked buffers on a stream.
 
-The stream is separate from the consumer's. torch is imported only when a device or page-locked memory is asked for.
+The stream is separate from the consumer's stream. torch is imported only if a device or page-locked memory is asked
+for.
 """
 
 from __future__ import annotations

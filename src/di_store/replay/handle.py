@@ -1,4 +1,4 @@
-"""One table in this process: the core's table, its settings, its columns, and how it is read."""
+"""One table in this process: the core's table, its settings, its columns, and its reader."""
 
 from __future__ import annotations
 

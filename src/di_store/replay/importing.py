@@ -1,8 +1,8 @@
 """`Store.import_table`: fills a new table from the file of an exported one.
 
-Until the import is complete the table's limiter lets nothing pass (`BEING_IMPORTED`). Rows are written piece by piece,
-each with the items that it completes, so that its chunks can go to disk. At the end the items get their order of
-insertion, and the limiter opens.
+Until the import is complete, the table's limiter lets nothing pass (`BEING_IMPORTED`). Rows are written piece by piece,
+each with the items that it completes, so that its chunks can go to disk. At the end the items get their insertion
+order, and the limiter opens.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Steps that make no item, since their episode ended without a final observation."""
+"""Steps that make no item, because their episode ended without a final observation."""
 
 from __future__ import annotations
 

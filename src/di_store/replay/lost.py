@@ -1,4 +1,4 @@
-"""Rows on disk that cannot be read any more: their items are removed, and whoever met them goes on without."""
+"""Rows on disk that can no longer be read: their items are removed, and the call that met them goes on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the batches of a mixture: each table's share of each, copied into one batch."""
+"""Draws the batches of a mixture: the share of each table, copied into one batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of ragged values in a table: measured over all items of a small table, else estimated from some."""
+"""The bytes of ragged values in a table: measured over all items of a small table, otherwise estimated from some."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an agent, which serves clients on other machines, needs of tables beyond what their handles offer."""
+"""Calls on tables that only an agent needs, which serves clients on other machines."""
 
 from __future__ import annotations
 

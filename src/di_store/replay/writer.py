@@ -1,7 +1,7 @@
 """Writer: appends steps to one or several tables.
 
 A call passes its arguments to the core unchanged. Most of this file handles rare cases: the first step declares
-columns, a call waits, a call is refused, another thread closes the writer.
+columns, a call waits, a call is refused, or another thread closes the writer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The core's objects of a writer, and how its calls wait."""
+"""The core's objects of a writer, and how the writer's calls wait."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Background work: a thread commits memory ahead, makes huge pages, and cleans up after dead processes.
 
-Each process with a writer or loader has one. No call depends on it: a call that needs the result does the work itself.
-The thread ends with the last handle of its store.
+Each process with a writer or loader has one such thread. No call depends on it: a call that needs the result does the
+work itself. The thread ends with the last handle of its store.
 """
 
 from __future__ import annotations

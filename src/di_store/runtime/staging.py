@@ -1,4 +1,4 @@
-"""How many bytes of batches the loaders of a process hold ahead of their consumers."""
+"""Counts the bytes of batches that the loaders of a process hold ahead of their consumers."""
 
 from __future__ import annotations
 

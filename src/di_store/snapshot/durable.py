@@ -1,8 +1,8 @@
-"""What has `durability="disk"`. Of tables a checkpoint lies in the folder of the disk tier, renewed every few seconds.
+"""Data with `durability="disk"`. For tables, a checkpoint in the folder of the disk tier is renewed every few seconds.
 
 Any process that writes to or draws from a table of the store may renew it, one at a time: the background thread of each
-looks how old it is. `open` with the folder of a store that is gone makes the tables again. Objects and weights lie in
-files of their own there (docs/object_log.md), which the core writes and reads.
+process checks the checkpoint's age. `open` with the folder of a store that is gone restores the tables. Objects and
+weights lie in files of their own there (docs/object_log.md), which the core writes and reads.
 """
 
 from __future__ import annotations

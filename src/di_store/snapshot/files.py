@@ -1,4 +1,4 @@
-"""Files of a checkpoint: those of rows and objects while they are written, and those of arrays."""
+"""Files of a checkpoint: files of rows and objects while they are written, and files of arrays."""
 
 from __future__ import annotations
 

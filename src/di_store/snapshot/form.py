@@ -1,4 +1,4 @@
-"""What a checkpoint of a store consists of: the manifest and the files that it names. See docs/store_checkpoints.md."""
+"""The parts of a store's checkpoint: the manifest and the files that it names. See docs/store_checkpoints.md."""
 
 from __future__ import annotations
 

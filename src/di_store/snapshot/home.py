@@ -1,4 +1,4 @@
-"""Which node of a cluster the durable tables of a folder are of: a file beside them, which goes wherever they go."""
+"""The node of a cluster that the durable tables of a folder belong to: a file beside the tables, copied with them."""
 
 from __future__ import annotations
 

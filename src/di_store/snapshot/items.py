@@ -1,6 +1,6 @@
-"""Items of a table in files: all of them once, and from then on what has changed.
+"""Items of a table in files: first all items, and later only the changes.
 
-A change is found by comparing with the checkpoint before, so nothing has to be noted while the table is used.
+A change is found by comparing with the previous checkpoint, so nothing has to be noted while the table is used.
 """
 
 from __future__ import annotations

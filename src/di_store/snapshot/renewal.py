@@ -1,4 +1,4 @@
-"""Which chunks of a checkpoint share files, and which files of the checkpoint before are written again."""
+"""Decides which chunks of a checkpoint share files, and which files of the previous checkpoint are written again."""
 
 from __future__ import annotations
 

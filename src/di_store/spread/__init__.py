@@ -1,1 +1,1 @@
-"""Weights from one machine to many: each node of a group pulls them from the one before it, while that still pulls."""
+"""Weights from one machine to many: each node of a group pulls from the node before it, which may still be pulling."""

@@ -1,4 +1,4 @@
-"""Who still has to be told of a version: the decisions, without threads and a clock of its own."""
+"""Decides which members still have to be told of a version. It has no threads and no clock of its own."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""One name of weights, as this node takes part in its travels: what it wants, what is on its way, what it can give.
+"""One name of weights at this node: the version it wants, the version that is coming, and the versions it can give.
 
-Threads: one pulls (`pulling.py`), at most one a name; each child has one that serves it (`serving.py`); one tells the
-members (`telling.py`). They share the state of `Chain`, which changes only under its condition `changed`. Nothing waits
-for a socket or for the store with it in hand. A kill at any line leaves the record (`record.py`), whole versions, and a
-draft that the store frees: the successor asks the chain again.
+Threads: at most one per name pulls (`pulling.py`); each child has one that serves it (`serving.py`); one tells the
+members (`telling.py`). They share the state of `Chain`, which changes only under its condition `changed`. No thread
+waits for a socket or for the store while it holds that condition. A kill at any line leaves the record (`record.py`),
+whole versions, and a draft that the store frees; the successor then asks the chain again.
 """
 
 from __future__ import annotations

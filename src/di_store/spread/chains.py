@@ -1,4 +1,4 @@
-"""What an agent does for the weights of its group: the calls of its own machine and those of other agents."""
+"""The agent's calls for the weights of its group: calls of its own machine and of other agents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom one node serves at a time: a few, so that the chain stays a chain. Without threads and a clock of its own."""
+"""Chooses the few children that one node serves at a time, so that the chain stays a chain. No threads, no clock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Short connections of one agent to others: whoever does not answer soon is asked again later."""
+"""Short connections of one agent to others. An agent that does not answer soon is asked again later."""
 
 from __future__ import annotations
 

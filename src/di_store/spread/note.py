@@ -1,4 +1,4 @@
-"""What nodes tell each other of a version, and of how far they are."""
+"""Messages between nodes about a version, and about how much of it they have."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The version that members were told of last: it is kept until one of them takes it. Without threads and a clock.
+"""The version that members were told of last. It is kept until one of them takes it. No threads, no clock.
 
-Without it a publisher that is faster than the way to its members would starve them: the version that they come for
-would always have been replaced.
+Without this, a publisher that is faster than the network to its members would starve them: the version that they ask
+for would always have been replaced.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The side that takes: the thread that pulls versions of one name into the store, one after the other."""
+"""The receiving side: the thread that pulls versions of one name into the store, one after the other."""
 
 from __future__ import annotations
 

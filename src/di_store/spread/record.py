@@ -1,8 +1,8 @@
-"""What an agent must still know after its death: it lies in the store, as weights of a name that no user can publish.
+"""The state that an agent's successor needs. It lies in the store, as weights of a name that no user can publish.
 
-One value holds all names. It is changed by compare and swap: read version n, publish what it becomes as version n + 1,
-begin again if that number was taken. So two agents of one store lose nothing of each other, and a kill at any line
-leaves the old value or the new one.
+One value holds all names. It is changed by compare and swap: read version n, publish the changed value as version n +
+1, and begin again if that number was taken. So two agents of one store never lose each other's changes, and a kill at
+any line leaves the old value or the new one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The side that gives: pieces of a version to a child, as they come here."""
+"""The sending side: sends pieces of a version to a child as they arrive here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The publisher's part: its agent tells each member of each version, until the member knows it."""
+"""The publisher's part: its agent tells each member of each version until the member has heard of it."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""From whom a member of a chain gets the bytes of one version: the decisions, without threads, sockets or a clock.
+"""Chooses the node from which a member of a chain gets the bytes of a version, without threads, sockets or a clock.
 
-A chain is a list of nodes, the publisher first. A member pulls from the one before it, at the rate at which that one
+A chain is a list of nodes, the publisher first. A member pulls from the node before it, at the rate at which that node
 gets the bytes itself. Times are seconds of any clock that never goes back; the caller passes them in.
 
-What is promised: a source that is dead, says nothing, has nothing more, or falls far behind its own is left, and the
-next one before it that has more is asked; when all have been asked, the round begins again. So a member that can reach
-one node which has the version gets it, whatever the others do. Two members never wait for each other for ever: a source
-behind this one in the chain is taken only if it has more.
+A member leaves a source that is dead, is silent, has nothing more, or falls far behind its own source. It then asks the
+next node before it that has more; when all have been asked, the round begins again. So a member that can reach one node
+with the version gets it, whatever the others do. Two members never wait for each other for ever: a source behind this
+one in the chain is taken only if it has more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which version of a name a node fetches, and when it gives one up for a newer one. Without threads and a clock."""
+"""Decides which version of a name a node fetches, and when it drops one for a newer one. It has no threads or clock."""
 
 from __future__ import annotations
 

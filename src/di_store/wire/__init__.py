@@ -1,1 +1,1 @@
-"""What two machines say to each other: frames, messages, the handshake. No sockets here, except in `connection`."""
+"""The protocol between two machines: frames, messages, the handshake. Only `connection` uses sockets."""

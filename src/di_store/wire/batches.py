@@ -1,4 +1,4 @@
-"""Batches on their way from an agent to a learner: the arrays as they are, and a form that says which is which."""
+"""Batches from an agent to a learner: the bytes of the arrays, and a form that says which array is which."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Memory for what comes from another machine."""
+"""Memory for data from another machine."""
 
 from __future__ import annotations
 

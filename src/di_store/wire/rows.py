@@ -1,7 +1,7 @@
-"""Calls of a writer on their way: rows of known columns, one after the other, without a word on types.
+"""Calls of a writer as they are sent: rows of known columns, one after the other, without types.
 
-Both sides know the columns. A record says which of them are there; their arrays follow in the body, in that order, each
-at a multiple of 16 bytes. Calls of one form share a record: it says how many follow each other.
+Both sides know the columns. A record lists the columns that are there; their arrays follow in the body, in that order,
+each at a multiple of 16 bytes. Calls of one form share a record, which says how many of them follow.
 """
 
 from __future__ import annotations

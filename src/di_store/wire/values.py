@@ -1,4 +1,4 @@
-"""Values of calls and answers: as the codec of objects lays them out, and never by running code of the other side."""
+"""Values of calls and answers, in the form of the codec of objects. Decoding runs no code of the other side."""
 
 from __future__ import annotations
 

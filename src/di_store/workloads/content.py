@@ -1,8 +1,8 @@
-"""What the loads write, and how readers check that it arrived whole.
+"""The content that loads write, and the check by readers that it arrived whole.
 
-All content comes from a pool of 1,000 random frames of 84 x 84 bytes, the same in every process; floats are its bytes
+All content comes from a pool of 1,000 random frames of 84 x 84 bytes, the same in every process. Floats are its bytes
 over 255, so nothing is zero throughout. Readers add up every byte of a batch. The sums of single rows must be among
-those of the rows that writers have; frames of a stream carry their episode and step.
+those of the writers' rows; frames of a stream carry their episode and step.
 """
 
 from __future__ import annotations

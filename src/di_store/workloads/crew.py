@@ -1,7 +1,7 @@
-"""The processes of a load: started fresh, told one phase after the other, all on one schedule of absolute time.
+"""The processes of a load. Each is started fresh and told one phase after the other, on one schedule of absolute time.
 
-A paced duty has fixed times at which its steps are due. A late step does not move those that follow, so a store that
-cannot keep up shows as steps that were due and did not begin before the phase ended.
+A paced duty has fixed times at which its steps are due. A late step does not move the following ones. So if a store
+cannot keep up, some due steps have not begun when the phase ends.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What the processes of a load do: one class for each kind of duty, with its options, done step by step.
+"""The work of a load's processes: one class for each kind of duty, with its options, done step by step.
 
 A duty is plain data until a process begins it with `join`. Store calls go through `Calls`, which times each one and
-adds up this thread's CPU time inside them. What surrounds them (making content, checking what arrived) does not count.
+adds up this thread's CPU time inside them. Work around them (making content, checking what arrived) does not count.
 """
 
 from __future__ import annotations

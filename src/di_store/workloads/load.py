@@ -1,8 +1,8 @@
-"""What a named load is made of: tables, who does what at which rate, and what must hold. Plain data.
+"""The definition of a named load: its tables, its roles and their rates, and its conditions. Plain data.
 
 A load is carried by real processes (`crew.py`): each `Role` is a number of processes with the same duties. A duty with
-a rate is paced by absolute time, each process taking its share of the rate; a duty whose rate is None runs as fast as
-it can; one whose rate is 0 only fills tables.
+a rate is paced by absolute time, and each process takes its share of the rate. A duty whose rate is None runs as fast
+as it can; a duty whose rate is 0 only fills tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a figure of the quick workloads is taken: in this process, in rounds, with memcpy measured before each round."""
+"""How a figure of the quick workloads is measured: in this process, in rounds, with memcpy before each round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of a named load: their columns, and what `create_table` is told. Plain data."""
+"""The tables of a named load: their columns, and the arguments of `create_table`. Plain data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One load carried on this machine: its store, its tables, its processes, its phases, and what came of them."""
+"""One run of a load on this machine: its store, its tables, its processes, its phases, and its results."""
 
 from __future__ import annotations
 

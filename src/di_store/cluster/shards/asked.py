@@ -1,4 +1,4 @@
-"""Checks of what a program asks for, where tables in parts are concerned."""
+"""Checks arguments of calls on tables in parts."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""With which probability an item is drawn from a table in parts, and what weight follows from it.
+"""Probabilities of draws from a table in parts, and the importance weights that follow from them.
 
-An item of mass m in shard s, whose masses sum up to M_s, is drawn with P = q_s m / M_s. With draw="local" S learners
-draw as much each, so q_s = 1 / S; with draw="mass" q_s is the share of the shard's mass that the learner last heard of.
-The shard itself says m / M_s, as of the draw, and q_s is the one that the draw was made with. So P is exact however old
-the masses are: what they are wrong by changes which items are drawn, and the weights undo that.
+An item of mass m in shard s, whose masses sum up to M_s, is drawn with P = q_s m / M_s. With draw="local", S learners
+draw equally often, so q_s = 1 / S. With draw="mass", q_s is the share of the shard's mass that the learner last heard
+of. The shard itself returns m / M_s as of the draw, and q_s is the value that the draw was made with. So P is exact
+however old the masses are: old masses change which items are drawn, and the weights correct that.
 
-Importance weights are (N P)^-beta over the largest, computed as (least P / P)^beta: N goes out.
+Importance weights are (N P)^-beta over the largest, computed as (least P / P)^beta, since N cancels out.
 """
 
 from __future__ import annotations

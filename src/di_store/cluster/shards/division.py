@@ -1,7 +1,7 @@
-"""What a shard of a table is: the settings of the whole, divided by the number of shards.
+"""The settings of a shard: those of the whole table, divided by the number of shards.
 
-The directory's word holds the settings of the whole table and the nodes of its shards. What each shard is made with
-follows from these, so whoever makes one makes the same.
+The directory's entry holds the settings of the whole table and the nodes of its shards. The settings of each shard
+follow from these, so every process that makes a shard makes the same one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What several shards have returned, as one: batches, and the items that a call completed."""
+"""Combines the results of several shards: batches, and the items that a call completed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The lanes of a writer over shards: which shard each writes to, and which rows go nowhere.
+"""The lanes of a writer over shards: which shard each lane writes to, and which rows are dropped.
 
-A lane keeps its shard while an episode goes on. When the shard is lost, so is what the episode had there: the rest of
-its rows are dropped, and the lane's next episode goes to another shard.
+A lane keeps its shard for the rest of an episode. If the shard is lost, so are the rows of the episode there. The
+remaining rows of the episode are dropped, and the lane's next episode goes to another shard.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Draws over all shards of a table: how many from each is chance, in proportion to the masses they last told.
+"""Draws over all shards of a table: the number from each is random, in proportion to the masses they last reported.
 
-A batch is begun by choosing these numbers, which asks nobody as long as the masses are fresh. Then each shard draws its
-part, in one call. Only tables whose items stay when they are drawn have such draws, so nothing needs to be given back.
+A batch begins with the choice of these numbers, which needs no call as long as the masses are fresh. Then each shard
+draws its part, in one call. Only tables whose items stay when they are drawn have such draws, so nothing needs to be
+given back.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shards of one table, and what is known of them in this process."""
+"""The shards of one table, and the knowledge about them in this process."""
 
 from __future__ import annotations
 

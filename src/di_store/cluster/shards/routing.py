@@ -1,7 +1,7 @@
-"""Which shard a lane writes to: rendezvous hashing.
+"""Chooses the shard that a lane writes to: rendezvous hashing.
 
-Every shard has a score for a lane, and the highest one wins. So when a shard is lost only its lanes move, and spread
-evenly over the others.
+Every shard has a score for a lane, and the highest score wins. So if a shard is lost, only its lanes move, and they
+spread evenly over the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One shard as a process reaches it, and what it last said of itself."""
+"""One shard as a process reaches it, and its last report."""
 
 from __future__ import annotations
 

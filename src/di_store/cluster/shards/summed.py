@@ -1,4 +1,4 @@
-"""Statistics of a table in parts: those of its shards, together."""
+"""Statistics of a table in parts: the sum over its shards."""
 
 from __future__ import annotations
 

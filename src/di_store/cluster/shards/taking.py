@@ -1,4 +1,4 @@
-"""The part of a call's arguments that some of its lanes have."""
+"""Cuts the arguments of a call down to some of its lanes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Classes of values that another machine sent: found without importing, used without running anything of theirs.
+"""Classes of values that another machine sent: found without importing, used without running any code that they name.
 
-The bytes name any class that this process has loaded, and give its fields any values. So a class is taken only if
-making, keeping and dropping an instance runs none of its code: a named tuple or dataclass without a metaclass of its
+The bytes may name any class that this process has loaded, and give its fields any values. So a class is accepted only
+if making, keeping and dropping an instance runs none of its code: a named tuple or dataclass without a metaclass of its
 own, without ``__del__``, and without descriptors that would be called in place of a plain assignment.
 """
 

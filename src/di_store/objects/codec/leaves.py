@@ -1,4 +1,4 @@
-"""Decoding with arrays that lie elsewhere: the caller says what stands for each array and tensor of a value.
+"""Decoding with arrays that lie elsewhere: the caller supplies a replacement for each array and tensor of a value.
 
 A large tree is read from a file straight into the memory of its arrays. Everything else in its payload (long texts,
 pickles) is small, and is read before the value is built.

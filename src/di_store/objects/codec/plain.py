@@ -1,4 +1,4 @@
-"""Whether a value can be decoded without importing or running anything that its bytes name."""
+"""Checks whether a value can be decoded without importing or running anything that its bytes name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Decoding many values of one kind: a header that comes again is compiled into a function that builds its value.
+"""Decoding many values of one kind: a header that repeats is compiled into a function that builds its value.
 
-Rows of an `Opaque` table mostly have equal headers: the same containers and leaves, of the same types and shapes, in
-other bytes of payload. Reading a header takes some ten microseconds, building from a plan less than one for each leaf.
+Rows of an `Opaque` table mostly have equal headers: the same containers and leaves, of the same types and shapes; only
+the bytes of the payload differ. Reading a header takes some ten microseconds; building from a plan takes less than one
+per leaf.
 """
 
 from __future__ import annotations
