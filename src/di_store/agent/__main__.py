@@ -55,7 +55,7 @@ def _allow_descriptors() -> None:
 
 
 def main() -> int:
-    """Serve until the holder is gone, or SIGTERM."""
+    """Serve until the holder is gone, or until SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the holder
     orders = _orders()
     if orders is None:

@@ -92,12 +92,12 @@ def _nothing() -> None:
 
 
 class Ahead:
-    """Both sides of one agent: it tells others of objects, and copies those that it is told of. Thread-safe."""
+    """Both sides of one agent: it tells others of objects, and copies objects that others tell it of. Thread-safe."""
 
     def __init__(
         self, session: Session, token: bytes, tls: ssl.SSLContext | None, trusted: bool, bulk: Bulk = OWN_TCP
     ) -> None:
-        """Begin; nothing runs yet. The arguments are as those of `Chains`. `bulk`: how large payloads come."""
+        """Begin; nothing runs yet. The arguments are those of `Chains`, and `bulk`: the transport of large payloads."""
         self._session = session
         self._bulk = bulk
         self._token = token
@@ -128,10 +128,10 @@ class Ahead:
     def copy_now(self, id: Any, source: Any, timeout: float | None) -> bool:
         """Copy an object of the store at an address into this one, for a process that waits for it.
 
-        Returns False if that store does not answer here: the process may reach it.
+        Returns False if that store does not answer here: the process may be able to reach it.
 
         Raises:
-            As `make_copy`. ObjectNotFound: it is gone.
+            As `make_copy`. ObjectNotFound: the object is gone.
         """
         raw, deadline = Ref(id).raw, Deadline(timeout)
         [address] = check_addresses([source])
@@ -144,7 +144,7 @@ class Ahead:
         return True
 
     def stop(self) -> None:
-        """The agent ends."""
+        """Stop, because the agent ends."""
         self._stopped = True
         self._tellers.stop()
         self._copiers.stop()

@@ -13,7 +13,7 @@ Reply = tuple[Kind, bytes, list[Buffer]]
 
 
 class Answers:
-    """Of one client. Thread-safe."""
+    """The answers kept for one client. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -24,13 +24,13 @@ class Answers:
         return len(self._known)
 
     def begin(self, request: int, may_repeat: list[int], waits: Callable[[str], None]) -> Reply | None:
-        """The answer that this request has got before; None: the caller makes the call now, and then calls `end`.
+        """The answer that this request already got; None: the caller makes the call now, and then calls `end`.
 
         Args:
-            request: its number.
-            may_repeat: the numbers that the client may still repeat: answers to others, up to the highest of these, are
-                forgotten.
-            waits: called while another thread makes the same call, whose connection broke; may raise to give up.
+            request: number of the request.
+            may_repeat: numbers that the client may still repeat. Answers to all other numbers, up to the highest of
+                these, are forgotten.
+            waits: called while another thread, whose connection broke, makes the same call; may raise to give up.
         """
         last = max(may_repeat, default=0)
         while True:
@@ -48,7 +48,7 @@ class Answers:
             waits("the same call came before over a connection that broke, and is still being made")
 
     def end(self, request: int, answer: Reply | None) -> None:
-        """The call is done; None: it was given up, and nothing was done."""
+        """Note the answer of a call that is done; None: the call was given up, and nothing was done."""
         with self._changed:
             self._running.discard(request)
             if answer is not None:

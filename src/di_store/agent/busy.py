@@ -17,7 +17,7 @@ class Working(Protocol):
     """A conversation (`Conversation`)."""
 
     def tell_working(self) -> None:
-        """Tell the client that its call is at work, if it has one and has heard nothing for a while. Never waits."""
+        """Tell the client that the agent works on its call, if it has one and heard nothing lately. Never waits."""
 
 
 class Busy:
@@ -27,15 +27,15 @@ class Busy:
         self._talks: set[Working] = set()
 
     def add(self, talk: Working) -> None:
-        """A conversation begins."""
+        """Add a conversation that begins."""
         self._talks.add(talk)
 
     def remove(self, talk: Working) -> None:
-        """It has ended."""
+        """Remove a conversation that has ended."""
         self._talks.discard(talk)
 
     def run(self, stopped: threading.Event) -> None:
-        """Tell clients until the agent stops."""
+        """Notify clients until the agent stops."""
         while not stopped.wait(TELL_SECONDS):
             for talk in list(self._talks):
                 talk.tell_working()

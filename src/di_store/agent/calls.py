@@ -45,7 +45,7 @@ def _keys(peer: Peer, start: Any, n: int) -> list[bytes]:
 
 
 def described(table: Table) -> dict[str, Any]:
-    """What a client needs to know of a table, now."""
+    """The current description of a table, as a client needs it."""
     handle = handle_of(table)
     schema = None if handle.opaque else handle.schema
     capacity = handle.native.capacity
@@ -148,7 +148,7 @@ TABLE_CALLS: dict[str, Callable[..., Any]] = {
 
 
 def run(peer: Peer, call: Call, arguments: Any) -> Any:
-    """One call. Returns its result; raises what it raises."""
+    """Make one call. Returns its result, or raises its error."""
     method, target = call.method, call.target
     if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
         raise TypeError("a call without named arguments came")

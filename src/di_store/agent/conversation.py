@@ -30,7 +30,7 @@ _NEVER = float("-inf"), ""
 
 
 class Cancelled(Exception):
-    """The client of a call that waits has gone."""
+    """The client of a waiting call has gone."""
 
 
 class Conversation:
@@ -42,9 +42,9 @@ class Conversation:
         """Begin.
 
         Args:
-            connection: after the handshake.
+            connection: the connection, after the handshake.
             peer: the client process.
-            warned: takes the texts of warnings that this thread has raised since the last call.
+            warned: returns the texts of warnings that this thread has raised since the last call.
             left: called once when the connection has ended.
         """
         self._left: Callable[[], None] | None = left
@@ -65,7 +65,7 @@ class Conversation:
         self._room.register(connection.fileno(), select.POLLOUT)
 
     def leave(self) -> None:
-        """The connection has ended. A second call does nothing."""
+        """End the connection. A second call does nothing."""
         left, self._left = self._left, None
         if left is not None:
             self.connection.close()
@@ -131,9 +131,9 @@ class Conversation:
             return Kind.ERROR, failure_of(error, self.warned()), []
 
     def check_client(self) -> None:
-        """Raise `Cancelled` if the client has closed the connection: it has given up what it had asked for.
+        """Raise `Cancelled` if the client has closed the connection, and so given up its call.
 
-        An agent that was stopped finds such calls when it goes on. The client was told that nothing was done.
+        An agent that was stopped finds such calls when it continues. The client was told that nothing was done.
         """
         # mutant: calls-that-were-given-up-are-made
         if self._poll.poll(0):
@@ -176,7 +176,7 @@ class Conversation:
             self.connection.send(Kind.WAITING, request=self._request, flags=flags, meta=meta)
 
     def go_on(self) -> Connection:
-        """Tell the client to send what it announced; returns the connection to read it from."""
+        """Tell the client to send the data that it announced; returns the connection to read them from."""
         self._say(b"", 1)
         return self.connection
 

@@ -21,7 +21,7 @@ class Held:
     """Draws of a batch that the client has not received yet.
 
     Attributes:
-        draws: made, and neither delivered nor given back.
+        draws: draws that were made, and are neither delivered nor given back.
         owner: the conversation whose end gives them back; None: the end of the client does.
         beta: the sampler's exponent of the importance weights when they were drawn.
         source: number of the loader that they are for; 0: none.
@@ -34,7 +34,7 @@ class Held:
 
 
 class HeldDraws:
-    """Of one client. Thread-safe."""
+    """The draws held for one client. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class HeldDraws:
         """Keep draws until they are delivered or given back.
 
         Raises:
-            DrawsLost: the loader has given up this call meanwhile, or has ended: they were given back.
+            DrawsLost: the loader has meanwhile given up this call, or has ended. The draws were given back.
         """
         with self._lock:
             wanted = not held.source or number in self._known.get(held.source, (0, frozenset()))[1]
@@ -65,7 +65,7 @@ class HeldDraws:
         """The draws of that number.
 
         Raises:
-            DrawsLost: they were given back, as nothing was heard of the client for too long, or the agent is another.
+            DrawsLost: they were given back because the client was silent for too long, or the agent was replaced.
         """
         found = self._held.get(number)
         if found is None:
@@ -73,15 +73,15 @@ class HeldDraws:
         return found
 
     def known(self, source: int, turn: int, ours: Iterable[int]) -> list[Held]:
-        """A loader says which draws it has, or asks for now; what it has given up is given back.
+        """Note the draws that a loader lists or asks for. Draws that it has given up are given back.
 
         Args:
-            source: its number.
-            turn: counts what it says: an older word that comes late changes nothing.
-            ours: the numbers of its draws.
+            source: number of the loader.
+            turn: counts its lists: an older list that arrives late changes nothing.
+            ours: numbers of its draws.
 
         Returns:
-            Those of them that are held.
+            The numbers in `ours` whose draws are held.
         """
         own = frozenset(ours)
         with self._lock:
@@ -95,10 +95,10 @@ class HeldDraws:
         return found
 
     def deliver(self, number: int, places: list[int] | None = None) -> None:
-        """The client has the batch; with `places`, only the draws there: the others are given back.
+        """Note that the client has the batch. With `places`, only these draws count: the others are given back.
 
         Raises:
-            DrawsLost: as `of`. What the table raises, if it cannot be noted now: the draws are held as before.
+            DrawsLost: as in `of`. The table's error, if it cannot note the delivery now: the draws are held as before.
         """
         held = self._held.pop(number, None)  # whoever has taken them out ends them: this, or what gives them back
         if held is None:
@@ -111,14 +111,14 @@ class HeldDraws:
             raise
 
     def let_go(self, number: int) -> None:
-        """The client knows nothing of these draws any more, or of this loader."""
+        """Give back draws that the client no longer knows, or all of a loader."""
         with self._lock:
             self._known.pop(number, None)
             gone = [each for each, held in self._held.items() if number in (each, held.source)]
         self._give_back(gone)
 
     def give_back_of(self, owner: object) -> None:
-        """Give back what was drawn for a conversation that has ended."""
+        """Give back the draws of a conversation that has ended."""
         self._give_back([number for number, held in list(self._held.items()) if held.owner is owner])
 
     def give_back_all(self) -> int:

@@ -36,15 +36,15 @@ _SETTINGS = {"MC_LOG_LEVEL": "ERROR", "MC_HANDSHAKE_CONNECT_TIMEOUT": "3"}
 
 
 class EngineFailed(Exception):
-    """The engine has not brought the bytes, for the reason given. It has stopped writing."""
+    """The engine has not brought the bytes, for the reason in the text. It has stopped writing."""
 
 
 class Offer(msgspec.Struct, array_like=True, frozen=True):
     """Where an engine may read a payload.
 
     Attributes:
-        engine: HOST:PORT of the one that has it.
-        at: its address in that one's process.
+        engine: HOST:PORT of the engine that has the payload.
+        at: address of the payload in that engine's process.
     """
 
     engine: str
@@ -63,14 +63,14 @@ class _TransferEngine(Protocol):
 
 
 class Engine:
-    """One of an agent. Thread-safe.
+    """The engine of an agent. Thread-safe.
 
     Attributes:
-        kind: one of `BULK_KINDS`, but not `OWN`. Two engines of different kinds do not understand each other.
+        kind: one of `BULK_KINDS`, but not `OWN`. Engines of different kinds do not understand each other.
     """
 
     def __init__(self, kind: str, host: str) -> None:
-        """Nothing is started yet. `host`: of this machine, as others reach it."""
+        """Nothing is started yet. `host`: this machine, as others reach it."""
         self.kind = kind
         self._host = host
         self._lock = threading.Lock()
@@ -80,7 +80,7 @@ class Engine:
         self._registering = threading.Lock()
 
     def missing(self) -> str:
-        """Why it cannot be used; "": it can. The first call starts it, and says in the log if that fails."""
+        """Why the engine cannot be used; "": it can. The first call starts it; the log says if that fails."""
         with self._lock:
             if self._missing is None:
                 try:
@@ -93,7 +93,7 @@ class Engine:
 
     @contextlib.contextmanager
     def registered(self, payload: Array) -> Iterator[Offer]:
-        """Have the engine read or write a payload, which stays pinned, during the block.
+        """Let the engine read or write a payload during the block. The payload stays pinned.
 
         Raises:
             EngineFailed: the engine cannot use it.
@@ -114,15 +114,15 @@ class Engine:
                     native.unregister_memory(at)
 
     def read(self, offer: Offer, room: Room, go_on: Callable[[], None]) -> None:
-        """Read what another engine offers. The bytes are not checked.
+        """Read the payload that another engine offers. The bytes are not checked.
 
         Args:
-            offer: what that one's agent said.
-            room: is kept until the engine has stopped writing, also if this call ends before.
+            offer: the offer of that engine's agent.
+            room: kept until the engine has stopped writing, even if this call ends earlier.
             go_on: called ten times a second meanwhile; may raise, which ends the call.
 
         Raises:
-            EngineFailed: they did not come.
+            EngineFailed: the bytes did not come.
         """
         failed: list[str] = []
         ended = threading.Event()

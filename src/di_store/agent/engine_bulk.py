@@ -33,9 +33,9 @@ class _NotLent(Exception):
 class EngineBulk:
     """Implements `Bulk`.
 
-    Whatever goes wrong with an engine is answered by our own TCP, in the same call, and by one line of the log until a
-    transfer from that node has succeeded. The engine has stopped writing then: else the call ends with `Timeout`, and
-    the draft, which nobody sees, is freed when it has.
+    If an engine fails in any way, the same call fetches the payload over TCP instead. The log says so once, until a
+    transfer from that node succeeds. TCP is used only if the engine has stopped writing; otherwise the call ends with
+    `Timeout`, and the draft, which nobody sees, is freed once the engine has stopped.
     """
 
     def __init__(self, engine: Engine) -> None:

@@ -11,10 +11,10 @@ MAX_GREETINGS = 256
 
 
 class Greetings:
-    """The sockets of clients that are at the door. Thread-safe.
+    """The sockets of clients that have not finished the handshake. Thread-safe.
 
-    Where too many are, the one that came first must go. A client of ours is through within milliseconds, so those that
-    say nothing go before it.
+    If there are too many, the oldest one is closed. Genuine clients finish within milliseconds, so silent connections
+    are closed before them.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Greetings:
         self._sockets: dict[int, socket.socket] = {}  # in the order in which they came
 
     def add(self, sock: socket.socket) -> int:
-        """A connection was accepted. Returns its number."""
+        """Add a connection that was accepted. Returns its number."""
         with self._lock:
             number = next(self._numbers)
             self._sockets[number] = sock
@@ -35,7 +35,7 @@ class Greetings:
         return number
 
     def replace(self, number: int, sock: socket.socket) -> None:
-        """It goes on with TLS. If it had to go meanwhile, it ends."""
+        """Replace a socket by its TLS socket. If the connection was meanwhile closed, the new one is closed too."""
         with self._lock:
             if number in self._sockets:
                 self._sockets[number] = sock
@@ -43,7 +43,7 @@ class Greetings:
                 _end(sock)
 
     def remove(self, number: int) -> None:
-        """It is through, or is about to be closed."""
+        """Remove a connection that has finished the handshake, or that is about to be closed."""
         with self._lock:
             self._sockets.pop(number, None)
 

@@ -17,7 +17,7 @@ MOST_DROPPED = 64
 
 
 class Handles:
-    """Of one client."""
+    """The handles of one client."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -31,14 +31,14 @@ class Handles:
     # -- tables -------------------------------------------------------------------------------------------------
 
     def open(self, name: str, timeout: float | None) -> Table:
-        """The table that has this name now; `TableNotFound` if there is none in that time."""
+        """The table that now has this name; `TableNotFound` if there is none in that time."""
         return self.keep(self._store.table(name, timeout))
 
     def table(self, name: str, identity: str) -> Table:
-        """The table of that name and identity; "": whichever has the name now.
+        """The table of that name and identity; identity "": the table that now has the name.
 
         Raises:
-            TableNotFound: it was dropped. Another one may have its name by now.
+            TableNotFound: it was dropped. Another table may have its name by now.
         """
         found = self._tables.get((name, identity))
         if found is not None:
@@ -54,7 +54,7 @@ class Handles:
         return found
 
     def keep(self, table: Table) -> Table:
-        """Remember a handle for later calls. Returns the one that is known already, if one is."""
+        """Keep a handle for later calls. Returns the one that is already known, if there is one."""
         name, identity = table.name, handle_of(table).identity
         known = self._tables.get((name, identity))
         if known is not None:
@@ -93,7 +93,7 @@ class Handles:
         """A mixture by its number.
 
         Raises:
-            DrawsLost: it is not known any more, or was made by another process.
+            DrawsLost: it is no longer known, or was made by another process.
         """
         found = self._mixtures.get(number)
         if found is None:
@@ -101,12 +101,12 @@ class Handles:
         return found
 
     def follow(self, number: int, table: Table, timeout: float | None) -> None:
-        """Begin to note the keys that leave a table."""
+        """Begin to record the keys that leave a table."""
         if number not in self._followers:  # else the answer was lost
             self._followers[number] = _Follower(table.evicted(timeout=timeout))
 
     def left(self, number: int, turn: int) -> list[Any]:
-        """The keys that have left since the last turn, and why some are missing, if they are."""
+        """The keys that left since the last turn; and the reason, if some are missing."""
         found = self._followers.get(number)
         if found is None:
             raise StoreError(
@@ -116,7 +116,7 @@ class Handles:
         return found.read(turn)
 
     def let_go(self, number: int) -> None:
-        """The client has dropped it."""
+        """Forget a handle that the client has dropped."""
         self._mixtures.pop(number, None)
         self._followers.pop(number, None)
 

@@ -43,11 +43,11 @@ _LONGEST_KILLED_SECONDS = 2.0  # the longest pause after one that was killed: it
 
 
 class TlsFiles(NamedTuple):
-    """PEM files. An agent without a certificate does not speak TLS.
+    """PEM files. An agent without a certificate does not use TLS.
 
     Attributes:
-        certificate, key: of the agent itself.
-        authority: that signed those of other agents; None: the system's authorities.
+        certificate, key: files of the agent itself.
+        authority: certificate of the authority that signed those of other agents; None: the system's authorities.
     """
 
     certificate: str | None = None
@@ -63,14 +63,14 @@ class Serving:
     """How a store is served.
 
     Attributes:
-        listen: ``host:port``; port 0: any that is free.
-        token_file: holds the token; None: from the environment, or on loopback the user's own.
+        listen: ``host:port``; port 0: any free port.
+        token_file: file with the token; None: from the environment, or on loopback the user's own.
         tls: files for TLS.
-        plaintext: serve machines elsewhere without TLS; with an engine, send payloads past TLS and the token.
-        allow_pickle: load what clients pickle.
-        peers: addresses of all nodes of its cluster, this one among them; empty: it has no static directory.
-        join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: it has none but `peers`.
-        bulk: one of `BULK_KINDS`: how large payloads of objects come from other nodes.
+        plaintext: serve other machines without TLS; with an engine, send payloads without TLS and token.
+        allow_pickle: load values that clients pickle.
+        peers: addresses of all nodes of its cluster, including this one; empty: it has no static directory.
+        join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: none but `peers`.
+        bulk: one of `BULK_KINDS`: the transport of large payloads from other nodes.
     """
 
     listen: str
@@ -84,7 +84,7 @@ class Serving:
 
 
 def place_of(listen: str) -> tuple[str, int]:
-    """Host and port of ``HOST:PORT``, ``HOST`` or ``:PORT``; ValueError if it is none."""
+    """Host and port of ``HOST:PORT``, ``HOST`` or ``:PORT``; ValueError for other text."""
     found: Address | None
     try:
         found = Address.parse(f"di-store://{listen if not listen.startswith(':') else '0.0.0.0' + listen}")
@@ -102,8 +102,8 @@ class Holder:
         """Open the port and start the agent.
 
         Raises:
-            ValueError: options that do not go together. AccessDenied: no token. NodeUnavailable: the port is in use,
-            or cannot be listened at; or the store is a node already. OSError: the file with the token cannot be read.
+            ValueError: options that do not go together. AccessDenied: no token. NodeUnavailable: the port is in use or
+            cannot be opened; or the store is already a node. OSError: the file with the token cannot be read.
         """
         host, port = place_of(serving.listen)
         loopback = Address(host, port, "").is_loopback
@@ -141,7 +141,7 @@ class Holder:
 
     @property
     def agent_pid(self) -> int:
-        """Of the agent that serves now."""
+        """Pid of the current agent."""
         return self._agent.pid
 
     def _spawn(self) -> subprocess.Popen[bytes]:
@@ -165,7 +165,7 @@ class Holder:
         return started
 
     def look(self) -> bool:
-        """Start the agent anew if it has died, at once or after a pause; whether it was started."""
+        """Restart the agent if it has died, at once or after a pause. Returns whether it was started."""
         if self._agent.poll() is None:
             return False
         now = time.monotonic()
@@ -254,7 +254,7 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
 
 
 def credentials_of(serving: Serving) -> tuple[bytes, str | bool | None, bool]:
-    """Token, TLS and `allow_pickle` for calls to the other nodes of its cluster.
+    """Token, TLS and `allow_pickle` for calls to the other nodes of the cluster.
 
     Raises:
         ValueError: `listen` is no place. AccessDenied: no token. OSError: the file with the token cannot be read.
@@ -273,7 +273,7 @@ def addresses_of(peers: Iterable[str]) -> tuple[str, ...]:
 
 
 def is_listed(address: str, peers: Iterable[str]) -> bool:
-    """Whether a node of the list may have this address: one has its port. A host has several names."""
+    """Whether a node of the list may have this address: only ports are compared, since a host has several names."""
     return Address.parse(address).port in {Address.parse(each).port for each in addresses_of(peers)}
 
 

@@ -1,4 +1,4 @@
-"""What a served store says of its cluster: processes on its machine learn from it where the other nodes are."""
+"""The cluster that a served store belongs to, noted in the store: local processes read there where other nodes are."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ class Membership(msgspec.Struct, frozen=True):
     """A node's place in its cluster.
 
     Attributes:
-        kind: of the directory: "static", or one of `KINDS`.
-        peers: where the directory is: the addresses of all nodes, or what the kind makes of it.
-        address: of this node's own agent.
-        tls: path of the authority that signed for the agents; None: no TLS, or the system's.
-        allow_pickle: whether the nodes load what others pickled.
-        engine: whether the agent was started with an engine: it copies large objects for the processes of its machine.
+        kind: kind of the directory: "static", or one of `KINDS`.
+        peers: where the directory is: the addresses of all nodes, or the text that the kind needs.
+        address: address of this node's own agent.
+        tls: path of the certificate authority of the agents; None: no TLS, or the system's authorities.
+        allow_pickle: whether the nodes load values that others pickled.
+        engine: whether the agent was started with an engine: it then copies large objects for the processes of its
+            machine.
     """
 
     kind: str
@@ -35,7 +36,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def cluster(self) -> str:
-        """Its cluster, as `di-store serve` was given it."""
+        """The cluster's name, as `di-store serve` got it."""
         where = ",".join(Address.parse(each).node if self.kind == "static" else each for each in self.peers)
         return f"--peers {where}" if self.kind == "static" else f"--join {self.kind}://{where}"
 
@@ -45,7 +46,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 def membership_of(session: Session) -> Membership | None:
-    """What the store says of its cluster; None: it is in none."""
+    """The membership that is noted in the store; None: the store is in no cluster."""
     found = Weights(session).latest(NAME, None, None, 0)
     if found is None or not found.value:
         return None

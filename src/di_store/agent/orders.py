@@ -11,15 +11,16 @@ class Orders(msgspec.Struct):
     """What to serve, and to whom.
 
     Attributes:
-        store: its name.
-        token: that clients must know.
+        store: name of the store.
+        token: token that clients must know.
         node: name of this machine, for people.
-        descriptor: of the listening socket.
-        certificate, key: files for TLS; None: without.
-        allow_pickle: load what clients pickle.
-        address: as other machines reach the agent.
-        authority: file with the certificate that signed those of other agents; None: the system's authorities.
-        bulk: as that of `Served`.
+        descriptor: file descriptor of the listening socket.
+        certificate, key: files for TLS; None: without TLS.
+        allow_pickle: load values that clients pickle.
+        address: address at which other machines reach the agent.
+        authority: file with the certificate of the authority that signed those of other agents; None: the system's
+            authorities.
+        bulk: as in `Served`.
     """
 
     store: str

@@ -27,18 +27,18 @@ class Peer:
 
     Attributes:
         link: 16 bytes that name the process.
-        name: of the process, for people.
-        trusted: whether what it pickles may be loaded here (`--allow-pickle`).
-        connections: how many are open.
-        heard: when something came from it last, `time.monotonic()`.
-        leaving: it has said that it will not come back.
-        chains: of the agent: weights that travel.
-        ahead: of the agent: objects that travel before they are read.
-        versions: of the agent: clients wait for new versions of weights there.
-        engine: of the agent: lends payloads to other agents; None: it was started without.
-        handles: what it has here by number or name.
-        draws: that it has not received.
-        answers: that it may ask for once more.
+        name: name of the process, for people.
+        trusted: whether values that it pickles may be loaded here (`--allow-pickle`).
+        connections: number of open connections.
+        heard: when the last data came from it, `time.monotonic()`.
+        leaving: whether it has said that it will not come back.
+        chains: the agent's `Chains`, for weights.
+        ahead: the agent's `Ahead`, for objects that are sent before they are read.
+        versions: the agent's `VersionWatch`: clients wait there for new versions of weights.
+        engine: the agent's engine, which lends payloads to other agents; None: it was started without.
+        handles: its handles, by number or name.
+        draws: draws that it has not received.
+        answers: answers that it may ask for again.
     """
 
     link: bytes
@@ -62,19 +62,19 @@ class Peer:
         self.answers = Answers()
 
     def is_needed(self) -> bool:
-        """Whether the client would miss something of this if it came back now: after a broken connection it does."""
+        """Whether the client would miss any of this state if it came back now, as it does after a broken connection."""
         # mutant: who-comes-back-is-forgotten
         return bool(self.writers or (not self.leaving and (len(self.answers) or len(self.handles))))
 
     def let_go(self, numbers: list[int]) -> None:
-        """The client has dropped what had these numbers."""
+        """Forget the handles and draws with these numbers, which the client has dropped."""
         for number in numbers:
             # mutant: what-a-client-dropped-is-kept
             self.handles.let_go(number)
             self.draws.let_go(number)
 
     def blobs(self, value: Any) -> Any:
-        """Values of an opaque table, which come encoded, and nested as lists of them: marked as from elsewhere.
+        """Encoded values of an opaque table, or nested lists of them, marked as coming from elsewhere.
 
         Raises:
             TypeError: something else came.

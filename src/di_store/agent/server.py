@@ -56,15 +56,15 @@ class Served:
     """What an agent serves, and to whom.
 
     Attributes:
-        store: its name.
-        token: that clients must know.
+        store: name of the store.
+        token: token that clients must know.
         node: name of this machine, for people.
         tls: context of the server's side; None: connections are not encrypted.
-        allow_pickle: load what clients have pickled: only where all of them are trusted.
-        own_process: whether nothing else runs in this process: then warnings of libraries are those of clients' calls.
-        address: as other machines reach it; "": as it listens.
-        peers: context to reach other agents of the group; None: without TLS.
-        bulk: one of `BULK_KINDS`: how large payloads of objects come from nodes that were started with the same.
+        allow_pickle: load values that clients have pickled: only if all of them are trusted.
+        own_process: whether nothing else runs in this process: then warnings of libraries come from clients' calls.
+        address: address at which other machines reach the agent; "": the address at which it listens.
+        peers: context for connections to other agents of the group; None: without TLS.
+        bulk: one of `BULK_KINDS`: the transport of large payloads from nodes that were started with the same.
     """
 
     store: str
@@ -104,7 +104,7 @@ class Agent:
 
     @property
     def address(self) -> str:
-        """Host and port that it listens at."""
+        """Host and port at which the agent listens."""
         host, port = self._listener.getsockname()[:2]
         return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
@@ -159,7 +159,7 @@ class Agent:
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
 
     def stop(self) -> None:
-        """End: clients' draws are given back, their writers closed."""
+        """Stop: give clients' draws back, and close their writers."""
         self.stop_soon()
         self._stopped.set()
         self._chains.stop()

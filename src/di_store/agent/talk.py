@@ -17,7 +17,7 @@ class Talk(Protocol):
     warned: Callable[[], list[str]]
 
     def go_on(self) -> Connection:
-        """Tell the client to send what it announced; returns the connection to read it from."""
+        """Tell the client to send the data that it announced; returns the connection to read them from."""
 
     def take_over(self) -> Connection:
         """The connection, for a call that says itself that it is at work: no other thread sends before its answer."""

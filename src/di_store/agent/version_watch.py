@@ -18,7 +18,7 @@ MOST_NAMES = 1000
 
 
 class VersionWatch:
-    """Of one agent. Thread-safe. Its thread runs while clients wait, and ends a little later."""
+    """The watch of one agent. Thread-safe. Its thread runs while clients wait, and ends a little later."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -29,15 +29,15 @@ class VersionWatch:
         self._stopped = False
 
     def news(self, known: Any) -> dict[str, int]:
-        """The newest version of each name whose version a client does not know; 0: none was published.
+        """The newest versions that a client does not know, by name; 0: none was published.
 
-        Returns when there is one, with none at the latest after `TELL_SECONDS`.
+        Returns once there is one, and after `TELL_SECONDS` at the latest with none.
 
         Args:
             known: by name, the version that the client knows; -1: it knows of none.
 
         Raises:
-            StoreClosed: the store was removed. TypeError, ValueError: no names and versions.
+            StoreClosed: the store was removed. TypeError, ValueError: these are no names and versions.
         """
         _check(known)
         with self._changed:
@@ -50,7 +50,7 @@ class VersionWatch:
             return self._unknown(known)
 
     def stop(self) -> None:
-        """The agent ends: who waits goes on."""
+        """Stop, because the agent ends: waiting calls return."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()

@@ -45,7 +45,7 @@ _AT_ONCE = 256  # rows that the core makes without looking for another thread
 
 
 class WriterSession:
-    """One writer of a client. It runs in one thread, which the connections are handed to.
+    """One writer of a client. It runs in one thread, to which connections are handed.
 
     Attributes:
         session: 16 bytes that name it.
@@ -71,13 +71,13 @@ class WriterSession:
     # -- its life -----------------------------------------------------------------------------------------------
 
     def hand_over(self, talk: Conversation, message: Message) -> None:
-        """The client has come back on another connection, and asks to go on."""
+        """Hand over another connection of the client, which has come back and wants to continue."""
         if (old := self._talk) is not None:
             old.connection.end()
         self._connections.put((talk, message))
 
     def end(self) -> None:
-        """The client has gone for good."""
+        """End the session: the client will not come back."""
         self._connections.put(None)
         if (old := self._talk) is not None:
             old.connection.end()
@@ -367,7 +367,7 @@ _lock = threading.Lock()
 
 
 def serve_writer(talk: Conversation, message: Message) -> None:
-    """Serve the connection of a writer, in the thread that has served this writer before if there is one."""
+    """Serve the connection of a writer, in the thread that already served this writer if there is one."""
     call = decoded(Call, message.meta)
     if call.method != "open_writer":
         raise CorruptData("a writer that was not opened came", remedy="")

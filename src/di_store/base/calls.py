@@ -10,11 +10,11 @@ from di_store.base.errors import shown
 
 
 def made(text: str, known: Mapping[str, Any]) -> Any:
-    """What the call stands for. Its arguments are literals; names that are not in `known` are refused.
+    """The object that the call stands for. Arguments are literals; names that are not in `known` are refused.
 
     Raises:
-        ValueError: it is no such call, or the class refuses the arguments.
-        TypeError: the class has no such argument.
+        ValueError: the text is no such call, or the class refuses the arguments. TypeError: the class has no such
+        argument.
     """
     try:
         call = ast.parse(text.strip(), mode="eval").body

@@ -22,7 +22,7 @@ def path_text(path: Any, option: str = "path") -> str:
     """A path as text, as it was given.
 
     Raises:
-        TypeError: it is none. ValueError: nothing can have that name.
+        TypeError: it is no path. ValueError: nothing can have that name.
     """
     try:
         text = os.fsdecode(path)
@@ -50,15 +50,15 @@ def core_path(path: Any, option: str = "path") -> str:
 
 
 def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
-    """The folder of a store's files as an absolute path, and the bytes that they may take; "" and 0: no disk tier.
+    """The folder of a store's files as an absolute path, and the limit on their bytes; "" and 0: no disk tier.
 
     Args:
-        disk: the folder, made if its parent is there; None: no disk tier.
-        disk_capacity: bytes, "100GiB", or a share of what is free on its filesystem, such as "80%", what the folder
-            has counted as free; None: half of that.
+        disk: the folder, created if its parent exists; None: no disk tier.
+        disk_capacity: bytes, "100GiB", or a share such as "80%" of the space that is free on its filesystem. Files that
+            the folder already holds count as free. None: half of the free space.
 
     Raises:
-        ValueError, TypeError: no path, no size, or less than `LEAST_BYTES`. StoreError: its parent is not there.
+        ValueError, TypeError: no path, no size, or less than `LEAST_BYTES`. StoreError: the parent does not exist.
     """
     if disk is None:
         if disk_capacity is not None:
@@ -76,14 +76,14 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
 
 
 def new_capacity(folder: str, disk_capacity: Any) -> int:
-    """`disk_capacity` of a store whose files lie in `folder`, in bytes; "": it has none, a ValueError."""
+    """`disk_capacity` in bytes, for a store whose files lie in `folder`. ValueError if `folder` is ""."""
     if not folder:
         raise ValueError("disk_capacity= is for a store with a disk tier: open it with disk=PATH")
     return _capacity(folder, disk_capacity)
 
 
 def budget_of_writes(folder: str, write_budget: Any) -> int:
-    """`write_budget` of a store whose files lie in `folder`, in bytes a day; None: 0, no limit.
+    """`write_budget` in bytes per day, for a store whose files lie in `folder`; None: 0, no limit.
 
     Raises:
         ValueError, TypeError: no size, less than `LEAST_WRITES`, or `folder` is "", without a disk tier.

@@ -132,7 +132,7 @@ def _parse_text(text: str) -> DType:
 
 
 def parse(plain: Any, *, depth: int = 0) -> DType:
-    """The dtype that `describe` gave; extensions are void of their size where ml_dtypes is missing.
+    """The dtype that `describe` gave. If ml_dtypes is missing, extensions become void types of their size.
 
     Raises:
         ValueError: `plain` is not in the form that `describe` returns.
@@ -168,7 +168,7 @@ def is_tensor(value: Any) -> bool:
 
 
 def is_masked(value: Any) -> bool:
-    """Whether `value` is an array with masked elements: their values mean nothing. Never imports numpy.ma."""
+    """Whether `value` is an array with masked elements, which have no valid values. Never imports numpy.ma."""
     ma: Any = sys.modules.get("numpy.ma")
     if not isinstance(value, getattr(ma, "MaskedArray", ())):  # another thread may be importing it
         return False

@@ -48,10 +48,10 @@ def parse_size(value: int | float | str, *, total: int | None = None, option: st
 
 
 def budget_bytes(memory: int | float | str) -> int:
-    """The memory limit in bytes that `memory` means for a store on this machine.
+    """The memory limit in bytes that `memory` stands for, for a store on this machine.
 
     Raises:
-        ValueError, TypeError: as `parse_size`. CapacityError: more than the machine has.
+        ValueError, TypeError: as in `parse_size`. CapacityError: more than the machine has.
     """
     size = parse_size(memory, total=_core.memory_total())
     if size > machine_bytes():

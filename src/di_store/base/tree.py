@@ -129,7 +129,7 @@ def is_below(path: str, node: str) -> bool:
 
 
 def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "columns") -> tuple[str, ...]:
-    """Those of `paths` that `wanted` names, directly or by an inner node above them, in the order of `paths`.
+    """The `paths` that `wanted` names, directly or by an inner node above them, in the order of `paths`.
 
     Args:
         paths: all column names.

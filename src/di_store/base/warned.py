@@ -22,7 +22,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def noted() -> Iterator[None]:
-    """Inside, the warnings of this thread are kept for `taken`: it works for a program that runs elsewhere."""
+    """In this block the thread works for a program elsewhere, so its warnings are kept for `taken`."""
     before, _of_thread.texts = getattr(_of_thread, "texts", None), []
     try:
         yield

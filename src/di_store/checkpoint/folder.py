@@ -36,7 +36,7 @@ class Folder:
         return os.path.join(self.path, name)
 
     def make(self) -> None:
-        """Make the folder and those above it, if they are not there. StoreError: the path names something else."""
+        """Create the folder and its parents if they do not exist. StoreError: the path names something else."""
         at, made = os.path.abspath(self.path), []
         while not os.path.exists(at):
             made.append(at := os.path.dirname(at))
@@ -48,9 +48,10 @@ class Folder:
             _core.sync_folder(above)
 
     def refuse_others(self, wanted: str, files: re.Pattern[str]) -> None:
-        """Raise StoreError if the folder holds something else than a checkpoint of this format.
+        """Raise StoreError if the folder holds anything but a checkpoint of this format.
 
-        One whose manifest says nothing is a damaged one where `files` of such checkpoints lie beside it.
+        A folder with an unreadable manifest counts as a damaged checkpoint if `files` of such checkpoints lie beside
+        it.
         """
         own = os.path.realpath(self.path)
         of_tier = os.path.dirname(own) if os.path.basename(own) == DURABLE else own
@@ -72,26 +73,26 @@ class Folder:
         FileIO(self.at(name), "x").close()
 
     def manifest(self) -> Manifest | None:
-        """That of the newest complete save. Raises CorruptData, LayoutMismatch, OSError."""
+        """The manifest of the newest complete save. Raises CorruptData, LayoutMismatch, OSError."""
         text = self.small(MANIFEST)
         return None if text is None else Manifest.unpack(self.at(MANIFEST), text)
 
     def kept(self) -> Manifest | None:
-        """The same for who replaces it: None also if it is damaged."""
+        """Like `manifest`, for a save that replaces it: None also if it is damaged."""
         try:
             return self.manifest()
         except CorruptData:
             return None
 
     def remove_all(self, rank: int, kept: set[str]) -> None:
-        """Remove what saves of a rank have left, but for these files."""
+        """Remove the files that saves of a rank have left, except for these files."""
         for name in os.listdir(self.path):
             match = FILE.fullmatch(name)
             if match is not None and int(match[1]) == rank and name not in kept:
                 self.remove(name)
 
     def small(self, name: str) -> bytes | None:
-        """A small file; None: there is none."""
+        """A small file; None if there is none."""
         try:
             with open(self.at(name), "rb") as file:
                 text = file.read(_MOST_BYTES + 1)
@@ -102,7 +103,7 @@ class Folder:
         return text
 
     def write(self, name: str, text: bytes) -> None:
-        """Write a small file. Whoever reads it, also after a power cut, finds the old text or the new one."""
+        """Write a small file. Readers find the old text or the new one, even after a power cut."""
         partial = self.at(name + ".partial")
         with open(partial, "wb") as file:
             file.write(text)
@@ -111,12 +112,12 @@ class Folder:
         self.publish(name)
 
     def publish(self, name: str) -> None:
-        """Give a complete file, written as `name`.partial, its name."""
+        """Rename a complete file from `name`.partial to `name`."""
         os.replace(self.at(name + ".partial"), self.at(name))
         self.sync()
 
     def sync(self) -> None:
-        """Names that came and went survive a power cut."""
+        """Make new and removed names survive a power cut."""
         _core.sync_folder(self.path)
 
     def remove(self, name: str) -> None:
@@ -127,7 +128,7 @@ class Folder:
             pass
 
     def ranks(self) -> set[int]:
-        """Which ranks have files."""
+        """The ranks that have files."""
         return {int(match[1]) for name in os.listdir(self.path) if (match := FILE.fullmatch(name)) is not None}
 
 

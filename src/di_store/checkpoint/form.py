@@ -27,7 +27,7 @@ MOST_HEAD_BYTES = 1 << 30
 
 
 def damaged(path: str, why: str) -> CorruptData:
-    """The error of a file that is damaged, or none of ours."""
+    """The error for a file that is damaged or not one of ours."""
     return CorruptData(f"{path!r} {why}", remedy=REMEDY)
 
 
@@ -37,10 +37,10 @@ class Head:
 
     Attributes:
         header: as `codec.Encoded.header`.
-        payload_bytes: of the payload.
-        piece_bytes: of the pieces that have a checksum each.
+        payload_bytes: bytes of the payload.
+        piece_bytes: bytes of a piece; each piece has a checksum.
         crcs: CRC-32C of each piece, uint32.
-        token: 16 random bytes, others in each file.
+        token: 16 random bytes, different in each file.
         rank, ranks: whose part it is, of how many.
     """
 
@@ -54,11 +54,11 @@ class Head:
 
     @property
     def begin(self) -> int:
-        """Where in the file the payload begins."""
+        """Where the payload begins in the file."""
         return begin_of(len(self.header), self.payload_bytes, self.piece_bytes)
 
     def pack(self) -> bytes:
-        """Its bytes; the CRC-32C of them all stands in the middle, counted as 0."""
+        """The bytes of the head. Their CRC-32C stands in the middle, and counts as 0 in the sum."""
         body = self.header + np.asarray(self.crcs, "<u4").tobytes()
         sizes = (_FIXED.size + len(body), self.begin, self.payload_bytes, self.piece_bytes, len(self.header))
         fixed = _FIXED.pack(MAGIC, VERSION, 0, *sizes, self.token, self.rank, self.ranks)
@@ -75,7 +75,8 @@ class Head:
         """The head of a file, and its checksum.
 
         Raises:
-            CorruptData: no such file, or damaged. LayoutMismatch: another version. OSError: of the file system.
+            CorruptData: the file is missing or damaged. LayoutMismatch: another version. OSError: an error of the file
+            system.
         """
         with open(path, "rb") as file:
             raw = file.read(PAGE)
@@ -102,7 +103,7 @@ class Head:
 
 
 def begin_of(header_bytes: int, payload_bytes: int, piece_bytes: int) -> int:
-    """Where a payload begins: behind a head with such a header."""
+    """Where a payload begins: after a head with such a header."""
     used = _FIXED.size + header_bytes + 4 * -(-payload_bytes // piece_bytes)
     return -(-used // PAGE) * PAGE
 
@@ -112,7 +113,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         file: its name in the folder.
-        crc: checksum of its head, and so of all the file.
+        crc: checksum of its head, which covers the whole file.
     """
 
     file: str
@@ -120,18 +121,18 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The manifest: which files are the checkpoint.
+    """The manifest: the list of files that are the checkpoint.
 
     Attributes:
-        id: of the save, the same for all its ranks.
-        parts: by rank.
+        id: id of the save, the same for all its ranks.
+        parts: parts by rank.
     """
 
     id: str
     parts: list[Part]
 
     def pack(self) -> bytes:
-        """Its text: one JSON object."""
+        """The text of the manifest: one JSON object."""
         plain = {"format": FORMAT, "version": VERSION, "id": self.id, "parts": self.parts}
         plain["crc"] = _core.crc32c(msgspec.json.encode(plain))
         return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"

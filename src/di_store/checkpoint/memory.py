@@ -15,7 +15,7 @@ ALIGNMENT = 64
 
 
 def address(buffer: Any) -> int:
-    """Of the first byte of a C-contiguous buffer that is not empty."""
+    """Address of the first byte of a C-contiguous buffer that is not empty."""
     array = buffer if isinstance(buffer, np.ndarray) else np.frombuffer(buffer, np.uint8)
     found: int = array.__array_interface__["data"][0]
     return found
@@ -24,8 +24,8 @@ def address(buffer: Any) -> int:
 def fresh_bytes(size: int, offset: int) -> Array:
     """Memory that nobody has touched, for bytes that lie at `offset` of a payload.
 
-    Large memory is aligned as those are, so that the disk can write to it. numpy asks for huge pages; without them a
-    load would mostly wait for the first touch of each page.
+    Large memory has the same alignment as these bytes, so that the disk can write to it. numpy asks for huge pages;
+    without them a load would mostly wait for the first touch of each page.
     """
     unit = PAGE if size >= PIECE_BYTES else ALIGNMENT
     raw = np.empty(size + unit, np.uint8)
@@ -33,7 +33,7 @@ def fresh_bytes(size: int, offset: int) -> Array:
 
 
 def fresh(leaf: Leaf) -> Any:
-    """A new array or tensor for a leaf, and nothing in it yet."""
+    """A new array or tensor for a leaf, without content."""
     if not leaf.tensor:
         if not leaf.bytes:
             return np.empty(leaf.shape, leaf.dtype)
@@ -45,7 +45,7 @@ def fresh(leaf: Leaf) -> Any:
 
 
 class Target:
-    """What a leaf is read into: `address`, and `finish()` when its bytes are there."""
+    """The memory that a leaf is read into: `address`; call `finish()` when its bytes are there."""
 
     def __init__(self, value: Any, leaf: Leaf) -> None:
         """`value`: an array or tensor that fits the leaf (`misfit`)."""
@@ -60,7 +60,7 @@ class Target:
             self.address = at.data_ptr() if leaf.tensor else address(at)
 
     def finish(self) -> None:
-        """Pass on what was read, where it could not be read into place: to a GPU, to memory with gaps."""
+        """Copy the bytes on if they could not be read into place: to a GPU, or to memory with gaps."""
         if self._staging is None:
             return
         if isinstance(self.value, np.ndarray):

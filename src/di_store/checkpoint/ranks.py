@@ -25,14 +25,14 @@ _SECONDS = 0.02
 
 
 class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What rank 0 asks the others: their part of this save, of so many ranks."""
+    """Rank 0's request to the other ranks: write your part of this save, of that many ranks."""
 
     id: str
     ranks: int
 
 
 class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a rank answers: the call, and its file."""
+    """A rank's answer: the call, and its file."""
 
     call: Call
     part: Part
@@ -60,7 +60,7 @@ def call(folder: Folder, ranks: int) -> Call:
 
 
 def kept_answer(folder: Folder, rank: int) -> str | None:
-    """The file of this rank that the present call may still take up, as an earlier attempt has answered with it."""
+    """The file of this rank that the present call may still use, because an earlier attempt has answered with it."""
     given, called = _read(folder, answer_name(rank), Answer), _read(folder, CALL, Call)
     return given.part.file if given is not None and given.call == called else None
 
@@ -94,7 +94,7 @@ def answer(folder: Folder, rank: int, ranks: int, own: Part, wait: Wait) -> Mani
     """Another rank: answer the call, and wait for the manifest.
 
     Raises:
-        Timeout: rank 0 did not call so many ranks, or others have not answered.
+        Timeout: rank 0 made no call for that many ranks, or other ranks have not answered.
     """
     answered: Call | None = None
     while True:

@@ -46,7 +46,7 @@ class Commands(click.Group):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Refuse what is no text before any command sees it: the core takes names and paths as UTF-8."""
+        """Refuse arguments that are no text before any command sees them: the core takes names and paths as UTF-8."""
         for each in args:
             try:
                 each.encode()
@@ -55,7 +55,7 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command; a wrong value, and what the system refuses, end it with one line."""
+        """Run a command. Wrong values and errors of the system end it with one line."""
         try:
             return super().invoke(ctx)
         except ValueError as error:

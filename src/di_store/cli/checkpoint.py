@@ -16,7 +16,7 @@ from di_store.cli.printing import progress_bar
 @click.argument("path", type=click.Path(file_okay=False))
 @json_option
 def checkpoint(store: str, path: str, as_json: bool) -> None:
-    """Write all of STORE, as it is at one instant, to the folder PATH, while everybody goes on.
+    """Save STORE, as it is at one instant, to the folder PATH. Other processes keep working.
 
     A later checkpoint of the same store in the same folder adds what has changed. `di-store restore` reads it.
     """

@@ -31,7 +31,7 @@ MOST_SECONDS = 1e6
 
 
 class Seconds(click.FloatRange):
-    """Seconds up to `MOST_SECONDS`, or another most; not NaN, which is in no range and outside none."""
+    """Seconds up to `MOST_SECONDS`, or another maximum. NaN is refused, as no range holds it."""
 
     name = "seconds"
 
@@ -39,7 +39,7 @@ class Seconds(click.FloatRange):
         super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """The number; a usage error if it is none in the range."""
+        """The number; a usage error if the text is no number in the range."""
         found = super().convert(value, param, ctx)
         if math.isnan(found):
             self.fail(f"{value!r} is no number of seconds", param, ctx)
@@ -92,7 +92,7 @@ def attached(name: str) -> Iterator[di_store.Store]:
     """Attach to the store `name`, and close it at the end, so that a command does not keep it alive.
 
     Raises:
-        StoreNotFound: no process of this user holds it; the message lists the names there are.
+        StoreNotFound: no process of this user holds it; the message lists the existing names.
     """
     known = sorted({info.name for info in di_store.list_stores()})
     if name not in known:
@@ -134,7 +134,7 @@ def time_limit(store: di_store.Store, seconds: float, what: str) -> Iterator[Non
     A call that does not wait may take longer. Uses SIGALRM, so it works in the main thread only.
 
     Raises:
-        Timeout: it names the process that holds the lock.
+        Timeout: the error names the process that holds the lock.
     """
 
     def look(number: int, frame: FrameType | None) -> None:

@@ -75,7 +75,7 @@ def open_table(store: di_store.Store, name: str) -> di_store.Table:
     """The table `name` of `store`.
 
     Raises:
-        TableNotFound: the message lists the names there are.
+        TableNotFound: the message lists the existing names.
     """
     try:
         return store.table(name)

@@ -20,7 +20,7 @@ PIPE_WIDTH = 400
 
 @contextmanager
 def progress_bar(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
-    """A bar on stderr, if that is a terminal. Gives a function to call with how much is done, and of how much."""
+    """A bar on stderr, if that is a terminal. Yields a function to call with the amount done and the total."""
     if quiet or not sys.stderr.isatty():
         yield lambda done, total: None
         return

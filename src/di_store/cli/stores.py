@@ -51,7 +51,7 @@ def share_text(each: StoreReport) -> tuple[str, str]:
 
 
 def disk_text(disk: DiskStats) -> str:
-    """What the disk tier holds, and what has moved."""
+    """The amount of data in the disk tier, and the amount that has moved."""
     loaded = disk["loaded"]
     loaders = (
         f"; loaders: {disk['loaded_ahead'] / loaded:.1f} batches ahead, waited for {disk['stalled_seconds']:.1f} s"
