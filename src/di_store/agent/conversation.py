@@ -181,7 +181,7 @@ class Conversation:
         return self.connection
 
     def take_over(self) -> Connection:
-        """The connection, for a call that says itself that it is at work: no other thread sends before its answer."""
+        """The connection, for a call that itself reports that it works. No other thread sends before its answer."""
         with self._sending:
             # mutant: two-threads-send-on-one-connection
             self._working = False

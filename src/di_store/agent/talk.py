@@ -20,4 +20,4 @@ class Talk(Protocol):
         """Tell the client to send the data that it announced; returns the connection to read them from."""
 
     def take_over(self) -> Connection:
-        """The connection, for a call that says itself that it is at work: no other thread sends before its answer."""
+        """The connection, for a call that itself reports that it works. No other thread sends before its answer."""

@@ -24,7 +24,7 @@ AWAY_SECONDS = 5.0
 
 
 class SendingAhead:
-    """Implements `join` and `send_ahead` of a `ClusterStore`. Thread-safe: what it keeps is replaced as a whole."""
+    """Implements `join` and `send_ahead` of a `ClusterStore`. Thread-safe: its state is replaced as a whole."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -35,7 +35,7 @@ class SendingAhead:
         _every.add(self)
 
     def begin(self) -> None:
-        """Also in a forked child, where another thread of the parent may hold the lock for ever."""
+        """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
         self._joining = threading.Lock()
         self._staying = False  # whether the thread lives that keeps this node a member; under _joining
 
@@ -45,7 +45,7 @@ class SendingAhead:
         """Make this node a member of a group.
 
         Raises:
-            NodeUnavailable: the directory does not answer. ValueError: no name of a group.
+            NodeUnavailable: the directory does not answer. ValueError: `group` is no name of a group.
         """
         check_group(group)
         join(self._cluster, group, timeout)
@@ -60,7 +60,7 @@ class SendingAhead:
         return self._cluster.links.closed
 
     def join_again(self) -> None:
-        """The directory may have been made anew since."""
+        """Join the groups again, since the directory may have been rebuilt."""
         with self._joining:
             groups = sorted(self._joined)
         try:
@@ -76,7 +76,7 @@ class SendingAhead:
         """Have an object of this store sent to the members of groups, and to the nodes of these names.
 
         Raises:
-            ValueError: no name of a group.
+            ValueError: a name that cannot be a group's.
         """
         for group in groups:
             check_group(group)

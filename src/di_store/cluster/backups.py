@@ -43,7 +43,7 @@ Left = Callable[[], float | None]
 
 
 class Backups:
-    """Makes those of one store. Thread-safe."""
+    """Makes the backups of one store. Thread-safe."""
 
     def __init__(self, cluster: Cluster, session: Session) -> None:
         self._cluster = cluster
@@ -100,9 +100,10 @@ class Backups:
             )
 
     def note_home(self, folder: Folder, *, settled: bool = False) -> Home:
-        """Write down beside the tables what makes them this cluster's again, wherever they are restored.
+        """Note beside these tables how they rejoin the cluster, wherever they are restored.
 
-        `settled`: the directory says of all tables that are here that they are. The folder's `LOCK` is held.
+        `settled`: whether the directory says of all tables here that they are here. The caller holds the folder's
+        `LOCK`.
         """
         before, uuid, words = read_home(folder), self._session.uuid, own_words(self._session)
         pending = not settled and bool(before.words) and (before.pending or before.uuids[0] != uuid)

@@ -24,14 +24,14 @@ _PAUSE_SECONDS = 0.1
 
 
 class Cluster:
-    """Thread-safe. The list of nodes is replaced as a whole."""
+    """The nodes that this process knows. Thread-safe: the list of nodes is replaced as a whole."""
 
     def __init__(self, directory: Directory, links: Links, here: Node, engine: bool = False) -> None:
         """Begin.
 
         Args:
-            directory: of its kind; closed with the cluster.
-            links: to all nodes; closed with the cluster.
+            directory: the directory; closed with the cluster.
+            links: links to all nodes; closed with the cluster.
             here: the node of this machine.
             engine: whether the agent of this machine copies large objects for its processes.
         """
@@ -46,11 +46,11 @@ class Cluster:
         _clusters.add(self)
 
     def begin(self) -> None:
-        """Also in a forked child, where another thread of the parent may hold the lock for ever."""
+        """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
         self._looking = threading.Lock()
 
     def nodes(self, timeout: Seconds = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
-        """Those that are there. `fresh`: not those of a second ago.
+        """The nodes that answer. `fresh`: do not return the list of a second ago.
 
         Raises:
             NodeUnavailable: the directory does not answer in time.
@@ -87,12 +87,12 @@ class Cluster:
         return found
 
     def missing(self) -> list[str]:
-        """HOST:PORT of the other nodes that did not answer at the last look. Asks nobody."""
+        """HOST:PORT of the other nodes that did not answer at the last look. Makes no call."""
         here = Address.parse(self.here.address).node
         return [each for each in self.directory.missing(self._nodes) if each != here]
 
     def last_seen(self) -> list[Node]:
-        """All but this one that were there at the last look. Asks nobody."""
+        """All nodes but this one that were there at the last look. Makes no call."""
         return [each for each in self._nodes if each.uuid != self.here.uuid]
 
     def others(self, timeout: Seconds = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
@@ -100,7 +100,7 @@ class Cluster:
         return [each for each in self.nodes(timeout, fresh=fresh) if each.uuid != self.here.uuid]
 
     def node(self, text: str, timeout: Seconds) -> Node:
-        """The node that ``node=`` means. Waits until it answers; one that was never seen, for `STARTING_SECONDS`.
+        """The node that ``node=`` names. Waits until it answers; for a node that was never seen, `STARTING_SECONDS`.
 
         Raises:
             NodeUnavailable: there is none in time. ValueError: there are several.
@@ -122,7 +122,7 @@ class Cluster:
             time.sleep(_PAUSE_SECONDS)
 
     def by_uuid(self, uuid: str, timeout: Seconds = LOOK_SECONDS) -> Node | None:
-        """The node of a store; None: nobody has seen it. It may be gone meanwhile: the call to it says so."""
+        """The node of a store; None: nobody has seen it. It may be gone meanwhile: then the call to it fails."""
         try:
             self.nodes(timeout, fresh=uuid not in self._known)  # it may have another address by now
         except NodeUnavailable:
@@ -131,24 +131,24 @@ class Cluster:
         return self._known.get(uuid)
 
     def awaited(self, uuid: str, deadline: Deadline) -> Node | None:
-        """As `by_uuid`, but a node that nobody has seen is waited for while one that may be it does not answer."""
+        """As `by_uuid`. If nobody has seen the node, it waits while a silent node may be the one."""
         # mutant: a-node-that-is-silent-is-taken-for-gone
         while (node := self.by_uuid(uuid, deadline.another())) is None and self.missing() and deadline.left != 0:
             time.sleep(_PAUSE_SECONDS)
         return node
 
     def count_seen(self) -> int:
-        """How many nodes were seen, some of which may be lost. Asks nobody."""
+        """How many nodes were seen, some of which may be lost. Makes no call."""
         return len(self._known)
 
     def is_elsewhere(self, raw: bytes) -> bool:
-        """Whether an object with such an id was put on another node that was seen. Asks nobody."""
+        """Whether an object with such an id was put on another node that was seen. Makes no call."""
         return any(raw.startswith(each.home) for uuid, each in list(self._known.items()) if uuid != self.here.uuid)
 
     def home_of(self, raw: bytes, timeout: float | None = LOOK_SECONDS, *, sure: bool = False) -> Node | None:
-        """Where an object with such an id was put; None: its id was chosen, or nobody has seen the node.
+        """The node where an object with such an id was put; None: a program chose its id, or nobody has seen the node.
 
-        `sure`: nodes that did not answer a moment ago are asked once more.
+        `sure`: ask nodes once more that did not answer a moment ago.
 
         Raises:
             NodeUnavailable: the node was not seen before, and the directory does not answer.
@@ -159,11 +159,11 @@ class Cluster:
         return home
 
     def home_seen(self, raw: bytes) -> Node | None:
-        """As `home_of`, among the nodes that were seen. Asks nobody."""
+        """As `home_of`, among the nodes that were seen. Makes no call."""
         return next((each for each in list(self._known.values()) if raw.startswith(each.home)), None)
 
     def close(self) -> None:
-        """End the directory and all links."""
+        """Close the directory and all links."""
         self.directory.close()
         self.links.close()
 

@@ -19,12 +19,12 @@ _THREADS = 16
 
 
 class Deletion:
-    """Made for one call. Its threads add to what it finds; a node that does not answer is asked for nothing more."""
+    """The state of one call. Its threads add to its results; a node that does not answer is not asked again."""
 
     def __init__(
         self, cluster: Cluster, session: Session, nodes: NodeObjects, get: Callable[[bytes, float, None], Any]
     ) -> None:
-        """`get`: gives an object of any node, as `Store.get`."""
+        """`get`: reads an object of any node, as `Store.get`."""
         self._cluster = cluster
         self._get = get
         self._session = session
@@ -36,10 +36,10 @@ class Deletion:
         self._silent: dict[str, str] = {}  # nodes that may still have objects, as errors call them, by uuid
 
     def run(self, raws: list[bytes]) -> int:
-        """Delete objects where they were put, here, and what `put_copies` has put. Returns how many there were.
+        """Delete objects here, where they were put, and where `put_copies` put copies. Returns how many existed.
 
         Raises:
-            NodeUnavailable: nodes that were not reached, after all others have deleted what they had.
+            NodeUnavailable: some nodes were not reached; all others have deleted their objects.
         """
         arena, me = self._session.writable(), self._session.uuid
         own: list[bytes] = []
@@ -71,12 +71,12 @@ class Deletion:
         return self._gone
 
     def copies_of(self, raw: bytes, timeout: float | None = None, away: set[str] | None = None) -> None:
-        """Delete what `put_copies` has put, and at last what says so.
+        """Delete the copies that `put_copies` made, and finally the note that lists them.
 
         Args:
             raw: the object's id.
-            timeout: seconds that each node has; None: as long as `NodeObjects.patiently` gives it.
-            away: nodes that are not asked, by uuid; gets those that do not answer.
+            timeout: seconds that each node has; None: as long as `NodeObjects.patiently` allows.
+            away: nodes that are not asked, by uuid; nodes that do not answer are added.
         """
         away = set() if away is None else away
         for uuid in self._get(mark_of(raw), 0, None):

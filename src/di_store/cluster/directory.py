@@ -29,35 +29,35 @@ TABLE = "table/"
 
 
 class Directory(Protocol):
-    """What each kind does. Thread-safe.
+    """The interface of all kinds. Thread-safe.
 
-    Every call ends within `timeout` seconds and one; a step of a longer call, within that call's deadline.
+    Every call ends at most one second after `timeout`; as a step of a longer call, within that call's deadline.
 
     Each raises:
         NodeUnavailable: it does not answer in time.
     """
 
     def nodes(self, timeout: Seconds) -> list[Node]:
-        """The nodes that are there, as far as it knows."""
+        """The nodes that are there, as far as the directory knows."""
 
     def missing(self, nodes: list[Node]) -> list[str]:
-        """HOST:PORT of the nodes of the cluster that are not among these. Asks nobody."""
+        """HOST:PORT of the nodes of the cluster that are not in `nodes`. Makes no call."""
 
     def read(self, key: str, timeout: Seconds) -> bytes | None:
-        """The word under a key."""
+        """The entry under a key."""
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
-        """Replace a word, if it still is `old`; None: there is none."""
+        """Replace an entry if it still is `old`; None: there is none."""
 
     def listed(self, prefix: str, timeout: Seconds) -> dict[str, bytes]:
-        """All words whose keys begin so."""
+        """All entries whose keys begin with this prefix."""
 
     def close(self) -> None:
-        """End its connections."""
+        """Close its connections."""
 
 
 def call_name() -> str:
-    """Names a call: no other one has the same."""
+    """A unique name for a call."""
     return secrets.token_hex(8)
 
 
@@ -65,12 +65,12 @@ class TableEntry(msgspec.Struct, frozen=True):
     """A table of the cluster.
 
     Attributes:
-        settings: as text, of each shard.
-        shards: uuids of the nodes that have one, in their order.
+        settings: settings of each shard, as text.
+        shards: uuids of the nodes that have a shard, in shard order.
         draw: "local" or "mass".
-        dropped: it is being dropped: whoever finds it goes on with that.
-        maker: names the call that made it: two calls never write the same word, so each knows its own. It is also what
-            tells the shards from other tables of that name.
+        dropped: whether the table is being dropped: a process that finds it so continues with that.
+        maker: unique name of the call that made the table, so that each call recognises its own entry. It also
+            distinguishes the shards from other tables of that name.
     """
 
     settings: str
@@ -81,12 +81,12 @@ class TableEntry(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Who publishes weights.
+    """The publisher of weights.
 
     Attributes:
         uuid: the node.
-        epoch: rises when another process takes them over.
-        group: whose nodes get them.
+        epoch: rises when another process takes the name over.
+        group: the group whose nodes get the weights.
         maker: as in `TableEntry`.
     """
 
@@ -97,12 +97,12 @@ class Owner(msgspec.Struct, frozen=True):
 
 
 def packed(word: msgspec.Struct) -> bytes:
-    """As it lies in the directory."""
+    """The entry in the form that the directory stores."""
     return msgspec.msgpack.encode(word)
 
 
 def unpacked(word: bytes, cls: Callable[..., T]) -> T:
-    """What `packed` made.
+    """The entry that `packed` packed.
 
     Raises:
         NodeUnavailable: another version of di-store wrote it.

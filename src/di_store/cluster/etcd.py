@@ -39,13 +39,14 @@ _PAUSE_SECONDS = 0.1
 
 
 class Members:
-    """The members of an etcd cluster: a call goes to one that answers. Thread-safe: each thread has its own clients."""
+    """The members of an etcd cluster. Any member that answers gets the call. Thread-safe: clients are per thread."""
 
     def __init__(self, where: str) -> None:
-        """Of ``HOST:PORT,HOST:PORT/NAME``; nothing is asked yet.
+        """For an address ``HOST:PORT,HOST:PORT/NAME``. No call is made yet.
 
         Raises:
-            ValueError: it is nothing of the kind. StoreError: the environment does not say how to reach it (`Access`).
+            ValueError: the address has another form. StoreError: the environment does not say how to reach it
+            (`Access`).
         """
         self._access = Access.from_environment()
         hosts, _, cluster = where.partition("/")
@@ -55,15 +56,15 @@ class Members:
         self._own = threading.local()
 
     def ask(self, call: Callable[[Any], T], timeout: Seconds, lost: list[str] | None = None) -> T:
-        """Have one of them answer.
+        """Make a call of any member that answers.
 
         Args:
-            call: may be made several times: a member may have done it, and not have answered.
+            call: may be made several times: a member may have carried it out without answering.
             timeout: seconds; None: no limit.
             lost: gets the reason of each attempt that failed.
 
         Raises:
-            NodeUnavailable: none does in time. AccessDenied: etcd does not let this user in.
+            NodeUnavailable: no member answers in time. AccessDenied: etcd does not let this user in.
         """
         deadline = Deadline.of(timeout)
         while True:
@@ -110,11 +111,11 @@ class EtcdDirectory:
     """See the module, and `Directory`."""
 
     def __init__(self, where: str) -> None:
-        """Of the members at ``HOST:PORT,HOST:PORT/NAME``."""
+        """For the members at ``HOST:PORT,HOST:PORT/NAME``."""
         self._members = Members(where)
 
     def nodes(self, timeout: Seconds) -> list[Node]:
-        """As `Directory.nodes`. None at all: etcd was away for longer than the leases, and nodes come back now."""
+        """As `Directory.nodes`. An empty list: etcd was away for longer than the leases, and nodes come back now."""
         deadline = Deadline.of(timeout)
         while not (words := self.listed("node/", deadline)) and deadline.left != 0:
             time.sleep(_PAUSE_SECONDS)
@@ -136,7 +137,7 @@ class EtcdDirectory:
         return {meta["key"].decode()[len(whole) :]: value for value, meta in found}
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
-        """As `Directory.swap`. A word that was changed by a member that did not answer is known by its bytes."""
+        """As `Directory.swap`. If a member changed the entry without answering, the call recognises its own bytes."""
         transaction, deadline, lost = _swap(self._members.prefix + key, old, new), Deadline.of(timeout), list[str]()
         done = self._members.ask(lambda etcd: bool(etcd.transaction(transaction).get("succeeded")), deadline, lost)
         return done or (bool(lost) and self.read(key, deadline) == new)
@@ -146,13 +147,13 @@ class EtcdDirectory:
 
 
 class Registration:
-    """Has a node listed until `end`, in a thread of its own."""
+    """Keeps a node listed until `end`, in a thread of its own."""
 
     def __init__(self, where: str, node: Node) -> None:
-        """List it.
+        """List the node.
 
         Raises:
-            NodeUnavailable: no member of etcd answers. ValueError: `where` names none.
+            NodeUnavailable: no member of etcd answers. ValueError: `where` names no member.
         """
         self._members = Members(where)
         self._key, self._word = f"{self._members.prefix}node/{node.uuid}", packed(node)
@@ -163,7 +164,7 @@ class Registration:
         self._thread.start()
 
     def end(self) -> None:
-        """It is listed no more."""
+        """Remove the node from the list."""
         self._ended.set()
         self._thread.join(ASK_SECONDS)
         try:

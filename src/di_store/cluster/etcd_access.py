@@ -1,4 +1,4 @@
-"""How etcd is reached: encrypted or not, and as which user. The environment says it, as secrets stand in no address.
+"""Access to etcd: encryption and user. It is set in the environment, since secrets do not belong in an address.
 
 | variable | is |
 |---|---|
@@ -28,7 +28,7 @@ _REFUSED = ("authentication failed", "permission denied", "user name is empty", 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What the environment says of it; each field is a variable. "": it is not given."""
+    """The settings from the environment. Each field is a variable; "": it is not given."""
 
     ca: str = ""
     cert: str = ""
@@ -38,10 +38,10 @@ class Access:
 
     @classmethod
     def from_environment(cls) -> Access:
-        """That of this process.
+        """The settings of this process.
 
         Raises:
-            StoreError: it contradicts itself, or names a file that is not there.
+            StoreError: they contradict each other, or name a file that does not exist.
         """
         made = cls(*(os.environ.get(PREFIX + each.name.upper(), "") for each in fields(cls)))
         for name in ("ca", "cert", "key"):
@@ -58,8 +58,8 @@ class Access:
         """A client of one member, signed in.
 
         Raises:
-            StoreError: a password would cross the network in the clear. RequestException, Etcd3Exception: it does not
-            answer, or does not let this user in.
+            StoreError: a password would cross the network unencrypted. RequestException, Etcd3Exception: the member
+            does not answer, or does not let this user in.
         """
         if self.user and not self.ca and not _is_loopback(host):
             raise StoreError(
@@ -82,12 +82,12 @@ class Access:
 
 
 def has_expired(reason: str) -> bool:
-    """Whether etcd says that a client has to sign in anew."""
+    """Whether etcd's error says that a client has to sign in again."""
     return _EXPIRED in reason
 
 
 def is_refusal(reason: str) -> bool:
-    """Whether etcd says that the environment's user, or the lack of one, will not do."""
+    """Whether etcd's error says that it does not accept the environment's user, or a client without one."""
     return any(text in reason for text in _REFUSED)
 
 

@@ -92,7 +92,7 @@ class GroupWeights:
         _every.add(self)
 
     def begin(self) -> None:
-        """Also in a forked child, where another thread of the parent may hold a lock for ever. It publishes anew."""
+        """Set the initial state, also in a forked child, which publishes anew: the parent may hold locks."""
         self._publishing: dict[str, threading.Lock] = {}  # by name, one at a time: versions are told in their order
         self._claims: dict[str, _Claim] = {}  # by name, once a version was published; under its lock of `_publishing`
         self._joined: dict[tuple[str, str], _Joining] = {}
@@ -156,10 +156,12 @@ class GroupWeights:
         return int(self._agent(step).call("spread", arguments, timeout=step, what=what))
 
     def check_alone(self, name: Any) -> None:
-        """Weights of this name may be published without a group. If not, two nodes would have two values of a version.
+        """Check that weights of this name may be published without a group.
+
+        Otherwise two nodes would have different values of one version.
 
         Raises:
-            ValueError: this node knows that they are those of a group.
+            ValueError: this node knows that the weights belong to a group.
         """
         # mutant: members-publish-for-themselves
         if isinstance(name, str) and self._record.known(name) != Known():
@@ -238,9 +240,9 @@ class GroupWeights:
     def latest(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None, group: str
     ) -> Published | None:
-        """`Store.latest`, of a node that is a member of the group from now on.
+        """`Store.latest`, on a node that is a member of the group from now on.
 
-        The first call waits for at most a second until the directory knows that; later ones read memory alone.
+        The first call waits at most a second until the directory knows the membership; later calls only read memory.
 
         Raises:
             ValueError: the directory knows that the weights of this name go to another group.

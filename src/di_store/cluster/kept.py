@@ -31,10 +31,10 @@ def keep_word(
     what: str,
     only: bytes | None = None,
 ) -> None:
-    """Have the node keep a word; None: forget it, if it is `only`. `what`: the call, as its failure names it.
+    """Have the node keep an entry; None: forget the entry, if it is `only`. `what`: name of the call, for its error.
 
     Raises:
-        NodeUnavailable: it does not answer in time.
+        NodeUnavailable: the node does not answer in time.
     """
     deadline = Deadline.of(timeout)
     with links.calling(node, deadline) as session:
@@ -55,10 +55,10 @@ def keep_word(
 
 
 def kept_words(links: Links, node: Node, timeout: Seconds) -> Words:
-    """What it keeps.
+    """The entries that a node keeps.
 
     Raises:
-        NodeUnavailable, Timeout: it does not answer.
+        NodeUnavailable, Timeout: the node does not answer.
     """
     deadline = Deadline.of(timeout)
     with links.calling(node, deadline) as session:
@@ -66,10 +66,10 @@ def kept_words(links: Links, node: Node, timeout: Seconds) -> Words:
 
 
 def own_words(session: Session) -> Words:
-    """What the store of this machine keeps."""
+    """The entries that the store of this machine keeps."""
     return words_in(Weights(session).latest(NAME, None, None, 0))
 
 
 def words_in(found: Published | None) -> Words:
-    """What a version of words holds. Of a store that was opened again from its disk only the number may be left."""
+    """The entries in a version. In a store that was opened again from its disk, only the version number may be left."""
     return {} if found is None or found.value is None else msgspec.msgpack.decode(found.value, type=Words)

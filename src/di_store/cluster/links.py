@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Credentials:
-    """How this process proves itself to every node: as `di_store.connect` takes it."""
+    """How this process proves its identity to every node, as in `di_store.connect`."""
 
     token: str | bytes | None = None
     tls: Any = None
@@ -58,12 +58,12 @@ class Links:
         _links.add(self)
 
     def begin(self) -> None:
-        """Also in a forked child, where another thread of the parent may hold the lock for ever."""
+        """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
         self._lock = threading.Lock()
         self._looks: dict[str, _Look] = {}
 
     def session(self, address: str, timeout: Seconds, what: str | None = None) -> RemoteSession:
-        """The session with whatever store is served at an address now. `what`: the call that needs it, for errors.
+        """The session with the store that is now served at an address. `what`: name of the call, for errors.
 
         Raises:
             As `di_store.connect`.
@@ -85,7 +85,7 @@ class Links:
         return known
 
     def greeted(self, address: str, timeout: Seconds) -> RemoteSession:
-        """The session with the store that is served at an address now, which has just answered.
+        """The session with the store that is now served at an address, and has just answered.
 
         Raises:
             As `di_store.connect`.
@@ -103,14 +103,14 @@ class Links:
         raise AssertionError
 
     def at(self, address: str, timeout: float | None) -> Node:
-        """The node that is served at an address now."""
+        """The node that is now served at an address."""
         return _node_of(self.session(address, timeout))
 
     def of(self, node: Node, timeout: Seconds, what: str | None = None) -> RemoteSession:
-        """The session with the store of a node. `what`: the call that needs it, for errors.
+        """The session with the store of a node. `what`: name of the call, for errors.
 
         Raises:
-            NodeUnavailable: it does not answer in time, or is gone: another store has taken its place.
+            NodeUnavailable: the node does not answer in time, or is gone: another store has taken its place.
         """
         deadline = Deadline.of(timeout)
         session = self.session(node.address, deadline, what)
@@ -133,7 +133,7 @@ class Links:
             raise self._gone(node) from None
 
     def is_replaced(self, node: Node) -> bool:
-        """Whether a call has found another store in the node's place: the node will not come back. Asks nobody."""
+        """Whether a call has found another store in the node's place: the node will not come back. Makes no call."""
         return node.uuid in self._replaced
 
     def _gone(self, node: Node) -> NodeUnavailable:
@@ -145,9 +145,9 @@ class Links:
         )
 
     def all_at(self, addresses: list[str], seconds: float) -> list[Node]:
-        """The nodes at these addresses that answer within so many seconds, all asked at once.
+        """The nodes at these addresses that answer within this many seconds. All are asked at once.
 
-        One that was silent the last time is given `PATIENCE_SECONDS`, so that the dead do not hold up every call.
+        A node that was silent the last time gets `PATIENCE_SECONDS`, so that dead nodes do not delay every call.
         """
         looks: list[tuple[float | None, _Look]] = []
         for address in addresses:

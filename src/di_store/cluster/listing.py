@@ -1,4 +1,4 @@
-"""Listing a served store in a directory that does not look for nodes itself."""
+"""Lists a served store in a directory that does not look for nodes itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from di_store.session import Session
 
 @contextmanager
 def listed(join: str | None, store: str, address: str) -> Iterator[None]:
-    """List a store in etcd while the block runs; other kinds of ``--join``, or None: nothing is to be done.
+    """List a store in etcd while the block runs. For other kinds of ``--join``, or None, does nothing.
 
     Raises:
         NodeUnavailable: no member of etcd answers. StoreError: the package etcd3gw is missing.

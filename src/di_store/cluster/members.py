@@ -12,7 +12,7 @@ from di_store.remote.link import Seconds
 
 
 def check_group(group: Any) -> None:
-    """ValueError unless it can be the name of a group."""
+    """ValueError unless this can be the name of a group."""
     if not config.is_name(group, 100) or "/" in group:
         raise ValueError(f"group={shown(group)}: a group is called by 1 to 100 bytes of text without '/'")
 
@@ -27,13 +27,13 @@ def join(cluster: Cluster, group: str, timeout: float | None) -> None:
 
 
 def members(cluster: Cluster, group: str, timeout: Seconds, *, fresh: bool = False) -> tuple[list[Node], bool]:
-    """The other nodes of the group, as far as they answer, the same order everywhere; and whether it has any member.
+    """The other nodes of the group that answer, in the same order everywhere; and whether the group has any member.
 
     Args:
-        cluster: of this node.
-        group: its name.
+        cluster: cluster of this node.
+        group: name of the group.
         timeout: seconds.
-        fresh: also nodes that have come in the last second.
+        fresh: also nodes that joined within the last second.
 
     Raises:
         NodeUnavailable: the directory does not answer.

@@ -21,13 +21,13 @@ COPIES_MARK = b"copies"
 
 
 class NodeObjects:
-    """Thread-safe: it holds nothing that changes."""
+    """Calls about one node's objects. Thread-safe: it has no state that changes."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
 
     def patiently(self, node: Node, call: Callable[[float], T]) -> T:
-        """A call that takes no timeout, of a node: it has a minute if the node is there, else a second or two."""
+        """Make a call without a timeout: a node that answers has a minute, any other one a second or two."""
         try:
             return call(LOOK_SECONDS)
         except (NodeUnavailable, Timeout):
@@ -36,7 +36,7 @@ class NodeObjects:
             return call(waits.CALL_SECONDS)
 
     def is_replaced(self, node: Node) -> bool:
-        """Whether another store has its place: what it held is gone, and not only out of reach."""
+        """Whether another store has the node's place: its objects are lost, and not only out of reach."""
         if self._cluster.links.is_replaced(node):
             return True
         return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
@@ -48,7 +48,7 @@ class NodeObjects:
             return bool(session.call("contains", {"id": raw}, timeout=deadline, what="contains"))
 
     def delete(self, node: Node, raws: list[bytes], timeout: float | None = None) -> int:
-        """Delete objects there. `timeout`: seconds that the node has; None: as `patiently`."""
+        """Delete objects there. `timeout`: seconds that the node has; None: as in `patiently`."""
 
         def delete(seconds: float) -> int:
             with self._cluster.links.calling(node, seconds) as session:
@@ -58,5 +58,5 @@ class NodeObjects:
 
 
 def mark_of(raw: bytes) -> bytes:
-    """The id of what a home keeps of the copies of an object."""
+    """The id of the note that a home node keeps about the copies of an object."""
     return raw[:6] + COPIES_MARK + hashlib.blake2b(raw, digest_size=8).digest()

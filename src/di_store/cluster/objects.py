@@ -76,7 +76,7 @@ class ClusterObjects:
         """`Store.get` of an object that is not here, or not yet.
 
         Raises:
-            ObjectNotFound: it was nowhere in time. NodeUnavailable: the node where it lies does not answer.
+            ObjectNotFound: it was nowhere in time. NodeUnavailable: its node does not answer.
         """
         deadline = Deadline.of(timeout)
         home = self._cluster.home_of(raw, deadline.left)
@@ -204,10 +204,10 @@ class ClusterObjects:
     # -- the other calls ----------------------------------------------------------------------------------------
 
     def contains(self, raw: bytes) -> bool:
-        """`Store.contains`: here, or where it was put; if that node does not answer, on any other one.
+        """`Store.contains`, here and where the object was put; if that node does not answer, on any other node.
 
         Raises:
-            NodeUnavailable, Timeout: the node where it was put does not answer, and no other one has it.
+            NodeUnavailable, Timeout: the node where it was put does not answer, and no other node has it.
         """
         home = self._cluster.home_of(raw, sure=True)
         if home is None or home.uuid == self._session.uuid:
@@ -241,7 +241,7 @@ class ClusterObjects:
         return [each for each in self._cluster.last_seen() if each.uuid != home.uuid]
 
     def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
-        """`Store.wait`, if some of the objects may lie elsewhere. What lies on a node that is silent is not there."""
+        """`Store.wait`, if some of the objects may lie elsewhere. Objects on a silent node do not count as there."""
         left = countdown(check_timeout(timeout))
         pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
         if all(ref.raw.startswith(self._session.arena.home) for ref in pending):
@@ -286,7 +286,7 @@ class ClusterObjects:
         return set(found)
 
     def keys(self, start: Ref | None, n: int) -> list[Ref]:
-        """`Store.keys`: of what was put here, not of copies."""
+        """`Store.keys`, for objects that were put here, without copies."""
         found: list[Ref] = []
         while len(found) < n and (page := self._here.keys(start, n)):
             start = page[-1]
@@ -294,10 +294,10 @@ class ClusterObjects:
         return found[:n] if n else self._here.keys(start, n)
 
     def delete(self, raws: list[bytes]) -> int:
-        """`Store.delete`: where they were put, here, and what `copies` has put. Other copies end with their lease.
+        """`Store.delete`: here, where objects were put, and where `copies` put them. Other copies end with their lease.
 
         Raises:
-            NodeUnavailable: nodes that were not reached, after all others have deleted what they had.
+            NodeUnavailable: some nodes were not reached; all others have deleted their objects.
         """
         return self._deletion().run(raws)
 

@@ -16,14 +16,14 @@ K = TypeVar("K", bound=Hashable)
 
 
 class OwnStores(Generic[K]):
-    """By key. Thread-safe. A forked child has none."""
+    """Stores by key. Thread-safe. A forked child begins with none."""
 
     def __init__(self) -> None:
         self.begin()
         _every.add(self)
 
     def begin(self) -> None:
-        """Also in a forked child: the parent's connections are not its own, and its locks may be held for ever."""
+        """Set the initial state, also in a forked child, to which the parent's connections and locks do not belong."""
         self._lock = threading.Lock()
         self._stores: dict[K, ClusterStore] = {}
         self._attaching: dict[K, threading.Event] = {}  # set when the thread that attaches has ended
@@ -34,13 +34,13 @@ class OwnStores(Generic[K]):
         """The store of a key. One thread attaches; others wait for it no longer than their own timeout.
 
         Args:
-            key: of the store.
+            key: key of the store.
             timeout: seconds; None: no limit.
-            attach: makes it, within so many seconds.
-            alone: stores of other keys are forgotten.
+            attach: attaches to the store, within this many seconds.
+            alone: whether stores of other keys are forgotten.
 
         Raises:
-            NodeUnavailable: another thread still attaches at the end, or `clear` was called meanwhile. As `attach`.
+            NodeUnavailable: at the end another thread is still attaching, or `clear` was called meanwhile. As `attach`.
         """
         left = countdown(timeout)
         while True:
@@ -75,7 +75,7 @@ class OwnStores(Generic[K]):
             mine.set()
 
     def clear(self) -> None:
-        """Close all; those that are being attached are closed by the threads that do so."""
+        """Close all stores. A store that is being attached is closed by the thread that attaches to it."""
         with self._lock:
             stores, self._stores, self._attaching = list(self._stores.values()), {}, {}
         for each in stores:

@@ -40,12 +40,12 @@ SILENT_SECONDS = 10.0
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """How each node has its store served: what `up` was given.
+    """How each node has its store served, from the arguments of `up`.
 
     Attributes:
-        cluster: names it, 16 hex characters.
-        token: that agents and clients know.
-        options: of `di-store serve`.
+        cluster: name of the cluster, 16 hex characters.
+        token: token that agents and clients know.
+        options: options of `di-store serve`.
     """
 
     cluster: str
@@ -78,7 +78,7 @@ class DirectoryActor:
         return self._plan
 
     def report(self, node_id: str, node: Node, kept: Words) -> None:
-        """A keeper says that its store is served, and what the node keeps of its own tables."""
+        """Take a keeper's report: its store is served, and these are its node's entries of its own tables."""
         with self._lock:
             if node_id not in self._nodes:  # its first word to this actor
                 # What the node said before it heard of a drop, or while it was away, brings nothing back.
@@ -88,7 +88,7 @@ class DirectoryActor:
             self._lock.notify_all()
 
     def nodes(self, whole: bool) -> dict[str, Node]:
-        """Those that are served, by Ray's id. `whole`: wait for all that Ray knows, as words do."""
+        """The served nodes, by Ray's id. `whole`: wait for all nodes that Ray knows, as entries do."""
         with self._lock:
             if whole:
                 self._await_words()
@@ -121,7 +121,7 @@ class DirectoryActor:
             return True
 
     def stop(self, timeout: float | None) -> int:
-        """Have all keepers end what they serve. Returns how many have not in time: they go on with it."""
+        """Have all keepers stop serving. Returns how many have not stopped in time; they go on stopping."""
         self._stopped.set()
         alive = _alive()
         with self._lock:
@@ -168,11 +168,11 @@ class DirectoryActor:
 
 
 class AnchorActor:
-    """Takes a thousandth of a CPU of a node."""
+    """Takes a thousandth of a node's CPU, so that an autoscaler keeps the node."""
 
 
 class KeeperActor:
-    """Has the store of its node served, and says so to the directory."""
+    """Has the store of its node served, and reports that to the directory."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -187,7 +187,7 @@ class KeeperActor:
         threading.Thread(target=look_again, args=(self._look, self._stopped, "keeper"), daemon=True).start()
 
     def stop(self) -> None:
-        """End what is served."""
+        """Stop serving."""
         self._stopped.set()
         with self._lock:
             if self._session is not None:

@@ -42,17 +42,17 @@ Found = tuple[Backup, Node]
 
 
 def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECONDS) -> bool:
-    """Bring the tables of a lost node into the folder of a store that will be opened; whether any were brought.
+    """Copy the tables of a lost node into the folder of a store that will be opened. Returns whether there were any.
 
     Args:
-        disk: the folder. If it has tables already, these are the newest there are, and nothing is done.
-        wanted: the node, as ``node=`` takes it: its machine, its store, its ``host:port`` or its uuid.
+        disk: the folder. If it already has tables, these are the newest ones, and nothing is done.
+        wanted: the node, as in ``node=``: its machine, its store, its ``host:port`` or its uuid.
         serving: how the new node will be served.
         timeout: seconds until a node with a backup must have answered.
 
     Raises:
-        ValueError: several nodes are called that; or no cluster is named. NodeUnavailable: no node that answers has a
-        backup. StoreError: the node is not lost. StoreFull: no room. CorruptData: the backup is not whole.
+        ValueError: several nodes have that name; or no cluster is named. NodeUnavailable: no node that answers has a
+        backup. StoreError: the node is not lost. StoreFull: no room. CorruptData: the backup is incomplete.
     """
     folder = durable.folder_of(os.path.abspath(disk))
     # mutant: newer-tables-are-replaced-by-a-backup
@@ -78,15 +78,15 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
 
 
 def has_directory(serving: Serving) -> bool:
-    """Whether it is a node of a cluster in which one node may take over another: in Ray none does."""
+    """Whether it is a node of a cluster in which one node may take over another, which Ray clusters do not allow."""
     return bool(serving.peers) or (serving.join or "").startswith("etcd://")
 
 
 def directory_of(serving: Serving, links: Links) -> Directory:
-    """The directory of its cluster.
+    """The directory of the node's cluster.
 
     Raises:
-        ValueError: it has none, or Ray's.
+        ValueError: it has none, or it is Ray's.
     """
     if serving.peers:
         return StaticDirectory(addresses_of(serving.peers), links)
@@ -194,9 +194,9 @@ def _copy_part(links: Links, backup: Backup, node: Node, name: str, at: int, to:
 
 @contextmanager
 def settling(name: str, disk: str | None, serving: Serving) -> Iterator[None]:
-    """While the block runs, a thread has the directory say that the tables are here which this node had before.
+    """While the block runs, a thread registers in the directory that this node has the tables in its folder.
 
-    Of a store whose folder has any. It tries until the directory and this node's agent answer.
+    It does so only if the store's folder has tables. It tries until the directory and this node's agent answer.
     """
     stopped = threading.Event()
     if has_directory(serving) and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).words:

@@ -35,27 +35,27 @@ class StaticDirectory:
     """See the module, and `Directory`."""
 
     def __init__(self, peers: tuple[str, ...], links: Links) -> None:
-        """Of these addresses; nothing is asked yet.
+        """For these addresses. No call is made yet.
 
         Args:
-            peers: the same everywhere, in the same order. The first one has the words.
-            links: to reach them.
+            peers: the addresses, in the same order on all nodes. The first node has the entries.
+            links: links to the nodes.
         """
         self._peers = peers
         self._links = links
 
     def lies_with(self, node: Node) -> bool:
-        """Whether the words lie in the store of this node."""
+        """Whether the entries lie in the store of this node."""
         return _place(node.address) == self._peers[0]
 
     def nodes(self, timeout: Seconds) -> list[Node]:
-        """Those that answer now. The other half of what a call has is for the node that it looks for."""
+        """The nodes that answer now. Half of the call's time is left for the call to the node that is looked for."""
         rest = Deadline.of(timeout).rest()
         # mutant: a-look-takes-all-the-time
         return self._links.all_at(list(self._peers), LOOK_SECONDS if rest is None else min(rest / 2, LOOK_SECONDS))
 
     def missing(self, nodes: list[Node]) -> list[str]:
-        """As `Directory.missing`: those that have not answered."""
+        """As `Directory.missing`: the nodes that have not answered."""
         return sorted(Address.parse(each).node for each in set(self._peers) - {_place(node.address) for node in nodes})
 
     def read(self, key: str, timeout: Seconds) -> bytes | None:
@@ -84,7 +84,7 @@ class StaticDirectory:
         raise unavailable("too many processes change words at once")
 
     def close(self) -> None:
-        """As `Directory.close`; the links are another's."""
+        """As `Directory.close`. The links belong to the caller and stay open."""
 
     def _words(self, timeout: Seconds) -> tuple[int, Words]:
         """The version, and the words."""

@@ -62,14 +62,14 @@ class ClusterTables:
 
         Args:
             name: unique in the cluster.
-            settings: of the whole table.
-            nodes: that get a shard.
+            settings: settings of the whole table.
+            nodes: nodes that get a shard.
             exist_ok: return an equal table of that name.
             timeout: seconds; None: no limit.
-            draw: "local" or "mass": who draws from a shard.
+            draw: "local" or "mass": how learners draw from shards.
 
         Raises:
-            As `Store.create_table`; NodeUnavailable: the directory or one of the nodes does not answer.
+            As `Store.create_table`. NodeUnavailable: the directory or one of the nodes does not answer.
         """
         deadline = Deadline.given(timeout)
         for number in range(len(nodes)):
@@ -145,10 +145,10 @@ class ClusterTables:
         return found
 
     def open(self, name: str, timeout: float | None) -> Table:
-        """The table of that name: of the cluster, or this store's alone.
+        """The table of that name, of the cluster or of this store alone.
 
         Raises:
-            TableNotFound: it does not exist in time. NodeUnavailable: the node that has it does not answer, or is gone.
+            TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is gone.
         """
         check_table_name(name)
         deadline = Deadline.given(timeout)
@@ -169,10 +169,10 @@ class ClusterTables:
             time.sleep(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS))
 
     def drop(self, name: str, timeout: float | None) -> None:
-        """Drop a table with all its shards; those on nodes that are gone are forgotten.
+        """Drop a table with all its shards. Shards on nodes that are gone are forgotten.
 
         Raises:
-            TableNotFound: there is none. NodeUnavailable: the directory or a node does not answer.
+            TableNotFound: there is no such table. NodeUnavailable: the directory or a node does not answer.
         """
         check_table_name(name)
         deadline = Deadline.given(timeout)
@@ -188,13 +188,13 @@ class ClusterTables:
     def take_over(
         self, name: str, was: TableEntry, uuids: Sequence[str], words_lost: bool, timeout: float | None
     ) -> bool:
-        """Have the directory say that this node has the shard that a lost one had; False: the table is another one now.
+        """Register in the directory that this node has the shard of a lost node. False: it is another table by now.
 
         Args:
-            name: of the table, which this store has.
-            was: its word, as the lost node kept it.
-            uuids: of the stores that had the shard.
-            words_lost: whether the directory's words were lost with the node: then a missing word means nothing.
+            name: name of the table, which this store has.
+            was: its entry, as the lost node kept it.
+            uuids: uuids of the stores that had the shard.
+            words_lost: whether the directory's entries were lost with the node: then a missing entry means nothing.
             timeout: seconds; None: no limit.
 
         Raises:
@@ -392,7 +392,7 @@ def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -
 
 
 def identity_of(table: Table) -> str:
-    """What tells a table from others of its name, here or on another node."""
+    """The identity that distinguishes the table from others of its name, here or on another node."""
     return table.target[1] if isinstance(table, RemoteTable) else handle_of(table).identity
 
 

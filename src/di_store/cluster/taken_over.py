@@ -25,14 +25,14 @@ _LOCK_SECONDS = 10.0
 
 
 def taken_over(session: Session) -> set[str]:
-    """The tables of a store that another node has. Asks nobody."""
+    """The tables of a store that another node has taken over. Makes no call."""
     arena = session.arena
     tables = {name: arena.table(name) for name in arena.tables()}
     return {name for name, table in tables.items() if table is not None and table.taken_over}
 
 
 def give_up(session: Session, cluster: Cluster, timeout: float | None) -> None:
-    """Refuse rows, draws and priorities of tables of this store that the directory says another node has.
+    """Refuse rows, draws and priorities for tables of this store that another node has, according to the directory.
 
     Raises:
         NodeUnavailable: the directory does not answer.

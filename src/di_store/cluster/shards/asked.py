@@ -17,7 +17,7 @@ def check_draw(settings: Settings, shards: object, draw: object) -> str:
     """``draw=``, if it fits the other options.
 
     Raises:
-        ValueError: it does not. TypeError: no text.
+        ValueError: it does not fit. TypeError: it is no text.
     """
     if shards is None:
         if draw is not None:
@@ -35,7 +35,7 @@ def check_places(nodes: list[Node]) -> list[Node]:
     """The nodes, if each can have one shard of a table.
 
     Raises:
-        ValueError: one is named twice, or they are too many. NodeUnavailable: there is none.
+        ValueError: a node is named twice, or there are too many. NodeUnavailable: there is none.
     """
     if not nodes:
         raise NodeUnavailable("no node of the cluster answers")
@@ -50,10 +50,10 @@ def check_places(nodes: list[Node]) -> list[Node]:
 
 
 def check_whole(call: str, tables: Iterable[object]) -> None:
-    """Refuse tables in parts where the tables of one call must lie on one node.
+    """Refuse tables in parts in calls whose tables must lie on one node.
 
     Raises:
-        ValueError: one of them lies in parts.
+        ValueError: a table lies in parts.
     """
     for each in tables:
         if isinstance(each, ShardedTable):

@@ -25,9 +25,9 @@ class Chances(NamedTuple):
 
     Attributes:
         shares: q_s, float64[shards]; their sum is 1.
-        least: the least probability of an item in the table, as far as the shards know it; 0: they do not.
-        beta: the sampler's exponent of the weights, as a shard last said.
-        size: items in the table.
+        least: the smallest probability of an item in the table, as far as the shards know it; 0: they do not.
+        beta: the sampler's exponent of the weights, as a shard last reported.
+        size: number of items in the table.
     """
 
     shares: Array
@@ -37,20 +37,20 @@ class Chances(NamedTuple):
 
 
 def has_chances(sampler: Sampler) -> bool:
-    """Whether items are drawn by chance: others are drawn in an order, and have probability 1."""
+    """Whether items are drawn at random. Otherwise they are drawn in an order, and have probability 1."""
     return isinstance(sampler, (Uniform, Prioritized))
 
 
 def may_be_drawn(said: TableStats | None) -> bool:
-    """Whether a shard answers, has something to draw, and its limiter lets it pass."""
+    """Whether a shard answers, has items to draw, and its limiter allows draws."""
     return said is not None and bool(said["mass"]) and not said["limiter"]["sample_reason"]
 
 
 def by_mass(said: list[TableStats | None]) -> Chances | str:
-    """Shares in proportion to the masses, of shards that may be drawn; else why none of it may be drawn now.
+    """Shares in proportion to the masses, for shards that may be drawn; or the reason why none may be drawn now.
 
-    A draw waits until all shards together hold as many items as theirs have to, or one is full: lanes are not spread
-    evenly, and what it evicts would never be drawn.
+    A draw waits until all shards together hold the sum of their minimum sizes, or one shard is full. Lanes are not
+    spread evenly, so a full shard would otherwise evict items that were never drawn.
     """
     there = [each for each in said if each is not None]
     # mutant: each-shard-begins-by-itself
@@ -90,7 +90,7 @@ def importance(probabilities: Array, beta: float | None, least: float) -> Array:
     Args:
         probabilities: float64[n].
         beta: exponent; None: weights are 1.
-        least: the probability that has weight 1; 0: the least of these.
+        least: the probability that has weight 1; 0: the smallest of `probabilities`.
     """
     weights: Array = np.ones(len(probabilities), np.float32)
     possible = probabilities > 0
@@ -103,10 +103,10 @@ def importance(probabilities: Array, beta: float | None, least: float) -> Array:
 
 
 def weigh(batch: Batch, shares: Array, beta: float | None, least: float) -> None:
-    """Set probabilities and weights of examples that one shard has drawn, or several.
+    """Set probabilities and weights of examples that one or several shards have drawn.
 
     Args:
-        batch: of which `probabilities` are those within the shard of each example.
+        batch: a batch whose `probabilities` are those within the shard of each example.
         shares: q_s of each example's shard, float64[n] or one number.
         beta: exponent of the weights.
         least: as in `importance`.

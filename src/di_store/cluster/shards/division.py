@@ -22,7 +22,7 @@ def check_parts(settings: Settings) -> None:
     """Refuse settings that no table in parts can have.
 
     Raises:
-        ValueError: the text explains the mechanism.
+        ValueError: the text explains why.
     """
     if isinstance(settings.view, Group):
         raise ValueError(
@@ -35,7 +35,7 @@ def check_drawn_by_mass(settings: Settings) -> None:
     """Refuse settings with which draws over all shards could wait for ever, or have no meaning.
 
     Raises:
-        ValueError: the text explains the mechanism.
+        ValueError: the text explains why.
     """
     sampler, limiter = settings.sampler, settings.limiter
     if not isinstance(limiter, MinSize):
@@ -60,13 +60,13 @@ def shard_settings(whole: Settings, shards: int, number: int, draw: str) -> Sett
     """The settings of one shard.
 
     Args:
-        whole: of the table.
-        shards: how many it has.
-        number: of this one, from 0.
+        whole: settings of the table.
+        shards: number of shards.
+        number: number of this shard, from 0.
         draw: "local" or "mass".
 
     Raises:
-        ValueError: a limit that cannot be divided by so many.
+        ValueError: a limit cannot be divided by that number.
     """
     sampler = whole.sampler
     if draw == LOCAL and isinstance(sampler, Prioritized):
@@ -89,7 +89,7 @@ def part_of(count: int, shards: int) -> int:
 
 
 def divided(limiter: Limiter, shards: int) -> Limiter:
-    """The limiter of one of so many shards."""
+    """The limiter of one of this many shards."""
     # mutant: a-limit-is-not-divided
     if isinstance(limiter, MinSize):
         return MinSize(part_of(limiter.n, shards))

@@ -18,12 +18,12 @@ _FIELDS = ("priorities", "probabilities", "weights", "times_sampled", "versions"
 
 
 class ShardItems(Items):
-    """The items that a call completed in several shards, by lane. They are asked for when they are first read."""
+    """The items that a call completed in several shards, by lane. They are fetched at the first use."""
 
     __slots__ = ("_found", "parts")
 
     def __init__(self, parts: Sequence[tuple[int, Items]]) -> None:
-        """Of these items, each with the number of its shard. Every lane's lie in one of them."""
+        """For these items, each with the number of its shard. All items of a lane are in one shard."""
         self.parts = parts
         self._found: tuple[Array, Array, Array] | None = None
 
@@ -54,7 +54,7 @@ class ShardItems(Items):
 
     @property
     def episodes(self) -> Array:
-        """As `Items.episodes`. Each shard numbers its own."""
+        """As `Items.episodes`. Each shard numbers its own episodes."""
         found: Array = joined_arrays([items.episodes for _, items in self.parts])
         return found[self._order([items.lanes for _, items in self.parts])]
 
@@ -68,17 +68,17 @@ def _plain(items: Items) -> Items:
 
 
 def joined_arrays(parts: list[Array]) -> Array:
-    """One array of several; there may be none."""
+    """Several arrays concatenated; there may be none."""
     found: Array = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     return found
 
 
 def join(parts: Sequence[tuple[int, Batch]], allocate: Allocate | None = None) -> Batch:
-    """The batches of several shards behind each other, with the shard in each key.
+    """The batches of several shards, concatenated, with the shard's number in each key.
 
     Args:
         parts: number of the shard, and its batch; at least one.
-        allocate: makes the arrays, as `Draws.copy` takes it.
+        allocate: makes the arrays, as in `Draws.copy`.
 
     Raises:
         SchemaMismatch: the shards' columns differ.

@@ -21,12 +21,12 @@ from di_store.policy.views import Opaque, Step
 
 
 class Lanes:
-    """For one thread.
+    """The lanes of one writer. For one thread.
 
     Attributes:
         every: all lanes, int64[lanes].
         at: by lane, the number of its shard.
-        dropped: rows that went nowhere.
+        dropped: number of rows that were dropped.
     """
 
     def __init__(self, parts: Parts, lanes: int, autoreset: Autoreset) -> None:
@@ -56,7 +56,7 @@ class Lanes:
         self._whole = None
 
     def groups(self, which: Array) -> list[tuple[int, Array]]:
-        """By shard, the positions in `which` of the lanes that write there now; those that are cut are in none."""
+        """By shard, the positions in `which` of the lanes that write there now. Cut lanes are in none."""
         if which is not self.every:
             return self._grouped(which)
         if self._whole is None:
@@ -68,12 +68,12 @@ class Lanes:
         return [(number, np.flatnonzero(whole & (at == number))) for number in sorted(set(at[whole].tolist()))]
 
     def is_cut(self, which: Array) -> Array:
-        """Which of these lanes drop what is written to them now, bool[k]."""
+        """Whether each of these lanes now drops its rows, bool[k]."""
         cut: Array = self._cut[which]
         return cut
 
     def lose(self, number: int) -> None:
-        """A shard is gone: its lanes are cut, or go to others at once where nothing spans several rows."""
+        """Note that a shard is lost: its lanes are cut, or move on at once if no item spans several rows."""
         self._lost.add(number)
         self._whole = None
         mine = self.at == number
@@ -94,7 +94,7 @@ class Lanes:
         return len(self._lost) == len(self._parts.shards)
 
     def wrote(self, which: Array, every: Array) -> None:
-        """These lanes have written rows; `every`: after which of them an episode ended, bool[rows, k]."""
+        """Note that these lanes wrote rows; `every`: after which rows an episode of a lane ended, bool[rows, k]."""
         ends = every[-1]
         if not self._skips:
             self._open[which] = ~ends
@@ -104,14 +104,14 @@ class Lanes:
         self._skip[which] = ends
 
     def drop(self, which: Array, ends: Array) -> None:
-        """A row of each of these lanes, which are cut, goes nowhere."""
+        """Count a row of each of these lanes as dropped, because the lanes are cut."""
         self.dropped += len(which)
         whole = which[self._skip[which] & ~ends] if self._skips else which[ends]
         self._skip[which] = ends & self._skips
         self.begin(whole)
 
     def begin(self, which: Array) -> None:
-        """The episodes of these lanes are over: those that were cut begin anew."""
+        """Note that the episodes of these lanes are over: cut lanes write again."""
         self._open[which] = False
         if len(cut := which[self._cut[which]]):
             self._cut[cut] = False
@@ -131,5 +131,5 @@ class Lanes:
         return found
 
     def says_ends(self) -> None:
-        """The program calls `end_episode`."""
+        """Note that the program calls `end_episode`."""
         self._ends = True

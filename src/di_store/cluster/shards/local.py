@@ -17,7 +17,7 @@ from di_store.replay.sampling import Copying, Draws, Terms
 
 
 def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None, chances: Chances) -> Batch:
-    """Make a batch of one shard one of the table; `beta`: exponent of its weights."""
+    """Turn a batch of one shard into a batch of the table; `beta`: exponent of its weights."""
     batch.keys = with_shard(batch.keys, shard.number)
     if has_chances(parts.settings.sampler):
         weigh(batch, chances.shares[shard.number], beta, chances.least)
@@ -26,7 +26,7 @@ def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None, chanc
 
 
 class LocalSource:
-    """What a loader over one node's shard draws from."""
+    """The source of a loader over one node's shard."""
 
     def __init__(self, parts: Parts, columns: Any, timeout: Seconds) -> None:
         self._parts = parts
@@ -60,7 +60,7 @@ class LocalSource:
         self._inner.check_replace(n, replace, timeout)
 
     def beta(self) -> float | None:
-        """As `Source.beta`: as the shards last said."""
+        """As `Source.beta`: the value that the shards last reported."""
         return self._parts.chances_here().beta
 
     def begin(self, n: int) -> _LocalDraws:

@@ -42,7 +42,7 @@ _LOOK_SECONDS = 0.02
 
 
 class MassSource:
-    """What `sample` and loaders draw from."""
+    """The source of `sample` and of loaders."""
 
     def __init__(self, parts: Parts, columns: str | Iterable[str] | None) -> None:
         self.parts = parts
@@ -54,7 +54,7 @@ class MassSource:
 
     @property
     def arena(self) -> _core.Arena | None:
-        """As `Source.arena`: of the shard on this machine."""
+        """As `Source.arena`, for the shard on this machine."""
         return self.parts.near_arena()
 
     def begin_loading(self, n: int) -> None:
@@ -71,10 +71,10 @@ class MassSource:
             arena.note_loaded(ahead, waited_seconds)
 
     def drop_lost(self) -> None:
-        """As `Source.drop_lost`: the shard has done it."""
+        """As `Source.drop_lost`. The shard has already done it."""
 
     def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """As `Source.check_replace`: chance may give a shard more draws than it has items."""
+        """As `Source.check_replace`. At random, a shard may get more draws than it has items."""
         if not replace:
             raise ValueError(
                 'replace=False with draw="mass": how many draws a shard gets is chance, and may be more than it has '
@@ -82,7 +82,7 @@ class MassSource:
             )
 
     def beta(self) -> float | None:
-        """As `Source.beta`: as the shards last said."""
+        """As `Source.beta`: the value that the shards last reported."""
         return next((each["beta"] for each in self.parts.answers.last() if each is not None), self.parts.settings.beta)
 
     def begin(self, n: int) -> MassDraws:
@@ -99,7 +99,7 @@ class MassSource:
         return found
 
     def lose(self, shard: Shard, error: StoreError) -> None:
-        """A call of a shard has failed: its share is 0 until it answers again. Raises `error` if it lies here."""
+        """Set the share of a shard that failed to 0 until it answers. Raises `error` if it is on this machine."""
         self.parts.check_open()
         if not shard.is_near:
             self.parts.answers.note_silent(shard, error)
@@ -108,10 +108,10 @@ class MassSource:
 
 
 class MassDraws:
-    """One batch: the number of draws from each shard is chosen by `draw`, and `take` makes them.
+    """One batch: `draw` chooses the number of draws from each shard, and `take` makes them.
 
     Attributes:
-        held: how many they are.
+        held: number of draws.
     """
 
     def __init__(self, source: MassSource, n: int) -> None:
@@ -127,7 +127,7 @@ class MassDraws:
         return self.choose(terms, Deadline(None if terms.now else terms.timeout))
 
     def choose(self, terms: Terms, deadline: Deadline) -> bool:
-        """`draw`, and `take` later, as steps of a call with this deadline."""
+        """`draw`, and later `take`, as steps of a call with this deadline."""
         self._deadline = deadline
         chances = _chances(self._source, terms, deadline)
         if chances is None:
@@ -139,19 +139,19 @@ class MassDraws:
 
     @property
     def beta(self) -> float | None:
-        """The sampler's exponent of the importance weights, as of the draw."""
+        """The sampler's exponent of the importance weights at the time of the draw."""
         assert self._chances is not None
         return self._chances.beta
 
     def take(self, beta: float | None, allocate: Allocate | None) -> Batch:
-        """Have each shard draw its part, and make one batch of them.
+        """Have each shard draw its part, and make one batch of the parts.
 
         Args:
             beta: exponent of the weights; None: weights are 1.
             allocate: makes the arrays.
 
         Raises:
-            DrawsLost: one of them has not given its part: draw again.
+            DrawsLost: a shard has not given its part: draw again.
         """
         source, found = self._source, []
         assert self._chances is not None

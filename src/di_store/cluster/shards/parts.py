@@ -29,15 +29,15 @@ LOSSES = (NodeUnavailable, StoreClosed, Timeout)
 
 
 class Parts:
-    """Thread-safe.
+    """The shards of one table. Thread-safe.
 
     Attributes:
-        session: of the store on this machine.
-        name: of the table.
-        settings: of the whole.
+        session: session of the store on this machine.
+        name: name of the table.
+        settings: settings of the whole table.
         by_mass: whether draws are made over all shards.
-        shards: in the order of their numbers, which is that of the directory's word.
-        answers: of the shards.
+        shards: shards in the order of their numbers, which is that of the directory's entry.
+        answers: answers of the shards.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class Parts:
         """Begin.
 
         Args:
-            session: of the store on this machine; the handle ends with it.
-            name: of the table.
-            settings: of the whole.
+            session: session of the store on this machine; the handle ends with it.
+            name: name of the table.
+            settings: settings of the whole table.
             draw: "local" or "mass".
             here: uuid of this machine's node.
-            shards: all of them.
+            shards: all shards.
         """
         self.session = session
         self.name = name
@@ -67,13 +67,13 @@ class Parts:
         self.session.arena.enter()
 
     def is_lost(self, shard: Shard, error: StoreError, deadline: Deadline) -> bool:
-        """Whether a call has failed because the shard is gone, or does not answer. It is noted if so.
+        """Whether a call failed because the shard is gone, or does not answer. If so, this is noted.
 
         Args:
-            shard: of the call.
-            error: that it has raised.
-            deadline: of the shard's step of the call. If what is left does not suffice to find out, the shard is not
-                lost, and a later call may know.
+            shard: the shard that was called.
+            error: the error of the call.
+            deadline: deadline of the shard's step of the call. If the time left is too short to find out, the shard
+                does not count as lost, and a later call may find out.
 
         Raises:
             StoreClosed: the store's own handle was closed.
@@ -92,33 +92,33 @@ class Parts:
         return True
 
     def live(self) -> list[Shard]:
-        """Those that answered the last time; all, if none did."""
+        """The shards that answered the last time; all, if none did."""
         return [each for each in self.shards if not self.answers.is_silent(each)] or self.shards
 
     def route(self, key: bytes) -> Shard:
-        """The shard for a key, among those that answer."""
+        """The shard for a key, among the shards that answer."""
         live = {shard.uuid: shard for shard in self.live()}
         return live[chosen(key, live)]
 
     def own(self) -> Shard:
-        """The one that this process draws from: its node's, or if that has none the one that the node's uuid routes to.
+        """The shard that this process draws from: its node's shard, or else the one that the node's uuid routes to.
 
-        Of the latter kind another one, once it does not answer.
+        If such another node's shard stops answering, it is replaced by the next one.
         """
         near = next((shard for shard in self.shards if shard.uuid == self._here), None)
         return near or self.route(bytes.fromhex(self._here))
 
     def near_arena(self) -> _core.Arena | None:
-        """Of the shard on this machine."""
+        """The arena of the shard on this machine."""
         near = next((shard for shard in self.shards if shard.is_near), None)
         return None if near is None else source_of(near.table(0), ()).arena
 
     def chances_here(self, deadline: Deadline | None = None) -> Chances:
-        """Those of draws from one node's own shard. `deadline`: as in `Answers.last`."""
+        """The chances of draws from one node's own shard. `deadline`: as in `Answers.last`."""
         return by_node(self.answers.last(deadline))
 
     def each(self, deadline: Deadline, call: Callable[[Table, Any], T]) -> list[T]:
-        """What a call returns for every shard; all are called, whatever one of them raises.
+        """The results of a call for every shard. All shards are called, even if one of them raises.
 
         Raises:
             The first error.
@@ -138,9 +138,10 @@ class Parts:
     def call_or_skip(
         self, shard: Shard, deadline: Deadline, what: str, call: Callable[[Table, Any], T], default: T
     ) -> T:
-        """What a call returns that may be made twice; `default` of a shard whose items are gone with its node.
+        """The result of a call that may be made twice; `default` for a shard whose items are gone with its node.
 
-        One that does not answer for a look is asked whether it is there, and only then given all the time.
+        If the shard does not answer for a short time, it is first asked whether it is there, and only then gets all the
+        time.
         """
         # mutant: a-shard-that-falls-silent-is-waited-for
         left = deadline if shard.is_near else deadline.sooner(LOOK_SECONDS)
@@ -158,10 +159,10 @@ class Parts:
             left = deadline
 
     def skip_lost(self, shard: Shard, error: StoreError, what: str, deadline: Deadline) -> None:
-        """Go on without a shard whose items are gone with its node. `deadline`: as in `is_lost`.
+        """Continue without a shard whose items are gone with its node. `deadline`: as in `is_lost`.
 
         Raises:
-            `error`: that is not why it failed.
+            `error`: the call failed for another reason.
         """
         silent = self.answers.is_silent(shard)
         if not self.is_lost(shard, error, deadline):
@@ -173,7 +174,7 @@ class Parts:
 
 
 def shard_source(table: Table, columns: object) -> Source:
-    """What a loader over one shard draws from."""
+    """The source of a loader over one shard."""
     if isinstance(table, RemoteTable):
         return remote_source(table, columns)
     return source_of(table, columns)  # type: ignore[arg-type]

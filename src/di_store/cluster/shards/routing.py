@@ -15,13 +15,13 @@ def chosen(key: bytes, uuids: Iterable[str]) -> str:
 
     Args:
         key: any bytes.
-        uuids: of the nodes that have a shard; at least one.
+        uuids: uuids of the nodes that have a shard; at least one.
     """
     return max(uuids, key=lambda uuid: (_score(key, uuid), uuid))
 
 
 def lane_key(writer: bytes, lane: int) -> bytes:
-    """What names a lane: two writers' first lanes are two lanes."""
+    """The key of a lane: the first lanes of two writers are different lanes."""
     return writer + lane.to_bytes(4, "little")
 
 

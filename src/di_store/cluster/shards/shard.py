@@ -39,11 +39,11 @@ class _Opening:
 
 
 class Shard:
-    """A handle that is opened when it is first needed: its node may not be there. Thread-safe.
+    """A handle that is opened at its first use, since its node may be away. Thread-safe.
 
     Attributes:
-        number: among the shards of its table: the highest byte of its items' keys.
-        uuid: of the node.
+        number: number among the shards of its table: the highest byte of its items' keys.
+        uuid: uuid of the node.
     """
 
     def __init__(self, number: int, uuid: str, opener: Opener, found: Table | None) -> None:
@@ -54,13 +54,13 @@ class Shard:
         self.begin()
 
     def begin(self) -> None:
-        """Also in a forked child, where the parent's threads are not."""
+        """Set the initial state, also in a forked child, which lacks the parent's threads."""
         self._lock = threading.Lock()
         self._opening: _Opening | None = None
 
     @property
     def is_near(self) -> bool:
-        """Whether it lies in this machine's memory."""
+        """Whether the shard lies in this machine's memory."""
         return self._found is not None and not isinstance(self._found, RemoteTable)
 
     def table(self, timeout: Seconds) -> Table:
@@ -73,7 +73,7 @@ class Shard:
         return self._opened(Deadline.of(timeout)) if found is None else found
 
     def open_ahead(self, deadline: Deadline) -> None:
-        """Begin to open it, if it is not open: `table` waits for that."""
+        """Begin to open the handle, if it is not open; `table` waits for that."""
         if self._found is None:
             self._begin_opening(deadline)
 
@@ -108,34 +108,34 @@ class Shard:
             opening.ended.set()
 
     def timeout(self, deadline: Deadline) -> Any:
-        """What its table, once opened, takes as ``timeout=``: elsewhere the deadline itself, as it shares the grace."""
+        """The ``timeout=`` for its table, once open. On another node: the deadline itself, which shares the grace."""
         return deadline.left if self.is_near or deadline.timeout is None else deadline
 
     def within(self, deadline: Deadline) -> Any:
-        """As `timeout`, if there is any time for a call.
+        """As `timeout`, if any time is left for a call.
 
         Raises:
-            Timeout: a shard elsewhere, and nothing is left of the call's time and grace.
+            Timeout: the shard is on another node, and nothing is left of the call's time and grace.
         """
         if not self.is_near and deadline.late():
             raise Timeout(f"no time is left for shard {self.number}", "others took it", f"node {self.uuid[:12]}")
         return self.timeout(deadline)
 
     def call(self, deadline: Deadline, make: Callable[[Table, Any], T]) -> T:
-        """What a call of its table returns; `make` gets that, and what it takes as ``timeout=``.
+        """The result of a call of its table. `make` gets the table, and its ``timeout=``.
 
         Raises:
-            What `table`, `within` and the call do.
+            The errors of `table`, `within` and the call.
         """
         table = self.table(deadline)
         return make(table, self.within(deadline))
 
 
 def wait_for_one(shards: Sequence[Shard], deadline: Deadline) -> None:
-    """Until one of them is open, whichever answers first; all are opened at once.
+    """Wait until one of the shards is open. All are opened at once.
 
     Raises:
-        What the first one raises: none could be opened. NodeUnavailable: none answered until the deadline.
+        The first shard's error: none could be opened. NodeUnavailable: none answered until the deadline.
     """
     openings = [shard._begin_opening(deadline)[0] for shard in shards]
     while all(shard._found is None for shard in shards):
@@ -149,7 +149,7 @@ def wait_for_one(shards: Sequence[Shard], deadline: Deadline) -> None:
 
 
 class Answer(NamedTuple):
-    """What a shard said, or why it did not."""
+    """A shard's report, or the reason why there is none."""
 
     asked: float  # by time.monotonic()
     stats: TableStats | None
@@ -157,10 +157,10 @@ class Answer(NamedTuple):
 
 
 class Answers:
-    """What the shards of a table last said of themselves. Thread-safe: an answer is replaced as a whole.
+    """The last reports of the shards of a table. Thread-safe: an answer is replaced as a whole.
 
-    Shards elsewhere are asked by threads of their own, so that one which does not answer holds up nobody for longer
-    than `LOOK_SECONDS`, and that only once.
+    Threads of their own ask shards on other nodes, so a shard that does not answer delays a call by at most
+    `LOOK_SECONDS`, and only once.
     """
 
     def __init__(self, shards: list[Shard]) -> None:
@@ -170,14 +170,14 @@ class Answers:
         _all.add(self)
 
     def begin(self) -> None:
-        """Also in a forked child, where the parent's threads are not."""
+        """Set the initial state, also in a forked child, which lacks the parent's threads."""
         self._lock = threading.Lock()
         self._looks: dict[int, threading.Event] = {}
         for shard in self._shards:
             shard.begin()
 
     def are_fresh(self, age: float) -> bool:
-        """Whether `newest` need not wait. Those that have to be asked for that are asked."""
+        """Whether `newest` need not wait. If some answers are too old, their shards are asked."""
         now = time.monotonic()
         stale = [each for each in self._shards if not self.is_silent(each) and not self._is_fresh(each, now - age)]
         for shard in stale:
@@ -185,10 +185,10 @@ class Answers:
         return all(shard.is_near for shard in stale)
 
     def newest(self, age: float = FRESH_SECONDS, deadline: Deadline | None = None) -> list[TableStats | None]:
-        """By shard, what it said at most `age` seconds ago; None: it does not answer.
+        """By shard, its report if it is at most `age` seconds old; None: the shard does not answer.
 
-        If the deadline of the call, grace included, leaves no `LOOK_SECONDS`, also None if it has not answered yet:
-        `is_silent` tells.
+        If the call's deadline, with grace, leaves less than `LOOK_SECONDS`, a shard that has not answered yet is None
+        too; `is_silent` tells them apart.
         """
         now = time.monotonic()
         stale = [shard for shard in self._shards if not self._is_fresh(shard, now - age)]
@@ -221,9 +221,9 @@ class Answers:
                 self.note_silent(shard, NodeUnavailable(text))
 
     def last(self, deadline: Deadline | None = None) -> list[TableStats | None]:
-        """By shard, what it last said, whenever that was; asks again without waiting. None: it does not answer.
+        """By shard, its last report, however old; asks again without waiting. None: the shard does not answer.
 
-        `deadline`: as in `newest`, if some have never said anything.
+        `deadline`: as in `newest`, if some shards have never reported.
         """
         if len(self._known) < len(self._shards):
             return self.newest(FRESH_SECONDS, deadline)
@@ -240,22 +240,22 @@ class Answers:
                 self._known[number] = known._replace(asked=float("-inf"))
 
     def is_silent(self, shard: Shard) -> bool:
-        """Whether it did not answer the last time."""
+        """Whether the shard did not answer the last time."""
         known = self._known.get(shard.number)
         return known is not None and known.error is not None
 
     def note_silent(self, shard: Shard, why: StoreError) -> None:
-        """A call of it has failed."""
+        """Note that a call of the shard failed."""
         self._known[shard.number] = Answer(time.monotonic(), None, why)
 
     def why(self) -> StoreError:
-        """Why the shards do not answer, if none does; that the table was dropped comes before all else."""
+        """Why the shards do not answer, if none does. A dropped table is the first reason."""
         errors = [known.error for known in self._known.values() if known.error is not None]
         errors.sort(key=lambda error: isinstance(error, NodeUnavailable))
         return errors[0] if errors else NodeUnavailable("no shard of the table has answered")
 
     def why_of(self, shard: Shard) -> StoreError | None:
-        """Why this one did not."""
+        """Why this shard did not answer."""
         known = self._known.get(shard.number)
         return None if known is None else known.error
 

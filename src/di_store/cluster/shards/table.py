@@ -49,9 +49,9 @@ _CALL_SECONDS = 60.0
 
 
 class ShardedTable(Table):
-    """A handle of a table in parts; thread-safe. Pickles as cluster and name.
+    """A handle of a table in parts; thread-safe. It pickles as cluster and name.
 
-    Keys carry the number of the shard in their highest byte, so that every handle of the table knows all of them.
+    Keys carry the number of the shard in their highest byte, so every handle of the table knows all keys.
     """
 
     def __init__(self, parts: Parts, pickled: tuple[Any, ...]) -> None:
@@ -66,7 +66,7 @@ class ShardedTable(Table):
 
     @property
     def schema(self) -> dict[str, Any] | None:
-        """As `Table.schema`, of the first shard that has columns."""
+        """As `Table.schema`, from the first shard that has columns."""
         if self._parts.settings.schema is not None or self._parts.settings.opaque:
             declared = self._parts.settings.schema
             return None if declared is None else declared.specs()
@@ -76,7 +76,7 @@ class ShardedTable(Table):
 
     @property
     def capacity(self) -> int | None:
-        """As `Table.capacity`, of all shards that answer."""
+        """As `Table.capacity`, summed over all shards that answer."""
         return self.stats()["capacity"]
 
     @property
@@ -93,7 +93,7 @@ class ShardedTable(Table):
 
     @property
     def settings(self) -> Settings:
-        """As the table was made, before it was divided."""
+        """The settings of the table before it was divided."""
         return self._parts.settings
 
     def __len__(self) -> int:
@@ -295,7 +295,7 @@ class ShardedTable(Table):
         self._parts.each(Deadline.given(timeout), lambda table, within: table.reset(timeout=within))
 
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
-        """As `Table.resize`: each shard gets its part. If one refuses, others may have changed."""
+        """As `Table.resize`: each shard gets its part. If one refuses, other shards may have changed."""
         part = part_of(config.count("capacity", capacity, minimum=1), len(self._parts.shards))
         self._parts.each(Deadline.given(timeout), lambda table, within: table.resize(part, timeout=within))
 
@@ -308,7 +308,7 @@ class ShardedTable(Table):
         max_staleness: int | Unchanged | None = UNCHANGED,
         timeout: float | None = 60,
     ) -> None:
-        """As `Table.configure`, of each shard; a limiter is divided. If one refuses, others may have changed."""
+        """As `Table.configure`, for each shard; a limiter is divided. If one refuses, other shards may have changed."""
         if limiter is not None:
             if self._parts.by_mass and not isinstance(check_limiter(limiter), MinSize):
                 raise ValueError(f'limiter={limiter!r} with draw="mass": only MinSize(n) is possible')
@@ -323,9 +323,9 @@ class ShardedTable(Table):
         self._parts.each(Deadline.given(timeout), lambda table, within: table.finish(timeout=within))
 
     def stats(self) -> ShardedStats:
-        """As `Table.stats`, of all shards that answer, together: counts and bytes are sums.
+        """As `Table.stats`, summed over all shards that answer.
 
-        ``shards`` has those of each; what one that does not answer has is left out of the sums.
+        ``shards`` holds the statistics of each shard. Shards that do not answer are missing in the sums.
         """
         self._parts.check_open()
         return summed(self._parts, self._parts.answers.newest(0.0))

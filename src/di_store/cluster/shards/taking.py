@@ -11,7 +11,7 @@ from di_store.base.errors import SchemaMismatch
 
 
 class LaneValues:
-    """What a call was given for k lanes.
+    """The arguments of a call for k lanes.
 
     Args:
         lanes: k.
@@ -23,10 +23,10 @@ class LaneValues:
         self._axis = int(rows)
 
     def steps(self, value: Any, positions: Array) -> Any:
-        """Of rows or observations: those of the lanes at these positions.
+        """Rows or observations of the lanes at these positions.
 
         Raises:
-            SchemaMismatch: a leaf has not one value for each lane.
+            SchemaMismatch: a leaf does not have one value for each lane.
         """
         return self._taken(value, positions, "")
 
@@ -52,11 +52,11 @@ class LaneValues:
         return given[:, positions] if self._axis else given[positions]
 
     def final(self, final: Any, positions: Array, ends: Array) -> Any:
-        """Of ``final=``, which has values for all lanes, or only for those whose episodes end.
+        """The part of ``final=`` for some lanes. It has values for all lanes, or only for those whose episodes end.
 
         Args:
-            final: as it was given.
-            positions: of the lanes.
+            final: the argument as given.
+            positions: positions of the lanes.
             ends: bool[k]: whose episodes end in this call.
         """
         if final is None:
@@ -73,7 +73,7 @@ class LaneValues:
         return self.steps(final, positions)
 
     def priority(self, priority: Any, positions: Array) -> Any:
-        """Of ``priority=``: one number, one for each lane, each row, or both, or a dict of these by table."""
+        """The part of ``priority=``: one number, one for each lane, each row, or both, or a dict of these by table."""
         if isinstance(priority, dict):
             return {name: self.priority(each, positions) for name, each in priority.items()}
         if priority is None or np.ndim(priority) <= self._axis:
@@ -89,7 +89,7 @@ def _length(value: Any) -> int:
 
 
 def rows_behind(value: Any, first: int, position: int) -> Any:
-    """Of an `extend`, one lane's rows from `first` on, without the axis of lanes."""
+    """One lane's rows of an `extend` from `first` on, without the axis of lanes."""
     if value is None:
         return None
     if hasattr(value, "items"):
@@ -100,7 +100,7 @@ def rows_behind(value: Any, first: int, position: int) -> Any:
 
 
 def priority_behind(priority: Any, first: int, position: int) -> Any:
-    """The same of its priorities."""
+    """The priorities of these rows."""
     if isinstance(priority, dict):
         return {name: priority_behind(each, first, position) for name, each in priority.items()}
     if priority is None or np.ndim(priority) == 0:

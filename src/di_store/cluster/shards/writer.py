@@ -50,8 +50,8 @@ def _alone(method: F) -> F:
 class ShardWriter(Writer):
     """As `Writer`. A call goes to one shard after the other.
 
-    If it fails in a shard that is there, it ends, and what earlier shards have written stays: `error.written` has their
-    lanes. If a shard is gone, the call goes on with the others, and then raises `NodeUnavailable`.
+    If a call fails in a shard that is there, it ends, and rows in earlier shards stay: `error.written` lists their
+    lanes. If a shard is gone, the call continues with the others, and then raises `NodeUnavailable`.
     """
 
     def __init__(self, parts: Parts, lanes: int | None, autoreset: Any) -> None:
