@@ -40,12 +40,12 @@ class Column:
 
     Attributes:
         name: the leaf's path, joined by "/".
-        dtype: as stored, in native byte order; for an extension type a void type of its size.
-        shape: of one row; for a ragged column, of one of the row's elements.
-        ragged: rows hold a varying number of elements, ``[k, *shape]``.
+        dtype: stored type, in native byte order; for an extension type a void type of its size.
+        shape: shape of one row; for a ragged column, of one element of a row.
+        ragged: whether rows hold a varying number of elements, ``[k, *shape]``.
         max_rows: the largest k; None: no bound, or not ragged.
         extension: name of an element type that numpy does not have ("bfloat16"), else "".
-        late: steps need not give it; `Table.update` writes it afterwards.
+        late: whether steps may leave it out; `Table.update` writes it afterwards.
     """
 
     name: str
@@ -93,12 +93,12 @@ class Column:
 
     @property
     def element_bytes(self) -> int:
-        """Bytes of one row of a fixed column, of one element of a ragged one."""
+        """Bytes of one row of a fixed column, or of one element of a ragged column."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     @property
     def row_bytes(self) -> int | None:
-        """Bytes of one row, of the longest where ragged; None where that has no bound."""
+        """Bytes of one row, or of the longest row of a ragged column; None if that has no bound."""
         if not self.ragged:
             return self.element_bytes
         return None if self.max_rows is None else self.element_bytes * self.max_rows
@@ -122,7 +122,7 @@ class Column:
 
     @property
     def value_dtype(self) -> DType:
-        """The dtype that readers see: ml_dtypes' for an extension where it is installed, else `dtype`."""
+        """The dtype that readers see: for an extension that of ml_dtypes if it is installed, else `dtype`."""
         return (dtypes.extension_dtype(self.extension) if self.extension else None) or self.dtype
 
     def coerce(self, value: Any, lanes: Lead = None) -> Array | list[Array]:
@@ -308,7 +308,7 @@ def as_array(value: Any, name: str) -> tuple[Array, str, bool]:
     """Any leaf as an array, its extension type's name or "", and whether it may be cast within its kind.
 
     Raises:
-        SchemaMismatch: it cannot be made an array of a fixed element type.
+        SchemaMismatch: it cannot become an array of a fixed element type.
     """
     if dtypes.is_tensor(value):
         try:

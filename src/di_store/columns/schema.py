@@ -78,11 +78,11 @@ def _dimension(size: Any, at: int, shape: Any) -> int | None:
 
 @dataclass(frozen=True)
 class Schema:
-    """Ordered columns with distinct names, none of which is also an inner node of another's path.
+    """Ordered columns with distinct names. No name is also an inner node of another name's path.
 
     Attributes:
-        columns: in order.
-        names: theirs, in that order.
+        columns: the columns, in order.
+        names: names of the columns, in the same order.
     """
 
     columns: tuple[Column, ...]
@@ -148,7 +148,7 @@ class Schema:
         return cls(tuple(_inferred(name, leaf, leading(lanes)) for name, leaf in leaves.items()))
 
     def select(self, wanted: str | Iterable[str], *, option: str = "columns") -> tuple[str, ...]:
-        """Names of the columns that `wanted` names, inner nodes resolved; ValueError for unknown ones."""
+        """Names of the columns that `wanted` names, with inner nodes resolved; ValueError for unknown names."""
         return tree.select(self.names, wanted, option=option)
 
     def subset(self, names: Iterable[str]) -> Schema:
@@ -207,7 +207,7 @@ class Schema:
 
     @property
     def row_bytes(self) -> int | None:
-        """Bytes of one row at most; None where a ragged column has no bound."""
+        """Bytes of one row at most; None if a ragged column has no bound."""
         sizes = [column.row_bytes for column in self.columns]
         return None if None in sizes else sum(size or 0 for size in sizes)
 
@@ -221,10 +221,11 @@ class Schema:
         """The columns of a stream that several tables share.
 
         Args:
-            schemas: by table name, for the error texts.
+            schemas: schemas by table name, for the error texts.
 
         Raises:
-            SchemaMismatch: two tables declare a column differently, or one a column where the other has a group.
+            SchemaMismatch: two tables declare a column differently, or one declares a column where the other has a
+            group.
         """
         merged: dict[str, tuple[str, Column]] = {}
         for table, schema in schemas.items():

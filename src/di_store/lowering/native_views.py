@@ -28,7 +28,7 @@ def check_limits(view: View) -> None:
 
 
 def native_view(view: View, schema: Schema) -> Plan:
-    """A view as the core takes it."""
+    """A view in the core's form."""
     return _native_view(view, max(frame_stacks(view, schema).values(), default=1))
 
 
@@ -65,7 +65,7 @@ def _native_view(view: View, stack: int) -> Plan:
 
 
 def observed_columns(view: View, schema: Schema) -> tuple[str, ...]:
-    """Columns that an item takes from the row behind its last step."""
+    """Columns that an item takes from the row after its last step."""
     if isinstance(view, Transition):
         return schema.select(view.obs, option="obs") if view.obs else ()
     if isinstance(view, (Sequence, Episode)) and view.bootstrap:
@@ -74,12 +74,12 @@ def observed_columns(view: View, schema: Schema) -> tuple[str, ...]:
 
 
 def future_columns(view: View, schema: Schema) -> tuple[str, ...]:
-    """Columns of which an item also shows a later step."""
+    """Columns that an item also shows at a later step."""
     return schema.select(view.future, option="future") if isinstance(view, Transition) and view.future else ()
 
 
 def first_columns(view: View, schema: Schema) -> tuple[str, ...]:
-    """Columns that an item holds once, from its own first step."""
+    """Columns that an item holds once, from its first step."""
     return schema.select(view.first, option="first") if isinstance(view, Sequence) and view.first else ()
 
 

@@ -50,11 +50,11 @@ class Place:
 
     Attributes:
         kind: in the row's record, column by column, in the chunk's heap, or among the late values.
-        row_bytes: of one row; in the heap: of one element.
-        offset: in the record, in bytes; for the heap: of the slot in the record that locates the value; of a late
-            column: in each copy of the row's late values.
-        index: of a wide or late column: its number among those.
-        before: of a wide column: bytes per row of all wide columns in front of it.
+        row_bytes: bytes of one row; in the heap: of one element.
+        offset: offset in the record, in bytes. In the heap: offset of the slot in the record that locates the value.
+            For a late column: offset in each copy of the row's late values.
+        index: number of a wide or late column among the columns of its kind.
+        before: for a wide column: bytes per row of all wide columns before it.
     """
 
     kind: ColumnPlace
@@ -69,13 +69,13 @@ class Layout:
     """How one row of a stream lies in its chunks.
 
     Attributes:
-        columns: in the order of their numbers.
-        sparse: names stored only where a sequence starts.
-        places: of the columns.
+        columns: columns in the order of their numbers.
+        sparse: names of columns that are stored only where a sequence starts.
+        places: places of the columns.
         record_bytes: bytes of a row's record.
-        wide: how many columns are stored column by column.
-        wide_bytes: their bytes per row, together.
-        late_bytes: of one copy of a row's late values.
+        wide: number of columns that are stored column by column.
+        wide_bytes: bytes per row of these columns together.
+        late_bytes: bytes of one copy of a row's late values.
     """
 
     columns: tuple[Column, ...]
@@ -88,7 +88,7 @@ class Layout:
 
     @property
     def sizes(self) -> tuple[int, int, int, int]:
-        """What the core needs to compute the bytes of a chunk."""
+        """The numbers from which the core computes the bytes of a chunk."""
         return self.record_bytes, self.wide_bytes, self.wide, self.late_bytes
 
     @property
@@ -98,14 +98,14 @@ class Layout:
         return self.record_bytes + self.wide_bytes + late
 
     def late_bits(self, names: Iterable[str]) -> int:
-        """Which late columns are among `names`, as the bits of their numbers."""
+        """The late columns among `names`, as the bits of their numbers."""
         wanted = set(names)
         pairs = zip(self.columns, self.places, strict=True)
         return sum(1 << place.index for column, place in pairs if column.late and column.name in wanted)
 
     @property
     def types(self) -> str:
-        """What the columns hold: layouts of equal names and types are equal."""
+        """The types of the columns: layouts of equal names and types are equal."""
         described = [[*_described(column), column.name in self.sparse] for column in self.columns]
         return msgspec.json.encode(described).decode()
 
@@ -114,7 +114,7 @@ class Layout:
         return next((at for at, column in enumerate(self.columns) if column.name == name), -1)
 
     def numbers(self, names: Iterable[str]) -> list[int]:
-        """Numbers of those of `names` that the layout has."""
+        """Numbers of the columns in `names` that the layout has."""
         return [at for name in names if (at := self.number(name)) >= 0]
 
     def publish(self, arena: _core.Arena, seconds: float) -> int:
@@ -145,12 +145,12 @@ class Layout:
         return arena.publish_layout(layout, seconds)
 
     def native_columns(self) -> list[Plan]:
-        """The columns as the core's writer takes them."""
+        """The columns in the form of the core's writer."""
         return [native_column(column) for column in self.columns]
 
 
 def native_column(column: Column) -> Plan:
-    """A column as the core reads its values from a call's arguments."""
+    """A column in the form with which the core reads its values from a call's arguments."""
     return {
         "path": path_of(column.name),
         "name": column.name,
@@ -213,9 +213,9 @@ def _alignment(size: int) -> int:
 
 
 def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
-    """Columns of a stream that need to be stored only where a sequence starts: all its tables say ``first=``.
+    """Columns of a stream that need to be stored only where a sequence starts, because all its tables have ``first=``.
 
-    Not with windows that may start at any row.
+    Not for windows that may start at any row.
     """
     wanted: set[str] = set()
     dense: set[str] = set()
@@ -237,10 +237,10 @@ class ReadPlan:
     """How batches of one table are read.
 
     Attributes:
-        native: for the core's Reader.
-        names: all outputs, in order.
+        native: the plan for the core's Reader.
+        names: names of all outputs, in order.
         ragged: path and rows of the time axis (0: none) of each ragged output, by its number.
-        output_bytes: of one example, by output; 0 where it is ragged.
+        output_bytes: bytes of one example, by output; 0 for ragged outputs.
     """
 
     native: Plan
@@ -258,7 +258,7 @@ class ReadPlan:
         return self.item_bytes if which is None else sum(self.output_bytes[at] for at in which)
 
     def which(self, columns: str | Iterable[str] | None) -> list[int] | None:
-        """Numbers of the outputs that `columns` names; None for all. ValueError for unknown ones."""
+        """Numbers of the outputs that `columns` names; None: all. ValueError for unknown names."""
         if columns is None:
             return None
         chosen = set(select(self.names, columns))
@@ -343,8 +343,8 @@ def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> Read
     """How a table of this view and these columns is read.
 
     Args:
-        view: the table's.
-        schema: the table's columns.
+        view: view of the table.
+        schema: columns of the table.
         columns: which of them batches hold; None: all.
 
     Raises:

@@ -42,7 +42,7 @@ def _up(value: int, to: int) -> int:
 
 
 def chunk_rows(layout: Layout, target: int, least_rows: int, heap_per_row: int, tables: int = 1) -> tuple[int, int]:
-    """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block it occupies; as writers cut it."""
+    """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block that it occupies, as in writers."""
     return _core.plan_chunk(*layout.sizes, min(target, 1 << 62), least_rows, min(heap_per_row, _MOST_ROW), tables)
 
 
@@ -62,13 +62,13 @@ class ChunkHeap:
 
 
 def chunk_heap(settings: Settings, schema: Schema, sparse: frozenset[str], example_bytes: int = 0) -> ChunkHeap:
-    """What ragged and sparse columns need in a chunk.
+    """Bytes that ragged and sparse columns need in a chunk.
 
     Args:
-        settings: the table's.
-        schema: of the stream.
+        settings: settings of the table.
+        schema: schema of the stream.
         sparse: columns stored only where a sequence starts.
-        example_bytes: a typical value of the columns without a bound, where one is known.
+        example_bytes: size of a typical value of the columns without a bound, if one is known.
     """
     per_row, row_max, bounded = 0.0, 0, True
     view = settings.view
@@ -89,19 +89,19 @@ def chunk_heap(settings: Settings, schema: Schema, sparse: frozenset[str], examp
 
 
 def least_rows(settings: Settings) -> int:
-    """Rows that a chunk holds at least: those of one item, or few where items leave out of order."""
+    """Rows that a chunk holds at least: those of one item, or few if items leave out of order."""
     spanned = max(1, settings.view.rows_spanned)
     return spanned if settings.in_order else min(_OUT_OF_ORDER_ROWS, spanned)
 
 
 class Reserve(NamedTuple):
-    """What a table reserves for chunks.
+    """The bytes that a table reserves for chunks.
 
     Attributes:
-        bytes: in all.
+        bytes: all bytes.
         open_bytes: the part for open chunks of the lanes, which does not depend on the capacity.
         chunk_block: bytes that a chunk occupies at least; 0: unchanged.
-        chunk_head: of these, what a disk tier leaves in memory; 0: unchanged.
+        chunk_head: the part of these that a disk tier leaves in memory; 0: unchanged.
     """
 
     bytes: int
@@ -122,19 +122,19 @@ class Reserve(NamedTuple):
 
     @property
     def descriptor_bytes(self) -> int:
-        """For descriptors of its chunks, about. The first segment exists; each later one doubles them."""
+        """Approximate bytes for descriptors of its chunks. The first segment exists; each later one doubles them."""
         chunks = self.bytes // self.chunk_block if self.chunk_block else 0
         return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
 
     def with_parts(self, item_bytes: int, open_bytes: int, max_bytes: int | None) -> Reserve:
-        """A copy with these parts, cut to `max_bytes` in all."""
+        """A copy with these parts, cut to `max_bytes` in total."""
         total = item_bytes + open_bytes
         total = total if max_bytes is None else min(total, max_bytes)
         return self._replace(bytes=total, open_bytes=min(open_bytes, total))
 
 
 class Claims(NamedTuple):
-    """What a table has already, item slots and trees aside: bytes of memory, and of memory and disk together."""
+    """Claims that a table already has, without item slots and trees: bytes of memory, and of both tiers together."""
 
     memory: int = 0
     tiers: int = 0
@@ -148,8 +148,8 @@ class Cut:
     """How the writers of a stream cut its chunks.
 
     Attributes:
-        target: bytes that a chunk aims at.
-        least_rows: rows that it holds at least.
+        target: intended bytes of a chunk.
+        least_rows: rows that a chunk holds at least.
     """
 
     target: int
@@ -158,17 +158,17 @@ class Cut:
 
 @dataclass(frozen=True)
 class TableNeeds:
-    """What one table needs, and how its writers should cut chunks.
+    """The needs of one table, and how its writers should cut chunks.
 
     Attributes:
-        reserve: set aside for chunks.
-        open_bytes: for what the lanes have open; with `max_bytes` it may be more than the reserve.
-        item_bytes: of one item: what a held draw is charged.
-        cut: of its chunks.
-        meta_bytes: item slots and trees, beside those that it has already.
+        reserve: bytes reserved for chunks.
+        open_bytes: bytes for open chunks of the lanes; with `max_bytes` this may exceed the reserve.
+        item_bytes: bytes of one item, which each held draw is charged.
+        cut: how its chunks are cut.
+        meta_bytes: bytes of item slots and trees, without those that it already has.
         text: where the bytes come from, for `CapacityError`.
-        memory_text: where those come from that a disk tier leaves in memory.
-        expect: how many times smaller than in memory its rows will be on disk.
+        memory_text: where the bytes come from that a disk tier leaves in memory.
+        expect: how many times smaller its rows will be on disk than in memory.
     """
 
     reserve: Reserve
@@ -182,17 +182,17 @@ class TableNeeds:
 
     @property
     def total(self) -> int:
-        """Bytes of memory that it claims in a store without a disk."""
+        """Bytes of memory that the table claims in a store without a disk."""
         return self.reserve.bytes + self.meta_bytes
 
     @property
     def in_tiers(self) -> int:
-        """Bytes for chunks that it claims of memory and disk together: items shrink to 1/`expect` on disk."""
+        """Bytes for chunks that the table claims of memory and disk together: items shrink to 1/`expect` on disk."""
         return _core.in_tiers(*self.reserve, self.expect)
 
     @property
     def in_memory(self) -> int:
-        """Bytes of memory that it claims in a store with a disk, whatever lies there."""
+        """Bytes of memory that the table always claims in a store with a disk."""
         return self.reserve.in_memory + self.meta_bytes
 
 
@@ -337,7 +337,7 @@ def _cut_to(cut: Cut, block: int, layout: Layout, heap_per_row: int, least_rows:
 
 
 def needs_without_rows(settings: Settings) -> TableNeeds:
-    """What a table needs before its first step tells what its rows are."""
+    """The needs of a table before its first step declares the columns."""
     reserve = settings.max_bytes or 0
     text = f"capacity={settings.capacity} items and max_bytes={settings.max_bytes}"
     cut = Cut(_LEAST_TARGET, 1)
@@ -345,7 +345,7 @@ def needs_without_rows(settings: Settings) -> TableNeeds:
 
 
 def own_cut(settings: Settings, layout: Layout, heap: ChunkHeap, capacity: int | None, row: int) -> Cut:
-    """How a table cuts chunks that it shares with no other; `row`: bytes of one."""
+    """How a table cuts chunks that it does not share; `row`: bytes of one row."""
     if not settings.in_order:
         few = min(_OUT_OF_ORDER_ROWS, max(1, _OUT_OF_ORDER_BYTES // row))
         return Cut(_core.chunk_bytes(*layout.sizes, few, _up(few * heap.per_row, 64)), 1)
@@ -400,20 +400,20 @@ def meta_bytes(settings: Settings, capacity: int | None) -> int:
 
 
 def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: Claims = _NO_CLAIMS) -> None:
-    """Refuse what cannot fit before anything is taken. A store of ``memory="fit"`` grows instead.
+    """Refuse a table that cannot fit before anything is taken. A store of ``memory="fit"`` grows instead.
 
-    With a disk tier, memory must hold item slots, trees, heads and open chunks, and the rest lies there or on disk.
-    Rows of others leave memory for that.
+    With a disk tier, memory must hold item slots, trees, heads and open chunks; the rest lies in memory or on disk.
+    Rows of other tables leave memory for that.
 
     Args:
-        arena: of the store.
-        name: the table's.
-        needed: what it needs.
-        seconds: to wait for locks that stopped processes hold; negative: no limit.
-        held: what this table has already.
+        arena: arena of the store.
+        name: name of the table.
+        needed: needs of the table.
+        seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
+        held: claims that this table already has.
 
     Raises:
-        CapacityError: with both numbers and the field that dominates.
+        CapacityError: it does not fit; the text has both numbers and the dominant column.
     """
     wanted = needed.in_memory if arena.tiered else needed.total
     least = 0 if arena.fit else max(0, wanted - held.memory)

@@ -1,4 +1,4 @@
-"""A table's settings as the numbers that the core takes."""
+"""A table's settings as numbers for the core."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ def slots_for(capacity: int | None, view: View) -> int:
 
 
 def limiter_numbers(limiter: Limiter) -> LimiterNumbers:
-    """What the core needs to know of a limiter."""
+    """The numbers that describe a limiter to the core."""
     bounds = limiter.bounds
     return bounds.ratio, bounds.min_diff, bounds.max_diff, bounds.min_size, isinstance(limiter, (Queue, Stack))
 
 
 def native_changes(changes: Changes) -> tuple[LimiterNumbers | None, float | None, Any, int | None]:
-    """Limiter, alpha, beta and max_staleness as the core's `configure` takes them; ``...`` leaves beta as it is."""
+    """Limiter, alpha, beta and max_staleness in the form of the core's `configure`; ``...`` leaves beta unchanged."""
     staleness = changes.max_staleness
     return (
         None if changes.limiter is None else limiter_numbers(changes.limiter),

@@ -38,7 +38,7 @@ class Objects:
     def put_many(
         self, values: Iterable[Any], ids: Sequence[str] | None, timeout: float | None, durability: Any
     ) -> list[Ref]:
-        """`Store.put_many`. All are written before the first is sealed; if the call fails, all are freed."""
+        """`Store.put_many`. All values are written before the first is sealed; if the call fails, all are freed."""
         durable = is_durable(self._session, durability)
         if isinstance(values, dict):
             raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
@@ -66,7 +66,7 @@ class Objects:
 
         Raises:
             ObjectNotFound: it was not there and sealed within `timeout` seconds. Timeout: another process held a lock.
-            StoreFull: it lies on disk, and memory has had no room for it.
+            StoreFull: it lies on disk, and memory had no room for it.
         """
         return self._read(raw, timeout, lambda arena: arena.get(raw, copy))
 
@@ -105,7 +105,7 @@ class Objects:
         return found
 
     def wait(self, refs: Iterable[Ref | str], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
-        """`Store.wait`: those of `refs` that exist, at most `num_returns`, and the rest, each in the order given.
+        """`Store.wait`: at most `num_returns` refs of existing objects, and all other refs, each in the given order.
 
         Raises:
             Timeout: another process held a lock until the deadline.
@@ -137,7 +137,7 @@ class Objects:
         return until(self._arena, seconds, f"wait for {wanted} of {len(pending)} objects", look)
 
     def keys(self, start: Ref | str | None, n: int) -> list[Ref]:
-        """`Store.keys`: refs of up to `n` objects behind `start`."""
+        """`Store.keys`: refs of up to `n` objects after `start`."""
         arena, after = self._session.arena, None if start is None else id_of(start)
         return [Ref(raw) for raw in arena.keys(after, config.count("n", n, minimum=0), waits.CALL_SECONDS)]
 
@@ -146,7 +146,7 @@ class Objects:
 
 
 def is_durable(session: Session, durability: Any) -> bool:
-    """Whether what is written is to be on disk before the call returns.
+    """Whether an object must be on disk before the call returns.
 
     Raises:
         ValueError: neither "memory" nor "disk", or the store has no disk tier.
@@ -163,12 +163,12 @@ def is_durable(session: Session, durability: Any) -> bool:
 
 
 def written(session: Session, timeout: float | None, what: str, write: Callable[[_core.Arena], T]) -> T:
-    """Write an object; while there is no room, wait and try again.
+    """Write an object. While there is no room, wait and try again.
 
     Args:
-        session: whose end ends the wait.
+        session: the session, whose end also ends the wait.
         timeout: seconds to wait for room; None: no limit.
-        what: the call, as its failure names it.
+        what: name of the call, for its error.
         write: one attempt; if it raises, it has written nothing.
 
     Raises:

@@ -32,10 +32,10 @@ def payload_start(block: Array) -> int:
 
 
 def header_of(head: Array, total: int) -> tuple[bytes, int]:
-    """What `Arena.reserve` makes the same block of: the header, and the bytes of the payload.
+    """The arguments with which `Arena.reserve` makes the same block: the header, and the bytes of the payload.
 
     Args:
-        head: of the block, up to its payload.
+        head: bytes of the block up to its payload.
         total: bytes of the whole block.
 
     Raises:

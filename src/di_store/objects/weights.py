@@ -59,17 +59,17 @@ class Weights:
     def latest(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None, group: Any = None
     ) -> Published | None:
-        """`Store.latest`: the newest version of `name`, or the one asked for.
+        """`Store.latest`: the newest version of `name`, or the given one.
 
         Args:
-            name: as published.
+            name: name of the weights.
             newer_than: only a version above this one; None: any.
             version: exactly this one; None: the newest.
             timeout: seconds to wait for one.
-            group: None, of a store that is in no cluster.
+            group: None, in a store that is in no cluster.
 
         Returns:
-            None: nothing is newer at the deadline, or the version asked for is not there (any more).
+            None: nothing is newer at the deadline, or the given version does not exist (any more).
         """
         if group is not None:
             check_no_group(group)
@@ -82,7 +82,7 @@ class Weights:
     def raw_latest(
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None
     ) -> tuple[int, Array | None] | None:
-        """`latest` for a client elsewhere, as the version and its block (`Objects.raw`)."""
+        """`latest` for a client on another machine: the version and its block (`Objects.raw`)."""
         return self._latest(name, newer_than, version, timeout, lambda arena, at: arena.raw_weights(name, at))
 
     def _latest(

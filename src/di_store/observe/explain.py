@@ -32,7 +32,7 @@ STATES = {
 
 
 class Room(NamedTuple):
-    """Bytes of a store as a call that waits for room finds them; `wanted`: by the call, 0: not known."""
+    """Bytes of a store when a call waits for room. `wanted`: the bytes that the call needs; 0: not known."""
 
     wanted: int = 0
     free: int = 0
@@ -43,13 +43,13 @@ NOT_KNOWN = Room()
 
 
 def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], room: Room = NOT_KNOWN) -> str:
-    """What a thread waits for; if a limiter makes it wait, the limiter's reason with its counts.
+    """What a thread waits for. If a limiter makes it wait, the limiter's reason with its counts.
 
     Args:
         kind: as `WaiterStats.kind`.
-        table: name of the table it waits for, if any.
+        table: name of the table that it waits for, if any.
         tables: statistics of the store's tables by name.
-        room: of the store, for the kind "room".
+        room: room in the store, for the kind "room".
     """
     reason = ""
     if table is not None and table in tables and kind in ("items", "limiter"):
@@ -71,7 +71,7 @@ def _room_text(table: str | None, tables: Mapping[str, TableStats], room: Room) 
 
 
 def limiter_text(table: TableStats) -> str:
-    """Whether the limiter makes inserts or samples wait, and why; else the time since the last insert."""
+    """Whether the limiter makes inserts or samples wait, and why; otherwise the time since the last insert."""
     limiter = table["limiter"]
     if limiter["reason"]:
         return f"{limiter['state']}: {limiter['reason']}"

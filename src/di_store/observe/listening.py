@@ -13,19 +13,19 @@ _CONNECTED, _LISTENS = "01", "0A"  # states of a socket in /proc/net/tcp
 
 
 def listening_places(pid: int) -> list[str]:
-    """HOST:PORT of each TCP socket that it listens at; empty: none, or it is gone or another user's."""
+    """HOST:PORT of each TCP socket at which the process listens; empty: none, or it is gone or another user's."""
     return sorted({here for state, here, _ in _own_sockets(pid) if state == _LISTENS})
 
 
 def connected_places(pid: int) -> list[str]:
-    """HOST:PORT of the other end of each TCP connection to a port where it listens; empty as `listening_places`."""
+    """HOST:PORT of the other end of each TCP connection to a port where it listens; empty as in `listening_places`."""
     sockets = list(_own_sockets(pid))
     ports = {here.rpartition(":")[2] for state, here, _ in sockets if state == _LISTENS}
     return sorted(there for state, here, there in sockets if state == _CONNECTED and here.rpartition(":")[2] in ports)
 
 
 def command_line(pid: int) -> str:
-    """The command of a process, as a shell would take it, on one line; "": it is gone."""
+    """The command of a process, as a shell would take it, on one line; "": the process is gone."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().rstrip(b"\0").split(b"\0")
         return " ".join(shlex.quote(_printable(word.decode(errors="replace"))) for word in words)

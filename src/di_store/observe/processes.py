@@ -19,7 +19,7 @@ class PinReport(TypedDict):
 
 
 class ProcessReport(ClientReport):
-    """One process that has the store open, looked at more closely."""
+    """One process that has the store open, in more detail."""
 
     command: str  # "": it is gone, or of another pid namespace
     pins: list[PinReport]  # the largest first
@@ -27,7 +27,7 @@ class ProcessReport(ClientReport):
 
 
 def processes(found: StoreReport, pins: Iterable[tuple[int, bytes, bool, int, int]]) -> list[ProcessReport]:
-    """The clients of a report with all that is known of them; `pins`: of all slots, as `opening.pins` has them."""
+    """The clients of a report in full detail; `pins`: pins of all slots, as in `opening.pins`."""
     by_slot: dict[int, list[PinReport]] = {}
     for slot, raw, weights, size, count in pins:
         by_slot.setdefault(slot, []).append({"object": raw.hex(), "weights": weights, "bytes": size, "pins": count})

@@ -15,7 +15,7 @@ class Rates:
         self._seen: dict[tuple[str, str, str], tuple[float, int]] = {}
 
     def add(self, found: Iterable[StoreReport]) -> None:
-        """Set ``inserts_per_second`` and ``samples_per_second`` of every table; None: no earlier report has it."""
+        """Set ``inserts_per_second`` and ``samples_per_second`` of every table; None: there is no earlier report."""
         now = time.monotonic()
         seen: dict[tuple[str, str, str], tuple[float, int]] = {}
         for each in found:

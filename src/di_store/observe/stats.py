@@ -46,7 +46,7 @@ class ClientStats(TypedDict):
 
 
 class DiskStats(TypedDict):
-    """The disk tier of a store: what memory did not hold. Counts are since the store was made, of all processes."""
+    """The disk tier of a store: data that memory did not hold. Counts cover all processes since the store was made."""
 
     folder: str
     capacity: int  # bytes that its files may take; so are the next four

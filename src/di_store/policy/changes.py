@@ -13,7 +13,7 @@ from di_store.policy.settings import Settings
 
 
 class Unchanged(Enum):
-    """The type of `UNCHANGED`, for options of which None is a value."""
+    """The type of `UNCHANGED`, for options that may be None."""
 
     UNCHANGED = "unchanged"
 
@@ -29,9 +29,9 @@ class Changes:
     """Checked changes of one table.
 
     Attributes:
-        limiter: another one of the same order; None: unchanged.
-        alpha: exponent on priorities; None: unchanged.
-        beta: exponent of the importance weights; None: weights 1.
+        limiter: a new limiter of the same kind; None: unchanged.
+        alpha: exponent of priorities; None: unchanged.
+        beta: exponent of the importance weights; None: weights are 1.
         max_staleness: versions; None: no limit.
     """
 
@@ -44,18 +44,18 @@ class Changes:
 def check_changes(
     settings: Settings, capacity: int, *, limiter: Any, alpha: Any, beta: Any, max_staleness: Any
 ) -> Changes:
-    """The changes, if they agree with what the table is.
+    """The changes, if they agree with the table's settings.
 
     Args:
-        settings: as the table was made.
-        capacity: as it is now.
-        limiter: as given to `Table.configure`; None: unchanged.
+        settings: settings with which the table was made.
+        capacity: current capacity.
+        limiter: as in `Table.configure`; None: unchanged.
         alpha: likewise.
         beta: as given, or `UNCHANGED`.
         max_staleness: likewise.
 
     Raises:
-        ValueError, TypeError: as `Table.configure`.
+        ValueError, TypeError: as in `Table.configure`.
     """
     if limiter is not None:
         _check_limiter(settings, capacity, check_limiter(limiter))

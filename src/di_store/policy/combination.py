@@ -18,10 +18,10 @@ MAX_ONCE_USES = 255
 
 
 def check_combination(settings: Settings) -> None:
-    """Refuse settings with which calls would wait forever, or an option could not do what it says.
+    """Refuse settings with which calls would wait for ever, or an option would have no effect.
 
     Raises:
-        ValueError: the text explains the mechanism.
+        ValueError: the text explains why.
     """
     _check_capacity(settings)
     _check_once(settings)

@@ -23,7 +23,7 @@ _NAME_BYTES = 100
 
 
 class NotGiven(Enum):
-    """The type of `NOT_GIVEN`, which tells a default from an argument of the same value."""
+    """The type of `NOT_GIVEN`, which distinguishes a default from an argument of the same value."""
 
     NOT_GIVEN = "not given"
 
@@ -36,7 +36,7 @@ NOT_GIVEN = NotGiven.NOT_GIVEN
 
 @dataclass(frozen=True)
 class TableOptions:
-    """What a caller chose for a new table, not checked yet; see `Store.create_table` for what each option means."""
+    """The options of a new table as a caller gave them, not checked yet. `Store.create_table` explains each option."""
 
     capacity: int | None
     view: View
@@ -78,24 +78,24 @@ _DEFAULTS: dict[str, Any] = {
 
 
 def table_options(capacity: int | None, given: dict[str, Any]) -> TableOptions:
-    """Options of which some were given, by the names that `Store.create_table` has; TypeError for any other name."""
+    """Options of which some were given, by their names in `Store.create_table`; TypeError for any other name."""
     if unknown := given.keys() - _DEFAULTS.keys():
         raise TypeError(f"create_table() got an unexpected keyword argument {min(unknown)!r}")
     return TableOptions(capacity, **{**_DEFAULTS, **given})
 
 
 def check_options(options: TableOptions, own_seed: int) -> Settings:
-    """Fill in what was not given, and refuse what cannot work.
+    """Fill in options that were not given, and refuse settings that cannot work.
 
     The defaults are Uniform(), Fifo(), MinSize(1) and no limit of uses; `Queue` and `Stack` set the other three.
 
     Args:
-        options: as given.
+        options: the options as given.
         own_seed: the table's seed if none was given.
 
     Raises:
         TypeError: an option of the wrong type.
-        ValueError: options that contradict each other, or with which calls would wait forever; the text explains why.
+        ValueError: options that contradict each other, or with which calls would wait for ever; the text explains why.
     """
     limiter = MinSize(1) if options.limiter is NOT_GIVEN else check_limiter(options.limiter)
     times = options.max_times_sampled
@@ -143,10 +143,10 @@ def check_options(options: TableOptions, own_seed: int) -> Settings:
 def imported_settings(
     settings: Settings, capacity: int | NotGiven | None, sampler: Sampler | NotGiven, limiter: Limiter | NotGiven
 ) -> Settings:
-    """The settings of an exported table, checked, with what the importer chose in place of its own.
+    """The checked settings of an exported table, with the options that the importer changed.
 
     Raises:
-        TypeError, ValueError: as `check_options`.
+        TypeError, ValueError: as in `check_options`.
     """
     chosen = {"durability": "memory", "capacity": capacity, "sampler": sampler, "limiter": limiter}
     own = {each.name: getattr(settings, each.name) for each in fields(TableOptions)}
@@ -155,7 +155,7 @@ def imported_settings(
 
 
 def checked_again(settings: Settings) -> Settings:
-    """Settings that came from another machine, checked like those of a caller here; raises as `check_options`."""
+    """Settings from another machine, checked like those of a local caller; raises as `check_options`."""
     own = {each.name: getattr(settings, each.name) for each in fields(TableOptions)}
     return replace(check_options(TableOptions(**own), settings.seed), made=settings.made)
 
@@ -192,7 +192,7 @@ def _room(capacity: Any, max_bytes: Any) -> tuple[int | None, int | None]:
 
 
 def space_tree(declared: Any, depth: int = 0) -> Any:
-    """Gymnasium's Dict spaces as dicts, down to the depth that column names may have; all else unchanged."""
+    """Gymnasium's Dict spaces as dicts, down to the depth that column names may have; everything else is unchanged."""
     if depth > tree.MAX_DEPTH + 1:  # `tree.flatten` refuses it
         return declared
     spaces = getattr(declared, "spaces", None)

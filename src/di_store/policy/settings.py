@@ -30,15 +30,15 @@ MOST_MADE = 64
 
 @dataclass(frozen=True)
 class Settings:
-    """One table's settings, as they were at its creation.
+    """One table's settings at its creation.
 
     Attributes:
         schema: the columns that `schema=` declared; None: the first step declares them.
-        made: what is to tell the table from others of its name (`identity_in`); "": chosen when it is made.
+        made: text that distinguishes the table from others of its name (`identity_in`); "": chosen when it is made.
         columns: which of the stream's columns a batch holds; None: all.
-        initial_priority: "max", or the priority of items that come without one.
-        seed: of the table's draws.
-        compress: of its rows on disk: "auto", a `Compress`, or None for never.
+        initial_priority: "max", or the priority of items that get none.
+        seed: seed of the table's draws.
+        compress: compression of its rows on disk: "auto", a `Compress`, or None for never.
         durability: "disk": it is written to the folder of the disk tier every `sync_every` seconds.
     """
 
@@ -63,7 +63,7 @@ class Settings:
 
     @property
     def in_order(self) -> bool:
-        """Whether items leave in the order in which they came, so that all items of a chunk leave together."""
+        """Whether items leave in insertion order, so that all items of a chunk leave together."""
         return isinstance(self.remover, Fifo) and (not self.max_times_sampled or isinstance(self.sampler, Fifo))
 
     @property
@@ -73,7 +73,7 @@ class Settings:
 
     @property
     def uses_items_up(self) -> bool:
-        """Whether a draw is something that nobody else gets: then a batch that is lost on its way is a loss."""
+        """Whether a draw may take an item that nobody else gets. Then a batch that is lost on its way is a loss."""
         return bool(self.max_times_sampled) or self.queued or isinstance(self.sampler, Once)
 
     @property
@@ -83,12 +83,12 @@ class Settings:
 
     @property
     def expect(self) -> float:
-        """How many times smaller than in memory its rows are expected to be on disk; 1: nothing is counted upon."""
+        """How many times smaller its rows are expected to be on disk than in memory; 1: no compression is assumed."""
         return self.compress.expect if isinstance(self.compress, Compress) else 1.0
 
     @property
     def pack_rows(self) -> int:
-        """Rows that an item spans, by which rows are compressed together on disk; 0: they are not."""
+        """Rows that an item spans, which is the unit of compression on disk; 0: rows are not compressed."""
         return 0 if self.compress is None else min(max(1, self.view.rows_spanned), 64)
 
     @property
@@ -97,7 +97,7 @@ class Settings:
         return self.sampler.beta if isinstance(self.sampler, Prioritized) else None
 
     def difference(self, other: Settings) -> str:
-        """Which of view, schema, sampler, remover differ, for people; "" when none does."""
+        """Which of view, schema, sampler, remover differ, for people; "" if none does."""
         parts = [
             f"{name}={getattr(other, name)!r} is {getattr(self, name)!r} there"
             for name in ("view", "sampler", "remover")
@@ -108,7 +108,7 @@ class Settings:
         return "; ".join(parts)
 
     def to_text(self, made: str = "") -> str:
-        """JSON, exact; `made`: names the table of a store that these are the settings of (`identity_in`)."""
+        """Exact JSON. `made`: identity of the table that these settings belong to (`identity_in`)."""
         plain: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
         plain["view"] = view_to_plain(self.view)
         plain["sampler"] = sampler_to_plain(self.sampler)
@@ -128,7 +128,7 @@ class Settings:
 
     @classmethod
     def from_text(cls, text: str) -> Settings:
-        """The settings that `to_text` described; `CorruptData` if it is none."""
+        """The settings that `to_text` described; `CorruptData` if the text does not describe any."""
         try:
             plain = msgspec.json.decode(text)
             plain["made"] = ""  # a description makes another table; `again` makes this one
@@ -146,7 +146,7 @@ class Settings:
 
 
 def again(text: str) -> Settings:
-    """`Settings.from_text`, of a table that is to be this very one: whoever asks for it has named it."""
+    """`Settings.from_text`, with the table's identity kept, for a caller that wants exactly this table."""
     made = identity_in(text)
     if len(made) > MOST_MADE:
         raise CorruptData(f"a table is named by {len(made)} characters, at most {MOST_MADE} are allowed", remedy="")
@@ -154,7 +154,7 @@ def again(text: str) -> Settings:
 
 
 def identity_in(text: str) -> str:
-    """What tells a table from another one that had or gets its name, of its settings as the store keeps them."""
+    """The identity in a table's stored settings: it distinguishes the table from others that had or get its name."""
     try:
         return msgspec.json.decode(text, type=_Made).made
     except msgspec.DecodeError as error:
@@ -162,7 +162,7 @@ def identity_in(text: str) -> str:
 
 
 def without_identity(text: str) -> str:
-    """Settings of a table as the store keeps them, for a copy elsewhere: that is another table."""
+    """The stored settings of a table, for a copy elsewhere, which is another table."""
     try:
         plain = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.DecodeError:

@@ -13,7 +13,7 @@ def reserved_names(view: View, schema: Schema) -> frozenset[str]:
     """Names that `view` adds to the batches of a table with these columns.
 
     Raises:
-        ValueError: a column has such a name, is below one, or is above one.
+        ValueError: a column has such a name, or is below or above one.
     """
     reserved = view.outputs(schema)
     for name in sorted(reserved):
@@ -27,10 +27,10 @@ def reserved_names(view: View, schema: Schema) -> frozenset[str]:
 
 
 def frame_stacks(view: View, schema: Schema) -> dict[str, int]:
-    """Frames per stack of every stacked column, inner nodes resolved.
+    """Frames per stack of every stacked column, with inner nodes resolved.
 
     Raises:
-        ValueError: a name means no column, a column ragged or stacked twice.
+        ValueError: a name matches no column, or a column is ragged or stacked twice.
     """
     stacks: dict[str, int] = {}
     if isinstance(view, (Transition, Sequence)):
@@ -45,10 +45,10 @@ def frame_stacks(view: View, schema: Schema) -> dict[str, int]:
 
 
 def last_rows(view: View, schema: Schema) -> dict[str, int]:
-    """Rows of the columns of `Sequence.last`, inner nodes resolved.
+    """Rows of the columns of `Sequence.last`, with inner nodes resolved.
 
     Raises:
-        ValueError: a name means no column, or one that another option or name of `last` has.
+        ValueError: a name matches no column, or a column that another option or name of `last` has.
     """
     found: dict[str, int] = {}
     if isinstance(view, Sequence):

@@ -37,11 +37,11 @@ class Bell:
                 raise
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has rung, for `seconds` at most; whether it has. The next wait needs another ring."""
+        """Wait until it rings, for at most `seconds`. Returns whether it rang. The next wait needs another ring."""
         return self._silent.acquire(timeout=max(seconds, 0.0))
 
     def has_rung(self) -> bool:
-        """Whether nobody has waited since it rang."""
+        """Whether it has rung since the last wait."""
         return not self._silent.locked()
 
 
@@ -85,7 +85,7 @@ class Background:
             self._ends.ring()
 
     def join(self, seconds: float) -> bool:
-        """Wait until it has ended, for `seconds` at most; whether it has. Returns at once in the thread itself."""
+        """Wait until the thread has ended, for at most `seconds`. Returns whether it has. Never waits for itself."""
         until = time.monotonic() + seconds
         while self.lives() and self._ident != threading.get_ident():
             left = until - time.monotonic()

@@ -33,23 +33,23 @@ def run_ahead(arena: _core.Arena) -> None:
 
 
 def start_again(arena: _core.Arena) -> None:
-    """Start it if it has not begun, or has ended, for want of memory. Calls that are made often ask now and then."""
+    """Start the thread if lack of memory kept it from starting, or ended it. Frequent calls call this now and then."""
     known = _all.get(id(arena))
     if known is not None and known.is_missing():
         known.start()
 
 
 def run_beside(arena: _core.Arena, work: Callable[[_core.Arena], None]) -> None:
-    """Have a second thread do this, unless it is still at work: it would keep the chores waiting for long."""
+    """Let a second thread do this, unless it is still busy: the work would delay the chores for long."""
     known = _all.get(id(arena))
     if known is not None:
         known.run_beside(work)
 
 
 def let_go(key: int, has_others: Callable[[], bool]) -> None:
-    """Have the threads end what they do for the arena with this id(), so that they are not the last to leave the store.
+    """End the threads' work for the arena with this id(), so that they are not the last to leave the store.
 
-    Waits for that, `END_SECONDS` at most. They go on where others of this process have the store.
+    Waits for that, for at most `END_SECONDS`. If others of this process have the store, the threads then continue.
     """
     if not _letting_go.acquire(timeout=END_SECONDS):
         return
@@ -69,7 +69,7 @@ def let_go(key: int, has_others: Callable[[], bool]) -> None:
 
 
 def on_look(look: Callable[[_core.Arena], None]) -> None:
-    """Have the background thread of every store call this too, several times a second. It must be quick."""
+    """Let the background thread of every store call this too, several times a second. It must be quick."""
     _looks.append(look)
 
 

@@ -17,7 +17,7 @@ class Holder(Protocol):
     """A loader."""
 
     def staged(self) -> int:
-        """Bytes of its batches behind the one that is handed out next."""
+        """Bytes of its batches, without the one that is handed out next."""
 
 
 class Staging:
@@ -42,13 +42,13 @@ class Staging:
         return min(MOST_BYTES, arena.budget // MEMORY_SHARE) if self._limit is None else self._limit
 
     def has_room(self, arena: _core.Arena, batch_bytes: int) -> bool:
-        """Whether one more batch of so many bytes may be drawn ahead."""
+        """Whether one more batch of that many bytes may be drawn ahead."""
         limit = self.limit(arena)
         # mutant: batches-ahead-have-no-budget
         return limit is None or sum(each.staged() for each in list(self._holders)) + batch_bytes <= limit
 
     def tell(self, arena: _core.Arena, name: str, ahead: int, prefetch: int, batch_bytes: int) -> None:
-        """Warn, once, that a loader holds fewer batches than it was asked for."""
+        """Warn, once, that a loader holds fewer batches than requested."""
         if self._told:
             return
         self._told = True

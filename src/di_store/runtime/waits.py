@@ -61,12 +61,12 @@ def countdown(timeout: float | None) -> Callable[[], float | None]:
 
 
 def core_seconds(seconds: float | None) -> float:
-    """A timeout as the core takes it: -1 for no limit."""
+    """A timeout in the core's form: -1 for no limit."""
     return -1.0 if seconds is None else seconds
 
 
 def lock_seconds(timeout: Any) -> float:
-    """`core_seconds` of a timeout as a caller gave it, for calls that wait for nothing but locks."""
+    """`core_seconds` of a caller's timeout, for calls that only wait for locks."""
     return core_seconds(check_timeout(timeout))
 
 
@@ -76,16 +76,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Missing(Generic[T]):
-    """Returned by a look of `until` that did not find the result yet.
+    """Result of a look in `until` that did not find its result yet.
 
     Attributes:
         block: the core's wait on the sequence number that changes when the result may be there.
-        seen: that number as it was before the look.
+        seen: value of that number before the look.
         reason: what the call waits for, with counts.
-        full: at the deadline raise `StoreFull` in place of `Timeout`.
+        full: at the deadline raise `StoreFull` instead of `Timeout`.
         holder: the process that the reason names, by its place among the store's clients.
         late: returns the call's result at the deadline; None: the deadline is an error.
-        error: raised at the deadline in place of `Timeout`.
+        error: raised at the deadline instead of `Timeout`.
     """
 
     block: Block
@@ -98,12 +98,12 @@ class Missing(Generic[T]):
 
 
 def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Callable[[Arena], T | Missing[T]]) -> T:
-    """Look again and again until something other than `Missing` is found.
+    """Look repeatedly until the look returns something other than `Missing`.
 
     Args:
         arena: returns the store's attachment for each look, or raises to end the wait.
         timeout: seconds; None: no limit.
-        what: the call, as its failure names it.
+        what: name of the call, for its error.
         look: one attempt; must not block.
 
     Raises:
@@ -139,7 +139,7 @@ def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Ca
 class Wait:
     """One blocked call. Make it when the first attempt was blocked, and call `pause` between attempts.
 
-    A context manager: from the first pause to the end of the block other processes see that this call waits.
+    A context manager: from the first pause to the end of the block, other processes see that this call waits.
     """
 
     def __init__(self, arena: Arena | None, timeout: float | None, what: str) -> None:
@@ -148,7 +148,7 @@ class Wait:
         Args:
             arena: the store; None: the call has none yet, and may only use `sleep`.
             timeout: seconds; None: no limit.
-            what: the call, as its failure names it.
+            what: name of the call, for its error.
         """
         self.began = time.monotonic()
         self._arena = arena
@@ -178,11 +178,11 @@ class Wait:
 
     @property
     def left(self) -> float:
-        """Seconds until the deadline; not above zero when it is over."""
+        """Seconds until the deadline; zero or less when it is over."""
         return self._deadline - time.monotonic()
 
     def passed(self) -> None:
-        """A part of the call is done: from now on the error says that it must not be repeated."""
+        """Note that a part of the call is done: from now on the error says that the call must not be repeated."""
         self._passed = True
 
     def pause(
@@ -200,11 +200,12 @@ class Wait:
 
         Args:
             block: the core's wait on a sequence number.
-            seen: the number as it was before the last look.
+            seen: value of the number before the last look.
             reason: what the call waits for, with counts.
-            full: at the deadline raise `StoreFull` in place of `Timeout`.
+            full: at the deadline raise `StoreFull` instead of `Timeout`.
             at_most: seconds.
-            table: the table it waits for; only processes that use it can be the culprit. None: any process can.
+            table: the table that the call waits for; only processes that use it can be the culprit. None: any process
+                can.
             holder: the process that the reason names, by its place among the store's clients.
 
         Raises:
@@ -225,7 +226,7 @@ class Wait:
         table: NativeTable | None = None,
         holder: int | None = None,
     ) -> None:
-        """The sleep of `pause`, whose arguments these are: at most `seconds`, with no look at the deadline."""
+        """The sleep of `pause`, with its arguments: at most `seconds`, and the deadline is not checked."""
         self._about, self._holder = table, holder
         assert self._arena is not None
         if self._shown is None:
@@ -239,7 +240,7 @@ class Wait:
         self._log_if_due(reason)
 
     def sleep(self, seconds: float, reason: str) -> None:
-        """Sleep where nothing wakes this call, for no longer than the deadline allows."""
+        """Sleep for a call that nothing wakes, for no longer than the deadline allows."""
         time.sleep(min(seconds, max(self.left, 0.0)))
         self._log_if_due(reason)
 
@@ -249,7 +250,7 @@ class Wait:
         The deadline is that of the call plus one slice, since nearly all turns end at once.
 
         Raises:
-            Timeout: another thread held it until then.
+            Timeout: another thread held the turn until then.
         """
         left = self.left + SLICE_SECONDS
         if left <= 0:
@@ -449,7 +450,8 @@ def suspect(arena: Arena, table: NativeTable | None = None, holder: int | None =
 
     Args:
         arena: the store.
-        table: only who has drawn from it, has a writer of it open, or holds a lock that it needs; None: anybody.
+        table: only processes that have drawn from it, have a writer of it open, or hold a lock that it needs; None:
+            all.
         holder: the process known to block the call, by its place among the clients.
     """
     try:

@@ -31,23 +31,23 @@ from di_store.objects.codec.form import MAX_DEPTH, Tag, find_class, unpack_heade
 def decode(
     header: bytes | bytearray | memoryview, payload: Array, copy: bool | None = None, foreign: bool = False
 ) -> Any:
-    """The value that `encode` took apart.
+    """The value that `encode` encoded.
 
     Args:
         header: as `Encoded.header`.
-        payload: uint8, 1-D, the buffers at their offsets; arrays that are not copied keep it (and with it whatever its
-            `base` pins) alive.
+        payload: uint8, 1-D, the buffers at their offsets. Arrays that are not copied keep it alive, and with it
+            whatever its `base` pins.
         copy: None: numpy arrays are read-only views of `payload`, torch tensors are copies. False: both are views; an
-            in-place write to such a tensor writes to `payload`, or kills the process where that is mapped read-only.
-            True: writable copies of both.
-        foreign: the bytes came from another machine: run no code that they name. Pickles are refused, and classes of
-            modules that this process has not loaded, or whose own code would run.
+            in-place write to such a tensor writes to `payload`, or kills the process if that is mapped read-only. True:
+            writable copies of both.
+        foreign: whether the bytes came from another machine: then no code that they name is run. Pickles are refused,
+            and so are classes of modules that this process has not loaded, or whose own code would run.
 
     Raises:
-        AccessDenied: it is foreign, and decoding it could run such code.
+        AccessDenied: the value is foreign, and decoding it could run such code.
         CorruptData: header and payload do not fit together.
         LayoutMismatch: another version of the form.
-        TypeError: a class cannot be imported here. ModuleNotFoundError: tensors, and torch is not installed.
+        TypeError: a class cannot be imported here. ModuleNotFoundError: there are tensors, and torch is not installed.
     """
     size, node = unpack_header(header)
     if payload.dtype != np.uint8 or payload.ndim != 1:
@@ -61,7 +61,7 @@ class Decoder:
     """Builds a value from nodes.
 
     Attributes:
-        foreign: the classes of the instances built so far, in a value of another machine; None in one of this machine.
+        foreign: the classes of the instances built so far, for a value of another machine; None for a local value.
     """
 
     __slots__ = ("_address", "_copy", "_depth", "_payload", "_size", "_writable")
@@ -142,7 +142,7 @@ class Decoder:
         return _tensor_over(self._writable, offset, size, dtype, shape, copy=self._copy is not False)
 
     def unpickled(self, node: list[Any]) -> Any:
-        """Whatever was pickled."""
+        """The value of a pickle."""
         # mutant: a-foreign-pickle-is-loaded
         if self.foreign is not None:
             raise pickle_refused()
@@ -204,7 +204,7 @@ def array_of(node: list[Any], payload_bytes: int) -> tuple[np.dtype[Any], list[i
 
 
 def tensor_of(node: list[Any], payload_bytes: int) -> tuple[Any, list[int], int]:
-    """The same of a tensor, with torch's dtype."""
+    """The same for a tensor, with torch's dtype."""
     _expect(node, 4)
     _, name, shape, offset = node
     dtype = _torch_dtype(name if type(name) is str else str(name))
@@ -378,7 +378,7 @@ class _Writable:
 
 
 def torch_module() -> Any:
-    """torch, imported now if it is not yet; ModuleNotFoundError where it is not installed."""
+    """torch, which is imported if necessary; ModuleNotFoundError if it is not installed."""
     torch = sys.modules.get("torch")
     if torch is not None:
         return torch

@@ -40,11 +40,11 @@ class Encoded:
 
     Attributes:
         header: how the value is built.
-        buffers: C-contiguous objects with the buffer protocol, each to be copied to its offset; they refer to the
+        buffers: C-contiguous objects with the buffer protocol, each to be copied to its offset. They refer to the
             value's own memory where it is contiguous, so the value must not change before they are copied.
         offsets: where each buffer starts in the payload, ascending multiples of 64.
         sizes: bytes of each buffer.
-        payload_bytes: size of the whole payload; gaps between buffers mean nothing.
+        payload_bytes: size of the whole payload; gaps between buffers have no meaning.
     """
 
     header: bytes
@@ -55,12 +55,12 @@ class Encoded:
 
 
 def encode(value: Any, pickles: bool = True) -> Encoded:
-    """Take a value apart; nothing contiguous is copied.
+    """Encode a value. Contiguous memory is not copied.
 
     Args:
-        value: numpy arrays and scalars of any dtype, torch tensors of any device, numbers, text, bytes, None, and
-            dict, OrderedDict, list, tuple, named tuples and dataclasses of them; anything else that pickles.
-        pickles: whether anything else may be in it.
+        value: numpy arrays and scalars of any dtype, torch tensors of any device, numbers, text, bytes, None, and dict,
+            OrderedDict, list, tuple, named tuples and dataclasses of them; anything else that pickles.
+        pickles: whether the value may contain anything else.
 
     Raises:
         TypeError: something inside does not pickle, or its class cannot be found by name.
@@ -77,7 +77,7 @@ def encode(value: Any, pickles: bool = True) -> Encoded:
 
 
 def pack_header_of(encoder: _Encoder, node: Any) -> bytes:
-    """The header of what `encoder` has placed."""
+    """The header of the value that `encoder` has placed."""
     return pack_header(encoder.size, node)
 
 

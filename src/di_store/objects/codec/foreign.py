@@ -34,12 +34,12 @@ def pickle_refused() -> AccessDenied:
 
 
 def foreign_class(path: str) -> type:
-    """The class of that path, if its module is loaded; imports nothing, and runs no code of module or class.
+    """The class of that path, if its module is loaded. Imports nothing, and runs no code of module or class.
 
     Raises:
         AccessDenied: its module is not loaded, or using the class would run its code.
         TypeError: the module has no such class.
-        CorruptData: it is no class.
+        CorruptData: the path names something else than a class.
     """
     try:
         name, qualname = parts_of_path(path)
@@ -80,7 +80,7 @@ def dataclass_fields(cls: type) -> frozenset[str] | None:
     """Names of a dataclass's fields; None for other classes.
 
     Raises:
-        AccessDenied: one of them is set by a descriptor, whose code would run.
+        AccessDenied: a field is set by a descriptor, whose code would run.
     """
     fields = _static(cls, "__dataclass_fields__")
     if type(fields) is not dict or _static(cls, "__new__") is not object.__new__:
@@ -97,10 +97,10 @@ def dataclass_fields(cls: type) -> frozenset[str] | None:
 
 
 def check_keys(keys: Iterable[Any], classes: set[type]) -> None:
-    """Check that no key is an instance of `classes`, alone or in tuples, whose own hash a dict would call.
+    """Check that no key is an instance of `classes`, alone or in tuples. A dict would call the hash of such a key.
 
     Raises:
-        AccessDenied: one is.
+        AccessDenied: a key is one.
     """
     rest = list(keys)
     while rest:

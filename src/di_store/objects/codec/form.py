@@ -142,7 +142,7 @@ def find_class(path: str) -> type:
 
 
 def parts_of_path(path: str) -> tuple[str, str]:
-    """Module and qualified name of a class path; ValueError if it is none."""
+    """Module and qualified name of a class path; ValueError for other text."""
     module, _, qualname = path.partition(":")
     if not module or not qualname:
         raise ValueError(path)

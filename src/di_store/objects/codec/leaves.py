@@ -29,11 +29,11 @@ class Leaf:
     """An array or tensor as the header describes it.
 
     Attributes:
-        tensor: a torch tensor; else a numpy array.
-        dtype: numpy's, or torch's.
+        tensor: whether it is a torch tensor; else it is a numpy array.
+        dtype: dtype of numpy or torch.
         shape: sizes of its dimensions.
         offset: its place in the payload.
-        bytes: of its elements.
+        bytes: bytes of its elements.
     """
 
     tensor: bool
@@ -48,8 +48,8 @@ def build(header: bytes, leaf: Callable[[Leaf], Any], read: Callable[[int, int],
 
     Args:
         header: as `Encoded.header`.
-        leaf: what stands in the value for an array or tensor.
-        read: bytes of the payload by offset and size, for `small_spans`; uint8, 1-D.
+        leaf: returns the replacement for an array or tensor.
+        read: returns bytes of the payload by offset and size, for `small_spans`; uint8, 1-D.
 
     Raises:
         CorruptData, LayoutMismatch, TypeError, ModuleNotFoundError: as `decode`.
@@ -85,7 +85,7 @@ class _Building(Decoder):
 
 
 def small_spans(header: bytes) -> set[tuple[int, int]]:
-    """Offset and size of all bytes of the payload that `build` reads; CorruptData if they lie beyond it."""
+    """Offset and size of all bytes of the payload that `build` reads; CorruptData if they lie outside it."""
     size, root = unpack_header(header)
     checker = Decoder(np.empty(0, np.uint8), size, True)
     found: set[tuple[int, int]] = set()
@@ -156,5 +156,5 @@ def _entries(value: Any) -> Iterator[tuple[tuple[str, Any], Any]]:
 
 
 def shown_path(path: Path) -> str:
-    """For an error text: names joined by ``/``."""
+    """A path for an error text: names joined by ``/``."""
     return "/".join(str(name) for _, name in path) or "the value itself"

@@ -10,7 +10,7 @@ _NAMING = (Tag.NAMED, Tag.DATACLASS, Tag.PICKLE)
 
 
 def is_plain(header: bytes) -> bool:
-    """False where it holds a pickle, or an instance of a class that is found by its name.
+    """False if the value holds a pickle, or an instance of a class that is found by its name.
 
     Raises:
         CorruptData, LayoutMismatch: as `decode`.

@@ -33,7 +33,7 @@ class _Tensors(dict[Any, Any]):
 
 
 class Bytes:
-    """The payloads of several values in one buffer: uint8, 1-D, writable, which nobody else changes.
+    """The payloads of several values in one buffer: uint8, 1-D, writable. Nobody else may change it.
 
     Attributes:
         readonly: the buffer, for views that must not write to it.
