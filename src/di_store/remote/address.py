@@ -26,7 +26,7 @@ _FORM = "write di-store://HOST:PORT/NAME, as `di-store serve` prints it"
 
 @dataclass(frozen=True)
 class Address:
-    """Of a store that an agent serves; `store`: its name, or "" for the one that is served there."""
+    """The address of a store that an agent serves. `store`: its name, or "" for the only one that is served there."""
 
     host: str
     port: int
@@ -34,7 +34,7 @@ class Address:
 
     @classmethod
     def parse(cls, text: Any) -> Address:
-        """The address that a text names; ValueError if it is none."""
+        """The address in a text; ValueError if the text is no address."""
         if not isinstance(text, str):
             raise TypeError(f"address={shown(text)} is a {type(text).__name__}: {_FORM}")
         try:
@@ -58,7 +58,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        """Whether it is this machine's own."""
+        """Whether the host is this machine's loopback."""
         if self.host == "localhost":
             return True
         # mutant: names-that-begin-with-127-are-loopback
@@ -74,7 +74,7 @@ def token_path() -> str:
 
 
 def own_token(*, make: bool) -> bytes | None:
-    """The token of this user on this machine; None: there is none yet, and `make` is false.
+    """The token of this user on this machine; None: there is none, and `make` is false.
 
     Raises:
         AccessDenied: others can read or write its file, or it is empty.
@@ -113,15 +113,15 @@ def _kept_token(path: str) -> bytes:
 
 
 def as_token(given: str | bytes) -> bytes:
-    """The token in a text that may have the end of a line behind it, as a file has."""
+    """The token in a text that may end with a newline, as a file does."""
     return (given.encode() if isinstance(given, str) else given).rstrip(b"\r\n")
 
 
 def token_for(address: Address, token: Any) -> bytes:
-    """The token to prove to this agent.
+    """The token for this agent.
 
     Raises:
-        AccessDenied: none is known.
+        AccessDenied: no token is known.
     """
     if token is not None:
         if not isinstance(token, (str, bytes)) or not token.strip():
@@ -139,11 +139,10 @@ def token_for(address: Address, token: Any) -> bytes:
 
 
 def client_context(tls: Any) -> ssl.SSLContext | None:
-    """The context of ``tls=``: None or False: none; True: certificates of the system; a path: of this authority.
+    """The context for ``tls=``. None or False: no TLS; True: the system's authorities; a path: this authority.
 
     Raises:
-        TypeError, ValueError: it is nothing of these. OSError: the file cannot be read. AccessDenied: it holds no
-        certificate.
+        TypeError, ValueError: another value. OSError: the file cannot be read. AccessDenied: it holds no certificate.
     """
     if tls is None or tls is False:
         return None

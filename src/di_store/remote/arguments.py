@@ -24,7 +24,7 @@ _LANE = "lane= is an int, an int array or a bool mask"
 
 
 def plain(value: Any) -> Any:
-    """A number, or numbers: tensors come as arrays."""
+    """A number, or numbers. Tensors become arrays."""
     return tensor_array(value)[0] if is_tensor(value) else value
 
 
@@ -36,12 +36,12 @@ def travelling(value: Any, *, finals: str | None = None) -> Any:
     """Rows as values that an agent reads without running code: numbers, text, arrays, lists, dicts.
 
     Args:
-        value: of a call that takes rows.
-        finals: it is `final=`, where an array of objects has a lane's final observation of this column in each place.
+        value: the argument of a call that takes rows.
+        finals: whether it is `final=`, where an array of objects may hold one lane's final observation in each place.
 
     Raises:
-        SchemaMismatch, ValueError, TypeError: something else is in it, as the call itself says it. CapacityError: it
-            is too large for a call.
+        SchemaMismatch, ValueError, TypeError: it contains something else; the error is that of a local call.
+        CapacityError: it is too large for a call.
     """
     try:
         return _travelling(value, 0, finals is not None)
@@ -71,7 +71,7 @@ def _travelling(value: Any, depth: int, finals: bool) -> Any:
 
 
 def items_travelling(batch: Any, *, several: bool) -> Any:
-    """As `travelling`, for items that are inserted whole; `several`: the leaves have a leading axis of items.
+    """As `travelling`, for items that are inserted whole. `several`: whether leaves have a leading axis of items.
 
     Raises:
         ValueError: too many items in one call.
@@ -190,7 +190,7 @@ def numbers(priority: Any) -> Any:
     """Priorities as numbers, lists of them, or a dict of these by table.
 
     Raises:
-        TypeError: they are none.
+        TypeError: they are no numbers.
     """
     if priority is None or type(priority) in (int, float):
         return priority
@@ -200,7 +200,7 @@ def numbers(priority: Any) -> Any:
 
 
 def number_array(priority: Any) -> Any:
-    """One priority or several, as an array or as they are; raises as `numbers`."""
+    """One priority or several, as an array or unchanged; raises as `numbers`."""
     if priority is None or type(priority) in (int, float):
         return priority
     if dtypes.is_masked(priority):
@@ -218,7 +218,7 @@ def lane_of(lane: Any) -> Any:
     """``lane=`` as a number or an array; the call checks it.
 
     Raises:
-        TypeError: it is nothing of these.
+        TypeError: it is another type.
     """
     if lane is None or type(lane) in (int, bool, str):
         return lane
@@ -250,7 +250,7 @@ def check_priority_of(priority: Any) -> None:
 
 
 def plain_lane(lane: Any, which: Array) -> int | list[int] | None:
-    """``lane=`` as it travels: `which` are the lanes that it names."""
+    """``lane=`` in the form in which it is sent. `which`: the lanes that it names."""
     if lane is None:
         return None
     return int(which[0]) if np.ndim(lane) == 0 else which.tolist()

@@ -22,7 +22,7 @@ class BackupFile(msgspec.Struct, frozen=True):
 
     Attributes:
         bytes: its length.
-        version: of two with one name and version the bytes are the same; "": nobody can tell, and it is sent again.
+        version: files of the same name and version have the same bytes; "": not known, and the file is sent again.
     """
 
     bytes: int
@@ -38,10 +38,10 @@ class Backup(msgspec.Struct, frozen=True):
     Attributes:
         uuids: as in `Home`.
         machine: name of the node's machine, for people.
-        address: of its agent.
-        number: of the checkpoint: it rises while the node lives.
+        address: address of the node's agent.
+        number: number of the checkpoint; it rises while the node lives.
         made: seconds since 1970.
-        files: by name.
+        files: files by name.
     """
 
     uuids: tuple[str, ...]
@@ -52,19 +52,19 @@ class Backup(msgspec.Struct, frozen=True):
     files: Files
 
     def pack(self) -> bytes:
-        """As it travels, and lies on disk."""
+        """The description in the form that is sent and written to disk."""
         return msgspec.json.encode(self)
 
     def parts(self, names: Iterable[str]) -> list[tuple[str, int]]:
-        """By name and place, the parts in which these files travel."""
+        """The parts in which these files are sent, by name and place."""
         return [(name, at) for name in names for at in range(0, self.files[name].bytes, PART_BYTES)]
 
     @classmethod
     def unpack(cls, text: bytes) -> Backup:
-        """What `pack` made.
+        """The description that `pack` packed.
 
         Raises:
-            CorruptData: it is none.
+            CorruptData: it is no such description.
         """
         try:
             made = msgspec.json.decode(text, type=cls)
@@ -80,6 +80,6 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def is_file(name: str) -> bool:
-    """Whether a backup may have a file of this name: never one with a path."""
+    """Whether a file of a backup may have this name, which must not contain a path."""
     # mutant: backups-write-anywhere
     return name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None

@@ -6,10 +6,10 @@ import threading
 
 
 class Bell:
-    """Wakes the thread that waits for it, or that will.
+    """Wakes the thread that waits for it, or that will wait.
 
-    Unlike a `Condition` or an `Event` it holds no lock around a wait. What a signal handler raises in the middle leaves
-    nothing locked, and nothing to be released that is not.
+    Unlike a `Condition` or an `Event` it holds no lock around a wait. If a signal handler raises in the middle, no lock
+    stays locked, and none is released twice.
     """
 
     __slots__ = ("_silence",)
@@ -26,5 +26,5 @@ class Bell:
             pass  # it was rung, and nobody has waited since
 
     def wait(self, seconds: float) -> None:
-        """Return when it is rung, or was since the last time; at the latest after so many seconds."""
+        """Return when it rings, or has rung since the last wait; at the latest after that many seconds."""
         self._silence.acquire(timeout=seconds)

@@ -18,11 +18,11 @@ ENGINE_BYTES = 1 << 20
 
 
 class Room(NamedTuple):
-    """Where the payload of an object goes.
+    """The memory for the payload of an object.
 
     Attributes:
-        draft: of the copy. The bytes may be written as long as it, or `payload`, is referred to.
-        payload: of the draft, as many bytes as the other store sends.
+        draft: the draft of the copy. The bytes may be written while the draft or `payload` is referenced.
+        payload: payload of the draft, as many bytes as the other store sends.
     """
 
     draft: _core.Reserved
@@ -33,15 +33,15 @@ class Bulk(Protocol):
     """Brings payloads of other nodes' objects into this store. Thread-safe."""
 
     def fill(self, far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
-        """Bring the payload of object `raw` of the store `far`, and check it. After an error nothing may be sealed.
+        """Fetch the payload of object `raw` from the store `far`, and check it. After an error nothing may be sealed.
 
         Raises:
-            ObjectNotFound: it is gone. NodeUnavailable, Timeout: the other agent does not answer in time.
+            ObjectNotFound: the object is gone. NodeUnavailable, Timeout: the other agent does not answer in time.
         """
 
 
 class OwnTcp:
-    """In pieces over a connection of ours, each with its checksum."""
+    """Fetches in pieces over our own connection, each with a checksum."""
 
     def fill(self, far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
         """As `Bulk.fill`."""
@@ -60,5 +60,5 @@ OWN_TCP = OwnTcp()
 
 
 def what(raw: bytes) -> str:
-    """The call, as its failure names it."""
+    """The name of the call, for its error."""
     return f"get of object {raw.hex()}"

@@ -43,11 +43,11 @@ _lock = threading.RLock()  # a signal handler may make a handle in the middle of
 
 @dataclass
 class Once:
-    """A call that must not be done twice: the agent knows it by its number for as long as it may be repeated.
+    """A call that must not run twice. The agent knows it by its number for as long as it may be repeated.
 
     Attributes:
-        request: its number.
-        agent: that it was sent to; b"": to none.
+        request: number of the call.
+        agent: the agent that it was sent to; b"": none.
     """
 
     request: int
@@ -55,17 +55,17 @@ class Once:
 
 
 class Client:
-    """Thread-safe.
+    """A process as one agent's client. Thread-safe.
 
     Attributes:
-        address: of the agent.
-        token: that both sides know.
+        address: address of the agent.
+        token: token that both sides know.
         ended: why no call is possible any more.
-        versions: of weights, the version of each name that this process last got from `latest`.
-        known_versions: which versions there are, as the agent says.
-        protocol: that the agent which was reached last speaks; 0: none was.
-        told: by name, the agent and the version that it was told.
-        quiet: whether somebody was told that the agent is silent, and nothing was heard since.
+        versions: the version of each name of weights that this process last got from `latest`.
+        known_versions: the versions that the agent reports.
+        protocol: protocol of the agent that was reached last; 0: none was.
+        told: by name, the agent and the version that this client reported to it.
+        quiet: whether the agent's silence was reported, and nothing was heard since.
     """
 
     def __init__(self, address: Address, token: bytes, tls: ssl.SSLContext | None) -> None:
@@ -84,7 +84,7 @@ class Client:
     def shared(
         cls, address: Address, token: bytes, tls: Any, allow_pickle: bool, context: ssl.SSLContext | None
     ) -> Client:
-        """The client of this process for an address, a token and options; `context`: for `tls`, if it is a new one."""
+        """The client of this process for an address, a token and options. `context`: for `tls`, if it is a new one."""
         key = address, token, tls, allow_pickle
         with _lock:
             found = _shared.get(key)
@@ -109,7 +109,7 @@ class Client:
         self._waked = threading.Event()
 
     def forget(self) -> None:
-        """In a forked child: the connections are the parent's; this process makes its own."""
+        """Drop the connections in a forked child, which makes its own: they are the parent's."""
         for connection in (*self._idle, *([self._beating] if self._beating is not None else [])):
             connection.forget()
         self.known_versions.forget()
@@ -119,17 +119,17 @@ class Client:
 
     @property
     def welcome(self) -> Welcome:
-        """What the agent said of itself and its store."""
+        """The agent's description of itself and its store."""
         assert self._welcome is not None
         return self._welcome
 
     @property
     def agent(self) -> bytes:
-        """Of the agent that was reached last; b"": none was."""
+        """Id of the agent that was reached last; b"": none was."""
         return self._welcome.agent if self._welcome is not None else b""
 
     def close_unused(self) -> None:
-        """A link was closed: with the last one the client ends."""
+        """Note that a link was closed. With the last link the client ends."""
         with _lock:
             if any(link.closed is None for link in list(self.users)) or self.ended is not None:
                 return
@@ -148,38 +148,38 @@ class Client:
     # -- numbers ------------------------------------------------------------------------------------------------
 
     def next_number(self) -> int:
-        """A number by which the agent knows something of this process; none is used twice."""
+        """A new number, by which the agent knows a handle of this process. No number is used twice."""
         return next(self._numbers)
 
     def next_request(self) -> int:
-        """A number of a call."""
+        """A new number for a call."""
         with self._lock:
             self._request += 1
             return self._request
 
     def begin_once(self) -> Once:
-        """A call that must not be done twice begins."""
+        """Begin a call that must not run twice."""
         with self._lock:
             found = Once(self.next_request())
             self._once.add(found.request)
         return found
 
     def end_once(self, once: Once) -> None:
-        """It will not be repeated any more."""
+        """Note that the call will not be repeated any more."""
         with self._lock:
             self._once.discard(once.request)
 
     def may_repeat(self) -> list[int]:
-        """Numbers of the calls that must not be done twice, and that may still be repeated."""
+        """Numbers of the calls that must not run twice, and that may still be repeated."""
         with self._lock:
             return list(self._once)
 
     def let_go(self, number: int) -> None:
-        """The next call tells the agent that this process has dropped what has this number. For finalizers: no lock."""
+        """Let the next call report that this process dropped the handle of this number. For finalizers: no lock."""
         self._dropped.append(number)
 
     def take_dropped(self) -> list[int]:
-        """What the next call tells; if that fails, `let_go` of each."""
+        """The dropped numbers for the next call; if that call fails, pass each to `let_go`."""
         found: list[int] = []
         if not self._dropped:
             return found
@@ -194,8 +194,8 @@ class Client:
         """A new connection, after the handshake.
 
         Raises:
-            Disconnected: nothing answers. AccessDenied, StoreNotFound, LayoutMismatch: it refuses. StoreClosed: another
-            store has taken the name.
+            Disconnected: nothing answers. AccessDenied, StoreNotFound, LayoutMismatch: the agent refuses. StoreClosed:
+            another store has taken the name.
         """
         seconds = deadline.reach(CONNECT_SECONDS)
         until = time.monotonic() + seconds
@@ -240,7 +240,7 @@ class Client:
         self._welcome, self.protocol = welcome, connection.protocol
 
     def take_idle(self) -> Connection | None:
-        """A connection that waits for a call; None: there is none."""
+        """An idle connection; None: there is none."""
         with self._lock:
             return self._idle.pop() if self._idle else None
 
@@ -253,7 +253,7 @@ class Client:
             return True
 
     def drop_idle(self) -> None:
-        """Close the connections that wait for a call: one broke, or the agent holds something for one of them."""
+        """Close the idle connections: one broke, or the agent holds something for one of them."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -262,7 +262,7 @@ class Client:
     # -- the heartbeat ------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """From now on tell the agent every two seconds that this process lives: it holds draws there."""
+        """From now on tell the agent every two seconds that this process lives, since it holds draws there."""
         with self._lock:
             if self._beats:
                 return
@@ -270,11 +270,11 @@ class Client:
         threading.Thread(target=_beat, args=(weakref.ref(self), self._waked), daemon=True).start()
 
     def beat_now(self) -> None:
-        """Tell it soon: something was dropped."""
+        """Send a beat soon, because something was dropped."""
         self._waked.set()
 
     def beat_once(self, connection: Connection | None) -> Connection | None:
-        """One beat. Returns the connection, or None if it broke."""
+        """Send one beat. Returns the connection, or None if it broke."""
         dropped: list[int] = []
         try:
             if connection is None:
@@ -374,7 +374,7 @@ def _say_goodbye(connection: Connection) -> None:
 
 
 def forget_clients() -> None:
-    """In a forked child."""
+    """Drop the parent's clients in a forked child."""
     global _lock
     _lock = threading.RLock()
     for client in list(_clients):

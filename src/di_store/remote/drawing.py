@@ -165,7 +165,7 @@ def _into(out: Batch, batch: Batch) -> Batch:
 
 
 class RemoteSource:
-    """What a loader over a remote table or mixture draws from."""
+    """The source of a loader over a remote table or mixture."""
 
     arena = None
 
@@ -180,11 +180,11 @@ class RemoteSource:
         """Begin.
 
         Args:
-            session: with the agent.
+            session: session with the agent.
             target: the table's name and identity; "": it is a mixture.
             mixture: makes a call with the number by which the agent knows the mixture, 0 for a table.
-            name: for error texts.
-            columns: to copy; None: all.
+            name: name for error texts.
+            columns: columns to copy; None: all.
         """
         self.session = session
         self.target = target
@@ -200,26 +200,26 @@ class RemoteSource:
 
     @property
     def client(self) -> Client:
-        """As the agent knows this process."""
+        """The name by which the agent knows this process."""
         return self.session.link.client
 
     def begin_loading(self, n: int) -> None:
-        """As `Source.begin_loading`: from now on the agent hears that this process lives."""
+        """As `Source.begin_loading`. From now on the agent gets beats of this process."""
         self.client.beat()
 
     def end_loading(self) -> None:
-        """As `Source.end_loading`: the agent gives back what it holds for this loader."""
+        """As `Source.end_loading`. The agent gives back the draws that it holds for this loader."""
         if not self.session.ended():
             self.client.let_go(self.number)
             with contextlib.suppress(StoreError):  # else it does so at the end of the lease
                 self.session.link.call("hello", timeout=_CLOSE_SECONDS, what="closing of a loader")
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
-        """As `Source.note_loaded`: the agent is not told."""
+        """As `Source.note_loaded`. The agent is not told."""
         self.waited = waited_seconds
 
     def drop_lost(self) -> None:
-        """As `Source.drop_lost`: the agent has done it."""
+        """As `Source.drop_lost`. The agent has already done it."""
 
     def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """As `Source.check_replace`."""
@@ -227,7 +227,7 @@ class RemoteSource:
         self.call("check_loader", arguments, Deadline(_CHECK_SECONDS if timeout is None else timeout))
 
     def call(self, method: str, arguments: dict[str, Any], deadline: Deadline, **options: Any) -> Any:
-        """A call that names the table or mixture."""
+        """Make a call that names the table or mixture."""
 
         def made(number: int) -> Any:
             given, what = {**arguments, "mixture": number}, f"loader of {self.name}"
@@ -236,12 +236,12 @@ class RemoteSource:
         return self.mixture(made, deadline)
 
     def ours(self) -> dict[str, Any]:
-        """What a call says of this loader: its draws, held there or asked for now."""
+        """The part of a call about this loader: its draws, held at the agent or asked for now."""
         numbers = [each.number for each in list(self.made) if each.number]
         return {"loader": self.number, "turn": next(self._turns), "ours": numbers}
 
     def beta(self) -> float | None:
-        """None: the agent takes the sampler's own."""
+        """None: the agent uses the sampler's own exponent."""
         return None
 
     def begin(self, n: int) -> RemoteDraws:
@@ -255,8 +255,8 @@ class RemoteDraws:
     """The draws of one batch, which the agent holds.
 
     Attributes:
-        number: by which the agent knows them, from the call that asks for them on; 0: there are none.
-        held: how many there are.
+        number: the agent's number of these draws, from the call on that asks for them; 0: there are none.
+        held: number of draws.
     """
 
     def __init__(self, source: RemoteSource, n: int) -> None:
@@ -332,7 +332,7 @@ class RemoteDraws:
         return _Received(batch, message.body.nbytes, allocate)
 
     def deliver(self) -> None:
-        """As `Draws.deliver`. May be called again after an interrupted call: it goes on."""
+        """As `Draws.deliver`. After an interrupted call it may be called again, and continues."""
         source = self._source
         deadline, self._deadline = self._deadline or Deadline(self._timeout), None
         if self._delivery is None:
@@ -360,10 +360,10 @@ class RemoteDraws:
         self.number = 0
 
     def deliver_some(self, places: Sequence[int]) -> None:
-        """As `Draws.deliver_some`: `copy` has done it, which loads the values."""
+        """As `Draws.deliver_some`. `copy`, which loads the values, has already done it."""
 
     def give_back(self) -> None:
-        """As `Draws.give_back`. The agent hears of it soon, or with the next draw."""
+        """As `Draws.give_back`. The agent is told soon, or with the next draw."""
         number, self.number, self.held = self.number, 0, 0
         if self._delivery is not None:
             self._source.client.end_once(self._delivery)

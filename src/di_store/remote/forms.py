@@ -52,9 +52,9 @@ class Block:
 
     Attributes:
         raw: uint8 of all calls; `stride` bytes each.
-        stride: of the form.
-        calls: how many fit.
-        used: how many are taken.
+        stride: bytes per call of the form.
+        calls: number of calls that fit.
+        used: number of calls in it.
         cells: by leaf, the values of all calls.
     """
 
@@ -87,7 +87,7 @@ class Block:
         return [cells[at, ...] for cells in self.cells]
 
     def bytes(self, first: int, count: int) -> memoryview:
-        """Of calls that follow each other."""
+        """Bytes of consecutive calls."""
         return self.raw.data[first * self.stride : (first + count) * self.stride]
 
 
@@ -99,10 +99,10 @@ def _plain_type(column: Column) -> type | None:
 
 
 class Form:
-    """What calls have in common: their columns and leading axes.
+    """The common part of calls: their columns and leading axes.
 
     Attributes:
-        lead: leading axes of the values; `axes`: as a list.
+        lead: leading axes of the values; `axes`: the same as a list.
         groups: by argument, the numbers of its columns.
         flags: names of the columns that end episodes.
         complete: whether a step has every column that it must have.
@@ -140,9 +140,9 @@ class Form:
         return RowPacker(leaves, self.stride)
 
     def pack(self, step: Any, next: Any) -> tuple[Block, int, bool] | None:
-        """As `write`, in the core; and whether the episode ends.
+        """As `write`, in the core. Also returns whether the episode ends.
 
-        None: the call is of another form, or a value has to be converted.
+        None: the call has another form, or a value has to be converted.
         """
         packers, block = self._packers, self._block
         if block is None or block.used == block.calls:
@@ -162,7 +162,7 @@ class Form:
         return self._block
 
     def write(self, step: Any, next: Any) -> tuple[Block, int] | None:
-        """Copy the values of a call. Returns where they are; None: the call is of another form.
+        """Copy the values of a call. Returns where they are; None: the call has another form.
 
         Raises:
             SchemaMismatch: a value does not fit its column.

@@ -13,7 +13,7 @@ from di_store.wire.values import padded
 
 
 def runs_of(calls: Sequence[Sent]) -> list[list[Sent]]:
-    """The calls, in order, with those together that share a record."""
+    """The calls, in order, grouped into runs that share a record."""
     runs: list[list[Sent]] = []
     last: Row | None = None
     for call in calls:

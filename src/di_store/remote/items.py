@@ -13,7 +13,7 @@ from di_store.replay.batch import Items
 
 
 class RemoteItems(Items):
-    """Items that are known once the agent has acknowledged the call: the attributes wait for that."""
+    """Items that are known once the agent has acknowledged the call. Reading an attribute waits for that."""
 
     __slots__ = ("_call", "_pipe", "_place")
 

@@ -47,14 +47,14 @@ class Caller(Protocol):
         """A new connection."""
 
     def next_request(self) -> int:
-        """A number of a call."""
+        """A new number for a call."""
 
     def check_ended(self) -> None:
         """Raise why no call is possible any more."""
 
 
 class KnownVersions:
-    """Of one client. Thread-safe."""
+    """The known versions of one client. Thread-safe."""
 
     def __init__(self, client: Caller) -> None:
         self._client = weakref.ref(client)
@@ -68,7 +68,7 @@ class KnownVersions:
         self._thread = Background(self._watch)
 
     def is_newest(self, name: str, version: int) -> bool:
-        """Whether the agent has said lately that there is no newer version. Called by each poll."""
+        """Whether the agent has recently reported that there is no newer version. Called by each poll."""
         now, before = time.monotonic(), self._polled.get(name)
         self._polled[name] = now
         if name in self._told and now - self._since < TRUSTED_SECONDS:
@@ -81,18 +81,18 @@ class KnownVersions:
         return False
 
     def at_least(self, name: str, version: int) -> None:
-        """There is this version: this process has published it, or got it."""
+        """Note that this version exists: this process has published it, or got it."""
         with self._lock:
             self._newest[name] = max(version, self._newest.get(name, 0))
 
     def end(self) -> None:
-        """The client ends."""
+        """End, because the client ends."""
         self._ends.ring()
         if (connection := self._connection) is not None:
             connection.end()
 
     def forget(self) -> None:
-        """In a forked child: the connection is the parent's."""
+        """Drop the connection in a forked child: it is the parent's."""
         if self._connection is not None:
             self._connection.forget()
 

@@ -74,8 +74,8 @@ class Row(Sent):
     """One call whose values lie in a block.
 
     Attributes:
-        form: what it has in common with others; None once it has arrays of its own, or is acknowledged.
-        block: where its values are.
+        form: form of the call; None once it has arrays of its own, or is acknowledged.
+        block: block with its values.
         at: its place there.
     """
 
@@ -90,7 +90,7 @@ class Row(Sent):
 
     @property
     def arrays(self) -> list[Array]:
-        """Those that it was given, or those in its block."""
+        """Its own arrays, or those in its block."""
         own: list[Array] | None = self.__dict__.get("_own")
         if own is not None:
             return own
@@ -102,7 +102,7 @@ class Row(Sent):
         self._own = arrays
 
     def follows(self, other: Row) -> bool:
-        """Whether it can share a record with the call before it."""
+        """Whether it can share a record with the previous call."""
         if self.block is not other.block or self.at != other.at + 1:  # a block is of one form
             return False
         mine, its = self.record, other.record
@@ -113,10 +113,11 @@ class OpenLanes:
     """The lanes of one writer.
 
     Attributes:
-        spans: whether an example can span several rows: else a cut harms nothing, and no row is dropped.
+        spans: whether an example can span several rows. If not, a cut does no harm, and no row is dropped.
         any_cut: whether rows of a lane are dropped now.
-        dropped: rows that were.
-        ends: whether this writer says where episodes end. If not, all is one episode, and a cut begins another one.
+        dropped: number of rows that were dropped.
+        ends: whether this writer says where episodes end. If not, everything is one episode, and a cut begins another
+            one.
     """
 
     def __init__(self, lanes: int, *, spans: bool) -> None:
@@ -130,22 +131,22 @@ class OpenLanes:
         self._told = False
 
     def acknowledge(self, call: Sent) -> None:
-        """A call is done."""
+        """Note that a call is done."""
         if self.spans:
             self._open[call.which] = ~call.ends
 
     def cut_open(self) -> None:
-        """The writer that these lanes had is gone."""
+        """Cut the lanes with open episodes, because their writer at the agent is gone."""
         if self.spans and self.ends:
             self._cut |= self._open
             self.any_cut = bool(self._cut.any())
         self._open[:] = False
 
     def without_cut(self, call: Sent) -> list[Sent]:
-        """Take the rows of cut lanes out of a call; lanes whose episode ends in it are whole again.
+        """Take the rows of cut lanes out of a call. Lanes whose episode ends in the call are no longer cut.
 
-        A call of which nothing is left is done: `made` is empty. Returns calls with the rows behind such ends, which
-        follow it.
+        If nothing is left, the call is done: `made` is empty. Returns calls with the rows after such ends, which follow
+        it.
         """
         # mutant: a-cut-lane-goes-on-in-mid-episode
         cut: Array = self._cut[call.which]

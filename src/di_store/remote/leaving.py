@@ -15,7 +15,7 @@ END_SECONDS = 5.0
 
 
 class Pending(Protocol):
-    """What has calls on their way."""
+    """A writer with calls on their way."""
 
     interrupted: bool
     """Whether a signal handler has raised in its last call."""
@@ -24,7 +24,7 @@ class Pending(Protocol):
         """Wait until everything is acknowledged."""
 
     def close(self, why: BaseException) -> None:
-        """End it here, and say what was not acknowledged."""
+        """End it here, and report the calls that were not acknowledged."""
 
 
 leaving: dict[Pending, object] = {}
@@ -32,7 +32,7 @@ leaving: dict[Pending, object] = {}
 
 
 def settle(link: object | None, seconds: float = END_SECONDS) -> None:
-    """Wait for those of a link, which is being closed; None: of all."""
+    """Wait for the calls of a link that is being closed; None: for all links."""
     those = [each for each, its in list(leaving.items()) if link is None or its is link]
     # mutant: each-dropped-writer-has-a-second-of-its-own
     for each, step in Deadline(seconds).steps(those):

@@ -34,29 +34,29 @@ class Outgoing(NamedTuple):
 
 
 class Traffic(Protocol):
-    """What is sent and read. Called under the lock of the line, but for `take`."""
+    """The messages to send, and the receiver of messages. Called under the lock of the line, except for `take`."""
 
     def is_due(self) -> bool:
         """Whether there may be something to send."""
 
     def next_message(self) -> Outgoing | None:
-        """What is sent next; None: nothing after all."""
+        """The next message to send; None: there is nothing after all."""
 
     def take(self, message: Message) -> None:
-        """A message has come."""
+        """Take a message that has come."""
 
     def lost(self, error: StoreError | Disconnected) -> None:
-        """The connection has ended."""
+        """Note that the connection has ended."""
 
 
 class Line:
     """One connection at a time. Thread-safe.
 
     Attributes:
-        lock: of what its threads share; never held while anything waits.
-        connection: None: there is none now, and the pipe's own thread connects anew.
-        torn: a call was interrupted: nothing is sent any more on this connection.
-        waited_for: somebody has read in place of the pipe's own thread.
+        lock: lock of the state that its threads share; never held during a wait.
+        connection: None: there is none now, and the pipe's own thread reconnects.
+        torn: a call was interrupted: nothing more is sent on this connection.
+        waited_for: another thread has read in place of the pipe's own thread.
         closed: it has ended for good.
         nap: wakes the pipe's own thread.
     """
@@ -77,18 +77,18 @@ class Line:
         self._bells: dict[Bell, None] = {}
 
     def install(self, connection: Connection) -> None:
-        """Use another connection, from its first message on. Under the lock."""
+        """Use another connection, from its first message on. Call this under the lock."""
         self.torn = False
         self.connection = connection
 
     def hang_up(self) -> None:
-        """End the connection: who reads notices."""
+        """End the connection. The thread that reads notices it."""
         if (connection := self.connection) is not None:
             connection.end()
         self.nap.ring()
 
     def close(self) -> None:
-        """End it for good."""
+        """End the line for good."""
         self.closed = True
         connection = self.connection
         self.ring()
@@ -97,7 +97,7 @@ class Line:
             self._link.release(connection)
 
     def forget(self) -> None:
-        """In a forked child: it is the parent's."""
+        """Drop the connection in a forked child: it is the parent's."""
         self.closed = True
         if self.connection is not None:
             self.connection.forget()
@@ -111,21 +111,21 @@ class Line:
         return bell
 
     def leave(self, bell: Bell) -> None:
-        """Nobody waits for it any more."""
+        """Drop the bell: nobody waits for it any more."""
         self._bells.pop(bell, None)
 
     def ring(self) -> None:
-        """Something has changed: wake all that wait."""
+        """Something has changed: wake all waiting threads."""
         for bell in list(self._bells):
             bell.ring()
 
     # -- sending ------------------------------------------------------------------------------------------------
 
     def pump(self, until: float | None = None) -> None:
-        """Send what may be sent now. One thread at a time; another one leaves its calls to it.
+        """Send the messages that may be sent now. One thread at a time sends; others leave their calls to it.
 
-        `until`: when it ends if the agent takes nothing; None: only if it takes nothing for long. What was sent in part
-        is sent again on the next connection.
+        `until`: when it gives up if the agent takes nothing; None: only if it takes nothing for long. A message that
+        was sent in part is sent again on the next connection.
         """
         failed: Connection | None = None
         while True:
@@ -160,7 +160,7 @@ class Line:
         """Wait for a message, and take it. False: it is another thread's turn, or there is no connection.
 
         Args:
-            seconds: to wait at most.
+            seconds: longest wait.
             patience: until when the rest of a message may come; None: for as long as it takes.
         """
         mine, me = 0, threading.get_ident()
@@ -201,7 +201,7 @@ class Line:
         self.nap.ring()
 
     def tick(self) -> None:
-        """Called while a read or a write waits. Who waits to write goes on reading: else both sides could wait so."""
+        """Called while a read or a write waits. A waiting writer keeps reading: else both sides could wait so."""
         if self.closed:
             raise Disconnected("the writer is closed")
         if self.torn and self.connection is not None:

@@ -34,8 +34,8 @@ class Link:
     """One agent, as the handles of one session reach it. Thread-safe.
 
     Attributes:
-        client: this process, which it shares with other links to the same address.
-        allow_pickle: load what others have pickled.
+        client: this process as a client; other links to the same address share it.
+        allow_pickle: load values that others have pickled.
         closed: why its calls are refused.
     """
 
@@ -53,21 +53,21 @@ class Link:
 
     @property
     def address(self) -> Address:
-        """Of the agent."""
+        """Address of the agent."""
         return self.client.address
 
     @property
     def token(self) -> bytes:
-        """That both sides know."""
+        """The token that both sides know."""
         return self.client.token
 
     @property
     def known_as(self) -> tuple[bytes, bytes]:
-        """Whom an agent that knows something of this process knows: the agent's id, and this process's."""
+        """The ids of agent and process under which the agent keeps state of this process."""
         return self.welcome.agent, self.client.id
 
     def owns(self, writer: Any) -> None:
-        """The calling thread writes with this: what it asks later sees what it has written."""
+        """Note that the calling thread writes with this: its later calls see what it has written."""
         self._own.setdefault(threading.get_ident(), weakref.WeakSet()).add(writer)
 
     def _catch_up(self, deadline: Deadline) -> None:
@@ -80,19 +80,19 @@ class Link:
                 writer.catch_up(step)
 
     def forget(self) -> None:
-        """In a forked child: the connections are the parent's."""
+        """Drop the connections in a forked child: they are the parent's."""
         for connection in self._busy:
             connection.forget()
         self._begin()
 
     @property
     def welcome(self) -> Welcome:
-        """What the agent said of itself and its store."""
+        """The agent's description of itself and its store."""
         return self.client.welcome
 
     @property
     def node(self) -> str:
-        """The agent's, for error texts."""
+        """The agent's host and port, for error texts."""
         return self.address.node
 
     def close(self, why: StoreError) -> None:
@@ -130,14 +130,14 @@ class Link:
             connection.close()
 
     def adopt(self, connection: Connection) -> None:
-        """A connection that a call, or something else, uses: it ends with the link."""
+        """Let a connection that a call, or other code, uses end with the link."""
         with self._lock:
             self._busy.add(connection)
         if self.closed is not None:
             connection.end()
 
     def release(self, connection: Connection) -> None:
-        """It has ended."""
+        """Forget a connection that has ended."""
         with self._lock:
             self._busy.discard(connection)
         connection.close()
@@ -162,12 +162,12 @@ class Link:
         """Make a call, and return its value.
 
         Args:
-            method: as the agent's list names it.
-            arguments: by name; values that the codec takes.
-            target: name of the table, and which of those that had the name; "": the store.
+            method: name of the call in the agent's list.
+            arguments: values by name, which the codec must take.
+            target: name and identity of the table; "": the store.
             timeout: seconds that the call has; None: no limit.
-            what: the call, as its failure names it.
-            once: whether it must not be done twice; or the call that this one repeats, if it was given up before.
+            what: name of the call, for its error.
+            once: whether it must not run twice; or the call that this one repeats, if it was given up before.
             stop: called twice a second while it waits; may raise to give the call up.
         """
         return value_of(self.ask(method, arguments, target=target, timeout=timeout, what=what, once=once, stop=stop))
@@ -184,7 +184,7 @@ class Link:
         stop: Callable[[], None] | None = None,
         feed: Callable[[Connection], None] | None = None,
     ) -> Message:
-        """Make a call, and return its answer as it came.
+        """Make a call, and return its undecoded answer.
 
         Args:
             method: as in `call`.
@@ -194,7 +194,7 @@ class Link:
             what: as in `call`.
             once: as in `call`.
             stop: as in `call`.
-            feed: sends what the call announced, once the agent asks for it.
+            feed: sends the data that the call announced, once the agent asks for them.
         """
         client, deadline = self.client, Deadline.of(timeout)
         self._catch_up(deadline)

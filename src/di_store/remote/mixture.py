@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 class RemoteMixture(Mixture):
-    """Samples from several tables of one remote store. Pickles as address, weights and seed."""
+    """Samples from several tables of one remote store. It pickles as address, weights and seed."""
 
     def __init__(
         self, session: RemoteSession, weights: dict[str, float], columns: list[str] | None, seed: int | None

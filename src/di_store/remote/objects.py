@@ -137,12 +137,12 @@ class RemoteObjects:
         return version
 
     def publish_at(self, name: str, tree: Any, version: int, timeout: Seconds, what: str) -> bool:
-        """Publish a small value as exactly this version; False: there is one as new already.
+        """Publish a small value as exactly this version; False: this version or a newer one exists.
 
-        `what`: the call, as its failure names it.
+        `what`: name of the call, for its error.
 
         Raises:
-            NodeUnavailable: the agent does not answer, or was killed in the middle of it. StoreFull: no room there.
+            NodeUnavailable: the agent does not answer, or was killed during the call. StoreFull: no room there.
         """
         deadline, sent = Deadline.of(timeout), _Sent(tree, None)
         arguments = {
@@ -163,10 +163,10 @@ class RemoteObjects:
     def newest(self, name: str, timeout: Seconds, what: str) -> Published | None:
         """The newest version, without waiting for one. `timeout`: seconds that the agent has to answer.
 
-        `what`: the call, as its failure names it.
+        `what`: name of the call, for its error.
 
         Raises:
-            NodeUnavailable, Timeout: it does not.
+            NodeUnavailable, Timeout: the agent does not answer.
         """
         arguments = {"name": name, "newer_than": None, "version": None, "timeout": 0}
         return self._published(self._session.link.ask("latest", arguments, timeout=timeout, what=what))

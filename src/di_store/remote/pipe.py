@@ -47,7 +47,7 @@ class WriterPipe:
         window: the calls on their way.
         schema: the columns of its rows, once they are declared.
         lanes: which lanes are in the middle of an episode.
-        told: versions of weights that the agent knows this process to have.
+        told: the versions of weights that this process has, as reported to the agent.
         interrupted: a signal handler has raised in the last call (Ctrl-C): the program wants to end.
     """
 
@@ -76,7 +76,7 @@ class WriterPipe:
     # -- its life -----------------------------------------------------------------------------------------------
 
     def start(self, timeout: Seconds) -> None:
-        """Open the writer at the agent; raises what that raises."""
+        """Open the writer at the agent; raises the error of that call."""
         deadline = Deadline.of(CONNECT_SECONDS if timeout is None else timeout)
         while True:
             try:
@@ -120,7 +120,7 @@ class WriterPipe:
             raise
 
     def close(self, why: BaseException) -> None:
-        """End it here. Calls that wait raise `why`; the rows that were not acknowledged are given up."""
+        """End it here. Waiting calls raise `why`; rows that were not acknowledged are given up."""
         with self._line.lock:
             rows = 0 if self._line.closed else self.window.rows
         self.broken = self.broken or why
@@ -129,7 +129,7 @@ class WriterPipe:
             logger.warning("%s gives up %d rows that node %s has not acknowledged", self._what, rows, self._link.node)
 
     def leave(self, why: BaseException) -> None:
-        """The writer was dropped: end it as soon as what it has sent is acknowledged."""
+        """The writer was dropped: end it once all sent calls are acknowledged."""
         with self._line.lock:
             if len(self.window) and self.broken is None:
                 self._leaves = why
@@ -147,16 +147,16 @@ class WriterPipe:
         return True
 
     def forget(self) -> None:
-        """In a forked child: it is the parent's."""
+        """Drop it in a forked child: it is the parent's."""
         self._line.forget()
 
     # -- appending ----------------------------------------------------------------------------------------------
 
     def push(self, call: Sent, timeout: Seconds) -> Sent:
-        """Send a call without waiting for it; waits while the window is full.
+        """Send a call without waiting for its answer. Waits while the window is full.
 
         Raises:
-            What an earlier call that nobody waited for has raised. Timeout, NodeUnavailable: no room in time.
+            The error of an earlier call that nobody waited for. Timeout, NodeUnavailable: no room in time.
         """
         window, lanes = self.window, self.lanes
         if self._warnings or window.failure is not None or self.broken is not None:
@@ -197,13 +197,13 @@ class WriterPipe:
         self._raise_failure()
 
     def catch_up(self, deadline: Deadline, what: str = "a call behind it") -> None:
-        """Wait until everything is acknowledged, or has failed: the writer's next call tells what."""
+        """Wait until everything is acknowledged, or has failed. The writer's next call raises the error."""
         if len(self.window) and self.broken is None:
             # mutant: others-hear-what-a-writer-has-done
             self._wait(lambda: not len(self.window) or self.broken is not None, deadline, what)
 
     def result(self, call: Sent, timeout: Seconds, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:
-        """What a call has made, once acknowledged. `by_writer`: the writer hears it here, not at its next call."""
+        """The items of a call, once acknowledged. `by_writer`: the writer gets an error here, not at its next call."""
         if call.made is None and call.error is None:
             self._wait(lambda: _is_judged(call), Deadline.of(timeout), "keys of items")
         self._warn()
@@ -216,14 +216,14 @@ class WriterPipe:
         return made.of(call.place) if isinstance(made, Made) else made
 
     def ask(self, method: str, arguments: dict[str, Any], timeout: Seconds, call: Sent | None) -> Any:
-        """Make a call and wait for its answer, after all that was sent before.
+        """Make a call and wait for its answer, after all calls that were sent before.
 
         Args:
             method: name of the call.
-            arguments: of it.
+            arguments: arguments of the call.
             timeout: seconds, or the deadline of a longer call; None: no limit.
-            call: which lanes it concerns; it is made once, whatever happens to the connection. None: it may be
-                repeated.
+            call: the lanes that it concerns. It then runs exactly once, whatever happens to the connection. None: it
+                may be repeated.
         """
         deadline = Deadline.of(timeout)
         self.flush(deadline, method)
@@ -342,7 +342,7 @@ class WriterPipe:
         return bool(self._due) or self.window.may_send()
 
     def next_message(self) -> Outgoing | None:
-        """What is sent next; None: nothing after all."""
+        """The next message to send; None: there is nothing after all."""
         if self._due:
             request = self._due.popleft()
             asked = self._asked.get(request)
@@ -356,7 +356,7 @@ class WriterPipe:
         return Outgoing(Kind.APPEND, 0, meta, body_of(runs))
 
     def read(self) -> bool:
-        """Of the pipe's own thread: read what comes, or connect anew. False: the writer has ended."""
+        """For the pipe's own thread: read a message, or reconnect. False: the writer has ended."""
         line = self._line
         if line.closed or self._left():
             return False
@@ -370,7 +370,7 @@ class WriterPipe:
         return True
 
     def lost(self, error: StoreError | Disconnected) -> None:
-        """The connection has ended: the pipe's own thread connects anew."""
+        """Note that the connection has ended: the pipe's own thread reconnects."""
         self._reason = str(error)
         if self.window.is_refused(time.monotonic() - self._heard):
             self.broken = NodeUnavailable(
@@ -381,7 +381,7 @@ class WriterPipe:
             self._line.closed = True
 
     def take(self, message: Message) -> None:
-        """A message has come."""
+        """Take a message that has come."""
         self._heard = time.monotonic()
         if message.kind == Kind.ACKNOWLEDGE:
             self._note(decoded(Acknowledgement, message.meta), message.body)

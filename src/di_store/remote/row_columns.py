@@ -28,7 +28,7 @@ class RowColumns:
         """That of the last call, if it was an `append` without leading axes."""
 
     def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[Form, Block, int] | None:
-        """Copy the values of a call. Returns its form, and where they are; None: the call has to be asked.
+        """Copy the values of a call. Returns its form, and where they are; None: the call needs a round trip.
 
         Raises:
             SchemaMismatch: a value does not fit its column.

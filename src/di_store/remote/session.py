@@ -22,8 +22,8 @@ class RemoteSession:
     """The link, and the handles that end with it. Thread-safe.
 
     Attributes:
-        link: to the agent.
-        staging: None: loaders of a remote store have no budget of bytes but `prefetch`.
+        link: link to the agent.
+        staging: None: only `prefetch` limits the loaders of a remote store.
         kept: batches that were drawn for a `sample` which was interrupted before it returned them (`drawing.sampled`).
     """
 
@@ -41,16 +41,16 @@ class RemoteSession:
 
     @property
     def versions(self) -> dict[str, int]:
-        """Of weights, the version of each name that this process last got from `latest`."""
+        """The version of each name of weights that this process last got from `latest`."""
         return self.link.client.versions if self.near_versions is None else self.near_versions
 
     @property
     def name(self) -> str:
-        """The store's."""
+        """Name of the store."""
         return self.link.welcome.store
 
     def pickled(self) -> tuple[Any, ...]:
-        """What another process needs to connect too. A token goes only to processes that this one starts."""
+        """The data with which another process connects. A token goes only to processes that this one starts."""
         spawning = context.get_spawning_popen() is not None
         token = self.link.token if spawning else None
         tls = self.tls if isinstance(self.tls, (str, bool)) else None
@@ -58,7 +58,7 @@ class RemoteSession:
 
     @classmethod
     def of(cls, pickled: Any) -> RemoteSession:
-        """A session of this process, by what `pickled` gave."""
+        """A session of this process, from the data of `pickled`."""
         address, token, tls, allow_pickle = pickled
         return cls.connect(address, token, tls, allow_pickle, CONNECT_SECONDS)
 
@@ -69,12 +69,12 @@ class RemoteSession:
         """A session with the store at an address.
 
         Args:
-            address: of the store.
-            token: as `di_store.connect` takes it.
-            tls: as `di_store.connect` takes it.
-            allow_pickle: as `di_store.connect` takes it.
+            address: address of the store.
+            token: as in `di_store.connect`.
+            tls: as in `di_store.connect`.
+            allow_pickle: as in `di_store.connect`.
             timeout: in seconds; None: no limit.
-            what: the call that needs it, for errors.
+            what: name of the call that needs it, for errors.
 
         Raises:
             As `di_store.connect`.
@@ -96,7 +96,7 @@ class RemoteSession:
                 # what this process knew of the address is a store that is gone
 
     def tell_version(self, name: str, timeout: Seconds) -> None:
-        """Rows that are inserted carry the version of the weights that this process last got."""
+        """Tell the agent which version of the weights this process last got. Inserted rows carry it."""
         client = self.link.client
         version, agent, told = self.versions.get(name, -1), client.agent, client.told
         if told.get(name) != (agent, version) and (version >= 0 or name in told):

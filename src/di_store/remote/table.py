@@ -40,7 +40,7 @@ _alone = refusing_calls_inside(INSIDE, LATER)
 
 
 class RemoteTable(Table):
-    """A handle of a table that an agent serves; thread-safe. Pickles as the address and the table's name."""
+    """A handle of a table that an agent serves; thread-safe. It pickles as the address and the table's name."""
 
     def __init__(self, session: RemoteSession, described: dict[str, Any]) -> None:
         self._far = session
@@ -83,12 +83,12 @@ class RemoteTable(Table):
 
     @property
     def settings(self) -> Settings:
-        """As the table was made."""
+        """The settings with which the table was made."""
         return self._settings
 
     @property
     def described_columns(self) -> Schema | None:
-        """The columns, as far as this process has heard of them."""
+        """The columns, as far as this process knows them."""
         if self._columns is None and not self._settings.opaque:
             self._described()
         return self._columns
@@ -308,12 +308,12 @@ class _GoneKeys:
 
 
 def session_of(table: RemoteTable) -> RemoteSession:
-    """The session through which it reaches its store."""
+    """The session through which a table reaches its store."""
     return table._far
 
 
 def stats_within(table: Table, timeout: Seconds) -> TableStats:
-    """`Table.stats`; of a table elsewhere, asked for no longer than that."""
+    """`Table.stats`, with a deadline for a table elsewhere."""
     if not isinstance(table, RemoteTable):
         return table.stats()
     found: TableStats = table._call("stats", timeout)
@@ -321,24 +321,24 @@ def stats_within(table: Table, timeout: Seconds) -> TableStats:
 
 
 def schema_within(table: Table, timeout: Seconds) -> dict[str, Any] | None:
-    """`Table.schema`; as `stats_within`."""
+    """`Table.schema`, as in `stats_within`."""
     return table._schema(timeout) if isinstance(table, RemoteTable) else table.schema
 
 
 def peek_within(table: Table, keys: Array, columns: str | Iterable[str] | None, timeout: Seconds) -> Batch:
-    """`Table.peek`; as `stats_within`."""
+    """`Table.peek`, as in `stats_within`."""
     return table._peek(keys, columns, timeout) if isinstance(table, RemoteTable) else table.peek(keys, columns=columns)
 
 
 def writer_within(table: Table, timeout: Seconds, lanes: int | None, autoreset: Any) -> Writer:
-    """`Table.writer`; of a table elsewhere, opened within that. None: as long as `writer` takes."""
+    """`Table.writer`, with a deadline for a table elsewhere. None: as long as `writer` takes."""
     if not isinstance(table, RemoteTable):
         return table.writer(lanes=lanes, autoreset=autoreset)
     return RemoteWriter(table._far, [table], lanes, autoreset, single=True, timeout=timeout)
 
 
 def remote_source(table: RemoteTable, columns: Any) -> RemoteSource:
-    """What a loader over the table draws from."""
+    """The source of a loader over the table."""
     return RemoteSource(table._far, table.target, _no_mixture, f"table {table.name!r}", named(columns))
 
 
@@ -355,7 +355,7 @@ def create_remote(
 def open_remote(
     session: RemoteSession, name: str, timeout: float | None, answer: Deadline | None = None
 ) -> RemoteTable:
-    """The table of that name, as `open_table`. `answer`: until when the agent may answer, if not as `timeout` says."""
+    """The table of that name, as `open_table`. `answer`: time limit for the answer, if it differs from `timeout`."""
     arguments = {"name": check_table_name(name), "timeout": check_timeout(timeout)}
     given = arguments["timeout"] if answer is None else answer
     return RemoteTable(session, session.call("table", arguments, timeout=given, what=f"table {name!r}"))

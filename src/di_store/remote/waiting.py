@@ -32,23 +32,24 @@ T = TypeVar("T")
 
 
 class Silent(Disconnected):
-    """A process is there, and says nothing: it is stopped, or its machine is."""
+    """A process is there, but silent: it is stopped, or its machine is."""
 
 
 class Deadline:
-    """When a call ends: its own time, and the grace for the answer. Steps of one call share it.
+    """When a call ends: its own time, and the grace for the answer. The steps of one call share it.
 
-    A call of several agents makes one, and gives each agent a step of it (`steps`): the grace is divided among them.
+    A call to several agents makes one deadline, and gives each agent a step of it (`steps`): the grace is divided among
+    them.
 
     Attributes:
         timeout: seconds; None: no limit.
-        grace: seconds that it may last longer.
-        tries: seconds of the call in which a connection that breaks, or does not come, is tried again in any case.
-        began: when the call did.
-        since: when this step of it did.
-        heard: when bytes came or went last, in this step.
-        flowed: when bytes of a message came that was not whole yet, or the agent worked on what the call asks for;
-            minus infinity: never.
+        grace: seconds that the call may last longer.
+        tries: seconds of the call in which a broken or missing connection is retried in any case.
+        began: when the call began.
+        since: when this step began.
+        heard: when bytes last came or went in this step.
+        flowed: when bytes of an incomplete message last came, or the agent last worked on the call; minus infinity:
+            never.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -59,12 +60,12 @@ class Deadline:
 
     @classmethod
     def of(cls, timeout: float | Deadline | None) -> Deadline:
-        """One that begins now, unless it is one already."""
+        """A deadline that begins now; a deadline is returned unchanged."""
         return timeout if isinstance(timeout, Deadline) else cls(timeout)
 
     @classmethod
     def given(cls, timeout: Any) -> Deadline:
-        """That of a call, by its ``timeout=``; of a step of a longer call, the deadline that was made for it.
+        """The deadline of a call with this ``timeout=``; for a step of a longer call, the deadline made for it.
 
         Raises:
             As `check_timeout`.
@@ -73,20 +74,20 @@ class Deadline:
 
     @classmethod
     def patient(cls, seconds: float) -> Deadline:
-        """Of a call that waits for the agent's answer alone, for so long."""
+        """The deadline of a call that only waits for the agent's answer, for that long."""
         found = cls(0)
         found.grace = found.tries = seconds
         return found
 
     def step(self, steps: int, *, after: float = 0.0, least: float = 0.0) -> Deadline:
-        """The deadline of the next one of so many steps that are still to come, one after the other.
+        """The deadline of the next of several steps that follow each other.
 
-        It has all the time that is left, and its share of what is left of the grace: so that the call ends with this
-        deadline even if none of them is answered.
+        It has all the time that is left, and its share of the grace that is left. So the call ends with this deadline
+        even if none of the steps is answered.
 
         Args:
-            steps: that are still to come, with this one.
-            after: seconds of the grace that are for what comes after these.
+            steps: number of steps still to come, including this one.
+            after: seconds of the grace that are kept for the work after these steps.
             least: seconds that this step has in any case.
         """
         found = Deadline(self.timeout)
@@ -101,16 +102,16 @@ class Deadline:
         return found
 
     def another(self) -> Deadline:
-        """The deadline of one more step, of which nobody knows what follows it: it has all that is left."""
+        """The deadline of one more step, after which an unknown number may follow: it has all that is left."""
         return self.step(1, least=LEAST_SECONDS)
 
     def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
-        """All of these, with the deadline of each step: it is made when the one before has ended."""
+        """All of these, with the deadline of each step, which is made when the previous step has ended."""
         for at, one in enumerate(each):
             yield one, self.step(len(each) - at)
 
     def sooner(self, seconds: float) -> Deadline:
-        """One that begins now and has at most so many seconds; it ends no later than this one, grace included."""
+        """A deadline that begins now, has at most that many seconds, and ends no later than this one with its grace."""
         left, rest = self.left, self.rest()
         found = Deadline(seconds if left is None else min(seconds, left))
         if rest is not None and found.timeout is not None:
@@ -118,16 +119,16 @@ class Deadline:
         return found
 
     def count(self, seconds: float) -> None:
-        """The call had waited so long before, if it began just now."""
+        """Note how long the call had already waited, if it began just now."""
         self.began = min(self.began, time.monotonic() - seconds)
 
     def go_on_from(self, before: Deadline) -> None:
-        """The call began with a step that was not answered, whose deadline this was."""
+        """Note that the call began with a step that was not answered, and whose deadline this was."""
         self.began, self.heard = min(self.began, before.began), before.heard
 
     @property
     def left(self) -> float | None:
-        """Seconds; None: no limit."""
+        """Seconds that are left; None: no limit."""
         return None if self.timeout is None else max(0.0, self.timeout - self.passed)
 
     @property
@@ -141,7 +142,7 @@ class Deadline:
 
     @property
     def end(self) -> float:
-        """When that is, if nothing flows until then; infinity: never."""
+        """When the call must end if nothing flows until then; infinity: never."""
         if self.timeout is None:
             return float("inf")
         end = self.began + self.timeout
@@ -153,18 +154,19 @@ class Deadline:
         return None if self.timeout is None else max(0.0, self.timeout + self.grace - self.passed)
 
     def late(self) -> bool:
-        """Whether they have passed."""
+        """Whether time and grace have passed."""
         return self.rest() == 0
 
     @property
     def silence(self) -> float:
-        """Seconds since bytes came or went, in this step."""
+        """Seconds since bytes last came or went in this step."""
         return time.monotonic() - max(self.since, self.heard)
 
     def is_hopeless(self, lost: float, pause: float = 0.0) -> bool:
-        """Whether a call that has had no connection for `lost` seconds ends, or will in `pause` seconds.
+        """Whether a call without a connection for `lost` seconds ends now, or would end in `pause` seconds.
 
-        No answer is on its way that the grace is for. But a short call tries for as long: the agent may be starting.
+        The grace is for answers, and no answer is on its way. But a short call still uses it to retry: the agent may be
+        starting.
         """
         if self.timeout is None:
             return lost > LOST_SECONDS
@@ -181,9 +183,9 @@ class CallWait:
     """One call that waits for an agent.
 
     Attributes:
-        deadline: of the call.
-        what: the call, as its failure names it.
-        reason: why it waits, as the agent says.
+        deadline: deadline of the call.
+        what: name of the call, for its error.
+        reason: why it waits, as the agent reports.
     """
 
     def __init__(
@@ -192,10 +194,10 @@ class CallWait:
         """Begin.
 
         Args:
-            node: of the agent, for people.
+            node: the agent's host and port, for people.
             check_open: raises if the handle that makes the call is closed.
-            deadline: of the call.
-            what: the call, as its failure names it.
+            deadline: deadline of the call.
+            what: name of the call, for its error.
             stop: called twice a second; may raise to give the call up.
         """
         self._node = node
@@ -211,16 +213,16 @@ class CallWait:
         self.reason = ""
 
     def on(self, connection: Connection) -> None:
-        """The call waits on this connection from now on."""
+        """Wait on this connection from now on."""
         connection.ticking, connection.look_at = self.tick, self.deadline.end
         self._connection = connection
 
     def sent(self) -> None:
-        """A message went to the agent."""
+        """Note that a message went to the agent."""
         self.deadline.heard = time.monotonic()
 
     def heard(self) -> None:
-        """A message came from the agent. One that comes behind the end has flowed until now."""
+        """Note that a message came from the agent. A message that comes after the end has flowed until now."""
         deadline, self._lost_since = self.deadline, None
         deadline.heard = time.monotonic()
         # mutant: each-message-puts-the-end-off
@@ -229,14 +231,14 @@ class CallWait:
         self._flows = False
 
     def works(self) -> None:
-        """The agent says that it is at work: what it does takes the time that it takes."""
+        """Note that the agent works on the call, which may take any time."""
         self.deadline.flowed, self._flows = time.monotonic(), True
 
     def waits_for(self, reason: str) -> None:
-        """The agent says that the call waits there. It began later than here if the agent was stopped before.
+        """Note that the call waits at the agent. It began later there than here if the agent was stopped before.
 
         Raises:
-            Timeout: the deadline is over: what is waited for is not under way.
+            Timeout: the deadline is over, and the agent is not working on the call.
         """
         self.reason = reason
         # mutant: an-agent-that-was-stopped-gives-a-call-its-time-again
@@ -247,7 +249,7 @@ class CallWait:
         """Called twice a second while nothing comes.
 
         Raises:
-            Timeout: the deadline is over. Whatever `stop` raises.
+            Timeout: the deadline is over. Also any error of `stop`.
         """
         self._check_open()
         if self._stop is not None:

@@ -32,12 +32,12 @@ class Window:
     """The calls of one writer, in order.
 
     Attributes:
-        lanes: which of them are in the middle of an episode.
-        most_calls: that may be on their way.
-        acknowledged: the last call that is known to be done.
-        epoch: how often a call has failed: the agent does not make what was sent before it heard that the client knows.
-        failure: of a call that nobody waited for; the writer's next call raises it.
-        behind: calls that were dropped with it.
+        lanes: which lanes are in the middle of an episode.
+        most_calls: number of calls that may be on their way.
+        acknowledged: number of the last call that is known to be done.
+        epoch: number of failed calls. After a failure the agent skips calls until it hears that the client knows of it.
+        failure: error of a call that nobody waited for; the writer's next call raises it.
+        behind: number of calls that were dropped with it.
     """
 
     def __init__(self, lanes: OpenLanes, most_calls: int) -> None:
@@ -61,7 +61,7 @@ class Window:
         return len(self._sent)
 
     def is_refused(self, lasted_seconds: float) -> bool:
-        """The connection broke: whether that happens again and again at the same call, as soon as it is sent."""
+        """Note that the connection broke. Returns whether it breaks each time that the same call is sent."""
         again = self._sent and self.first == self._refused and lasted_seconds < 1.0
         self._refusals = self._refusals + 1 if again else 0
         self._refused = self.first
@@ -74,7 +74,7 @@ class Window:
 
     @property
     def rows(self) -> int:
-        """How many rows are not acknowledged."""
+        """Number of rows that are not acknowledged."""
         return sum(each.rows for each in self._sent)
 
     def has_room(self) -> bool:
@@ -87,7 +87,7 @@ class Window:
         return self._number
 
     def push(self, call: Sent) -> None:
-        """One more call is to be sent."""
+        """Add a call to send."""
         self._number = call.record.seq = self._number + 1
         self._bytes += call.bytes
         self._unsent_bytes += call.bytes
@@ -95,11 +95,11 @@ class Window:
         self._unsent.append(call)
 
     def may_send(self) -> bool:
-        """Whether there is a frame to send: at once if none is on its way, else when there is enough for one."""
+        """Whether there is a frame to send: at once if none is on its way, otherwise when there is enough for one."""
         return self.has_frame() and self._frames < _FRAMES
 
     def has_frame(self) -> bool:
-        """Whether there is enough for a frame, though others may have to be acknowledged first."""
+        """Whether there is enough for a frame, even if others have to be acknowledged first."""
         if not self._unsent or not self._frames:
             return bool(self._unsent)
         return len(self._unsent) >= self._enough or self._unsent_bytes >= FRAME_BYTES
@@ -109,7 +109,7 @@ class Window:
         return self._frames > 0
 
     def next_frame(self) -> tuple[bytes, list[list[Sent]]] | None:
-        """Meta of the next frame, and its calls, those together that share a record; None: there is nothing to send."""
+        """Meta of the next frame, and its calls, grouped by shared records; None: there is nothing to send."""
         found: list[Sent] = []
         size = 0
         while self._unsent and (not found or size + self._unsent[0].bytes <= FRAME_BYTES):
@@ -131,7 +131,7 @@ class Window:
         return meta, runs
 
     def note(self, done: Acknowledgement, body: Array, failure: BaseException | None) -> None:
-        """Calls are done; `failure`: what the last of them has raised."""
+        """Note that calls are done; `failure`: the error of the last one."""
         made = done.made(body)
         calls: list[Sent] = []
         for call in self._sent:
@@ -156,7 +156,7 @@ class Window:
         self.acknowledged = max(self.acknowledged, done.last)
 
     def take_failure(self) -> BaseException | None:
-        """What a call that nobody waited for has raised: it is told now."""
+        """The error of a call that nobody waited for. It counts as reported now."""
         failure, self.failure = self.failure, None
         return failure
 
@@ -181,7 +181,7 @@ class Window:
         self.failure = failure
 
     def resume(self, done: int, epoch: int) -> None:
-        """The same agent goes on on another connection; it has looked at the calls up to `done`."""
+        """Continue with the same agent on another connection; it has looked at the calls up to `done`."""
         self._frames = 0
         self.epoch = max(self.epoch, epoch)
         self._forget_known()
@@ -197,12 +197,12 @@ class Window:
         self._unsent_bytes = sum(each.bytes for each in self._unsent)
 
     def begin_anew(self, marks: Marks, asked: list[Sent], node: str) -> int:
-        """Another agent serves now; the writer of the dead one, and its open episodes, are gone.
+        """Continue with another agent. The writer of the dead agent is gone, and so are its open episodes.
 
         Args:
-            marks: what it has left in shared memory.
-            asked: calls that somebody waits for, which are not in the window: they are judged like the others.
-            node: of the agent, for errors.
+            marks: the marks that it left in shared memory.
+            asked: calls that somebody waits for, which are not in the window; they are judged like the others.
+            node: the agent's host and port, for errors.
 
         Returns:
             How many rows were dropped. A call that need not be sent again has `made` or `error`.

@@ -60,7 +60,7 @@ def _alone(method: F) -> F:
 
 
 class FarTable(Protocol):
-    """What a writer needs of a table (`RemoteTable`)."""
+    """The part of a table that a writer needs (`RemoteTable`)."""
 
     @property
     def name(self) -> str:
@@ -68,11 +68,11 @@ class FarTable(Protocol):
 
     @property
     def target(self) -> tuple[str, str]:
-        """Its name, and which of the tables that had it."""
+        """The table's name and identity."""
 
     @property
     def settings(self) -> Settings:
-        """As the table was made."""
+        """The settings with which the table was made."""
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         """As `Table.peek`."""

@@ -32,7 +32,7 @@ from di_store.runtime.waits import Wait
 
 
 class Source(Protocol):
-    """What a loader draws from."""
+    """The source of a loader's draws."""
 
     name: str
 
@@ -41,13 +41,13 @@ class Source(Protocol):
         """The store's attachment; None: the store is elsewhere."""
 
     def begin_loading(self, n: int) -> None:
-        """A loader over batches of n begins."""
+        """Note that a loader over batches of n begins."""
 
     def end_loading(self) -> None:
-        """The loader has ended: nothing that was drawn for it is of use any more."""
+        """Note that the loader has ended: draws made for it are of no use any more."""
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
-        """A batch was handed out after a wait; so many more are ahead."""
+        """Note that a batch was handed out after a wait, and how many more are ahead."""
 
     def drop_lost(self) -> None:
         """Rows could not be read: remove their items."""
@@ -69,11 +69,11 @@ class Ready:
     """One batch, from its draws until it is handed out. The thread alone calls `advance`.
 
     Attributes:
-        draws: of the batch.
-        least_bytes: of its arrays, without ragged outputs.
-        begun: whether what is in memory is copied.
-        done: whether `take` has something to give.
-        lost: some of its rows cannot be read; their items are removed, the draws given back, and to be made again.
+        draws: draws of the batch.
+        least_bytes: bytes of its arrays, without ragged outputs.
+        begun: whether the rows in memory are copied.
+        done: whether `take` has a result.
+        lost: some of its rows cannot be read. Their items are removed, the draws given back, and to be made again.
     """
 
     def __init__(self, draws: Draws, beta: float | None, placer: Placer, source: Source) -> None:
@@ -89,12 +89,12 @@ class Ready:
 
     @property
     def bytes(self) -> int:
-        """Of its arrays, as far as is known."""
+        """Bytes of its arrays, as far as known."""
         copying = self._copying
         return self.least_bytes if copying is None else copying.bytes
 
     def advance(self) -> None:
-        """Copy what is in memory, or the next portion of what is on disk. Errors are kept for `take`."""
+        """Copy the rows in memory, or the next portion of the rows on disk. Errors are kept for `take`."""
         try:
             if self._copying is None:
                 self._copying = self.draws.copy(self._beta, self._placer.allocate)
@@ -122,25 +122,25 @@ class Ready:
         self.begun = self.done = True
 
     def again(self) -> Ready:
-        """The same batch, after its draws were made anew."""
+        """The same batch, after its draws were made again."""
         return Ready(self.draws, self._beta, self._placer, self._source)
 
     def read_ahead(self) -> bool:
-        """Begin to read; True: the rest of this batch is being read, or `advance` will say why not."""
+        """Begin to read. True: the rest of this batch is being read, or `advance` will raise the error."""
         try:
             return self._copying is None or self._copying.read_ahead()
         except StoreError:
             return True
 
     def take(self) -> tuple[Batch, Any]:
-        """The batch and what the placer made of it, or the error that prevented it."""
+        """The batch and the placer's result for it, or the error that prevented it."""
         if self._error is not None:
             raise self._error
         assert self._found is not None
         return self._found
 
     def give_back(self) -> None:
-        """Give the draws back, after the reads for them have ended: these use the chunks that the draws hold."""
+        """Give the draws back after their reads have ended, since the reads use the chunks that the draws hold."""
         self._copying = self._found = None
         # mutant: loader-keeps-its-draws
         self.draws.give_back()
@@ -189,7 +189,7 @@ class Ahead:
         """The next batch.
 
         Raises:
-            StopIteration: there is none. StoreClosed: the loader is closed. Else what prevented it.
+            StopIteration: there is none. StoreClosed: the loader is closed. Otherwise the error that prevented it.
         """
         if self._prefetch == 0:
             return self._next_now()
@@ -220,7 +220,7 @@ class Ahead:
         raise StoreClosed("this loader was closed")
 
     def look_again(self) -> None:
-        """The draws of a batch were given back: what it held may be drawn again, also if the data had ended."""
+        """The draws of a batch were given back: its items may be drawn again, even if the data had ended."""
         self._ended = False
 
     def _take_turn(self, newcomer: bool) -> AbstractContextManager[bool]:

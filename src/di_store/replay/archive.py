@@ -51,12 +51,12 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class Counts(msgspec.Struct, forbid_unknown_fields=True):
-    """What a table counts, beside its items.
+    """Counts of a table, beside its items.
 
     Attributes:
-        epoch: with `Once`, the one being drawn, from 0.
-        latest_epoch: with `Once`, the last one begun.
-        rng_counter: random numbers drawn.
+        epoch: with `Once`, the epoch being drawn, from 0.
+        latest_epoch: with `Once`, the last epoch begun.
+        rng_counter: number of random numbers drawn.
         max_priority: the largest priority ever given, at least 1.
     """
 
@@ -70,16 +70,16 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     """The text `table.json`.
 
     Attributes:
-        name: the table's.
-        settings: as `policy.settings.Settings.to_text` has them, with what was changed since.
-        alpha: exponent of the priorities, as it is now; None: the sampler has none.
-        beta: exponent of the importance weights, as it is now; None: weights are 1.
+        name: name of the table.
+        settings: as in `policy.settings.Settings.to_text`, with later changes.
+        alpha: present exponent of the priorities; None: the sampler has none.
+        beta: present exponent of the importance weights; None: weights are 1.
         columns: the table's columns; None: none were declared yet.
-        items: how many there are.
+        items: number of items.
         waiting: how many of these, the last ones, wait for late columns.
         skipped: items that left the table while it was exported.
-        rows: of each part, how many rows of streams.
-        whole: of each part, how many transitions that were inserted whole.
+        rows: for each part, the number of rows of streams.
+        whole: for each part, the number of transitions that were inserted whole.
     """
 
     format: str
@@ -212,7 +212,7 @@ class ArchiveReader:
 
     Raises:
         CorruptData: it is no such file, or damaged; every member is compared with its checksum when it is read.
-        LayoutMismatch: another version of the format. OSError: of the file system.
+        LayoutMismatch: another version of the format. OSError: an error of the file system.
     """
 
     def __init__(self, path: str) -> None:
@@ -253,7 +253,7 @@ class ArchiveReader:
         return array
 
     def table(self, name: str, dtype: Any, columns: int) -> Array:
-        """The array `<name>.npy` of this type, with any number of rows and so many columns."""
+        """The array `<name>.npy` of this type, with any number of rows and this many columns."""
         with self.checked():
             kind = np.dtype(dtype)
             size = self._zip.getinfo(name + ".npy").file_size
@@ -292,7 +292,7 @@ class ArchiveReader:
 
     @contextmanager
     def checked(self) -> Iterator[None]:
-        """Damage that is met in the block is a `CorruptData` about this file."""
+        """Turn damage that is found in the block into a `CorruptData` about this file."""
         try:
             yield
         except (CorruptData, LayoutMismatch):
@@ -305,7 +305,7 @@ class ArchiveReader:
             raise self.damaged(str(error)) from None
 
     def damaged(self, why: str) -> CorruptData:
-        """The error."""
+        """The error for a damaged file."""
         return CorruptData(
             f"{self._path!r} is no exported table, or is damaged: {why}", remedy="export the table again"
         )

@@ -1,4 +1,4 @@
-"""Reading a table's columns and items without drawing them, for tools that show a store to people."""
+"""Reads a table's columns and items without drawing them, for tools that show a store to people."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from di_store.replay.pool import ArrayPool
 
 
 class Placed(Protocol):
-    """The attributes of a batch that are put on a device."""
+    """The attributes of a batch that were put on a device."""
 
     data: Any
     weights: Any
@@ -28,7 +28,7 @@ B = TypeVar("B", bound=Placed)
 
 
 class Placer:
-    """Puts `data` and `weights` of batches on the device that a loader was given."""
+    """Puts `data` and `weights` of batches on the device of a loader."""
 
     def __init__(self, device: Any, pin_memory: bool) -> None:
         self._torch: Any = None
@@ -114,7 +114,7 @@ class Placer:
 
 
 def moved(data: Any, device: Any) -> Any:
-    """Nested arrays or tensors as tensors on a device; arrays of a type that torch lacks stay as they are."""
+    """Nested arrays or tensors as tensors on a device; arrays of types that torch lacks stay as they are."""
     place = _device(device)
     return _map(data, lambda each: tensor.to(place) if is_tensor(tensor := _tensor(each)) else tensor)
 

@@ -46,7 +46,7 @@ def slots_now(now: dict[str, Any], view: View) -> int:
 
 
 class TableHandle:
-    """What writers, loaders and mixtures use of a table. Local to a process: each that attaches makes its own."""
+    """The part of a table that writers, loaders and mixtures use. Each process that attaches makes its own."""
 
     def __init__(self, arena: _core.Arena, native: _core.Table, versions: dict[str, int]) -> None:
         self.arena = arena
@@ -92,18 +92,18 @@ class TableHandle:
         return self._schema
 
     def sampler(self) -> Sampler:
-        """The sampler, with the exponents that it has now."""
+        """The sampler with its current exponents."""
         sampler = self.settings.sampler
         if not isinstance(sampler, Prioritized):
             return sampler
         return replace(sampler, alpha=float(self.native.stats()["alpha"]), beta=self.native.beta)
 
     def declare(self, schema: Schema, seconds: float) -> Schema:
-        """Declare the columns by those of the first step, unless another process has declared them already.
+        """Declare the columns from those of the first step, unless another process has already declared them.
 
         Args:
-            schema: of the first step.
-            seconds: to wait for locks that stopped processes hold; negative: no limit.
+            schema: schema of the first step.
+            seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
 
         Returns:
             The table's columns: these, or those of the process that was first.
@@ -197,13 +197,13 @@ class TableHandle:
                 done = self.native.resize(*size, seen, seconds)
 
     def make_room(self, needed: TableNeeds, slots: int, now: dict[str, Any], seconds: float) -> None:
-        """Refuse what the table can't get beside what it has, before anything is taken (`reserve.make_room`).
+        """Refuse a size that the table cannot get, before anything is taken (`reserve.make_room`).
 
         Args:
-            needed: what it is to have.
-            slots: item slots that it is to have.
+            needed: the needs at the new size.
+            slots: item slots at the new size.
             now: `stats` of the core's table.
-            seconds: to wait for locks that stopped processes hold; negative: no limit.
+            seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
 
         Raises:
             CapacityError: it does not fit.
@@ -222,15 +222,15 @@ class TableHandle:
         return table_needs(self.settings, schema, None if items >= UNLIMITED else items, self.example_bytes, cut, lanes)
 
     def needs_resized(self, schema: Schema, capacity: int, now: dict[str, Any]) -> TableNeeds:
-        """What the table needs for another capacity, with what was added to its reserve since it was made.
+        """The table's needs for another capacity, including what was added to its reserve since it was made.
 
         Streams shared with other tables (`stream.build_native`), and Python values larger than the first one, add to
-        the reserve. The part for items is scaled with the capacity, the part for open chunks stays, and so does the
+        the reserve. The part for items is scaled with the capacity. The part for open chunks stays, and so does the
         smallest chunk size.
 
         Args:
-            schema: of its rows.
-            capacity: items.
+            schema: schema of its rows.
+            capacity: number of items.
             now: `stats` of the core's table.
         """
         needed, before = self.needs(schema, capacity), int(now["capacity"])
@@ -349,12 +349,12 @@ class TableHandle:
         """The core's parts as a `Batch`.
 
         Args:
-            parts: of a batch.
-            draws: those that it is of, if they are not delivered yet.
+            parts: parts of a batch.
+            draws: its draws, if they are not delivered yet.
 
         Raises:
             StoreError: values of an `Opaque` table cannot be loaded (`load_values`). Of `draws`, these are delivered
-                and the others given back.
+            and the others given back.
         """
         plan = self._read_plan
         if plan is not None and plan.ragged:
@@ -377,7 +377,7 @@ class TableHandle:
 
 
 def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
-    """`TableHandle.episodes_of` for `Items`, which do not keep the handle: -1 for all once it is gone."""
+    """`TableHandle.episodes_of` for `Items`, which do not keep the handle alive: -1 for all once it is gone."""
     reference = weakref.ref(handle)
 
     def read(keys: Array) -> Array:
@@ -388,7 +388,7 @@ def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
 
 
 def not_now(*_arguments: Any) -> None:
-    """In place of a call of the core that does its work or nothing: there is no such call yet, or no more."""
+    """Replaces a call of the core that may do nothing: the call does not exist yet, or no longer."""
 
 
 def _schema_from(text: str) -> Schema:

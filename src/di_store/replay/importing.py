@@ -46,13 +46,13 @@ _PIECE_BYTES = 1 << 20
 
 
 def closed_limiter(limiter: Limiter) -> LimiterNumbers:
-    """The limiter with which a table is made that will be filled."""
+    """The limiter of a table that is still being filled."""
     ratio, low, high, _, queued = limiter_numbers(limiter)
     return ratio, low, high, BEING_IMPORTED, queued
 
 
 class Import:
-    """The content of a file, checked before the table is made as far as that needs no rows.
+    """The content of a file. Before the table is made, everything is checked that needs no rows.
 
     Raises:
         CorruptData: no exported table, or damaged. LayoutMismatch: another version of the format.
@@ -82,7 +82,7 @@ class Import:
             make_layout(finished_schema(own.view, self.schema))
 
     def check_capacity(self, capacity: int | None) -> None:
-        """CapacityError if that is less than the items of the file."""
+        """CapacityError if the capacity is less than the number of items in the file."""
         if capacity is not None and capacity < self.items:
             raise CapacityError(
                 f"capacity={capacity}, and the file holds {self.items} items",
@@ -93,9 +93,9 @@ class Import:
         """Write the rows and insert the items into the new, closed table; then open it.
 
         Args:
-            handle: of the table.
+            handle: handle of the table.
             timeout: seconds to wait for room.
-            seconds: as `timeout`, as the core takes it.
+            seconds: `timeout` in the core's form.
         """
         priorities = np.append(self._facts["priority"], self._manifest.counts.max_priority)
         own = handle.settings.sampler == self.settings.sampler

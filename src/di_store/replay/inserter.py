@@ -32,12 +32,12 @@ from di_store.runtime.waits import InsertWait, Wait, check_timeout, core_seconds
 
 
 class Inserter:
-    """Puts single items into one table.
+    """Inserts single items into one table.
 
     Attributes:
         put: takes a value, a priority and a timeout. Inserts one item and returns its key, uint64[1], if the core can
-            do that at once; None: it did nothing, and `insert` does it. The same after a SchemaMismatch, which `insert`
-            explains.
+            do that at once. None: nothing was done, and `insert` must do it. The same holds after a SchemaMismatch,
+            which `insert` explains.
     """
 
     def __init__(self, handle: TableHandle) -> None:

@@ -79,9 +79,9 @@ def positions_of(native: _core.Table, keys: Array, seconds: float) -> Array:
 
 
 class GoneKeys:
-    """The keys of items that leave a table from now on: what `Table.evicted` returns.
+    """The iterator of `Table.evicted`: the keys of items that leave a table from now on.
 
-    A loop over it takes those that have left since the last one and then ends; a later loop goes on from there.
+    A loop over it yields the keys that came since the last loop, and ends; a later loop continues.
     """
 
     def __init__(self, native: _core.Table, seconds: float) -> None:

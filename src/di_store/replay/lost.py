@@ -20,11 +20,11 @@ _warned = False
 def drop_lost(arena: _core.Arena, marked: bool = False) -> None:
     """Remove the items of chunks that this process could not read, from all tables.
 
-    A line of the log for each chunk, with file and page, and one warning in the life of the process.
+    The log gets a line for each chunk, with file and page; the process warns once.
 
     Args:
-        arena: of the store.
-        marked: and of those that others could not read.
+        arena: arena of the store.
+        marked: also chunks that others could not read.
 
     Raises:
         Timeout: the store's lock is not available; the next call does it.
@@ -48,7 +48,7 @@ def drop_lost(arena: _core.Arena, marked: bool = False) -> None:
 
 
 def without_lost(arena: _core.Arena, call: Callable[..., T], *args: Any) -> T:
-    """What `call` returns; it is repeated after items that it could not read were removed."""
+    """The result of `call`. After items that it could not read were removed, the call is repeated."""
     while True:
         try:
             return call(*args)

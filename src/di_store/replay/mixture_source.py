@@ -56,7 +56,7 @@ class TableChoice:
 
 
 class SharedColumns:
-    """The columns of a mixture's batches: each of its tables has them, and they come in the order of the first one.
+    """The columns of a mixture's batches. Each of its tables has them; they come in the order of the first table.
 
     The columns of a table are checked as soon as it has some: when the mixture is made, or before the next batch.
     """
@@ -126,7 +126,7 @@ class MixtureSource(AttachedSource):
         return None
 
     def begin(self, n: int) -> MixtureDraws:
-        """The draws of a batch of n, not made yet; how many are from each table is chosen now."""
+        """The draws of a batch of n, not made yet. The number from each table is chosen now."""
         self.shared.check()
         return MixtureDraws(self, self._choice.counts(n))
 
@@ -147,7 +147,7 @@ class MixtureSource(AttachedSource):
         return make
 
     def allocate(self, n: int, allocate: Callable[[str, Any, Any], Any] | None) -> dict[str, Any]:
-        """The arrays of a batch of n that is drawn, for its outputs of fixed size."""
+        """The arrays of a batch of n, for its outputs of fixed size."""
         self.shared.check()  # a table may have got its columns while the draws waited
         first = self.shared.first
         which = first.which(self.columns)
@@ -334,7 +334,7 @@ class Part:
             self.held = 0 if self.draws is None else self.draws.count
 
     def draw_now(self, terms: Terms) -> bool:
-        """Draw without waiting; whether these are all.
+        """Draw without waiting. Returns whether these are all.
 
         Raises:
             EndOfData: the table is finished and has too few items left.
@@ -371,12 +371,12 @@ class Part:
         return EndOfData(f"table {self.handle.name!r} is finished: {self.held} of {self._count} are left")
 
     def copy(self, beta: float | None, columns: Any, out: dict[str, Any]) -> _core.Gathering:
-        """Copy what is in memory into arrays of the batch."""
+        """Copy the rows in memory into arrays of the batch."""
         handle, draws = self.handle, held_draws(self.draws)
         return handle.reader().gather(draws, self._beta if beta is None else beta, handle.which(columns), out)
 
     def deliver(self) -> None:
-        """The caller has the batch."""
+        """Note that the caller has the batch."""
         if self.draws is not None:
             self.handle.reader().deliver(self.draws)
 
@@ -386,7 +386,7 @@ class Part:
             self.handle.reader().deliver_some(self.draws, places)
 
     def give_back(self) -> None:
-        """As if the draws had never been made."""
+        """Give the draws back, as if they had never been made."""
         if self.draws is not None:
             self.handle.reader().give_back(self.draws)
             self.draws = None
@@ -430,7 +430,7 @@ class Given:
         self._flat = flatten(out.data)
 
     def __call__(self, name: str, shape: Any, dtype: Any) -> Array:
-        """The array of an output, in place of a new one; ValueError: it does not fit."""
+        """The array for an output, instead of a new one; ValueError if it does not fit."""
         found = self._flat.get(name)
         if not isinstance(found, np.ndarray) or found.dtype != dtype or found.shape[1:] != shape[1:]:
             raise ValueError(f"out[{name!r}] must be a writable contiguous array of the batch's shape and dtype")

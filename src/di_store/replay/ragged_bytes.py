@@ -20,9 +20,10 @@ _LOOKS = 3  # attempts, if every item found was removed before it was measured
 
 
 def ragged_bytes(handle: TableHandle, plan: ReadPlan, size: int) -> int:
-    """Bytes of the ragged values in a batch of all items; `size`: how many items the table has.
+    """Bytes of the ragged values in a batch of all items; `size`: number of items in the table.
 
-    Estimated from the mean of some items if their rows are more than `ROWS_LOOKED_AT`. 0 if no item could be measured.
+    If the items have more than `ROWS_LOOKED_AT` rows, this is estimated from the mean of some. 0 if no item could be
+    measured.
     """
     items = rows = total = 0
     view = plan.native["view"]

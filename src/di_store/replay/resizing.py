@@ -1,4 +1,4 @@
-"""Changing a table's capacity and its other settings while it is in use."""
+"""Changes a table's capacity and its other settings while it is in use."""
 
 from __future__ import annotations
 

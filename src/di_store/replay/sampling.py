@@ -1,6 +1,6 @@
-"""Drawing a batch that is not available at once.
+"""Draws a batch that is not available at once.
 
-The draws that the limiter allows are made and held; then the call waits for the rest, or gives all of them back.
+The draws that the limiter allows are made and held. Then the call waits for the rest, or gives all of them back.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
 
 
 def beta_of(handle: TableHandle, beta: Any) -> float | None:
-    """The exponent of the importance weights that a draw has: as given, else the sampler's; None: it has none."""
+    """The exponent of the importance weights of a draw: the given one, else the sampler's; None: it has none."""
     if beta is None:
         return handle.native.beta if isinstance(handle.settings.sampler, Prioritized) else None
     return config.real("beta", beta, why="it is the exponent of the importance weights")
@@ -81,7 +81,7 @@ def check_replace(handle: TableHandle, n: int, replace: Any) -> None:
     """Check `replace`, and whether the table can give n different items.
 
     Raises:
-        ValueError: it can not, or its sampler is `Once`. TypeError: `replace` is no bool.
+        ValueError: it cannot, or its sampler is `Once`. TypeError: `replace` is no bool.
     """
     if config.flag("replace", replace):
         return
@@ -104,9 +104,9 @@ def read_batch(
     columns: str | Iterable[str] | None,
     out: Batch | None,
 ) -> Batch:
-    """`Table.sample`, when one call of the core is not enough: waiting, `min_n`, `columns` or `out`.
+    """`Table.sample`, if one call of the core is not enough: waiting, `min_n`, `columns` or `out`.
 
-    `draws`: those that a first attempt has made, or None.
+    `draws`: draws that a first attempt has made, or None.
     """
     n = terms.n
     if out is not None:
@@ -226,14 +226,14 @@ class Terms:
         """Wait for a change of the table, at most `at_most` seconds.
 
         Args:
-            handle: of the table.
+            handle: handle of the table.
             seen: the table's sequence number of items before the last attempt: a later change ends the wait at once.
             reason: why the draw waits, for errors and logs.
             at_most: seconds.
             holder: client slot of the process that blocks the draw, if known.
 
         Raises:
-            Timeout: the draw's time is over. Stopped: the loader is closed. StoreClosed: the table's handle is.
+            Timeout: the draw's time is over. Stopped: the loader is closed. StoreClosed: the table's handle is closed.
         """
         if self.stop is not None and self.stop():
             raise Stopped
@@ -246,7 +246,7 @@ class Terms:
 
 
 def check_terms(handle: TableHandle, n: Any, timeout: Any, min_n: Any, linger: Any, replace: Any) -> Terms:
-    """The terms of `Table.sample` by its arguments; raises as that says."""
+    """The terms of `Table.sample` from its arguments; raises the same errors."""
     n = check_n(n)
     check_replace(handle, n, replace)
     return Terms(n, timeout, min_n, linger, replace=replace)
@@ -272,11 +272,11 @@ def await_columns(handle: TableHandle, terms: Terms) -> None:
 def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms: Terms) -> int:
     """Draw until there are n, or fewer if the terms (`min_n`, `linger`, `now`) or a finished table allow it.
 
-    Returns how many there are.
+    Returns the number of draws.
 
     Raises:
-        Timeout: not enough in time. EndOfData: the table is finished and has nothing left.
-        Undelivered: see there. After each of these the caller still holds the draws made so far.
+        Timeout: not enough in time. EndOfData: the table is finished and has nothing left. Undelivered: see its class.
+        After each of these errors the caller still holds the draws made so far.
     """
     native = handle.native
     held, newest = draws.count, time.monotonic()
@@ -356,7 +356,7 @@ def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, 
 
 
 class Copying(Protocol):
-    """A batch that is copied in steps: at once what is in memory, then a portion at a time what is on disk."""
+    """A batch that is copied in steps: first the rows in memory, then one portion at a time of the rows on disk."""
 
     @property
     def is_whole(self) -> bool:
@@ -364,13 +364,13 @@ class Copying(Protocol):
 
     @property
     def bytes(self) -> int:
-        """Of its arrays."""
+        """Bytes of its arrays."""
 
     def read_ahead(self) -> bool:
-        """Begin to read what is on disk, as much as may be read at once; whether that is the rest."""
+        """Begin to read rows on disk, as many as may be read at once. Returns whether these are all."""
 
     def copy_portion(self) -> object:
-        """Copy a portion of what is on disk; waits for the disk."""
+        """Copy a portion of the rows on disk; waits for the disk."""
 
     def batch(self) -> Batch:
         """The batch, once, when it is whole."""
@@ -381,23 +381,23 @@ class Draws(Protocol):
 
     @property
     def held(self) -> int:
-        """How many there are."""
+        """Number of draws."""
 
     def draw(self, terms: Terms) -> bool:
-        """Make them all; False: not possible now (`terms.now`). Holds none after that, and after an error.
+        """Make all draws; False: not possible now (`terms.now`). Then, and after an error, it holds none.
 
         Raises:
             Timeout, EndOfData, Stopped: as `collect`.
         """
 
     def counts(self) -> dict[TableHandle, int]:
-        """How many are held, by table."""
+        """Number of held draws by table."""
 
     def least_bytes(self) -> int:
-        """Of the batch, without its ragged outputs."""
+        """Bytes of the batch, without its ragged outputs."""
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Copying:
-        """Copy what is in memory into a batch.
+        """Copy the rows in memory into a batch.
 
         Args:
             beta: exponent of the importance weights.
@@ -405,17 +405,17 @@ class Draws(Protocol):
         """
 
     def deliver(self) -> None:
-        """The caller has the batch."""
+        """Note that the caller has the batch."""
 
     def deliver_some(self, places: Sequence[int]) -> None:
-        """The caller settles the draws at these places of the batch, and gives the others back."""
+        """Deliver the draws at these places of the batch, and give the others back."""
 
     def give_back(self) -> None:
-        """As if they had never been made. A second call does nothing."""
+        """Give the draws back, as if they had never been made. A second call does nothing."""
 
 
 def copied(draws: Draws, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> Batch:
-    """The batch of draws that were made; waits for the disk. Arguments as `Draws.copy`."""
+    """The batch of draws that were made; waits for the disk. Arguments as in `Draws.copy`."""
     copying = draws.copy(beta, allocate)
     while not copying.is_whole:
         copying.copy_portion()

@@ -35,30 +35,30 @@ def is_dropped(table: Table) -> bool:
 
 
 def identities_of(mixture: Mixture) -> dict[str, str]:
-    """By name, which tables it draws from."""
+    """The identities of its tables, by name."""
     return {table.name: handle_of(table).identity for table in mixture._tables}
 
 
 def keep_encoded(drawn: Table | Mixture) -> None:
-    """From now on batches of this handle hold the values of `Opaque` tables as bytes, and where they end."""
+    """Let later batches of this handle hold the values of `Opaque` tables as bytes, and where they end."""
     for table in tables_of(drawn):
         handle_of(table).keeps_encoded = True
 
 
 def tables_of(drawn: Table | Mixture) -> list[Table]:
-    """The table, or those of the mixture."""
+    """The table, or the tables of the mixture."""
     return drawn._tables if isinstance(drawn, Mixture) else [drawn]
 
 
 def source_of(drawn: Table | Mixture, columns: str | Iterable[str] | None) -> Source:
-    """What a loader over this table or mixture draws from."""
+    """The source of a loader over this table or mixture."""
     if isinstance(drawn, Mixture):
         return drawn._open().only(columns)
     return TableSource(drawn._writable(), columns)
 
 
 def uses_items_up(drawn: Table | Mixture) -> bool:
-    """`Settings.uses_items_up`, of a table or of any of a mixture's."""
+    """`Settings.uses_items_up`, for a table or any table of a mixture."""
     return any(handle_of(table).settings.uses_items_up for table in tables_of(drawn))
 
 
@@ -78,7 +78,7 @@ def open_writer(
 
 
 def begin_call(writer: Writer, seq: int) -> None:
-    """What the writer does from now on is call number `seq` of its session."""
+    """Begin call number `seq` of the writer's session."""
     stream = writer._stream
     if stream is None or stream.native is None:
         writer._begin_call(seq)
@@ -88,7 +88,7 @@ def begin_call(writer: Writer, seq: int) -> None:
 
 
 def append(writer: Writer, seq: int, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:
-    """`Writer.append` as call number `seq`: by table of the writer, keys, lanes and starts of what it has made."""
+    """`Writer.append` as call number `seq`. Returns keys, lanes and starts of the new items, by table of the writer."""
     begin_call(writer, seq)
     if type(priority) is dict:
         priority = writer._by_table(priority)
@@ -114,18 +114,18 @@ def append_rows(
     priority: Any,
     order: Any,
 ) -> _core.RowsMade:
-    """`Writer.append` of calls whose values lie in `body` from `at` on, until one has to wait, or is refused.
+    """`Writer.append` for calls whose values lie in `body` from `at` on, until one has to wait, or is refused.
 
     Args:
-        writer: of the session.
-        form: of the calls.
+        writer: writer of the session.
+        form: form of the calls.
         body: uint8.
         at: where the first call's values begin.
-        count: of the calls.
-        seq: number of the first one.
-        lane: of all.
-        priority: of each.
-        order: by table of the client, its place among the writer's.
+        count: number of calls.
+        seq: number of the first call.
+        lane: lane of all calls.
+        priority: priority of each call.
+        order: by table of the client, its place among the writer's tables.
     """
     stream = writer._open()
     stream.take_versions()
@@ -145,18 +145,18 @@ class RowService:
         self._native = _core.RowService(writer._open().opened(), order)
 
     def learn(self, text: bytes, form: _core.RowForm, lane: Any) -> None:
-        """Make calls of this form from now on: `text` is what a message says of it. A known or a large one is left."""
+        """Make calls of this form from now on. `text`: the form in a message. Known or large forms are ignored."""
         self._native.learn(self._writer._open().opened(), text, form, lane)
 
     def serve(self, incoming: _core.Incoming, socket: int, most_bytes: int, done: int, epoch: int) -> _core.Served:
-        """Make rows until something else comes.
+        """Make rows until another kind of message comes.
 
         Args:
-            incoming: of the connection.
-            socket: its descriptor.
-            most_bytes: of a body that is accepted.
-            done: the last call that was made.
-            epoch: of the session.
+            incoming: buffer of the connection.
+            socket: its file descriptor.
+            most_bytes: largest body that is accepted.
+            done: number of the last call that was made.
+            epoch: epoch of the session.
         """
         stream = self._writer._open()
         stream.take_versions()
@@ -173,7 +173,7 @@ def _count(writer: Writer, calls: int) -> None:
 
 
 def append_later(writer: Writer, blocked: _core.Blocked, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:
-    """Wait until the call at which `append_rows` has stopped can be made, and make it."""
+    """Make the call at which `append_rows` has stopped, once it can be made."""
     stream = writer._open()
     if type(priority) is dict:
         priority = writer._by_table(priority)
@@ -182,12 +182,12 @@ def append_later(writer: Writer, blocked: _core.Blocked, step: Any, next: Any, l
 
 
 def names_of(writer: Writer) -> list[str]:
-    """Of its tables, in the order of what its calls make."""
+    """Names of its tables, in the order of its calls' results."""
     return list(writer._names)
 
 
 def abandon(writer: Writer) -> None:
-    """End a writer whose client has gone: open episodes make no more items, as if its process had been killed."""
+    """End a writer whose client is gone: open episodes make no more items, as after a kill of its process."""
     writer._abandon(WriterClosed("the client of this writer has gone"))
 
 

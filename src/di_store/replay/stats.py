@@ -15,7 +15,7 @@ _PATIENCE_SECONDS = 0.02  # to wait for the table's lock
 
 
 class LimiterStats(TypedDict):
-    """A limiter's rule and counts, and which calls it makes wait now."""
+    """A limiter's rule and counts, and the calls that now wait for it."""
 
     kind: str  # name of the limiter's class, as it is after `configure`
     state: str  # "inserts wait", "samples wait" or "flowing"
@@ -95,7 +95,7 @@ class ShardStats(TypedDict):
 
 
 class ShardedStats(TableStats):
-    """Those of a table in parts: of its shards together, and of each."""
+    """Statistics of a table in parts: the sum over its shards, and each shard's."""
 
     shards: list[ShardStats]
 

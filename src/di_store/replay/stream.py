@@ -34,12 +34,12 @@ def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
     If there is no such column and no flag, warn once per table: the program may call `end_episode` instead.
 
     Args:
-        handles: the tables.
-        names: of the stream's columns.
+        handles: handles of the tables.
+        names: names of the stream's columns.
 
     Raises:
         SchemaMismatch: a column ``done``, ``dones``, ``terminal`` or ``is_last``, and neither ``terminated`` nor
-            ``truncated``.
+        ``truncated``.
     """
     columns = tuple(names)
     needing = [handle for handle in handles if isinstance(handle.settings.view, NEED_ENDS)]
@@ -69,16 +69,16 @@ def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
 def step_schema(handles: Sequence[TableHandle], step: Any, lead: tuple[int, ...], seconds: float) -> None:
     """Declare the columns of a first step for those tables that have no columns yet.
 
-    A column that another table of the stream has declared keeps the type it has there.
+    A column that another table of the stream has declared keeps its type.
 
     Args:
-        handles: of the stream's tables.
+        handles: handles of the stream's tables.
         step: nested dict of leaves ``[*lead, …]``.
         lead: leading axes of the leaves: time and lanes, as far as the call has them.
-        seconds: to wait for locks that stopped processes hold; negative: no limit.
+        seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
 
     Raises:
-        SchemaMismatch, ValueError, CapacityError: as `Store.create_table` with that schema.
+        SchemaMismatch, ValueError, CapacityError: as in `Store.create_table` with that schema.
     """
     known = {handle.name: handle.schema for handle in handles if handle.schema is not None}
     declared = Schema.union({name: schema for name, schema in known.items() if schema is not None}) if known else None
@@ -106,11 +106,11 @@ def build_native(
     """The core's writer over tables whose columns are declared, and the columns of its steps.
 
     Args:
-        handles: of the tables.
-        lanes: as `Table.writer`.
+        handles: handles of the tables.
+        lanes: as in `Table.writer`.
         autoreset: who resets ended episodes.
-        seconds: to wait for locks that stopped processes hold; negative: no limit.
-        session: of a remote writer, 16 bytes: its calls are numbered, and marks say how far they have come.
+        seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
+        session: session of a remote writer, 16 bytes: its calls are numbered, and marks say how far they have come.
     """
     schemas = {handle.name: _schema_of(handle) for handle in handles}
     schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
@@ -127,9 +127,9 @@ def build_inserter(handle: TableHandle, turn: _core.Turn, seconds: float) -> tup
     """The core's writer for items that are inserted whole, and the columns of their rows.
 
     Args:
-        handle: of the table.
-        turn: of the threads that insert.
-        seconds: to wait for locks that stopped processes hold; negative: no limit.
+        handle: handle of the table.
+        turn: turn of the threads that insert.
+        seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
     """
     schema = finished_schema(handle.settings.view, _schema_of(handle))
     plan = writer_plan([handle], schema, None, Autoreset.OFF, seconds)
@@ -146,9 +146,9 @@ def build_restorer(handle: TableHandle, schema: Schema, seconds: float) -> tuple
     """The core's writer for rows and items of an exported table, and the layout of its rows.
 
     Args:
-        handle: of the table.
-        schema: of the rows.
-        seconds: to wait for locks that stopped processes hold; negative: no limit.
+        handle: handle of the table.
+        schema: schema of the rows.
+        seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
     """
     plan = writer_plan([handle], schema, None, Autoreset.OFF, seconds)
     plan |= {"terminated": -1, "truncated": -1, "discount": -1, "version": -1, "counted": False, "restores": True}
@@ -192,7 +192,7 @@ def _widened(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, now: dic
 def writer_plan(
     handles: Sequence[TableHandle], schema: Schema, lanes: int | None, autoreset: Autoreset, seconds: float
 ) -> dict[str, Any]:
-    """The plan by which the core writes these columns into these tables; arguments as `build_native`."""
+    """The plan by which the core writes these columns into these tables; arguments as in `build_native`."""
     arena = handles[0].arena
     sparse = sparse_columns([(handle.settings.view, _schema_of(handle)) for handle in handles]) & set(schema.names)
     layout = make_layout(schema, sparse)
@@ -299,7 +299,7 @@ def _sink(handle: TableHandle, layout: Layout, versioned: bool) -> dict[str, Any
 
 
 def coercer(columns: Sequence[Column]) -> Callable[[int, Any, tuple[int, ...]], Any]:
-    """What the core calls to convert a value: the column's number, the value, its leading axes."""
+    """The function that the core calls to convert a value: the column's number, the value, its leading axes."""
 
     def coerce(number: int, value: Any, lead: tuple[int, ...]) -> Any:
         return columns[number].coerce(value, lead or None)
@@ -411,7 +411,7 @@ def rows_limit(rows: int) -> int:
     """`rows`, if it does not exceed `MAX_COUNT`, the limit of one call.
 
     Raises:
-        ValueError: it does.
+        ValueError: it exceeds the limit.
     """
     if rows > MAX_COUNT:
         raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the limit of a call: use several calls")

@@ -1,4 +1,4 @@
-"""The draws of one table's batches, as loaders make them."""
+"""The source of a loader over one table: draws its batches."""
 
 from __future__ import annotations
 
@@ -25,26 +25,26 @@ LEARNER_ROLE = 2
 
 
 def begin_learning(arena: _core.Arena) -> None:
-    """Others see from now on that this process samples, and it does chores of the store."""
+    """Let others see that this process samples, and let it do chores of the store."""
     arena.set_role(LEARNER_ROLE)
     run_ahead(arena)
 
 
 class AttachedSource:
-    """What the sources of loaders in one process with the store share."""
+    """The common part of loaders' sources in a process that has the store open."""
 
     arena: _core.Arena
 
     def begin_loading(self, n: int) -> None:
-        """A loader over batches of n begins."""
+        """Note that a loader over batches of n begins."""
         check_fits(self.arena, n)
         begin_learning(self.arena)
 
     def end_loading(self) -> None:
-        """As `Source.end_loading`: the draws themselves are given back."""
+        """As `Source.end_loading`. The draws themselves are given back."""
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
-        """A batch was handed out after a wait; so many more are ahead."""
+        """Note that a batch was handed out after a wait, and how many more are ahead."""
         self.arena.note_loaded(ahead, waited_seconds)
 
     def drop_lost(self) -> None:
@@ -144,7 +144,7 @@ def held_draws(draws: _core.Draws | None) -> _core.Draws:
     """The draws of a batch.
 
     Raises:
-        DrawsLost: they were given back, perhaps by another thread: an agent does that where a client is silent.
+        DrawsLost: they were given back, perhaps by another thread: an agent does that for a silent client.
     """
     if draws is None:
         raise DrawsLost("these draws were given back", remedy="")
@@ -152,7 +152,7 @@ def held_draws(draws: _core.Draws | None) -> _core.Draws:
 
 
 def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:
-    """Whether n draws could be made without waiting, as far as can be seen: others may draw meanwhile."""
+    """Whether n draws seem possible without waiting. Others may draw meanwhile."""
     return handle.schema is not None and handle.native.may_draw(n, not replace)
 
 

@@ -31,7 +31,7 @@ LATER = "call it after that call has returned; a signal handler can set a flag"
 
 
 class WriterStream:
-    """The core's objects of a writer. A call has a reference while it runs, so `close()` cannot free them under it."""
+    """The core's objects of a writer. A running call has a reference, so `close()` cannot free them under it."""
 
     def __init__(self, handles: Iterable[TableHandle], lanes: int | None, autoreset: Any, marked: bytes | None) -> None:
         self.seq = 0
@@ -155,13 +155,13 @@ class WriterStream:
         return made
 
     def is_busy(self) -> bool:
-        """Whether a call is under way: then this one comes from a signal handler, or from converting a value."""
+        """Whether a call is in progress: then this one comes from a signal handler, or from converting a value."""
         return self._declaring or (self.native is not None and self.native.busy)
 
     def look(self) -> None:
-        """Warn once for each table whose items need more bytes than was estimated, or that steps are missing in.
+        """Warn once for each table that evicted items before it was full, or has steps that make no item.
 
-        And see that the chores of the store are done.
+        It also makes sure that the store's chores are done.
         """
         start_again(self._arena)
         for handle in self.handles:
@@ -170,7 +170,7 @@ class WriterStream:
                 self._warned.add(handle.name)
 
     def end(self, why: StoreError) -> None:
-        """Make waiting calls raise `why`, and no longer count as an open writer."""
+        """Make waiting calls raise `why`, and stop counting as an open writer."""
         self._ended = why
         try:
             self._end_attendance()
