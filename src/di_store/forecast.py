@@ -47,18 +47,19 @@ _TYPE = re.compile(r"\s*([^\[\]\s]+)\s*(?:\[([\d_\s,]*)\])?\s*", re.ASCII)
 
 @dataclass(frozen=True)
 class TableForecast:
-    """What one table will need: bytes, or bytes a second.
+    """The needs of one table: bytes, or bytes per second.
 
     Attributes:
-        items: it holds; None: as many as `max_bytes` do.
-        item_bytes: that an item's rows take.
-        rows_bytes: set aside for rows, room for their changing included, as they lie in memory.
-        on_disk_bytes: the same as they lie on disk, by `Compress(expect=)`.
-        fixed_bytes: that stay in memory whatever lies on disk: item slots, trees, open chunks, heads with late columns.
-        fill_seconds: until it is full; None: no rate is known.
-        inserted: a second, of rows as they are stored; sampled: a second, of batches as learners get them.
-        read: a second, from the drive, if none of its rows were in memory.
-        ahead_bytes: of the batches that a loader holds.
+        items: number of items; None: as many as fit `max_bytes`.
+        item_bytes: bytes of an item's rows.
+        rows_bytes: bytes reserved for rows in memory, with room for changes.
+        on_disk_bytes: the same on disk, by `Compress(expect=)`.
+        fixed_bytes: bytes that always stay in memory: item slots, trees, open chunks, heads with late columns.
+        fill_seconds: seconds until it is full; None: no rate is known.
+        inserted: bytes per second of rows as they are stored; sampled: bytes per second of batches as learners get
+            them.
+        read: bytes per second from the drive, if none of its rows were in memory.
+        ahead_bytes: bytes of the batches that a loader holds.
     """
 
     name: str
@@ -76,17 +77,17 @@ class TableForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a job will need.
+    """The needs of a job.
 
     Attributes:
-        tables: one by one.
+        tables: the needs of each table.
         in_memory: the least ``memory=`` with which no disk is needed.
-        memory: of the store planned for.
-        disk_capacity: that it needs beside; 0: none.
-        least_memory: below which no disk helps.
-        hot: share that memory holds of what may leave it: of rows without their late columns, which stay.
+        memory: memory of the planned store.
+        disk_capacity: disk capacity that it also needs; 0: none.
+        least_memory: memory below which no disk helps.
+        hot: share of the rows, without late columns, that memory holds; only these rows may leave memory.
         staging: ``staging=`` of a process that has a loader of each table.
-        written_a_day: bytes, and read: bytes a second, of the drive, at most.
+        written_a_day: bytes written to the drive per day; read: bytes read from it per second; both at most.
     """
 
     tables: tuple[TableForecast, ...]
@@ -101,17 +102,17 @@ class Forecast:
 
 
 def forecast(job: Any) -> Forecast:
-    """What the tables of a job will need.
+    """Estimate the needs of a job's tables.
 
     Args:
-        job: as a file for `di-store plan` holds it: ``tables`` by name, and perhaps ``memory`` and ``disk``, the sizes
-            there are. A table has options of `Store.create_table`, its view and so on as calls like ``"MinSize(100)"``,
-            its schema as ``{"obs": "u1[84, 84]", "text": "Spec((None,), 'u1', max=64)"}``; and ``inserts`` and
-            ``samples`` in items a second, ``batch`` and ``prefetch`` of its loader.
+        job: the content of a file for `di-store plan`: ``tables`` by name, and optionally the available ``memory`` and
+            ``disk``. A table has options of `Store.create_table`. Its view and other policies are calls like
+            ``"MinSize(100)"``, its schema is like ``{"obs": "u1[84, 84]", "text": "Spec((None,), 'u1', max=64)"}``. It
+            may also have ``inserts`` and ``samples`` in items per second, and ``batch`` and ``prefetch`` of its loader.
 
     Raises:
-        ValueError, TypeError: what is no such description; the text names the table and the option.
-        CapacityError: rows or items that no store can hold.
+        ValueError, TypeError: a description that is not valid; the text names the table and the option.
+        CapacityError: no store can hold such rows or so many items.
     """
     _check_names("the file", job, _JOB)
     if not job.get("tables"):

@@ -20,7 +20,7 @@ H = TypeVar("H")
 
 
 class Versions(dict[str, int]):
-    """Of weights of a store, the version of each name that this process last got from `latest`."""
+    """The version of each name of a store's weights that this process last got from `latest`."""
 
 
 _versions: weakref.WeakValueDictionary[str, Versions] = weakref.WeakValueDictionary()
@@ -48,13 +48,13 @@ class Session:
     """The attachment, and the handles that end with it. Thread-safe.
 
     Attributes:
-        name: the store's.
-        seed: of everything random in the store.
+        name: name of the store.
+        seed: seed of all random choices in the store.
         readonly: whether its handles only read.
-        uuid: the store's.
-        versions: of weights, the version of each name that this process last got from `latest`; or its own ones, of a
-            client on another machine.
-        staging: what its loaders may hold ahead.
+        uuid: uuid of the store.
+        versions: the version of each name of weights that this process last got from `latest`; for a client on another
+            machine, its own versions.
+        staging: budget of the batches that its loaders hold ahead.
     """
 
     def __init__(
@@ -151,9 +151,9 @@ def loaded(attach: Callable[[Session], H], name: str, readonly: bool) -> H:
     """Load a pickled handle in this process, with a new session.
 
     Args:
-        attach: makes the handle; if it fails the session ends.
-        name: of the store.
-        readonly: as the handle's session was.
+        attach: makes the handle; if it fails, the session ends.
+        name: name of the store.
+        readonly: whether the pickled handle's session was read-only.
     """
     session = Session.attach(name, readonly=readonly)
     try:

@@ -34,12 +34,12 @@ LEAVING_SECONDS = 60.0
 
 
 def folder_of(disk: str) -> Folder:
-    """Where the durable part of a store lies, by the folder of its disk tier."""
+    """The folder of a store's durable tables, inside the folder of its disk tier."""
     return Folder(os.path.join(disk, DURABLE))
 
 
 def refuse_old(disk: str) -> None:
-    """StoreError if the folder of a disk tier holds what was durable in an earlier store."""
+    """StoreError if the folder of a disk tier holds durable data of an earlier store."""
     if not disk:
         return
     tables = os.path.exists(folder_of(disk).at(MANIFEST))
@@ -49,7 +49,7 @@ def refuse_old(disk: str) -> None:
 
 
 def begin(arena: _core.Arena) -> None:
-    """Tables were made: have the durable ones written as often as they ask for."""
+    """After tables were made: have the durable ones written as often as they require."""
     every = [settings.sync_every for settings in _durable(arena).values()]
     if every:
         arena.sync_every_ms = round(min(every) * 1000)
@@ -87,12 +87,12 @@ def sync(arena: _core.Arena, timeout: float | None) -> None:
 
 
 def reopen(session: Session) -> None:
-    """Make the durable tables of the store that had the folder of this new one, if there are any.
+    """Restore the durable tables of the store that had this new store's folder before, if there are any.
 
-    Objects and weights are there already. One warning says how many of them were damaged.
+    Objects and weights are already there. A single warning says how many of them were damaged.
 
     Raises:
-        CapacityError: they do not fit. CorruptData: what lies there is damaged.
+        CapacityError: they do not fit. CorruptData: the data in the folder are damaged.
     """
     arena = session.arena
     if arena.damaged_objects:
@@ -111,7 +111,7 @@ def reopen(session: Session) -> None:
 
 
 def before_close(session: Session) -> None:
-    """Write what is durable before a handle ends: it may be the last one."""
+    """Write durable data before a handle ends: it may be the last one."""
     if not session.ended() and not session.readonly:
         _sync_at_end(session.arena)
 

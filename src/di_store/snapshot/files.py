@@ -34,7 +34,7 @@ Part = TypeVar("Part")
 
 @contextmanager
 def reading(folder: Folder) -> Iterator[None]:
-    """What the manifest names stays there. A folder without the file is a copy, in which nobody makes checkpoints."""
+    """In this block the files in the manifest stay. A folder without the lock file is a copy, which nobody changes."""
     with ExitStack() as stack:
         try:
             file = stack.enter_context(lock_file(folder.at(READING), "r"))
@@ -49,7 +49,7 @@ def reading(folder: Folder) -> Iterator[None]:
 
 @contextmanager
 def unread(folder: Folder) -> Iterator[bool]:
-    """Whether nobody reads there, and nobody begins to."""
+    """Whether nobody reads there now, nor begins to."""
     with lock_file(folder.at(READING), "a+") as file:
         yield try_lock(file, fcntl.LOCK_EX)
 
@@ -63,7 +63,7 @@ def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(folder: Folder, name: str, timeout: float | None, does: str, remedy: str) -> Iterator[None]:
-    """Hold a file of the folder locked. `does`: what whoever holds it is at, for people."""
+    """Hold a file of the folder locked. `does`: what the process with the lock does, for people."""
     with lock_file(folder.at(name), "a+") as file:
         wait = Wait(None, timeout, "checkpoint")
         while not try_lock(file, fcntl.LOCK_EX):
@@ -76,7 +76,7 @@ def one_at_a_time(folder: Folder, name: str, timeout: float | None, does: str, r
 
 @contextmanager
 def full_is_told(path: str) -> Iterator[None]:
-    """StoreFull in place of the OSError of a filesystem that has no room."""
+    """Raise StoreFull instead of the OSError of a filesystem that has no room."""
     try:
         yield
     except OSError as error:
@@ -92,9 +92,9 @@ _lock_files: set[FileIO] = set()
 
 @contextmanager
 def lock_file(path: str, mode: str) -> Iterator[int]:
-    """A file to lock, open. A child that is forked meanwhile has no part in the lock: it may live on for long.
+    """An open file for locking. A child that is forked meanwhile does not share the lock, since it may live for long.
 
-    `mode`: "r": it must be there; "a+": it is made if it is not.
+    `mode`: "r": the file must exist; "a+": it is created if it does not exist.
     """
     file = FileIO(path, mode)
     try:
@@ -117,7 +117,7 @@ os.register_at_fork(after_in_child=_close_lock_files)
 
 
 def try_lock(descriptor: int, how: int) -> bool:
-    """Lock the file, `LOCK_SH` or `LOCK_EX`; False: others have it. The kernel drops the lock with the process."""
+    """Lock the file, `LOCK_SH` or `LOCK_EX`; False: others have locked it. The kernel drops it with the process."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -129,9 +129,9 @@ class SegmentFiles:
     """Files of rows or objects, one after the other, by one thread.
 
     Args:
-        folder: where they are made.
-        uuid: of the checkpoint's files.
-        segments: to which each is added.
+        folder: folder of the files.
+        uuid: uuid of the checkpoint's files.
+        segments: list to which each file is added.
         number: gives the next file its number.
     """
 
@@ -143,9 +143,9 @@ class SegmentFiles:
         self._coming = self._share = 0
 
     def expect(self, size: int, share: int) -> None:
-        """Records of `size` bytes come next. A file that is begun for them has room for them, or for `share` if more.
+        """Announce records of `size` bytes. A file that is begun for them has room for them, or at least for `share`.
 
-        Files have their blocks from the start: room for more than will come would be wasted.
+        Files get their blocks at the start, so room for more records than will come would be wasted.
         """
         self._coming, self._share = size, share
 
@@ -167,7 +167,7 @@ class SegmentFiles:
         return self._name, page
 
     def end(self) -> None:
-        """All of the file is on disk."""
+        """Wait until all of the file is on disk."""
         if self._file is not None:
             self._file.end()
             self._segments[self._name] = Segment(self._name, self._uuid, self._bytes, self._records)
@@ -209,9 +209,9 @@ def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:
 
 
 def with_helpers(parts: Iterable[Part], work: Callable[[Iterator[Part]], None], threads: int) -> None:
-    """Call `work` in this thread and in others beside it, where they can be started: not while the interpreter ends.
+    """Call `work` in this thread and in helper threads, if these can be started: not while the interpreter ends.
 
-    Each takes the parts that it does from its argument, one by one; when one has failed, there are no more.
+    Each call takes its parts from its argument, one by one. After one has failed, there are no more parts.
     """
     waiting, lock = iter(parts), threading.Lock()
     failed: list[BaseException] = []

@@ -41,7 +41,7 @@ _KINDS, _WAITING, _MEMBER = np.uint64(15), 3, 4  # bits of a state, and two of t
 
 
 def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, Manifest]:
-    """The checkpoint in a folder.
+    """The manifest of the checkpoint in a folder.
 
     Raises:
         CorruptData, LayoutMismatch: there is none, or it cannot be read.
@@ -219,14 +219,14 @@ class Filling:
         makers: Mapping[str, str] | None = None,
         own: bool = False,
     ) -> None:
-        """Read what the checkpoint has of tables.
+        """Read the checkpoint's description of its tables.
 
         Args:
-            folder: of the checkpoint.
-            manifest: its own.
-            tables: as `restore` takes it.
-            makers: by table, what tells it from others of its name: of those that are the same ones as before.
-            own: the checkpoint lies in the folder of the disk tier of the store that is filled.
+            folder: folder of the checkpoint.
+            manifest: manifest of the checkpoint.
+            tables: as in `restore`.
+            makers: identities by table, for tables that are the same ones as before.
+            own: whether the checkpoint lies in the folder of the disk tier of the store that is filled.
         """
         self._folder, self._manifest, self._own = folder, manifest, own
         names = [state.name for state in manifest.tables]

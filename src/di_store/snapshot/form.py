@@ -20,7 +20,7 @@ REMEDY = "restore another checkpoint, or make this one again"
 
 
 def damaged(path: str, why: str) -> CorruptData:
-    """The error of a file that is damaged, or none of ours."""
+    """The error for a file that is damaged or not one of ours."""
     return CorruptData(f"{path!r} {why}", remedy=REMEDY)
 
 
@@ -47,9 +47,9 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         file: its name.
-        uuid: 32 hexadecimal digits; of the checkpoint, or of the folder that the store has for its disk tier.
-        bytes: of the file, if it was written for a checkpoint; 0: it is one of the store's own files.
-        records: in it, where `bytes` is not 0.
+        uuid: 32 hexadecimal digits: uuid of the checkpoint, or of the folder of the store's disk tier.
+        bytes: size of the file, if it was written for a checkpoint; 0: it is one of the store's own files.
+        records: number of records in it, if `bytes` is not 0.
     """
 
     file: str
@@ -59,7 +59,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a table has counted (native/snapshot/snapshot.h: TableCounts)."""
+    """The counts of a table (native/snapshot/snapshot.h: TableCounts)."""
 
     next_number: U64
     rng_counter: U64
@@ -81,7 +81,7 @@ class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The numbers of a limiter, and what it has counted."""
+    """The numbers of a limiter, and its counts."""
 
     ratio: float
     min_diff: float
@@ -93,13 +93,13 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table: its settings as they were at its creation, what has changed since, and where its items are.
+    """A table: its settings at its creation, later changes, and where its items are.
 
     Attributes:
-        index, generation: by which heads of chunks name it.
-        item_bytes: what a draw that a process holds is charged: of Python values it tells how large they are. At most
-            2^32 - 1.
-        states: of `items`: all of them, then what changed from checkpoint to checkpoint.
+        index, generation: how heads of chunks name the table.
+        item_bytes: bytes that each held draw of a process is charged; for Python values this tells how large they are.
+            At most 2^32 - 1.
+        states: files of `items`: first all of them, then the changes from checkpoint to checkpoint.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=100)]
@@ -121,7 +121,7 @@ class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class WeightsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Published weights: the numbers of versions, and the saved ids of those that are there, in hexadecimal digits."""
+    """Published weights: the numbers of versions, and the saved ids of existing versions, in hexadecimal digits."""
 
     name: str
     newest: I64
@@ -133,10 +133,10 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest.
 
     Attributes:
-        number: of the checkpoint, from 1 on in this folder.
+        number: number of the checkpoint, from 1 on in this folder.
         made: seconds since 1970.
         store: uuid of the store; only its own next checkpoint adds to this one.
-        uuid: of the files that were written for checkpoints in this folder, 32 hexadecimal digits.
+        uuid: uuid of the files that were written for checkpoints in this folder, 32 hexadecimal digits.
         next_segment: number of the next such file.
         chunks: `CHUNKS`, by chunk.
         objects: segment and page of each record of objects.
@@ -165,7 +165,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return {each.file for each in [self.chunks, *states]} | {segment.file for segment in self.segments}
 
     def pack(self) -> bytes:
-        """Its text: one JSON object."""
+        """The text of the manifest: one JSON object."""
         plain: dict[str, Any] = {"format": STORE_FORMAT, "version": VERSION, **msgspec.to_builtins(self)}
         plain["crc"] = _core.crc32c(msgspec.json.encode(plain))
         return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
@@ -175,7 +175,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The manifest of a text.
 
         Raises:
-            CorruptData: it is none, or damaged. LayoutMismatch: of another version.
+            CorruptData: it is no manifest, or damaged. LayoutMismatch: another version.
         """
         try:
             plain: Any = msgspec.json.decode(text)
@@ -229,7 +229,7 @@ def pack_arrays(arrays: dict[str, Array]) -> bytes:
 
 
 def unpack_arrays(path: str, state: State, text: bytes, dtypes: dict[str, Any]) -> dict[str, Array]:
-    """The arrays of a file. Raises CorruptData when they are not what was written."""
+    """The arrays of a file. Raises CorruptData if they differ from what was written."""
     if len(text) != state.bytes or _core.crc32c(text) != state.crc:
         raise damaged(path, "differs from its checksum")
     try:

@@ -11,13 +11,13 @@ NAME = "node.json"
 
 
 class Home(msgspec.Struct, frozen=True):
-    """A node, and what it keeps of the directory.
+    """A node, and the directory entries that it keeps.
 
     Attributes:
-        uuids: of its store, and of those before whose tables it took over, newest first.
-        words: of its tables in the directory, by key.
-        makers: by table, what tells it from others of its name, wherever it is restored.
-        pending: the directory does not say yet that these tables are in this store.
+        uuids: uuid of its store, and of earlier stores whose tables it took over, newest first.
+        words: directory entries of its tables, by key.
+        makers: identities by table, which distinguish tables from others of the name, wherever they are restored.
+        pending: whether the directory does not yet say that these tables are in this store.
     """
 
     uuids: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Home(msgspec.Struct, frozen=True):
 
 
 def read_home(folder: Folder) -> Home:
-    """Of the tables in a folder; an empty one: they were never those of a node.
+    """The home of the tables in a folder. It is empty if they never were a node's.
 
     Raises:
         CorruptData: the file is damaged.
@@ -42,7 +42,7 @@ def read_home(folder: Folder) -> Home:
 
 
 def write_home(folder: Folder, home: Home) -> None:
-    """Replace it, if it differs."""
+    """Replace the file, if it differs."""
     text = msgspec.json.encode(home)
     if folder.small(NAME) != text:
         folder.write(NAME, text)

@@ -39,14 +39,14 @@ CHANGES: dict[str, Any] = {
 
 
 def whole(image: dict[str, Any]) -> dict[str, Array]:
-    """The arrays of a file that holds all of a table's image."""
+    """The arrays of a file with a table's whole image."""
     first, count = _runs(image["free"])
     arrays = {name: image[name] for name in ("items", *BY_PLACE, *_OFTEN)}
     return arrays | {"free_first": first, "free_count": count}
 
 
 def changes(image: dict[str, Any], before: dict[str, Array]) -> dict[str, Array]:
-    """The arrays of a file that leads from the image of the checkpoint before to this one."""
+    """The arrays of a file with the changes from the previous checkpoint's image to this one."""
     items, old = image["items"].reshape(-1, ITEM_WORDS), before["items"].reshape(-1, ITEM_WORDS)
     common = min(len(items), len(old))
     slots = np.flatnonzero((items[:common] != old[:common]).any(axis=1))
@@ -64,7 +64,7 @@ def changes(image: dict[str, Any], before: dict[str, Array]) -> dict[str, Array]
 
 
 def applied(before: dict[str, Array], found: dict[str, Array]) -> dict[str, Array]:
-    """The image after the changes of a file. ValueError, IndexError: they do not belong to it."""
+    """The image after the changes of a file. ValueError, IndexError: they do not belong to the image."""
     sizes = [int(size) for size in found["sizes"]]
     items = _resized(before["items"].reshape(-1, ITEM_WORDS), sizes[0], len(found["slots"]))
     items[found["slots"]] = found["items"].reshape(-1, ITEM_WORDS)
@@ -77,7 +77,7 @@ def applied(before: dict[str, Array], found: dict[str, Array]) -> dict[str, Arra
 
 
 def image_of(found: dict[str, Array]) -> dict[str, Array]:
-    """The image of a file that holds all of it."""
+    """The image of a file that holds a whole one."""
     return {name: found[name] for name in ("items", *BY_PLACE, *_OFTEN)} | {
         "free": _listed(found, len(found["items"]) // ITEM_WORDS)
     }

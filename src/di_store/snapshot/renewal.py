@@ -20,10 +20,10 @@ MOST_BYTES = 4 * SEGMENT_BYTES
 
 
 def by_kind(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:
-    """Share out the chunks that are written among kinds of files, in the order in which they are written.
+    """Divide the chunks to write among kinds of files, in writing order.
 
-    What lies in a file is of one kind, and mostly of one size, so that `renewed` may count records: heads alone, of
-    bodies that are linked; closed chunks; and open ones, of which the next checkpoint needs none any more.
+    A file holds one kind of chunks, mostly of one size, so that `renewed` may count records. The kinds are: heads
+    alone, whose bodies are linked; closed chunks; and open chunks, which the next checkpoint no longer needs.
     """
     kinds: list[list[int]] = [[], [], []]
     for number in fresh:
@@ -36,10 +36,11 @@ def by_kind(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:
 
 
 def renewed(segments: list[Segment], used: Array) -> set[int]:
-    """Files of which the chunks are written again, given the file of each chunk that is still there.
+    """Files whose chunks are written again, given the file of each chunk that still exists.
 
-    The emptiest ones, while more than half of all that lies there is of chunks that are gone: no file of a table whose
-    rows leave in their order, as its oldest files soon go whole. And of too many small files the smaller half.
+    While more than half of the data belong to chunks that are gone, these are the emptiest files. Files of a table
+    whose rows leave in order are left out, as its oldest files are soon removed whole. If there are too many small
+    files, the smaller half is added.
     """
     counts = np.bincount(used, minlength=len(segments))
     full = {n: counts[n] / segment.records for n, segment in enumerate(segments) if segment.records and counts[n]}

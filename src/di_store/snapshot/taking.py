@@ -65,7 +65,7 @@ def checkpoint(
     progress: Progress | None = None,
     names: list[str] | None = None,
 ) -> None:
-    """`Store.checkpoint`; with `names` of these tables only."""
+    """`Store.checkpoint`; with `names`, of these tables only."""
     function("progress", progress)
     folder = Folder(path)
     folder.refuse_others(STORE_FORMAT, re.compile(re.escape(LOCK)))
@@ -148,7 +148,7 @@ def _before(folder: Folder, arena: _core.Arena) -> Manifest | None:
 
 
 def readable(folder: Folder) -> Manifest | None:
-    """The folder's checkpoint; None: there is none that this version can read."""
+    """The folder's checkpoint; None if there is none that this version can read."""
     text = folder.small(MANIFEST)
     try:
         return None if text is None else Manifest.unpack(folder.at(MANIFEST), text)

@@ -12,20 +12,20 @@ MOST_DOUBTFUL = 8
 
 
 class Announcement:
-    """Who has taken the note of one version. For use under a lock.
+    """The members that have taken the note of one version. For use under a lock.
 
     Attributes:
         doubtful: members whose last attempt failed.
-        reasons: why it did, by member.
+        reasons: reason of the failure, by member.
     """
 
     def __init__(self, members: Iterable[str], before: Announcement | None = None) -> None:
         """Begin.
 
         Args:
-            members: who has to be told.
-            before: of the version before: members that were doubtful then come last in the chain, and one that is being
-                told of that version is told of this one afterwards.
+            members: members to tell.
+            before: announcement of the previous version. Its doubtful members come last in the chain, and a member that
+                is still being told of that version is told of this one afterwards.
         """
         self.doubtful: set[str] = set() if before is None else before.doubtful
         self._under_way: set[str] = set() if before is None else before._under_way
@@ -35,11 +35,11 @@ class Announcement:
 
     @property
     def missing(self) -> list[str]:
-        """Members that have not taken it, in the order of the chain."""
+        """Members that have not taken the note, in the order of the chain."""
         return list(self._waiting)
 
     def due(self, now: float) -> list[str]:
-        """Members to tell now; each ends with `took` or `failed`."""
+        """Members to tell now. Report each with `took` or `failed`."""
         found = []
         for member, at in self._waiting.items():
             if at > now or member in self._under_way or len(self._under_way) >= MOST_AT_ONCE:
@@ -52,18 +52,18 @@ class Announcement:
         return found
 
     def wake(self) -> float | None:
-        """When somebody is due; None: not before an attempt ends."""
+        """When a member is due; None: not before an attempt ends."""
         return min((at for member, at in self._waiting.items() if member not in self._under_way), default=None)
 
     def took(self, member: str) -> None:
-        """It knows the version, and fetches it."""
+        """Note that the member knows the version, and fetches it."""
         self._under_way.discard(member)
         self._waiting.pop(member, None)
         self.doubtful.discard(member)
         self.reasons.pop(member, None)
 
     def failed(self, member: str, reason: str, now: float) -> None:
-        """It did not answer, or not as it should."""
+        """Note that the member did not answer properly."""
         self._under_way.discard(member)
         if member in self._waiting:
             self._waiting[member] = now + AGAIN_SECONDS

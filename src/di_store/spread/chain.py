@@ -30,12 +30,12 @@ from di_store.spread.wanted import Wanted
 
 @dataclass(frozen=True)
 class Here:
-    """What all names of one agent share.
+    """The state that all names of one agent share.
 
     Attributes:
         own: address of this node, unless the publisher gives another.
-        trusted: whether what other machines have pickled may be loaded here.
-        stopped: the agent ends.
+        trusted: whether values that other machines have pickled may be loaded here.
+        stopped: whether the agent ends.
     """
 
     session: Session
@@ -52,10 +52,11 @@ class Incoming:
     """A version on its way here. The thread that pulls it changes this, under `Chain.changed`.
 
     Attributes:
-        payload: in shared memory; bytes below `have` are checked and never change again. None: there is no room yet.
-        have: bytes.
+        payload: payload in shared memory; bytes below `have` are checked and never change again. None: there is no room
+            yet.
+        have: bytes that are here.
         fallen: by how many bytes it has fallen behind its source.
-        ended: it is published, or was abandoned.
+        ended: whether it is published, or was abandoned.
     """
 
     note: Note
@@ -75,7 +76,7 @@ class Whole:
 
 
 class Gone(Exception):
-    """The version asked for is not here any more, or never will be: a newer one is."""
+    """The requested version is no longer here, or never will be: a newer one is."""
 
 
 class Chain:
@@ -99,7 +100,7 @@ class Chain:
     # -- what is wanted -----------------------------------------------------------------------------------------
 
     def accept(self, note: Note) -> str:
-        """A note came from the publisher: "have", or "taken" and it is pulled.
+        """Take a note from the publisher. Returns "have", or "taken" if the version is now pulled.
 
         Raises:
             OldEpoch: a later publisher is known.
@@ -118,13 +119,13 @@ class Chain:
         return "taken" if self.want(note) else "have"
 
     def raise_epoch(self, epoch: int) -> None:
-        """A publisher of this epoch is known: what an older one has sent is abandoned."""
+        """Note that a publisher of this epoch is known: data of an older publisher are abandoned."""
         with self.changed:
             self.wanted.epoch = max(self.wanted.epoch, epoch)
             self.changed.notify_all()
 
     def want(self, note: Note) -> bool:
-        """Pull this version, unless it or a newer one is here; whether it is pulled."""
+        """Pull this version, unless it or a newer one is here. Returns whether it is pulled."""
         if self.here.session.arena.newest(self.name) >= note.version:
             return False
         with self.changed:
@@ -139,7 +140,7 @@ class Chain:
             self.changed.notify_all()
 
     def begin(self, pull: Callable[[Chain], None]) -> None:
-        """Start the thread that pulls, unless it lives or has nothing to do."""
+        """Start the thread that pulls, unless it runs or has nothing to do."""
         with self.changed:
             if self._pulls or not (self.wanted.pending or self.asks):
                 return
@@ -167,13 +168,13 @@ class Chain:
             return self.wanted.replaced(note, idle)
 
     def pause(self, seconds: float, note: Note) -> None:
-        """Wait for what would end the transfer of `note`, or until the time is over."""
+        """Wait for an event that would end the transfer of `note`, or until the time is over."""
         with self.changed:
             if not self.replaced(note, 0.0) and not self.here.stopped.is_set():
                 self.changed.wait(seconds)
 
     def rest(self, seconds: float) -> None:
-        """Wait, after a failure: a newer note ends it."""
+        """Wait after a failure; a newer note ends the wait."""
         with self.changed:
             before = self.wanted.pending
             self.changed.wait_for(lambda: self.wanted.pending is not before or self.here.stopped.is_set(), seconds)
@@ -184,7 +185,7 @@ class Chain:
         """A version for a child; None: it may still come.
 
         Raises:
-            Gone: it will not.
+            Gone: it will not come.
         """
         with self.changed:
             if (offered := self.offer.take(version, size, check)) is not None:
@@ -227,7 +228,7 @@ class Chain:
         return kept, payload
 
     def await_offer(self) -> None:
-        """Until the version that members were told of has been taken, or has waited for them long enough."""
+        """Wait until the version that members were told of has been taken, or has waited for them long enough."""
         with self.changed:
             while (seconds := self.offer.waits(now())) and not self.here.stopped.is_set():
                 self.changed.wait(seconds)
@@ -240,13 +241,13 @@ class Chain:
         return None if found is None else found[0]
 
     def end_offer(self) -> None:
-        """Nobody is to be told of a version."""
+        """End the offer: nobody is to be told of a version."""
         with self.changed:
             self.offer.end()
             self.changed.notify_all()
 
     def newest(self) -> Note | None:
-        """The newest version that this node knows of, for others; or the one that waits for those who were told."""
+        """The newest version that this node knows, for others; or the offered version that waits for members."""
         with self.changed:
             note, offered = self.wanted.newest, self.offer.note(now())
         if note is not None and note.version > self.here.session.arena.newest(self.name):
@@ -257,7 +258,7 @@ class Chain:
         return None if found is None else found[0]
 
     def status(self) -> dict[str, object]:
-        """For people and tests."""
+        """The state, for people and tests."""
         with self.changed:
             incoming = self.incoming
             return {

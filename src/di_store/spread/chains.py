@@ -33,9 +33,9 @@ class Chains:
         """Begin; nothing runs yet.
 
         Args:
-            session: of the agent; its end ends all this.
-            token: that all agents of the group know.
-            tls: to reach other agents; None: without.
+            session: session of the agent; its end ends all this.
+            token: token that all agents of the group know.
+            tls: context to reach other agents; None: without TLS.
             own: address of this agent, as others reach it.
             trusted: whether pickles of other machines may be loaded here.
         """
@@ -45,7 +45,7 @@ class Chains:
         self._chains: dict[str, tuple[Chain, Telling]] = {}  # grows under _lock; never shrinks
 
     def start(self) -> None:
-        """Take up what the agent before this one was at, in a thread: it may have to wait for a lock of the store."""
+        """Continue the previous agent's work in a thread, which may have to wait for a lock of the store."""
         threading.Thread(target=self._take_up, name="di-store spread", daemon=True).start()
 
     def _take_up(self) -> None:
@@ -88,21 +88,21 @@ class Chains:
     def spread(
         self, name: Any, version: Any, keep: Any, epoch: Any, members: Any, own: Any = None, joins: Any = None
     ) -> int:
-        """Send a version that was published here to all members; returns at once, how many have joined so far.
+        """Send a version that was published here to all members. Returns at once: how many have joined so far.
 
         Args:
-            name: of the weights.
-            version: that the store has; a newer one is sent in its place.
-            keep: how many of the newest versions stay readable there.
-            epoch: of this publisher. A later publisher of the name has a higher one.
+            name: name of the weights.
+            version: a version in the store; a newer one is sent in its place.
+            keep: how many of the newest versions stay readable at the members.
+            epoch: epoch of this publisher. A later publisher of the name has a higher one.
             members: addresses of the other nodes, in the order of the chain. Empty: nothing is sent any more.
             own: address of this node; None: as `di-store serve` printed it.
             joins: how many had joined, as the last call or `spreading` said, before `members` were listed. Nodes that
-                have joined since are told too. None: those in the list alone.
+                have joined since are told too. None: only the nodes in the list.
 
         Raises:
-            OldEpoch: a later publisher is known here. ObjectNotFound: there is no such version. StoreFull: what this
-            agent's successor must know did not fit. ValueError, TypeError: other arguments.
+            OldEpoch: a later publisher is known here. ObjectNotFound: there is no such version. StoreFull: no room for
+            the state that this agent's successor needs. ValueError, TypeError: other arguments.
         """
         check_own_name(name)
         number, kept = _count("version", version, 1), _count("keep", keep, 1)
@@ -129,15 +129,15 @@ class Chains:
         return known.joins
 
     def joins(self, name: Any, epoch: Any, member: Any) -> None:
-        """Of the publisher's agent: a node follows a name from now on. It asks itself for what was published before.
+        """For the publisher's agent: a node follows a name from now on. The node itself asks for earlier versions.
 
         Args:
-            name: of the weights.
-            epoch: of the publisher that the node knows. It has joined before a later one listed the members.
+            name: name of the weights.
+            epoch: epoch of the publisher that the node knows. It has joined before a later one listed the members.
             member: address of the node.
 
         Raises:
-            StoreFull: what this agent's successor must know did not fit. ValueError, TypeError: other arguments.
+            StoreFull: no room for the state that this agent's successor needs. ValueError, TypeError: other arguments.
         """
         check_own_name(name)
         era, address = _count("epoch", epoch, 0), check_addresses([member])[0]
@@ -153,15 +153,15 @@ class Chains:
             self._of(name)[1].add(address)
 
     def follow(self, name: Any, sources: Any) -> None:
-        """Get the newest version of a name from nodes that may have it; returns at once. Later notes bring the rest.
+        """Get the newest version of a name from nodes that may have it. Returns at once. Later notes bring the rest.
 
         Args:
-            name: of the weights.
+            name: name of the weights.
             sources: addresses, the publisher first if it is known; the last ones are pulled from first. Empty: forget
                 them.
 
         Raises:
-            StoreFull: what this agent's successor must know did not fit. ValueError, TypeError: other arguments.
+            StoreFull: no room for the state that this agent's successor needs. ValueError, TypeError: other arguments.
         """
         check_own_name(name)
         chain = [each for each in dict.fromkeys(check_addresses(sources)) if each != self._here.own]
@@ -174,13 +174,13 @@ class Chains:
             self._ask(name)
 
     def spreading(self, name: Any) -> dict[str, Any]:
-        """How far a name is: for people, and for whoever decides who publishes.
+        """How far a name has spread: for people, and for the process that chooses the publisher.
 
         Returns:
             `newest` version here, `epoch`, `members`, how many have joined (`joins`), those `missing` that have not
-            taken the newest, `stale` (a member knows a later publisher), and of the transfer into this node `version`,
-            `have` bytes, `source`, `wanted` version after it; `asks` (the sources have not answered); bytes `sent` and
-            `received` by this agent.
+            taken the newest, `stale` (a member knows a later publisher); of the transfer into this node `version`,
+            `have` bytes, `source`, and the `wanted` version after it; `asks` (the sources have not answered); bytes
+            `sent` and `received` by this agent.
         """
         check_own_name(name)
         chain, telling = self._of(name)
@@ -198,10 +198,10 @@ class Chains:
     # -- calls of other agents ----------------------------------------------------------------------------------
 
     def note(self, note: Any) -> str:
-        """A publisher's agent tells of a version: "have", or "taken" and it is fetched.
+        """Take a note from a publisher's agent. Returns "have", or "taken" if the version is now fetched.
 
         Raises:
-            OldEpoch: a later publisher is known. StoreFull: what this agent's successor must know did not fit.
+            OldEpoch: a later publisher is known. StoreFull: no room for the state that this agent's successor needs.
         """
         found = note_of(note)
         chain, telling = self._of(found.name)
@@ -213,7 +213,7 @@ class Chains:
         return word
 
     def newest(self, name: Any) -> Any:
-        """The note of the newest version that is known here, packed; None: there is none."""
+        """The note of the newest version that is known here, packed; None if there is none."""
         check_own_name(name)
         found = self._of(name)[0].newest()
         return None if found is None else found.packed()

@@ -17,7 +17,7 @@ class Children:
         self._turns = 0
 
     def admit(self, child: bytes, now: float) -> int | None:
-        """The number of the child's turn; None: it is refused. An older turn of the same child ends."""
+        """The number of the child's turn; None: the child is refused. An older turn of the same child ends."""
         others = [each for each, since in self._moved.items() if each != child and not _stalled(since, now)]
         # mutant: any-number-of-children
         if len(others) >= MAX_CHILDREN:
@@ -27,21 +27,21 @@ class Children:
         return self._turns
 
     def sends(self, child: bytes, now: float) -> None:
-        """Bytes are on their way to it."""
+        """Note that bytes are on their way to the child."""
         if child in self._moved:
             self._moved[child] = now
 
     def took(self, child: bytes) -> None:
-        """It has taken them."""
+        """Note that the child has taken them."""
         if child in self._moved:
             self._moved[child] = None
 
     def has(self, child: bytes, turn: int) -> bool:
-        """Whether this is still its turn."""
+        """Whether it is still this turn."""
         return self._turn.get(child) == turn
 
     def ends(self, child: bytes, turn: int) -> None:
-        """The turn is over."""
+        """Note that the turn is over."""
         if self.has(child, turn):
             del self._turn[child], self._moved[child]
 

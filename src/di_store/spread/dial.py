@@ -36,12 +36,12 @@ class Unreachable(Exception):
 
 @dataclass
 class Dialler:
-    """How this agent reaches others. Thread-safe: nothing here changes.
+    """How this agent reaches others. Thread-safe, since nothing here changes.
 
     Attributes:
-        token: that all agents know.
-        tls: None: without.
-        id: names this process; all its connections have the same.
+        token: token that all agents know.
+        tls: context for TLS; None: without TLS.
+        id: id of this process, the same for all its connections.
     """
 
     token: bytes
@@ -49,10 +49,10 @@ class Dialler:
     id: bytes = field(default_factory=lambda: secrets.token_bytes(16))
 
     def dial(self, address: str) -> Connection:
-        """A new connection, after the handshake; the caller sets how patient it is.
+        """A new connection, after the handshake. The caller sets its time limits.
 
         Raises:
-            Unreachable: nothing answers, or it refuses.
+            Unreachable: nothing answers, or the agent refuses.
         """
         where = Address.parse(address)
         connection: Connection | None = None
@@ -77,7 +77,7 @@ class Dialler:
 
 
 def limit(connection: Connection, seconds: float) -> None:
-    """From now on reads and writes end with `Disconnected` after so many seconds, whatever comes."""
+    """Let reads and writes end with `Disconnected` after that many seconds, whatever comes."""
     until = time.monotonic() + seconds
     connection.until = until
 
@@ -89,17 +89,17 @@ def limit(connection: Connection, seconds: float) -> None:
 
 
 def send_call(connection: Connection, method: str, arguments: dict[str, Any]) -> None:
-    """Ask for something."""
+    """Send a call."""
     meta, body = call_of(method, "", arguments, once=False)
     connection.send(Kind.CALL, meta=meta, body=body)
 
 
 def ask(connection: Connection, node: str, method: str, arguments: dict[str, Any]) -> Any:
-    """A short call, and its value.
+    """Make a short call. Returns its value.
 
     Raises:
-        Unreachable: no answer in time; the connection is of no use then. StoreError, TypeError,
-        ValueError: what the call raises there.
+        Unreachable: no answer in time; the connection is then of no use. StoreError, TypeError, ValueError: the error
+        of the call there.
     """
     meta, body = call_of(method, "", arguments, once=False)
     limit(connection, ANSWER_SECONDS + sum(len(view(each)) for each in body) / LEAST_RATE)
@@ -133,7 +133,7 @@ class Lines:
         self._closed = False
 
     def ask(self, address: str, method: str, arguments: dict[str, Any]) -> Any:
-        """A call to the agent at an address; raises as `ask`. It must be one that may come twice."""
+        """Make a call to the agent at an address; raises as `ask`. The call must be one that may arrive twice."""
         with self._lock:
             kept = self._idle.pop(address, None)
         if kept is not None:
@@ -169,7 +169,7 @@ class Lines:
             each.close()
 
     def close(self) -> None:
-        """Close what is kept, and what is given back later."""
+        """Close the idle connections, and those that are given back later."""
         with self._lock:
             idle, self._closed = list(self._idle.values()), True
             self._idle.clear()

@@ -26,15 +26,15 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
     """A version, and the chain that it travels along.
 
     Attributes:
-        name: of the weights.
-        epoch: of the publisher: a later one has a higher.
+        name: name of the weights.
+        epoch: epoch of the publisher: a later one has a higher epoch.
         version: its number.
         keep: how many of the newest versions stay readable.
         size: bytes of the payload; -1: the version has no value.
-        check: CRC-32C of the header and the payload behind it.
+        check: CRC-32C of the header and the payload after it.
         chain: addresses, the publisher first; only those that concern the receiver.
-        place: of the receiver in it; its length: it is not in it.
-        header: of the object.
+        place: place of the receiver in the chain; its length: the receiver is not in it.
+        header: header of the object.
     """
 
     name: str
@@ -49,20 +49,20 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Of two notes of a name, the one to follow has the higher."""
+        """Sort key: of two notes of a name, the one with the higher order counts."""
         return self.epoch, self.version
 
     def seen(self, chain: Sequence[str], place: int) -> Note:
-        """The same version, along another chain."""
+        """A note of the same version, along another chain."""
         return msgspec.structs.replace(self, chain=list(chain), place=place)
 
     def packed(self) -> Array:
-        """As an argument of a call: an array, since a header may be larger than a frame's meta."""
+        """The note as an argument of a call: an array, since a header may be larger than a frame's meta."""
         return np.frombuffer(msgspec.msgpack.encode(self), np.uint8)
 
 
 def note_of(data: Any) -> Note:
-    """What another node sent.
+    """The note that another node sent.
 
     Raises:
         TypeError, ValueError, CorruptData: it is no note.
@@ -93,12 +93,12 @@ def near(chain: Sequence[str], place: int) -> tuple[list[str], int]:
 
 
 class Part(msgspec.Struct, array_like=True):
-    """How far a source is, before each piece and while it waits.
+    """The progress of a source, which it sends before each piece and while it waits.
 
     Attributes:
         have: bytes that it has.
         fallen: by how many bytes it has fallen behind its own source, while it was less than half as fast; else 0.
-        size: bytes of the piece that follows; 0: none does.
+        size: bytes of the piece that follows; 0: none follows.
     """
 
     have: Number
@@ -109,7 +109,7 @@ class Part(msgspec.Struct, array_like=True):
 def parts_of(block: Array) -> tuple[bytes, Array]:
     """Header and payload of a value's block, as docs/object_format.md draws it.
 
-    An array in the short form gets the header that it has in the long one.
+    An array in the short form gets its header of the long form.
     """
     form = block[:4].tobytes()
     if form == b"DSA1":

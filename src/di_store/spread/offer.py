@@ -22,7 +22,7 @@ class Offer:
         self._told_at: float | None = None
 
     def make(self, note: Note, payload: Array | None) -> None:
-        """Offer this version in place of the one before."""
+        """Offer this version instead of the previous one."""
         self._made, self._taken, self._told_at = (note, payload), payload is None, None
 
     def tell(self, now: float) -> None:
@@ -45,7 +45,7 @@ class Offer:
         return self._made[0] if self._made is not None and self.waits(now) else None
 
     def take(self, version: int, size: int, check: int) -> Array | None:
-        """Its bytes, for somebody who asks for just this version; None: another one is offered."""
+        """The version's bytes, for a node that asks for exactly this version; None: another one is offered."""
         if self._made is None:
             return None
         note, payload = self._made

@@ -57,9 +57,9 @@ def pull(chain: Chain) -> None:
 
 
 def ask_chain(chain: Chain) -> bool:
-    """Ask the nodes of the chain for their newest version, and want the newest of these; whether that is settled.
+    """Ask the nodes of the chain for their newest version, and want the newest of these. Returns whether it is settled.
 
-    It is if the publisher answers, or all others do. A version that is newer than the own one settles it too.
+    It is settled if the publisher answers, or all others do, or if one has a version newer than this node's.
     """
     known = chain.here.record.known(chain.name)
     best: Note | None = None
@@ -88,7 +88,7 @@ def ask_chain(chain: Chain) -> bool:
 
 
 class Pull:
-    """One version on its way into the store. For the pulling thread."""
+    """The transfer of one version into the store. For the pulling thread."""
 
     def __init__(self, chain: Chain, note: Note) -> None:
         self._chain = chain
@@ -99,7 +99,7 @@ class Pull:
         self._told_full = False
 
     def run(self) -> None:
-        """Get it, unless it is abandoned for a newer one."""
+        """Fetch it, unless it is abandoned for a newer one."""
         chain, note = self._chain, self._note
         with chain.changed:
             chain.incoming = self._incoming

@@ -21,17 +21,17 @@ MOST_NAMES = 256
 
 
 class Known(msgspec.Struct, array_like=True, frozen=True):
-    """What is known of one name.
+    """The state of one name.
 
     Attributes:
-        epoch: the highest of any note, or of the process that publishes here.
+        epoch: the highest epoch of any note, or of the process that publishes here.
         keep: how many of the newest versions stay readable.
-        chain: whom to ask for the newest version, the publisher first; empty: nobody.
-        place: of this node in the chain; its length: not in it.
-        members: whom to tell of new versions: this node has the publisher; empty: it has not.
+        chain: nodes to ask for the newest version, the publisher first; empty: none.
+        place: place of this node in the chain; its length: not in it.
+        members: nodes to tell of new versions, if this node has the publisher; empty: it has not.
         own: address of this node, as the members reach it.
-        joined: nodes that have joined since the publisher listed the members, in this order: they are told too.
-        joins: how many have joined in all: so a list of the members says which of them it may lack.
+        joined: nodes that joined after the publisher listed the members, in this order: they are told too.
+        joins: how many nodes have joined in total. So a list of members shows which of them it may lack.
     """
 
     epoch: int = 0
@@ -45,46 +45,46 @@ class Known(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def told(self) -> list[str]:
-        """All that are to be told of new versions."""
+        """All nodes that are to be told of new versions."""
         return list(dict.fromkeys([*self.members, *self.joined]))
 
     def replaced(self) -> Known:
-        """The publisher is elsewhere now. Who has joined stays: it may know of a later one that begins here."""
+        """The state once the publisher is elsewhere. Joined nodes stay: they may know a later one that begins here."""
         return msgspec.structs.replace(self, members=[], own="")
 
     def joined_since(self, joins: int) -> list[str]:
-        """Those that have joined after so many had, and perhaps some before them."""
+        """The nodes that joined after the first `joins`, and perhaps some before them."""
         later = max(0, self.joins - joins)
         # mutant: a-list-forgets-who-joined-meanwhile
         return self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined
 
 
 class Groups(msgspec.Struct):
-    """All of it. A restored copy of a store has another uuid, and begins with nothing."""
+    """The state of all names. A restored copy of a store has another uuid, and begins with no state."""
 
     uuid: str
     names: dict[str, Known]
 
 
 class Record:
-    """The record of one store. Thread-safe: it keeps nothing of its own."""
+    """The record of one store. Thread-safe: it has no state of its own."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
 
     def read(self) -> dict[str, Known]:
-        """What is known, by name."""
+        """The state by name."""
         return self._read()[1].names
 
     def known(self, name: str) -> Known:
-        """What is known of one name."""
+        """The state of one name."""
         return self.read().get(name, Known())
 
     def update(self, name: str, change: Callable[[Known], Known]) -> Known:
-        """Change what is known of one name; returns what it is now.
+        """Change the state of one name. Returns the new state.
 
         Raises:
-            Whatever `change` raises. StoreFull: no room; nothing was changed.
+            The error of `change`. StoreFull: no room; nothing was changed.
         """
         while True:
             version, groups = self._read()

@@ -23,10 +23,10 @@ def serve(chain: Chain, connection: Connection, child: bytes, asked: Any) -> str
     """Send a version from a byte on. Returns how it ended: "all", "refused", "gone" (a newer one is known), "unknown".
 
     Args:
-        chain: of the name.
-        connection: of the child.
-        child: that names its process.
-        asked: version, size, check and `at`, the first byte that it lacks.
+        chain: chain of the name.
+        connection: connection of the child.
+        child: id of the child's process.
+        asked: version, size, check and `at`, the first byte that the child lacks.
     """
     version, size, check, at = (asked[name] for name in ("version", "size", "check", "at"))
     if not all(isinstance(each, int) for each in (version, size, check, at)) or not 0 <= at <= size:

@@ -42,12 +42,12 @@ class Telling:
             return list(self._members) if self._fresh else self._announcement.missing
 
     def tell(self, members: Sequence[str], own: str, *, first: bool = False) -> None:
-        """A version was published here: tell these of the newest one. No members: stop it.
+        """A version was published here: tell these members of the newest version. No members: stop telling.
 
         Args:
             members: their addresses, in the order of the chain.
             own: address of this node.
-            first: these are from the agent before: do nothing if this one has been told of any since.
+            first: whether these are the previous agent's: do nothing if this agent has been told of any since.
         """
         with self._changed:
             if first and self._told:
@@ -69,7 +69,7 @@ class Telling:
                 self._members.append(member)
 
     def wake(self) -> None:
-        """The agent ends, for example: look."""
+        """Look again, for example because the agent ends."""
         with self._changed:
             self._changed.notify_all()
 

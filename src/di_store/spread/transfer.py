@@ -67,8 +67,8 @@ class Transfer:
     """The state of one transfer into one node. For one thread.
 
     Attributes:
-        size: bytes of the whole.
-        have: bytes that are here and checked; they are the first ones.
+        size: bytes of the whole version.
+        have: bytes that are here and checked, from the beginning.
         fallen: by how many bytes this node has fallen behind its source, while it was less than half as fast; else 0.
     """
 
@@ -77,8 +77,8 @@ class Transfer:
 
         Args:
             chain: addresses, the publisher first.
-            place: of this node in it; its length, if this node has only come to know of the version.
-            size: bytes of the whole.
+            place: place of this node in the chain; its length, if the node is not in it.
+            size: bytes of the whole version.
             now: seconds.
         """
         nearest = [_Source(chain[at], before=True) for at in range(min(place, len(chain)) - 1, -1, -1)]
@@ -98,7 +98,7 @@ class Transfer:
 
     @property
     def source(self) -> str | None:
-        """From whom it pulls now; None: from nobody."""
+        """The node that it pulls from now; None: none."""
         return None if self._now is None else self._now.address
 
     @property
@@ -107,7 +107,7 @@ class Transfer:
         return self.have >= self.size
 
     def next_source(self, now: float) -> str | None:
-        """Whom to pull from, from byte `have` on; None: nobody before `wake`."""
+        """The node to pull from, from byte `have` on; None: none before `wake`."""
         ready = [each for each in self._sources if each.again <= now]
         fresh = [each for each in ready if each.address not in self._asked]
         if not fresh:
@@ -127,12 +127,12 @@ class Transfer:
         return min((each.again for each in self._sources), default=None)
 
     def reached(self, now: float) -> None:
-        """The source has taken the connection."""
+        """Note that the source has accepted the connection."""
         self._heard = self._moved = now
         self._began = now, self.have
 
     def heard(self, have: int, fallen: int, now: float) -> Left | None:
-        """The source says how far it is; returns why to leave it, None to stay.
+        """Note the source's progress. Returns why to leave the source; None: stay.
 
         Args:
             have: bytes that it has.
@@ -186,25 +186,25 @@ class Transfer:
         self.fallen = grown if grown > mine else 0
 
     def got(self, count: int, now: float) -> None:
-        """So many bytes more are here, and checked."""
+        """Note that this many more bytes are here, and checked."""
         self.have += count
         self._heard = self._moved = self._rose = now
         if self._now is not None:
             self._now.pause = _FIRST_PAUSE_SECONDS
 
     def tired(self, now: float) -> Left | None:
-        """Why to leave the source though it says nothing new; None: wait on."""
+        """Why to leave a source that reports nothing new; None: keep waiting."""
         # mutant: silent-sources-are-kept
         if now - self._heard >= SILENT_SECONDS:
             return Left.SILENT
         return Left.STUCK if now - self._moved >= STUCK_SECONDS else None
 
     def still(self, now: float) -> float:
-        """Seconds since bytes came, from any source."""
+        """Seconds since bytes last came, from any source."""
         return now - self._rose
 
     def left(self, why: Left, now: float) -> None:
-        """The source is left."""
+        """Note that the source was left."""
         source, self._now = self._now, None
         assert source is not None
         trial, self._trial = self._trial, None

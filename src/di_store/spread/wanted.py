@@ -7,10 +7,10 @@ from di_store.spread.transfer import STUCK_SECONDS
 
 
 class Wanted:
-    """What is wanted of one name. For use under a lock.
+    """The wanted versions of one name. For use under a lock.
 
     Attributes:
-        epoch: the highest that is known.
+        epoch: the highest known epoch.
         pending: the newest version that is wanted and not being fetched.
         fetched: the version that is being fetched.
     """
@@ -22,7 +22,7 @@ class Wanted:
         self._must_finish = False  # the last one was given up, so the next one goes on beside newer ones
 
     def want(self, note: Note) -> bool:
-        """Fetch this version; whether it is a new one."""
+        """Fetch this version. Returns whether it is a new one."""
         newest = self.newest
         if note.epoch < self.epoch or (newest is not None and newest.order >= note.order):
             return False
@@ -41,7 +41,7 @@ class Wanted:
         return self.fetched
 
     def ended(self, done: bool) -> None:
-        """The version is here, or was given up."""
+        """Note that the version is here, or was given up."""
         self.fetched = None
         self._must_finish = not done
 
@@ -52,12 +52,12 @@ class Wanted:
     def replaced(self, note: Note, idle: float) -> bool:
         """Whether to give up a version that is being fetched.
 
-        Never two in a row for newer ones, while bytes come: a publisher that is faster than the network would starve
-        its members.
+        While bytes come, never two in a row are given up for newer ones: a publisher that is faster than the network
+        would starve its members.
 
         Args:
-            note: of the version.
-            idle: seconds since bytes came.
+            note: note of the version.
+            idle: seconds since bytes last came.
         """
         if self.outdated(note):
             return True

@@ -36,16 +36,16 @@ class Leaf(msgspec.Struct, array_like=True):
 
 
 class BatchForm(msgspec.Struct, array_like=True):
-    """What the body of a batch holds.
+    """The content of a batch's body.
 
     Attributes:
-        leaves: of `data`, in order; ragged ones come as their values, followed by their offsets.
+        leaves: leaves of `data`, in order; ragged leaves come as their values, followed by their offsets.
         ragged: numbers of the leaves that are ragged values, each with the shape of its rows.
         opaque: whether `data` are Python values: then the two leaves are their bytes, and where they end.
         parts: the other arrays, with their names as paths.
         table_size: as `Batch.table_size`.
-        draws: the number by which the agent holds the draws; 0: they are delivered.
-        warnings: texts that the call warned of.
+        draws: the agent's number of the held draws; 0: they are delivered.
+        warnings: texts of the warnings of the call.
     """
 
     leaves: list[Leaf]
@@ -61,9 +61,9 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
     """A batch as meta and body of a message.
 
     Args:
-        batch: `data` of an opaque table is the pair of its values' bytes and where they end (`serving.keep_encoded`).
-        draws: the number by which the agent holds its draws; 0: they are delivered.
-        told: texts that the call warned of.
+        batch: for an opaque table, `data` is the pair of its values' bytes and where they end (`serving.keep_encoded`).
+        draws: the agent's number of the held draws; 0: they are delivered.
+        told: texts of the warnings of the call.
     """
     leaves: list[Leaf] = []
     arrays: list[Array] = []
@@ -108,13 +108,13 @@ def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batc
     """The batch, whose arrays are views of `body`, and the number of its draws.
 
     Args:
-        meta: of the message.
-        body: of the message.
+        meta: meta of the message.
+        body: body of the message.
         trusted: whether pickled values of an opaque table are loaded.
         what: whose batch it is, for error texts.
 
     Raises:
-        CorruptData: it is none. Others as `load_values`.
+        CorruptData: it is no batch. Others as in `load_values`.
     """
     form = decoded(BatchForm, meta)
     reader = _Reader(body)

@@ -14,14 +14,14 @@ _NOTHING: Array = np.empty(0, np.uint8)
 
 
 def take_buffer(size: int) -> Array:
-    """uint8[size] at a multiple of 64 bytes; memory of large ones is used again when the last array over it is gone."""
+    """uint8[size] at a multiple of 64 bytes. Memory of large buffers is reused when the last array over it is gone."""
     return _buffers.take(size)
 
 
 class Scratch:
-    """Copies of arrays, side by side in blocks that are used again when the last array of each is gone.
+    """Copies of arrays, side by side in blocks. A block is reused when the last array in it is gone.
 
-    Fresh memory for each copy would cost a page fault for every 4 KiB of it. For one thread.
+    New memory for each copy would cost a page fault for every 4 KiB of it. For one thread.
     """
 
     def __init__(self) -> None:

@@ -37,7 +37,7 @@ _KINDS = sum(1 << kind for kind in Kind)
 
 
 class Disconnected(ConnectionError):
-    """The other side has gone, or what it sent is no message."""
+    """The other side has gone, or it sent something that is no message."""
 
 
 class Message(NamedTuple):
@@ -92,17 +92,17 @@ class Connection:
 
     @property
     def moved(self) -> float:
-        """When bytes came or went last."""
+        """When bytes last came or went."""
         return max(self._incoming.moved, self._sent_at)
 
     def fileno(self) -> int:
-        """Of the socket; -1 once it is closed."""
+        """File descriptor of the socket; -1 once it is closed."""
         return self._sock.fileno()
 
     def end(self) -> None:
-        """End it from any thread: the one that uses it gets `Disconnected`, and closes it.
+        """End the connection from any thread: the thread that uses it gets `Disconnected`, and closes it.
 
-        The descriptor stays, so that no thread can come to read from another socket that has got the same number.
+        The descriptor stays open. So no thread can read from another socket that got the same number.
         """
         try:  # not SSLSocket.shutdown: what is sent meanwhile would go out in plain text
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
@@ -115,7 +115,7 @@ class Connection:
         self._sock.close()
 
     def drain(self) -> None:
-        """Read, for at most a second, what the other side still sends: it would lose our last words otherwise."""
+        """Read, for at most a second, what the other side still sends: otherwise it would lose our last message."""
         until, left = time.monotonic() + _DRAIN_SECONDS, _MOST_DRAINED
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
@@ -126,7 +126,7 @@ class Connection:
             pass
 
     def forget(self) -> None:
-        """Close the descriptor in a forked child, without a word to the other side."""
+        """Close the descriptor in a forked child, without notifying the other side."""
         try:
             os.close(self._sock.detach())
         except OSError:
@@ -143,7 +143,7 @@ class Connection:
         meta: bytes = b"",
         body: Sequence[Buffer] = (),
     ) -> None:
-        """Send a message; `body`: buffers that follow each other without gaps.
+        """Send a message; `body`: consecutive buffers without gaps.
 
         Raises:
             Disconnected: the other side has gone.
@@ -203,10 +203,10 @@ class Connection:
     # -- receiving ----------------------------------------------------------------------------------------------
 
     def receive(self) -> Message:
-        """The next message; waits for it.
+        """Wait for the next message and return it.
 
         Raises:
-            Disconnected: the other side has gone. CorruptData: it sends no messages; the connection is of no use then.
+            Disconnected: the other side has gone. CorruptData: it sends no messages; the connection is then of no use.
         """
         while True:
             self._look_ahead()
@@ -238,14 +238,14 @@ class Connection:
 
     @property
     def in_core(self) -> tuple[_core.Incoming, int, int] | None:
-        """What the core needs to read messages in place of `receive`, which goes on behind them. None: there is TLS.
+        """Buffer, descriptor and `most_bytes`, with which the core reads messages for `receive`. None: there is TLS.
 
-        What comes, the descriptor, and `most_bytes`.
+        Later calls of `receive` continue after these messages.
         """
         return None if self._tls else (self._incoming, self._sock.fileno(), self.most_bytes)
 
     def has_something(self) -> bool:
-        """Whether bytes lie in this process already, so that `receive` may not have to wait."""
+        """Whether this process already has bytes of a message, so that `receive` may not have to wait."""
         if self._incoming.has_bytes:
             return True
         if not self._tls:
@@ -254,7 +254,7 @@ class Connection:
             return bool(self._sock.pending())  # type: ignore[attr-defined]
 
     def is_ready(self, seconds: float) -> bool:
-        """Wait until something comes, or the connection ends; False: nothing has for so many seconds."""
+        """Wait until data come, or the connection ends; False: none came for that many seconds."""
         if self.has_something():
             return True
         poll = select.poll()
@@ -265,9 +265,9 @@ class Connection:
         return bool(poll.poll(seconds * 1000))
 
     def is_silent_until(self, end: float) -> bool:
-        """Of a wait that is looked at once a tick: whether it is over, as nothing comes until `end`.
+        """Whether a wait that is checked once per tick is over, because nothing comes until `end`.
 
-        If that is nearer than the next look, this waits for it.
+        If `end` is before the next check, this waits for it.
         """
         rest = end - time.monotonic()
         # mutant: waits-end-a-tick-later

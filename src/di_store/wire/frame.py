@@ -27,7 +27,7 @@ def view(data: Buffer) -> memoryview:
 
 
 class Kind(enum.IntEnum):
-    """What a frame is for."""
+    """The purpose of a frame."""
 
     HELLO = 1  # client: who it is
     CHALLENGE = 2  # agent: prove it

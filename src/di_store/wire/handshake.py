@@ -1,13 +1,12 @@
-"""How two sides of a connection learn to trust each other: the token itself never travels.
+"""How two sides of a connection authenticate each other. The token itself is never sent.
 
     client  HELLO       protocol range, nonce, link, role
     agent   CHALLENGE   nonce
     client  PROOF       HMAC-SHA256(token, "client", challenge, hello)
     agent   WELCOME     HMAC-SHA256(token, "agent", challenge, hello), the store;  or REFUSE with one line of text
 
-Both hello and challenge hold a nonce, which is fresh for each connection, so what somebody has recorded proves nothing
-later. Without TLS the connection can be read by who sits on its way, and taken over: that is what ``--plaintext``
-accepts.
+Both hello and challenge hold a nonce, which is new for each connection, so a recorded handshake proves nothing later.
+Without TLS, anybody on the network path can read the connection and take it over: ``--plaintext`` accepts that.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 
 class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=False):
-    """What a client says first.
+    """The client's first message.
 
     Attributes:
-        oldest, newest: protocols that it speaks.
+        oldest, newest: range of protocols that the client speaks.
         nonce: 32 random bytes.
         link: 16 bytes that name the client process; all its connections have the same.
-        role: what the connection is for: "call", "writer", "beat" or "watch".
+        role: purpose of the connection: "call", "writer", "beat" or "watch".
         store: name of the store that it wants; "": the one that is served.
-        name: of the client, for people.
+        name: name of the client, for people.
     """
 
     oldest: int
@@ -63,28 +62,28 @@ class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=False):
 
 
 class Challenge(msgspec.Struct, array_like=True):
-    """The agent's answer: the protocol that both speak, and its nonce."""
+    """The agent's answer: the common protocol, and its nonce."""
 
     protocol: int
     nonce: bytes
 
 
 class Proof(msgspec.Struct, array_like=True):
-    """That the client knows the token."""
+    """The proof that the client knows the token."""
 
     mac: bytes
 
 
 class Welcome(msgspec.Struct, array_like=True):
-    """That the agent knows it too, and what it serves.
+    """The proof that the agent knows the token too, and a description of its store.
 
     Attributes:
-        store, uuid: of the store.
-        node: of the agent, for people.
-        agent: 16 bytes that name the agent's process: another one after it was started anew.
-        seed: of the store.
+        store, uuid: name and uuid of the store.
+        node: name of the agent's machine, for people.
+        agent: 16 bytes that name the agent's process; a restarted agent has another name.
+        seed: seed of the store.
         tiered: whether the store has a disk.
-        allow_pickle: whether the agent trusts what its clients pickle.
+        allow_pickle: whether the agent loads values that its clients pickle.
     """
 
     mac: bytes
@@ -109,7 +108,7 @@ def decoded(kind: type[M], meta: bytes) -> M:
     """Meta as a message of this type.
 
     Raises:
-        CorruptData: it is none.
+        CorruptData: it is no such message.
     """
     try:
         return msgspec.msgpack.decode(meta, type=kind)
@@ -123,7 +122,7 @@ def _mac(token: bytes, role: bytes, hello: bytes, challenge: bytes) -> bytes:
 
 
 def one_line(text: str, most: int = 500) -> str:
-    """A text from another machine, as one line that a terminal may show."""
+    """A text from another machine as one line that is safe to show in a terminal."""
     return "".join(each if each.isprintable() else " " for each in text[:most])
 
 
@@ -171,7 +170,7 @@ def answer(connection: Connection, token: bytes, store: str) -> tuple[Hello, byt
     """The agent's part up to the proof. Returns the client's hello, and the mac for `Welcome`.
 
     Raises:
-        StoreError: it is refused; `refuse` tells the client. CorruptData, Disconnected: no client of ours.
+        StoreError: the client is refused; `refuse` tells it. CorruptData, Disconnected: it is no client of ours.
     """
     message = connection.receive()
     if message.kind != Kind.HELLO:
@@ -203,7 +202,7 @@ def answer(connection: Connection, token: bytes, store: str) -> tuple[Hello, byt
 
 
 def refuse(connection: Connection, error: StoreError) -> None:
-    """Tell the client why it is refused. The connection is of no use then."""
+    """Tell the client why it is refused. The connection is then of no use."""
     refusal = Refusal(type(error).__name__, one_line(error.message), one_line(error.remedy))
     try:
         connection.send(Kind.REFUSE, meta=msgspec.msgpack.encode(refusal))

@@ -41,15 +41,15 @@ class Record(msgspec.Struct, array_like=True):
     """One call, or several of one form.
 
     Attributes:
-        seq: its number, from 1; that of the first of several.
+        seq: its number, from 1; for several calls that of the first.
         method: "append", "extend" or "end_episode".
         lead: leading axes of its leaves.
         groups: by argument ("step", "steps", "next", "final") the numbers of its columns.
-        lane: None: all; a number; or several.
-        priority: as the call has it, as numbers, lists of them, or a dict by table.
-        discard: of `end_episode`.
-        count: how many calls it stands for, with numbers that follow each other. The arrays of each follow those of
-            the one before. Above 1 only for calls that have arrays.
+        lane: None: all lanes; a number; or several.
+        priority: priorities of the call, as numbers, lists of them, or a dict by table.
+        discard: argument of `end_episode`.
+        count: how many calls it stands for, with consecutive numbers. The arrays of each call follow those of the
+            previous one. Above 1 only for calls that have arrays.
     """
 
     seq: int
@@ -62,12 +62,12 @@ class Record(msgspec.Struct, array_like=True):
     count: int = 1
 
     def text(self) -> bytes:
-        """What a message says of it between `seq` and `count`: the same for all calls of its form."""
+        """The part of a message between `seq` and `count`, the same for all calls of its form."""
         form = [self.method, self.lead, self.groups, self.lane, self.priority, self.discard]
         return msgspec.msgpack.encode(form)[1:]
 
     def lane_array(self) -> Any:
-        """`lane` as the writer takes it; CorruptData if it is no number of a lane."""
+        """`lane` in the writer's form; CorruptData if it is no number of a lane."""
         try:
             return np.asarray(self.lane, np.int64) if isinstance(self.lane, list) else self.lane
         except OverflowError:
@@ -78,8 +78,8 @@ class Records(msgspec.Struct, array_like=True):
     """Several calls.
 
     Attributes:
-        epoch: how often the client has heard of a call that failed: what it had sent behind that one is not done.
-        acknowledged: the last call whose acknowledgement the client has.
+        epoch: how many failed calls the client knows of. Calls that it sent after a failed one are not done.
+        acknowledged: number of the last call whose acknowledgement the client has.
     """
 
     epoch: int
@@ -88,14 +88,14 @@ class Records(msgspec.Struct, array_like=True):
 
 
 class Acknowledgement(msgspec.Struct, array_like=True):
-    """What calls have made.
+    """The results of calls.
 
     Attributes:
-        last: number of the last one; all before it are done too.
-        epoch: of the session, after it.
-        counts: of each call that was done, the items in each table.
-        failure: a `Failure`: what the call `last` raised; empty: nothing.
-        warnings: texts that the calls warned of.
+        last: number of the last call; all before it are done too.
+        epoch: epoch of the session after it.
+        counts: for each call that was done, the number of items in each table.
+        failure: a `Failure`: the error of call `last`; empty: none.
+        warnings: texts of the warnings of the calls.
     """
 
     last: int
@@ -106,7 +106,7 @@ class Acknowledgement(msgspec.Struct, array_like=True):
 
     @classmethod
     def of(cls, last: int, epoch: int, made: list[Any], failure: bytes, told: list[str]) -> tuple[bytes, list[Buffer]]:
-        """Meta and body. `made`: of each call, by table, keys, lanes and starts; or the `RowsMade` of several."""
+        """Meta and body. `made`: keys, lanes and starts of each call by table; or the `RowsMade` of several calls."""
         counts: list[list[int]] = []
         parts: list[tuple[Array, Array, Array]] = []
         for each in made:
@@ -126,7 +126,7 @@ class Acknowledgement(msgspec.Struct, array_like=True):
         return msgspec.msgpack.encode(found), [b"".join(raw)]
 
     def made(self, body: Array) -> Made:
-        """What the calls have made.
+        """The items that the calls have made.
 
         Raises:
             CorruptData: the body is too short.
@@ -148,7 +148,7 @@ class Acknowledgement(msgspec.Struct, array_like=True):
 
 
 class Made:
-    """What the calls of an acknowledgement have made; cut into calls when somebody asks, as few do."""
+    """The items of an acknowledgement's calls. They are divided among the calls at the first use, which is rare."""
 
     def __init__(self, counts: list[list[int]], columns: list[Array]) -> None:
         self._counts = counts
@@ -156,7 +156,7 @@ class Made:
         self._firsts: list[int] = []
 
     def of(self, place: int) -> list[tuple[Array, Array, Array]]:
-        """By table, keys, lanes and starts of one call."""
+        """Keys, lanes and starts of one call, by table."""
         if len(self._firsts) != len(self._counts):  # two threads would find the same
             self._firsts = list(itertools.accumulate(map(sum, self._counts[:-1]), initial=0))
         first, (keys, lanes, starts), found = self._firsts[place], self._columns, []
@@ -266,10 +266,10 @@ class Run(NamedTuple):
     """The calls of a record, whose arrays lie in a body.
 
     Attributes:
-        plan: how they lie.
-        body: that they are in.
-        at: where the first begins.
-        total: how many there are.
+        plan: the layout of a call's arrays.
+        body: the body that holds the arrays.
+        at: where the first call begins.
+        total: number of calls.
     """
 
     plan: _Plan
@@ -279,7 +279,7 @@ class Run(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where they end."""
+        """Where the calls end."""
         return self.place(self.total)
 
     def place(self, number: int) -> int:
@@ -287,7 +287,7 @@ class Run(NamedTuple):
         return self.at + number * self.plan.stride
 
     def calls(self, first: int = 0) -> Iterator[dict[str, Any]]:
-        """The arguments of the calls from one on."""
+        """The arguments of the calls from a given one on."""
         return self.plan.read(self.body, self.place(first), self.total - first)
 
 

@@ -26,14 +26,14 @@ class Call(msgspec.Struct, array_like=True):
     """One call.
 
     Attributes:
-        method: as the agent's list of methods names it.
-        target: of the table; "": of the store.
-        once: whether a repetition of this request must not be done again.
+        method: name in the agent's list of methods.
+        target: name of the table; "": the store.
+        once: whether a repetition of this request must not run again.
         plain: the arguments, if all are numbers and texts.
-        header_bytes: of the arguments, the front of the body; 0: they are in `plain`.
-        table: which of the tables that had the name `target`; "": the one that has it now.
-        may_repeat: if `once`: all requests that must not be done again, and that the client may still repeat.
-        dropped: numbers of mixtures, draws and other things that the client has dropped.
+        header_bytes: bytes of the arguments' header, at the front of the body; 0: the arguments are in `plain`.
+        table: identity of the table among those that had the name `target`; "": the one that has it now.
+        may_repeat: if `once`: all requests that must not run again, and that the client may still repeat.
+        dropped: numbers of mixtures, draws and other handles that the client has dropped.
     """
 
     method: str
@@ -46,7 +46,7 @@ class Call(msgspec.Struct, array_like=True):
     dropped: list[int] = []
 
     def arguments(self, body: Array) -> Any:
-        """By name, whichever way they came."""
+        """The arguments by name, from either place."""
         return self.plain or {} if not self.header_bytes else unpacked(self.header_bytes, body)
 
 
@@ -54,8 +54,8 @@ class Answer(msgspec.Struct, array_like=True):
     """The result of a call.
 
     Attributes:
-        header_bytes: of the value, the front of the body; 0: it is in `plain`, or the body is raw.
-        warnings: texts that the call warned of.
+        header_bytes: bytes of the value's header, at the front of the body; 0: it is in `plain`, or the body is raw.
+        warnings: texts of the warnings of the call.
         plain: a number or text.
     """
 
@@ -65,7 +65,7 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 class Failure(msgspec.Struct, array_like=True):
-    """An exception: the name of its class, its text, and what an error of the store has beside it."""
+    """An exception: the name of its class, its text, and further attributes of a store's error."""
 
     kind: str
     text: str
@@ -78,13 +78,13 @@ class Failure(msgspec.Struct, array_like=True):
 
 
 class Waiting(msgspec.Struct, array_like=True):
-    """What a call waits for."""
+    """The reason why a call waits."""
 
     reason: str
 
 
 def packed(value: Any) -> tuple[int, list[Buffer]]:
-    """A value as the bytes of its header, and the body that begins with that; TypeError if it takes a pickle."""
+    """A value as the bytes of its header, and the body that begins with the header; TypeError if it needs a pickle."""
     return laid_out(codec.encode(value, pickles=False))
 
 
@@ -98,7 +98,7 @@ def laid_out(encoded: codec.Encoded) -> tuple[int, list[Buffer]]:
 
 
 def payload_of(encoded: codec.Encoded) -> list[Buffer]:
-    """The payload as buffers that follow each other, with what lies between its arrays."""
+    """The payload as consecutive buffers, including the gaps between its arrays."""
     buffers: list[Buffer] = []
     end = 0
     for buffer, offset, length in zip(encoded.buffers, encoded.offsets, encoded.sizes, strict=True):
@@ -162,7 +162,7 @@ def answer_of(value: Any, told: list[str]) -> tuple[bytes, list[Buffer]]:
 
 
 def unpacked(header_bytes: int, body: Array, copy: bool | None = None) -> Any:
-    """The value that `packed` made. Refuses whatever would run code.
+    """The value that `packed` packed. Refuses values that would run code.
 
     Raises:
         CorruptData, AccessDenied: it is no such value.
@@ -184,7 +184,7 @@ _ERRORS: dict[str, type[Exception]] = {
 
 
 def failure_of(error: BaseException, told: list[str]) -> bytes:
-    """An exception as meta of a frame; `told`: texts that the call warned of before."""
+    """An exception as meta of a frame; `told`: texts of earlier warnings of the call."""
     kind = next((each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS), "StoreError")
     store = isinstance(error, StoreError)
     found = Failure(
@@ -210,7 +210,7 @@ def error_of(meta: bytes, node: str) -> Exception:
 
 
 def failed(meta: bytes, node: str) -> tuple[Exception, list[str]]:
-    """As `error_of`, and what it warns of, which is not warned of yet."""
+    """As `error_of`, together with its warnings, which are not shown yet."""
     found = decoded(Failure, meta)
     cls = _ERRORS.get(found.kind, StoreError)
     if not issubclass(cls, StoreError):
@@ -226,12 +226,12 @@ def failed(meta: bytes, node: str) -> tuple[Exception, list[str]]:
 
 
 def texts(told: list[str]) -> list[str]:
-    """Warnings as they travel: few, and short."""
+    """Warnings in the form in which they are sent: few, and short."""
     return [_cut(each) for each in told[:_MOST_WARNINGS]]
 
 
 def warn(told: list[str]) -> None:
-    """Warn of what a call on another node has warned of, at the line of the user's program."""
+    """Show the warnings of a call on another node, at the line of the user's program."""
     for text in told[:_MOST_WARNINGS]:
         warned.warn(text)
 
