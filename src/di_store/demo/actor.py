@@ -31,11 +31,11 @@ POLL_EVERY = 4  # vector steps between two checks for a newer policy
 
 @dataclass(frozen=True)
 class Report:
-    """What an actor sends to the learner's process every `REPORT_SECONDS`.
+    """The report that an actor sends to the learner's process every `REPORT_SECONDS`.
 
-    steps: of this actor, in total; epsilon: probability of a random action; version: of its policy; waiting: share of
-    the time since the last report spent waiting for the limiter, 0 to 1; returns: of episodes that ended since the last
-    report.
+    steps: steps of this actor, in total; epsilon: probability of a random action; version: version of its policy;
+    waiting: share of the time since the last report spent waiting for the limiter, 0 to 1; returns: returns of episodes
+    that ended since the last report.
     """
 
     steps: int
@@ -71,7 +71,7 @@ class Policy:
         self.version = 0
 
     def follow(self, store: di_store.Store) -> None:
-        """Load the newest published weights, if they are newer than the present ones."""
+        """Load the newest published weights, if they are newer than the current ones."""
         if new := store.latest(POLICY, newer_than=self.version):
             self.network.load_state_dict(new.value)
             self.version = new.version
@@ -89,7 +89,7 @@ class Policy:
 
 
 class Actor:
-    """The loop and the counts of one actor."""
+    """The loop and the counters of one actor."""
 
     def __init__(self, config: DemoConfig, index: int, shape: EnvShape, control: Connection) -> None:
         self.config = config

@@ -34,7 +34,7 @@ class Stepped:
     """One vector step, ready for `writer.append(step, next=next, final=final)`.
 
     step: leaves [lanes, ...]; next: the observations after it, likewise; final: object array [lanes] with `None` for
-    lanes whose episode goes on, or `None` if no episode ended; returns: unclipped returns of the episodes that ended;
+    lanes whose episode continues, or `None` if no episode ended; returns: unclipped returns of the episodes that ended;
     rows: number of lanes that made a step, without those that were only reset (next-step mode).
     """
 
@@ -74,7 +74,7 @@ def env_shape(config: DemoConfig) -> EnvShape:
     """Shapes of the environment that `config` names.
 
     Raises:
-        ValueError: its observations are no Box, or its actions are not discrete.
+        ValueError: its observations are not a Box, or its actions are not discrete.
     """
     envs = make_envs(config, 1)
     try:
@@ -129,7 +129,7 @@ class Lanes:
         return Stepped(step, {"obs": newest}, final, returns, rows)
 
     def close(self) -> None:
-        """End the environments."""
+        """Close the environments."""
         self.envs.close()
 
     def _newest(self, obs: NDArray[Any]) -> NDArray[Any]:

@@ -41,7 +41,7 @@ class Member:
 
     @property
     def name(self) -> str:
-        """Its name in messages."""
+        """The process's name in messages."""
         return f"actor {self.index} (pid {self.process.pid})"
 
 

@@ -69,7 +69,7 @@ class Metrics:
         self.episodes += [Ended(now, steps, value) for value in returns]
 
     def running_means(self) -> list[float]:
-        """For each episode, the mean return of it and the up to 19 episodes before it."""
+        """For each episode, the mean return of it and up to 19 episodes before it."""
         values = [episode.value for episode in self.episodes]
         return [mean(values[max(0, end - EPISODES_OF_A_MEAN) : end]) for end in range(1, len(values) + 1)]
 
@@ -109,7 +109,7 @@ def mean(values: list[float]) -> float:
 
 
 def saved_times(point: Point) -> float:
-    """How many times as much memory the items would take without shared rows; 0 while nothing is stored."""
+    """How many times as much memory the items would need without shared rows; 0 while nothing is stored."""
     return point.logical_bytes / point.stored_bytes if point.stored_bytes else 0.0
 
 

@@ -70,12 +70,12 @@ class Screen:
             self.live.stop()
 
     def log(self, text: str) -> None:
-        """Print a line, unless there is a live screen, which shows the same in its own place."""
+        """Print a line. A live screen does nothing, as it shows the same in its own place."""
         if not self.live:
             print(text, file=self.stream, flush=True)
 
     def event(self, text: str, seconds: float) -> None:
-        """Show something that happened once, such as a death, at `seconds` of the run."""
+        """Show a single event, such as a death, at `seconds` of the run."""
         when = "at the start" if self.stage is STARTING else f"at {seconds:,.0f} s"
         self.events = [*self.events[1 - KEPT_EVENTS :], f"{when}: {text}"]
         self.log(text)
@@ -222,5 +222,5 @@ def print_summary(stream: TextIO, figures_by_name: dict[str, Figure]) -> None:
 
 
 def output_stream(config: DemoConfig) -> TextIO:
-    """Where the screen is shown: stdout, or stderr with `--json`, which needs stdout for the summary."""
+    """The stream of the screen: stdout, or stderr with `--json`, which needs stdout for the summary."""
     return sys.stderr if config.json else sys.stdout

@@ -83,7 +83,7 @@ QUICK: Mapping[str, tuple[Load, ...]] = _read(Path(__file__).with_name("quick.js
 
 
 def find(name: str) -> tuple[Load, ...]:
-    """The loads of a group, the load of that name, or those whose name begins so, up to a hyphen; case is ignored."""
+    """The loads of a group, the load of that name, or loads whose name begins so, up to a hyphen; case is ignored."""
     wanted, every = name.lower(), tuple(LOADS.values())
     exact = {"loads": every, **GROUPS, **{load.name.lower(): (load,) for load in every}}
     return exact.get(wanted) or tuple(load for load in every if load.name.lower().startswith(f"{wanted}-"))

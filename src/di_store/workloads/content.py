@@ -27,7 +27,7 @@ SLICES = 64
 
 
 def objects(size: int, most: int = 100, pool_bytes: int = 32 << 20) -> list[Array]:
-    """Arrays uint8[size] to put, `most` at most: more than a cache holds, where they are not tiny or huge."""
+    """Arrays uint8[size] to put, `most` at most: more than a cache holds, unless they are tiny or huge."""
     first = np.resize(np.random.default_rng(0).integers(0, 255, min(max(size, 1), 1 << 20), np.uint8), size)
     return [first, *(first.copy() for _ in range(min(most - 1, pool_bytes // max(size, 1))))]
 
@@ -54,7 +54,7 @@ class Rows:
 
     @classmethod
     def of(cls, table: TablePlan) -> Rows:
-        """More than a cache holds, and the same in every process."""
+        """Rows for more than a cache holds, the same in every process."""
         return cls(table.columns, min(max(ROWS_BYTES // table.row_bytes, 8), MOST_ROWS))
 
     def single(self) -> Iterator[Row]:
@@ -62,14 +62,14 @@ class Rows:
         return cycle([{name: leaf[at] for name, leaf in self.leaves.items()} for at in range(self.count)])
 
     def batches(self, size: int) -> Iterator[Row]:
-        """Batches of neighbouring rows, without end; one that is larger than all rows repeats them."""
+        """Batches of neighbouring rows, without end. A batch that is larger than all rows repeats them."""
         if size > self.count:
             return repeat({name: np.resize(leaf, (size, *leaf.shape[1:])) for name, leaf in self.leaves.items()})
         starts = range(0, self.count - size + 1, max(1, (self.count - size) // SLICES))
         return cycle([{name: leaf[at : at + size] for name, leaf in self.leaves.items()} for at in starts])
 
     def sums(self) -> Array:
-        """The sums that whole rows have, sorted, each once."""
+        """The sums that whole rows have, sorted and without repetitions."""
         return np.unique(row_sums(self.leaves))
 
     def _filled(self, target: Array) -> Array:
@@ -90,7 +90,7 @@ class Rows:
 
 
 def row_sums(data: Mapping[str, Any]) -> Array:
-    """uint64[n]: every byte of each row, added up; each column with another factor, so that swapped ones differ."""
+    """uint64[n]: the sum of all bytes of each row. Each column has another factor, so that swapped columns differ."""
     total: Any = np.uint64(0)
     for factor, name in enumerate(sorted(data)):
         total = total + _leaf_sums(data[name]) * np.uint64(2 * factor + 1)
@@ -136,11 +136,11 @@ class Steps:
 
     @property
     def most_rows(self) -> int:
-        """Of one call, so that no frame comes twice."""
+        """The most rows of one call with which no frame comes twice."""
         return max(1, MOST_ROWS // self._lanes)
 
     def rows(self, count: int | None = None) -> Row:
-        """The next rows: leaves ``[count, lanes, …]``, without the lane axis where there are no lanes.
+        """The next rows: leaves ``[count, lanes, …]``, without the lane axis if there are no lanes.
 
         None: one row, without the leading axis. Rows without stamps repeat after a while.
         """
@@ -180,7 +180,7 @@ class Steps:
 
 
 def broken_frames(frames: Array) -> int:
-    """How many examples of stamped frames ``[n, time, 84, 84]`` do not run on within one episode.
+    """How many examples of stamped frames ``[n, time, 84, 84]`` are not consecutive within one episode.
 
     Neighbours are consecutive steps, or the first frame repeated where a stack reaches before its episode's start;
     padding is zero.

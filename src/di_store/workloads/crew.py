@@ -45,8 +45,8 @@ class Phase:
     """Some seconds in which every duty has its rate.
 
     Attributes:
-        rates: elements a second by label, all processes together; None: as many as it can; absent: nothing.
-        check: whether readers check what arrives, and CPU time is taken.
+        rates: elements per second by label, all processes together; None: as many as possible; absent: nothing.
+        check: whether readers check what arrives, and CPU time is measured.
     """
 
     seconds: float
@@ -55,11 +55,11 @@ class Phase:
 
 
 class Tally(NamedTuple):
-    """What one duty did in a phase, in one process or in all of them.
+    """The work of one duty in a phase, in one process or in all of them.
 
     Attributes:
         due, done: elements; a paced step counts as done if it began before the end of the phase.
-        elements_per_second: done, over the time it took; where it is paced, the share done of the rate asked for.
+        elements_per_second: done elements over the time taken; if it is paced, the share done of the requested rate.
     """
 
     due: float = 0.0
@@ -70,7 +70,7 @@ class Tally(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a phase brought.
+    """The results of a phase.
 
     Attributes:
         tallies: by label.
@@ -141,11 +141,11 @@ class Member:
         )
 
     def audit(self, draws: int) -> list[dict[str, float]]:
-        """What each duty found over the whole run."""
+        """The findings of each duty over the whole run."""
         return [duty.audit(draws) for duty in self._duties]
 
     def close(self) -> None:
-        """Let go."""
+        """Release everything."""
         for duty in self._duties:
             duty.close()
 
@@ -218,7 +218,7 @@ class Crew:
     @classmethod
     @contextmanager
     def started(cls, load: Load, store: di_store.Store) -> Iterator[Crew]:
-        """All of a load, until the block ends."""
+        """All processes of a load, until the block ends."""
         crew = cls()
         # Starting this helper of multiprocessing unblocks Ctrl-C as a side effect, so it comes first.
         resource_tracker.ensure_running()
@@ -243,7 +243,7 @@ class Crew:
         return sum(self._answers(phase.seconds + LATE_SECONDS, watch), Outcome())
 
     def audit(self, draws: int) -> list[dict[str, float]]:
-        """What every duty found over the whole run."""
+        """The findings of every duty over the whole run."""
         self._tell(("audit", draws))
         return [figures for answer in self._answers(LATE_SECONDS) for figures in answer]
 

@@ -45,7 +45,7 @@ class Calls:
         spent: nanoseconds of every call, by label.
         cpu: nanoseconds of this thread inside calls; 0 without `with_cpu`, as reading that clock costs as much as a
             small call.
-        waiting: whether a call is under way.
+        waiting: whether a call is running.
         last: nanoseconds of the last call.
     """
 
@@ -73,13 +73,13 @@ class Calls:
 
 @dataclass(kw_only=True)
 class Duty:
-    """What one process does again and again.
+    """The repeated work of one process.
 
     Attributes:
-        label: names its calls and figures.
-        rate: elements a second, all processes together; None: as many as it can; 0: none.
-        elements: that a step handles, in the mean; known once a process has begun it.
-        follows: whether a step needs what other processes bring in its period, and so is due at the period's end.
+        label: name of its calls and figures.
+        rate: elements per second, all processes together; None: as many as possible; 0: none.
+        elements: mean number of elements of a step; known once a process has begun it.
+        follows: whether a step needs data that other processes bring in its period, and so is due at the period's end.
     """
 
     label: str
@@ -88,7 +88,7 @@ class Duty:
     follows = False
 
     def join(self, store: di_store.Store, tables: Mapping[str, TablePlan], number: int, processes: int) -> None:
-        """Make what steps need, and do the part of process `number` of its role's before anything is measured."""
+        """Prepare the steps, and do the part of process `number` of its role before the measurement."""
         self._store, self._tables = store, tables
         self._number, self._processes = number, processes
         self._rng = np.random.default_rng(number)
@@ -106,16 +106,16 @@ class Duty:
         return {}
 
     def close(self) -> None:
-        """Let go."""
+        """Release everything."""
 
 
 @dataclass(kw_only=True)
 class Write(Duty):
-    """Brings rows into tables.
+    """Writes rows to tables.
 
     Attributes:
-        tables: that take them.
-        lanes: of each process; 0: one stream without a lane axis.
+        tables: tables that take the rows.
+        lanes: lanes of each process; 0: one stream without a lane axis.
         priority: whether it gives priorities.
     """
 
@@ -171,7 +171,7 @@ class Append(Write):
     """Appends steps to a stream that its tables share; `rate` counts steps over all lanes.
 
     Attributes:
-        rows: of one call: 1 `append`, more `extend`.
+        rows: rows of one call: 1 is `append`, more are `extend`.
         episode: fewest and most steps of an episode.
     """
 
@@ -220,12 +220,12 @@ class Draw(Duty):
     """Draws batches, as a learner does.
 
     Attributes:
-        source: tables with their weights; of several it draws mixtures.
+        source: tables with their weights; from several it draws mixtures.
         update: whether it gives new priorities for each batch.
         anneal: batches over which beta goes from the sampler's to 1; 0: constant.
         prefetch: batches that a loader draws ahead; -1: plain `sample`.
         trim: batches between two deletions of the oldest items above the table's `fill`; 0: never.
-        least: elements that are enough (`min_n`, without lingering); 0: all.
+        least: number of elements that is enough (`min_n`, without lingering); 0: all.
     """
 
     label: str = "sample"
@@ -261,7 +261,7 @@ class Draw(Duty):
         self._updates = cycle([self._rng.random(self.batch) + 1e-5 for _ in range(64)])
 
     def step(self, calls: Calls, check: bool) -> tuple[int, int]:
-        """One batch, new priorities for it, and a look at every byte."""
+        """One batch, new priorities for it, and a check of every byte."""
         table = self._table
         if self.anneal:
             self._options["beta"] = self._beta + (1 - self._beta) * min(1.0, self._batches / self.anneal)
@@ -298,7 +298,7 @@ class Draw(Duty):
         return found
 
     def close(self) -> None:
-        """Give back what was drawn ahead."""
+        """Give back batches that were drawn ahead."""
         if self._loader is not None:
             self._loader.close()
 
@@ -370,8 +370,9 @@ class Put(Duty):
     """Puts an object and deletes it to make room.
 
     Attributes:
-        held: objects put before they are deleted, which then does not count; 0: a put and its delete are one call.
-        pool: how many different ones it has at most, and their bytes.
+        held: number of objects that are put before they are deleted, which then does not count; 0: a put and its delete
+            are one call.
+        pool: largest number of different objects, and their bytes.
     """
 
     label: str = "put"
@@ -400,11 +401,11 @@ class Put(Duty):
 
 @dataclass(kw_only=True)
 class Get(Duty):
-    """Gets objects that this process put, or one that another one did (`other`).
+    """Gets objects that this process put, or one that another process put (`other`).
 
     Attributes:
         copy: whether as copies; otherwise as views of the store's memory, which moves no bytes.
-        pool: how many different ones there are at most, and their bytes.
+        pool: largest number of different objects, and their bytes.
     """
 
     label: str = "get"

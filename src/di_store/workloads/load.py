@@ -32,7 +32,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that had to hold, and whether it did; the figure is None where nothing was measured."""
+    """One condition, and whether it held; the figure is None if nothing was measured."""
 
     text: str
     figure: float | None
@@ -43,7 +43,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Bar:
-    """What must hold: `figure` of the result ">=", "<=" or "<" `value`."""
+    """A condition: `figure` of the result ">=", "<=" or "<" `value`."""
 
     figure: str
     relation: str
@@ -51,7 +51,7 @@ class Bar:
     text: str
 
     def judge(self, figures: Mapping[str, float]) -> Line:
-        """Whether the figures meet it."""
+        """Whether the figures meet the condition."""
         figure = figures.get(self.figure)
         ok = figure is not None and RELATIONS[self.relation](figure, self.value)
         return Line(self.text, figure, self.relation, self.value, ok)
@@ -65,9 +65,9 @@ class Load:
         roles: the processes.
         most: after the paced run, labels of duties that run as fast as they can, one phase after the other; their rates
             over the paced ones are the headroom.
-        bars: beside those of every load: its rates are reached, and nothing is damaged.
-        seconds: measured by default.
-        objects_bytes: that weights take in the store.
+        bars: conditions beside those of every load: its rates are reached, and nothing is damaged.
+        seconds: measured seconds, by default.
+        objects_bytes: bytes of weights in the store.
     """
 
     name: str
@@ -90,11 +90,11 @@ class Load:
 
     @property
     def paced(self) -> bool:
-        """Whether it has rates to hold."""
+        """Whether it has rates to reach."""
         return any(duty.rate for _, duty in self.duties)
 
     def scaled(self, scale: float) -> Load:
-        """With a share of the items and of large objects' bytes; rates stay."""
+        """The load with a share of the items and of large objects' bytes; rates stay."""
 
         def duty(plan: Duty) -> Duty:
             if not isinstance(plan, (Put, Get)):
@@ -105,7 +105,7 @@ class Load:
         return replace(self, tables=tuple(table.scaled(scale) for table in self.tables), roles=roles)
 
     def lanes(self, table: str) -> int:
-        """Lanes that write to a table at once, with that of the process that fills it."""
+        """Lanes that write to a table at once, including that of the process that fills it."""
         writers = [(role, plan) for role, plan in self.duties if isinstance(plan, Write) and table in plan.tables]
         return 1 + sum(role.processes * max(1, plan.lanes) for role, plan in writers)
 

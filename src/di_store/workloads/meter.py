@@ -24,14 +24,15 @@ class Figure:
 
     Attributes:
         workload, case: what was measured.
-        calls: how many were timed, over all rounds.
+        calls: number of timed calls, over all rounds.
         items_per_second: median over the rounds; a call handles one item, or a batch.
-        microseconds: of one call, by percentile ("p50", …), over all rounds; reading the clock costs about 0.1 of them.
-        bytes_per_item: payload moved for one item; 0 where a call moves none.
-        gigabytes_per_second: payload moved, median over the rounds; None where a call moves none.
+        microseconds: duration of one call, by percentile ("p50", …), over all rounds; reading the clock costs about 0.1
+            of them.
+        bytes_per_item: payload moved for one item; 0 if a call moves none.
+        gigabytes_per_second: payload moved, median over the rounds; None if a call moves none.
         memcpy_gigabytes_per_second: numpy copying cold memory in blocks of about the same size, on one thread, in the
             same run; median over the rounds.
-        memcpy_share: speed relative to memcpy; None where a call moves no payload.
+        memcpy_share: speed relative to memcpy; None if a call moves no payload.
     """
 
     workload: str
@@ -91,7 +92,7 @@ class Meter:
         )
 
     def copy_bytes_per_second(self, size_bytes: int) -> float:
-        """Numpy's copy of memory that no cache holds, in blocks of about that size."""
+        """Speed of numpy's copy of memory that no cache holds, in blocks of about that size."""
         block = min(max(size_bytes, MIN_COPY_BYTES), MAX_COPY_BYTES)
         copied = 0
         begin = time.perf_counter()

@@ -22,8 +22,8 @@ class Column:
     """One column of the rows that are written.
 
     Attributes:
-        name, dtype, shape: of one row; None as first dimension: ragged.
-        lengths: of a ragged column: mean, sigma of the logarithm, smallest and largest of a lognormal number of rows,
+        name, dtype, shape: type of one row; None as first dimension: ragged.
+        lengths: for a ragged column: mean, sigma of the logarithm, smallest and largest of a lognormal number of rows,
             drawn once for all columns with the same lengths.
     """
 
@@ -39,7 +39,7 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of one row; the mean where it is ragged."""
+        """Bytes of one row; for a ragged column the mean."""
         mean = self.lengths[0] if self.lengths is not None else 1.0
         return round(math.prod(mean if each is None else each for each in self.shape)) * np.dtype(self.dtype).itemsize
 
@@ -49,12 +49,13 @@ class TablePlan:
     """One table of a load.
 
     Attributes:
-        columns: of a row.
-        capacity: items it holds.
-        view, sampler, limiter, settings: as `create_table` takes them; `settings` holds its other options.
-        fill: items inserted before anything is measured; -1: as many as it holds.
-        stamped: column of frames whose first 16 bytes are episode and step; "" where none is checked.
-        logical_bytes: of one item, stored by itself as the load's source counts it, where they are not those of a row.
+        columns: columns of a row.
+        capacity: number of items.
+        view, sampler, limiter, settings: as in `create_table`; `settings` holds its other options.
+        fill: items inserted before the measurement; -1: as many as it holds.
+        stamped: column of frames whose first 16 bytes are episode and step; "" if none is checked.
+        logical_bytes: bytes of one item stored by itself, as the load's source counts them, if they differ from a
+            row's.
     """
 
     name: str = "items"
@@ -85,16 +86,16 @@ class TablePlan:
 
     @property
     def filled(self) -> int:
-        """Items inserted before anything is measured."""
+        """Items inserted before the measurement."""
         return self.capacity if self.fill < 0 else min(self.fill, self.capacity)
 
     @property
     def limited_late(self) -> bool:
-        """Whether its limiter is set only after filling, which would have to wait for draws."""
+        """Whether its limiter is set only after filling, because filling would have to wait for draws."""
         return isinstance(self.limiter, di_store.SamplesPerInsert) and self.filled > 0
 
     def create(self, store: di_store.Store, *, lanes: int) -> di_store.Table:
-        """Make it; one that could not be filled under its limiter begins without that."""
+        """Make the table. If it could not be filled under its limiter, it begins without it."""
         return store.create_table(
             self.name,
             capacity=self.capacity,
@@ -107,7 +108,7 @@ class TablePlan:
         )
 
     def scaled(self, scale: float) -> TablePlan:
-        """With a share of the items and of the limiter's minimum; a queue stays as it is."""
+        """The table with a share of the items and of the limiter's minimum; a queue stays as it is."""
         limiter, settings = self.limiter, dict(self.settings)
         if isinstance(limiter, di_store.Queue):
             return self

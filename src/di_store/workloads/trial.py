@@ -30,14 +30,14 @@ LOOKS = 3
 
 @dataclass
 class LoadResult:
-    """What one load came to.
+    """The results of one load.
 
     Attributes:
         figures: by name; README of `bench/` explains them.
-        rates: elements a second by label: asked for (None: as many as it can), reached, bytes a second.
-        milliseconds: of one call by label: calls, p50, p99, p99.9.
-        most: elements a second by label where it ran as fast as it could.
-        lines: what had to hold.
+        rates: elements per second by label: requested (None: as many as possible), reached, bytes per second.
+        milliseconds: duration of one call by label: calls, p50, p99, p99.9.
+        most: elements per second by label, where it ran as fast as it could.
+        lines: the conditions.
     """
 
     load: str
@@ -57,7 +57,7 @@ class LoadResult:
 
     @property
     def plain(self) -> dict[str, Any]:
-        """As JSON takes it; what is not known is null."""
+        """The results for JSON; unknown values are null."""
         return {**asdict(self), "ok": self.ok}
 
 
@@ -65,14 +65,14 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
     """Carry a load and judge it.
 
     Args:
-        load: which.
-        seconds: measured; None: the load's own. Warming up takes about a sixth of that before, and each phase as fast
-            as it can about a sixth after.
+        load: the load.
+        seconds: measured seconds; None: the load's own. Warming up takes about a sixth of that before, and each phase
+            as fast as it can about a sixth after.
         scale: share of the items that tables hold.
-        say: is told what goes on.
+        say: is told what happens.
 
     Raises:
-        CrewError: a process failed. CapacityError: the machine has not the memory.
+        CrewError: a process failed. CapacityError: the machine does not have the memory.
     """
     result = LoadResult(load.name, load.title, scale, load.seconds if seconds is None else seconds)
     load = load.scaled(scale)
@@ -210,7 +210,7 @@ class _Trial:
 
 
 def headroom(most: Mapping[str, float], rates: Mapping[str, float | None]) -> float | None:
-    """The least multiple of its rate that a duty reached; None where one had not a single call come to its end."""
+    """The least multiple of its rate that a duty reached; None if a duty completed no call."""
     times = [reached / rate for label, reached in most.items() if (rate := rates[label])]
     return min(times) if times and all(times) else None
 
