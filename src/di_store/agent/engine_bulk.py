@@ -34,8 +34,8 @@ class EngineBulk:
     """Implements `Bulk`.
 
     If an engine fails in any way, the same call fetches the payload over TCP instead. The log says so once, until a
-    transfer from that node succeeds. TCP is used only if the engine has stopped writing; otherwise the call ends with
-    `Timeout`, and the draft, which nobody sees, is freed once the engine has stopped.
+    transfer from that node succeeds. TCP is used only if the engine has stopped writing. Otherwise the call ends with
+    `Timeout`, and the unpublished draft is freed once the engine has stopped.
     """
 
     def __init__(self, engine: Engine) -> None:

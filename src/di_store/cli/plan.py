@@ -19,7 +19,7 @@ from di_store.forecast import Forecast, TableForecast, forecast, read_job
 @json_option
 @click.pass_context
 def plan(context: click.Context, file: str, as_json: bool) -> None:
-    """Say what the tables that FILE describes will need: memory, disk, rates, and wear of the drive.
+    """Estimate the needs of the tables that FILE describes: memory, disk, rates, and wear of the drive.
 
     FILE is YAML or JSON; docs/operations.md, "Before a job runs", shows one. Exit status 1: the memory or the disk that
     it names are too small.

@@ -105,7 +105,7 @@ def serve(
     """Open the store NAME, or attach to it, and serve it to clients until Ctrl-C or SIGTERM.
 
     Clients call `di_store.connect` with the address that is printed first. This process holds the store; a child, the
-    agent, talks to the clients, and is started anew if it dies.
+    agent, talks to the clients, and is restarted if it dies.
     """
     nodes = tuple(each.strip() for each in (peers or "").split(",") if each.strip())
     if peers is not None and not nodes:
@@ -175,7 +175,7 @@ class _Ended:
 
 
 def serve_until(stop: Stop, store: di_store.Store, holder: Holder, ended: Callable[[], bool]) -> None:
-    """Look after the agent until a signal comes, the store is removed, or `ended` says so."""
+    """Look after the agent until a signal comes, the store is removed, or `ended` returns true."""
     try:
         while not stop.wait(LOOK_SECONDS) and not ended():
             check_held(store)

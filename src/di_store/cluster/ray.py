@@ -185,7 +185,7 @@ class RayDirectory:
         return found
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
-        """As `Directory.swap`. A word that was changed by an actor that has not answered is known by its bytes."""
+        """As `Directory.swap`. If an actor changed the entry without answering, the call recognises its own bytes."""
         deadline, lost = Deadline.of(timeout), list[str]()
         done = bool(_call(self._actor.swap, deadline, key, old, new, lost=lost))
         return done or (bool(lost) and self.read(key, deadline) == new)

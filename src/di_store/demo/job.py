@@ -32,7 +32,7 @@ READY_SECONDS = 120.0
 
 
 def run_job(config: DemoConfig, interrupt: Interrupt) -> int:
-    """Run the demo. Returns 0 when the time is over or after Ctrl-C; 1, with a line on stderr, if it cannot go on."""
+    """Run the demo. Returns 0 when the time is over or after Ctrl-C; 1, with a line on stderr, if it fails."""
     try:
         check_path(Path(config.out))
         shape = env_shape(config)

@@ -1,4 +1,4 @@
-"""Shows a run while it goes on: a live screen on a terminal, plain lines elsewhere."""
+"""Shows a run while it is running: a live screen on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

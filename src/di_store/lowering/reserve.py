@@ -204,15 +204,15 @@ def table_needs(
     cut: Cut | None = None,
     lanes: int | None = None,
 ) -> TableNeeds:
-    """What a table needs for `capacity` items of this schema.
+    """The needs of a table for `capacity` items of this schema.
 
     Args:
-        settings: the table's.
-        schema: of its rows.
-        capacity: items; None: as many as `max_bytes` hold.
-        example_bytes: a typical value of the columns without a bound, where one is known.
-        cut: how a stream over several tables cuts its chunks; None: as the table by itself.
-        lanes: open at once; None: as `lanes=` says.
+        settings: settings of the table.
+        schema: schema of its rows.
+        capacity: number of items; None: as many as fit `max_bytes`.
+        example_bytes: size of a typical value of the columns without a bound, if one is known.
+        cut: how a stream over several tables cuts its chunks; None: as for the table alone.
+        lanes: number of open lanes; None: the option `lanes=`.
 
     Raises:
         ValueError: a ragged column without `max` in a table without `max_bytes`. CapacityError: rows too large.
@@ -294,17 +294,17 @@ def _reserve_bytes(
 
 
 def cut_for_all(tables: list[tuple[Settings, TableNeeds]], layout: Layout, heap_per_row: int, lanes: int) -> Cut:
-    """Chunks for all tables of a stream, each of which pays for the chunks that it holds.
+    """Chunks for all tables of a stream. Each table pays for the chunks that it holds.
 
     A chunk should hold the longest item whole. But a table that keeps few rows still holds two or three chunks in each
     lane. So chunks are cut small enough that these take no more than the table's items, or than its reserve has for
     open chunks.
 
     Args:
-        tables: settings, and what each needs by itself of the stream's rows.
-        layout: of these rows.
+        tables: settings, and each table's own needs for the stream's rows.
+        layout: layout of these rows.
         heap_per_row: bytes of a row's values of varying length.
-        lanes: of the writer.
+        lanes: lanes of the writer.
     """
     target = min(needed.cut.target for _, needed in tables)
     rows = [needed.cut.least_rows for _, needed in tables]
@@ -321,7 +321,7 @@ def _shared_block(settings: Settings, needed: TableNeeds, lanes: int) -> int:
 
 
 def cut_for_one(settings: Settings, needed: TableNeeds, layout: Layout, heap_per_row: int, lanes: int) -> Cut:
-    """Chunks of a stream of one table; smaller where those that its lanes have open would not fit otherwise."""
+    """Chunks of a stream of one table; smaller if the open chunks of its lanes would not fit otherwise."""
     cut = needed.cut
     if lanes > settings.lanes:
         cut = Cut(max(_LEAST_TARGET, cut.target * settings.lanes // lanes), cut.least_rows)

@@ -22,14 +22,14 @@ class Sent:
     """One call of a writer.
 
     Attributes:
-        record: as it travels.
-        arrays: in the order of `record.groups`; each has the leading axes `record.lead`.
+        record: record of the call, as it is sent.
+        arrays: arrays in the order of `record.groups`; each has the leading axes `record.lead`.
         which: the lanes that it concerns, int64[k].
         ends: bool[k]: whether the lane's episode has ended after it.
-        bytes: of the arrays.
-        made: by table, keys, lanes and starts; or what several calls have made, of which this is number `place`. None:
-            not acknowledged yet.
-        error: what it has raised.
+        bytes: bytes of the arrays.
+        made: keys, lanes and starts of its items by table; or the results of several calls, of which this is number
+            `place`. None: not acknowledged yet.
+        error: error of the call.
         row_ends: bool[T, k] of an `extend`: whether the lane's episode has ended after each row.
     """
 
@@ -48,13 +48,13 @@ class Sent:
 
     @property
     def rows(self) -> int:
-        """How many steps it adds, of all lanes."""
+        """Number of steps that it adds, over all lanes."""
         if self.record.method not in ("append", "extend"):
             return 0
         return len(self.which) * (self.record.lead[0] if self.record.method == "extend" else 1)
 
     def behind_end(self, place: int) -> Sent | None:
-        """The rows of one of its lanes behind the first end of an episode there; None: there are none."""
+        """The rows of one of its lanes after the first end of an episode there; None: there are none."""
         if self.row_ends is None or not self.row_ends[:, place].any():
             return None
         first, lanes = int(self.row_ends[:, place].argmax()) + 1, len(self.which)

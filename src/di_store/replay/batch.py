@@ -219,13 +219,13 @@ def encode_blob(value: Any) -> Array:
 
 
 def mark_foreign(blob: Array) -> None:
-    """Mark a blob that another machine sent: whoever decodes it runs no code that its bytes name.
+    """Mark a blob that another machine sent. Decoding it then runs no code that its bytes name.
 
     Args:
         blob: uint8[bytes], writable, as `encode_blob` made it there.
 
     Raises:
-        CorruptData: its size is none that a blob has, or its header does not fit in.
+        CorruptData: no blob has its size, or its header does not fit in.
     """
     if len(blob) < _BLOB_ALIGNMENT or len(blob) % _BLOB_ALIGNMENT or blob_head(blob.data)[1] > len(blob):
         raise CorruptData(f"a row of {len(blob)} bytes holds no Python value")
@@ -373,7 +373,7 @@ def host_array(values: Any, option: str = "priorities", wanted: str = "one numbe
 
 
 def as_array(option: str, values: Any, wanted: str) -> Array:
-    """What a caller gave, as an array of at least one dimension in host memory; TypeError says what is `wanted`."""
+    """A caller's argument as an array of at least one dimension in host memory; TypeError says what is `wanted`."""
     if is_masked(values):
         raise TypeError(f"{option}= has masked elements: give {wanted}")
     try:

@@ -388,7 +388,7 @@ def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
 
 
 def not_now(*_arguments: Any) -> None:
-    """Replaces a call of the core that may do nothing: the call does not exist yet, or no longer."""
+    """Stands in for an optional call of the core while there is none: does nothing."""
 
 
 def _schema_from(text: str) -> Schema:

@@ -41,7 +41,7 @@ class Following(Protocol):
 
     @property
     def staging(self) -> Staging | None:
-        """What its loaders may hold ahead; None: `prefetch` alone says it."""
+        """The budget of batches that its loaders hold ahead; None: only `prefetch` limits them."""
 
     def follow(self, handle: H, end: Callable[[H, StoreError], None]) -> None:
         """As `Session.follow`."""

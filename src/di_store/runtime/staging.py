@@ -23,7 +23,7 @@ class Holder(Protocol):
 class Staging:
     """The budget of all loaders made through one handle of a store. Thread-safe.
 
-    A store without a disk tier has no budget: `prefetch=` alone says how many batches its loaders hold.
+    A store without a disk tier has no budget: only `prefetch=` limits how many batches its loaders hold.
     """
 
     def __init__(self, limit: int | None = None) -> None:

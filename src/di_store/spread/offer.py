@@ -26,15 +26,15 @@ class Offer:
         self._made, self._taken, self._told_at = (note, payload), payload is None, None
 
     def tell(self, now: float) -> None:
-        """Somebody is told of it."""
+        """Note that a member is told of it."""
         self._told_at = now
 
     def end(self) -> None:
-        """No version is offered."""
+        """End the offer."""
         self._made = None
 
     def waits(self, now: float) -> float:
-        """Seconds that it is still kept for those who were told; 0.0: a newer version may be offered."""
+        """Seconds that it is still kept for members that were told; 0.0: a newer version may be offered."""
         if self._made is None or self._taken or self._told_at is None:
             return 0.0
         # mutant: offers-wait-for-nobody

@@ -60,9 +60,9 @@ class Telling:
                 self._runs = True  # the thread waits for `_changed`, so it sees this
 
     def add(self, member: str) -> None:
-        """Tell one more node of what `tell` is called for, or was and nobody has been told of yet.
+        """Tell one more node of the version that `tell` announces, or of the next one.
 
-        Afterwards it asks for the newest version (`Chain.newest`): that of the last announcement, or a later one.
+        The node then asks for the newest version (`Chain.newest`): that of the last announcement, or a later one.
         """
         with self._changed:
             if member not in self._members:

@@ -46,7 +46,7 @@ class Wanted:
         self._must_finish = not done
 
     def outdated(self, note: Note) -> bool:
-        """Whether a later publisher is known than that of a note: its version must not appear any more."""
+        """Whether a later publisher than that of a note is known: the note's version must not appear any more."""
         return note.epoch < self.epoch
 
     def replaced(self, note: Note, idle: float) -> bool:

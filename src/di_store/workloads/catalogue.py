@@ -1,4 +1,4 @@
-"""The loads, read from `loads.json` and `quick.json`, and how they are asked for.
+"""The loads in `loads.json` and `quick.json`, and their selection by name.
 
 A load in a file is its fields as `load.py` and `tables.py` name them; columns, roles and bars are lists of their
 fields. Views, samplers, limiters and duties are calls. Beside them it may have
