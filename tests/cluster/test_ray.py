@@ -88,7 +88,7 @@ class Actor:
 
     def read(self, store: ClusterStore, refs: list[di_store.Ref]) -> list[Any]:
         assert store is cluster.store()
-        return [store.get(each) for each in refs]
+        return [store.get(each, timeout=600) for each in refs]
 
     def make(self, name: str) -> di_store.Table:
         return cluster.store(timeout=300).create_table(name, **TABLE)
