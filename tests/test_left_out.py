@@ -84,3 +84,11 @@ def test_a_long_writer_tells_it_while_it_writes(store: Any) -> None:
     table = store.create_table("t", capacity=100_000, view=di_store.Transition(n_step=3))
     with table.writer() as writer, pytest.warns(RuntimeWarning, match="final observation"):
         episodes(writer, 200, "truncated")
+
+
+def test_a_long_writer_of_batches_tells_it_while_it_writes(store: Any) -> None:
+    table = store.create_table("t", capacity=100_000, view=di_store.Transition(n_step=3))
+    steps = {"obs": np.arange(2000, dtype=np.float32), "reward": np.ones(2000), "terminated": np.zeros(2000, bool)}
+    steps["truncated"] = np.arange(2000) % 10 == 9
+    with table.writer() as writer, pytest.warns(RuntimeWarning, match="final observation"):
+        writer.extend(steps)

@@ -49,11 +49,10 @@ void ChunkEnds::detach(std::span<const u32> chunks, u32 table, Deadline deadline
 }
 
 // No item to come of this table will need the chunk: from here on only those that are there pay for it.
-void ChunkEnds::end_need(u32 chunk, u32 position) {
+void ChunkEnds::end_need(u32 chunk, u32 position, const Attachment& at) {
   if ((heap_.chunk_memory.uses_at(chunk, position).fetch_or(kUsesClosed, std::memory_order_acq_rel) & kUsesClosed) != 0)
     return;
   DI_FAULT("heap.need_ended");
-  const Attachment& at = heap_.chunk_memory.head(chunk).attachment[position];
   if (at.attached.load() != 0 && heap_.memory.table(at.table).generation.load() == at.table_generation)
     heap_.budget.charge(at.table, 0, -static_cast<i64>(heap_.chunk_memory.block_bytes(chunk)), 0);
 }
@@ -64,7 +63,7 @@ void ChunkEnds::close_held(u32 chunk) {
   header.full.store(1, std::memory_order_release);
   entry.summary.rows.store(header.published.load(), std::memory_order_relaxed);
   const std::span<Attachment> all = heap_.chunk_memory.attachments(chunk);
-  for (u32 i = 0; i < all.size(); ++i) end_need(chunk, i);
+  for (u32 i = 0; i < all.size(); ++i) end_need(chunk, i, all[i]);
   DI_FAULT("heap.chunk_closed");
   if (word_state(entry.word.load()) == ObjectState::kCreating) entry.word.fetch_add(kSealStep);
   for (const Attachment& at : all) {
@@ -79,8 +78,9 @@ bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, Deadline deadline) {
   try {
     HeapCore::Guard guard(heap_, deadline);
     if (position != kNone) {
-      end_need(chunk, position);
-      detach_held(chunk, heap_.chunk_memory.head(chunk).attachment[position].table);
+      const Attachment& at = heap_.chunk_memory.head(chunk).attachment[position];
+      end_need(chunk, position, at);
+      detach_held(chunk, at.table);
       heap_.budget.announce_room();
       return true;
     }

@@ -25,7 +25,7 @@ class ChunkEnds {
   void close_held(u32 chunk) DI_UNCHECKED;         // under the heap's lock: of all its tables
 
  private:
-  void end_need(u32 chunk, u32 position) DI_REQUIRES(heap_.lock);
+  void end_need(u32 chunk, u32 position, const Attachment& at) DI_REQUIRES(heap_.lock);
   void detach_held(u32 chunk, u32 table) DI_REQUIRES(heap_.lock);
   void settle_filled(Deadline deadline);  // slices that a dead process was filling; a hold per 1,024 slices
 

@@ -2,13 +2,18 @@
 
 namespace di {
 
-bool ChunkMemory::has_attachments(u32 chunk) const {
+// One look at the descriptor and at the header: each chunk that is closed or freed comes here several times.
+std::span<Attachment> ChunkMemory::find_attachments(u32 chunk) const {
   const Descriptor& entry = descriptors_[chunk];
-  if (!has_head(entry, entry.word.load(std::memory_order_relaxed)) || !is_head_of(head_alone(chunk))) return false;
-  const u64 tables = head(chunk).attachments;
-  if (tables > kMaxTables || tables * sizeof(Attachment) > entry.bytes - offsetof(ChunkHeader, attachment))
-    return false;
-  return !memory_.tiered() || find_tier(chunk) != nullptr;
+  const u64 word = entry.word.load(std::memory_order_relaxed), bytes = entry.bytes;
+  if (!has_head(entry, word)) return {};
+  u8* const head = memory_.at(entry.offset, bytes);
+  if (!is_head_of({head, bytes, nullptr, 0, chunk_identity(chunk, word)})) return {};
+  ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(head);
+  const u64 tables = header.attachments;
+  if (tables > kMaxTables || tables * sizeof(Attachment) > bytes - offsetof(ChunkHeader, attachment)) return {};
+  if (memory_.tiered() && di::find_tier(head, bytes) == nullptr) return {};
+  return {header.attachment, tables};
 }
 
 void ChunkMemory::bad_chunk(u32 chunk) {
@@ -16,9 +21,9 @@ void ChunkMemory::bad_chunk(u32 chunk) {
 }
 
 std::span<Attachment> ChunkMemory::attachments(u32 chunk) const {
-  if (!has_attachments(chunk)) throw Error(Code::kCorruptData, "the tables of a chunk are damaged");
-  ChunkHeader& header = head(chunk);
-  return {header.attachment, header.attachments};
+  const std::span<Attachment> found = find_attachments(chunk);
+  if (found.data() == nullptr) throw Error(Code::kCorruptData, "the tables of a chunk are damaged");
+  return found;
 }
 
 ChunkTier* ChunkMemory::tier(u32 chunk) const {

@@ -51,7 +51,7 @@ class ChunkMemory {
 
   // The tables that a chunk was written for. Damaged: their number, or the place of the ChunkTier behind them, would reach
   // behind the head.
-  bool has_attachments(u32 chunk) const;
+  bool has_attachments(u32 chunk) const { return find_attachments(chunk).data() != nullptr; }
   std::span<Attachment> attachments(u32 chunk) const;  // throws kCorruptData
   // How often one of these tables uses the chunk: by its position among them, or by the table's index (null: it is none of
   // them). The first table's count lies in the descriptor, beside what else a draw reads.
@@ -83,6 +83,7 @@ class ChunkMemory {
     return reinterpret_cast<const ChunkHeader*>(chunk.head)->identity() == chunk.identity;
   }
   [[noreturn]] static void bad_chunk(u32 chunk);
+  std::span<Attachment> find_attachments(u32 chunk) const;  // without an address: damaged
   ChunkTier* find_tier(u32 chunk) const;
   Uses* uses_behind_first(u32 chunk, u32 table) const;
   std::span<u8> body_apart(u32 chunk) const;

@@ -190,17 +190,23 @@ class Aside {
  private:
   void* token_ = nullptr;
 };
+// Waits for one that another thread has. Apart from lock_aside(), which every read of an object calls four times.
+template <class Mutex>
+[[gnu::noinline, gnu::cold]] void wait_aside(Mutex& mutex) {
+  if (t_in_hand.any()) return mutex.lock();
+  do {
+    const Aside aside;
+    mutex.lock();
+    mutex.unlock();
+  } while (!mutex.try_lock());
+}
 // Locks a mutex of this process. Without anything in hand the wait lets the GIL go: the mutex may be one that is held for long.
 // With something in hand the GIL stays as it is: the mutex is one that is held for a moment. A fork takes all of them for its
 // own moment (attach/fork.cc).
 template <class Mutex>
 void lock_aside(Mutex& mutex) {
-  if (t_in_hand.any()) return mutex.lock();
-  while (!mutex.try_lock()) {
-    const Aside aside;
-    mutex.lock();
-    mutex.unlock();
-  }
+  if (!mutex.try_lock()) [[unlikely]]
+    wait_aside(mutex);
 }
 template <class Mutex>
 class LocalGuard {  // for a moment: nothing that takes time is done or waited for meanwhile

@@ -17,7 +17,7 @@ from di_store.replay.mixture import Mixture
 from di_store.replay.table import Table
 from di_store.replay.table_source import TableSource
 from di_store.replay.tables import Tables
-from di_store.replay.writer import LOOK_EVERY, Writer
+from di_store.replay.writer import Writer, count_calls
 from di_store.session import Session
 
 Made: TypeAlias = "tuple[Array, Array, Array]"
@@ -96,9 +96,7 @@ def append(writer: Writer, seq: int, step: Any, next: Any, lane: Any, priority: 
     if type(made) is not list:
         stream = writer._open()
         made = stream.finish_waiting("append", made, None, stream.again, step, next, None, lane, priority)
-    writer._calls += 1
-    if not writer._calls % LOOK_EVERY:
-        writer._open().look()
+    count_calls(writer, 1)
     found: list[Made] = made
     return found
 
@@ -132,7 +130,7 @@ def append_rows(
     if type(priority) is dict:
         priority = writer._by_table(priority)
     found = stream.opened().append_rows(form, body, at, count, seq, lane, priority, order)
-    _count(writer, found.calls)
+    count_calls(writer, found.calls)
     return found
 
 
@@ -161,15 +159,8 @@ class RowService:
         stream = self._writer._open()
         stream.take_versions()
         found = self._native.serve(incoming, socket, most_bytes, done, epoch)
-        _count(self._writer, found.calls)
+        count_calls(self._writer, found.calls)
         return found
-
-
-def _count(writer: Writer, calls: int) -> None:
-    """These were made without `Writer`, which looks after itself now and then."""
-    before, writer._calls = writer._calls, writer._calls + calls
-    if writer._calls // LOOK_EVERY > before // LOOK_EVERY:
-        writer._open().look()
 
 
 def append_later(writer: Writer, blocked: _core.Blocked, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:

@@ -29,7 +29,7 @@ from di_store.session import Session
 
 CLOSE_SECONDS = 60.0
 LOOK_EVERY = 1024
-"""After so many calls a writer looks whether its tables evict before they are full."""
+"""After so many calls of `append`, or rows of `extend`, a writer looks after its tables and the store's chores."""
 _open: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
@@ -38,6 +38,13 @@ def forget_writers() -> None:
     for writer in _open:
         writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))
     _open.clear()
+
+
+def count_calls(writer: Writer, calls: int) -> None:
+    """So many calls of `append` were made in another way."""
+    before, writer._calls = writer._calls, writer._calls + calls
+    if writer._calls // LOOK_EVERY > before // LOOK_EVERY:
+        writer._open().look()
 
 
 class Writer:
@@ -172,7 +179,7 @@ class Writer:
         except SchemaMismatch as error:
             raise self._explained(error, steps, lane, total) from None
         made = stream.finish_waiting("extend", made, timeout, native.extend, *arguments)
-        stream.look()
+        count_calls(self, total)
         return self._made(made)
 
     def end_episode(
