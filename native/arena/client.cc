@@ -33,8 +33,8 @@ void Client::claim() {
   throw Error(Code::kStoreError, "1024 processes are attached already; close handles that are not used").told();
 }
 
-// The generation first: a lock word or a wait record that names this slot then names nobody. The record lock last: until
-// then nobody else takes the slot.
+// The generation changes first: from then on a lock word or wait record with the old one names nobody. The record lock
+// goes last: until then nobody else takes the slot.
 void Client::leave() {
   self().generation.fetch_add(1);
   self().state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);

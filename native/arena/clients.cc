@@ -21,10 +21,10 @@ bool is_dead(const Client& self, u32 slot) {
   const os::ProcessLook found = os::look_at(client.pid.load());
   // mutant: a-failed-look-is-a-death
   if (!found.known) return false;
-  const u64 started = client.start_time.load();  // 0: it could not tell itself
+  const u64 started = client.start_time.load();  // 0: the client could not tell its own
   // mutant: start-time-not-compared
   if (!found.lives || (started != 0 && found.start_time != started)) return true;
-  // Descriptor gone but mapping there: closerange. Neither: the process ran exec, and nothing of the store is left in it.
+  // A mapping without a descriptor: closerange. Neither: the process ran exec, and nothing of the store is left in it.
   // mutant: exec-not-seen
   return os::has_mapped(client.pid.load(), memory.file_name()) == 0;
 }
@@ -35,7 +35,7 @@ bool begin_reaping(const Memory& memory, u32 slot, u32 generation) {
   const bool marked = client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kReaping));
   if (!marked && state != static_cast<u32>(ClientState::kReaping)) return false;  // kReaping: that reaper died
   if (client.generation.load() == generation) return true;
-  // It left and another one came: take the mark off it again. Nobody else reaps, and for the living it means nothing.
+  // The client left and another took the slot: remove the mark. Nobody else reaps, and a live client ignores the mark.
   state = static_cast<u32>(ClientState::kReaping);
   client.state.compare_exchange_strong(state, static_cast<u32>(ClientState::kLive));
   return false;

@@ -1,5 +1,5 @@
-// The learners of a table: living processes that have drawn from it. Each has a bit for the table in its client slot, which
-// the slot's next owner clears. A process that waits to insert asks for them, without a lock.
+// The learners of a table: living processes that have drawn from it. A learner has a bit for the table in its client
+// slot. The slot's next owner clears that bit. A process that waits to insert reads the bits without a lock.
 #pragma once
 
 #include <optional>
@@ -11,7 +11,7 @@ namespace di {
 void note_learner(const Client& self, u32 table);  // this process has drawn; under the table's lock
 bool has_drawn(const Memory& memory, u32 slot, u32 table);
 std::optional<u32> learners(const Client& self, u32 table);  // nullopt: no process has ever drawn from it
-// While the table is made: only live tables are drawn from, so no bit comes back.
+// Called while the table is made. Processes draw only from live tables, so no cleared bit is set again.
 void forget_learners(const Memory& memory, u32 table);
 
 }  // namespace di

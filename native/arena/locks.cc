@@ -80,7 +80,7 @@ void SharedLock::acquire_slow(Deadline deadline) {
       if (wait.is_due()) wait.tell(name_ + " is held by " + describe_client(client_.memory, holder));
       continue;
     }
-    // A lock is held for microseconds. An owner that runs and keeps it longer waits for a processor: no reason to fail.
+    // A lock is held for microseconds. A running owner that keeps it longer waits for a processor: no reason to fail.
     if (!deadline.tries_only() && !until.over_since(kPatienceNs) && runs(client_.memory, holder)) continue;
     if (!deadline.tries_only()) record.give_up();
     refuse(holder, nested);

@@ -1,8 +1,9 @@
-// A store's memory file and this process's two mappings of it. Several processes map the same bytes, each at addresses of
-// its own: only offsets go into shared memory.
+// A store's memory file and this process's two mappings of it. Each process maps the same bytes at its own addresses,
+// so only offsets go into shared memory.
 //
-// A process opens a store's file once: closing any other descriptor of the file would drop its record lock, and with it
-// its liveness. The members change while a store is attached or left, and in a forked child; no lock guards them.
+// A process opens a store's file once: closing any other descriptor of the file would drop the process's record lock,
+// and others would take it for dead. The members change while a store is attached or left, and in a forked child; no
+// lock guards them.
 #pragma once
 
 #include <string>
@@ -14,7 +15,7 @@
 namespace di {
 
 inline u64 align_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
-bool has_headroom(u64 bytes, std::string* why);  // of machine and cgroup; else why not
+bool has_headroom(u64 bytes, std::string* why);  // of machine and cgroup; false: *why names the limit
 
 class Mapping {
  public:
@@ -38,16 +39,16 @@ class Mapping {
   u64 file_bytes() const { return file_bytes_; }
   bool has_descriptor() const { return fd_ >= 0 && os::file_id(fd_) == id_; }  // not closed or replaced by the program
 
-  // Commits the pages of [offset, offset + bytes) a slice at a time, each checked against every cgroup's headroom. False:
-  // there is too little memory; what was committed before stays.
+  // Commits the pages of [offset, offset + bytes) a slice at a time, and checks each slice against every cgroup's
+  // headroom. False: there is too little memory; slices that were committed before stay.
   bool commit(u64 offset, u64 bytes, std::string* why);
 
-  // Copies to pages that this process has not touched yet, through the file: a page fault for each would take as long as
-  // the copy.
+  // Copies to pages that this process has not touched yet. The copy goes through the file, because a page fault for
+  // each page would take as long as the copy itself.
   void fill(u8* to, const u8* from, u64 bytes) const;
 
-  // In a forked child. Arrays that it inherited keep the old read-only mapping, which is never unmapped; without one yet,
-  // the child maps another. False: there is no address space for it.
+  // In a forked child. Inherited arrays keep the old read-only mapping, which is never unmapped. renew_readonly() maps
+  // another one if the child has none yet; false: no address space is left.
   void leave_readonly() { readonly_ = nullptr; }
   bool renew_readonly();
   void leave_descriptor();  // the store's file is no longer this process's
@@ -59,7 +60,7 @@ class Mapping {
   void adopt_file(int fd, os::FileId id);
   void map_file();
   void map_copy(const Mapping& of);  // a private copy: writes to it reach nobody. It has no descriptor
-  void close();                      // unmaps and closes; a second one does nothing
+  void close();                      // unmaps and closes; a second call does nothing
   u8* base() const { return base_; }
   [[noreturn]] void bad_offset(u64 offset, u64 bytes) const;
 

@@ -22,8 +22,8 @@ std::string hex(const u8* bytes, u64 count) {
   return text;
 }
 
-// Where the parts of a store of so many slices lie. Tables' headers, marks, slices and bitmaps are committed as they come
-// in use; what lies before them at once.
+// Where the parts of a store of so many slices lie. Tables' headers, marks, slices and bitmaps are committed when they
+// come into use, the parts before them at once.
 struct Parts {
   Offset clients, heap, weights, layouts, waits, tier, tables, marks, slices, bitmaps, data;
   auto all() const {
@@ -31,7 +31,7 @@ struct Parts {
   }
 };
 
-// The same offsets as a store's header has them, in the same order.
+// The same offsets, as a store's header has them, in the same order.
 auto placed(ArenaHeader& header) {
   return std::tie(header.clients, header.heap, header.weights, header.layouts, header.waits, header.tier, header.tables,
                   header.marks, header.slices, header.bitmaps, header.data);
@@ -93,7 +93,7 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   if (!commit(0, plan.tables.value, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
   map_file();
   ArenaHeader& header = *reinterpret_cast<ArenaHeader*>(base());
-  header.magic.store(kBeingMade);  // first: look_into() tells by it
+  header.magic.store(kBeingMade);  // first: look_into() reads it
   header.layout_version = kLayoutVersion;
   header.header_bytes = sizeof(ArenaHeader);
   std::strncpy(header.name, name.c_str(), kNameBytes - 1);
@@ -112,7 +112,7 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
     tier_header_->write_budget.store(fresh.write_budget);
     tier_header_->made_ns = os::now_ns();
     tier_header_->epoch = fresh.disk_epoch;
-    // Not the numbers of the epoch before: a process may still have those files open, by their names.
+    // Not the file numbers of earlier epochs: a process may still have those files open, by their names.
     tier_header_->next_file = static_cast<u32>(fresh.disk_epoch << 16);
     std::copy(fresh.disk_uuid.begin(), fresh.disk_uuid.end(), tier_header_->uuid);
   }
@@ -128,7 +128,7 @@ FirstLook look_into(int fd) {
   u32 removed = 0;
   std::memcpy(&magic, bytes.data() + offsetof(ArenaHeader, magic), sizeof magic);
   std::memcpy(&removed, bytes.data() + offsetof(ArenaHeader, removed), sizeof removed);
-  // Without its magic number, but with the rest of a header: a store that was damaged.
+  // The magic number is missing, but the rest of a header is there: a damaged store.
   const bool begun = std::any_of(bytes.begin(), bytes.end(), [](u8 byte) { return byte != 0; });
   // mutant: a-file-without-a-head-is-a-store
   found.announced = begun && magic != kBeingMade;

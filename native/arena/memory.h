@@ -1,5 +1,5 @@
-// The parts of a store's memory, each where layout.h puts it: headers, client slots, tables' headers, weights, waits, the
-// session marks, table of slices and their bitmaps. Which lock guards which field is said in layout.h.
+// The parts of a store's memory, each where layout.h puts it: headers, client slots, tables' headers, weights, waits,
+// the session marks, table of slices and their bitmaps. layout.h says which lock guards which field.
 #pragma once
 
 #include <array>
@@ -8,10 +8,10 @@
 
 namespace di {
 
-struct NewStore {  // what only the one who makes a store decides
+struct NewStore {  // settings that the creator of a store decides
   NewStore(u64 budget, u64 random_seed) : budget_bytes(budget), seed(random_seed) {}
 
-  u64 budget_bytes;  // 0: memory="fit": a least budget, and what tables set aside
+  u64 budget_bytes;  // 0: memory="fit": a minimum, and what tables set aside
   u64 seed;
   std::string disk;  // with a disk tier: the folder of its files, an absolute path; else empty
   u64 disk_capacity = 0;
@@ -21,15 +21,15 @@ struct NewStore {  // what only the one who makes a store decides
   bool hidden = false;  // Arena::announce() will be called later
 };
 
-// What a store's file says without being mapped. One that is too short, or whose header is all zeros, is not announced either:
-// its maker is at it, or died and left the file to a child that it had forked.
+// What can be read of a store's file without mapping it. A file that is too short, or whose header is all zeros, is not
+// announced either: its maker is still making the store, or has died and left the file to a forked child.
 struct FirstLook {
   bool announced = false;
   bool removed = false;
 };
 FirstLook look_into(int fd);
 
-// Where these begin in the store's file, and how many slices it has, as its header said when it was checked.
+// Where these parts begin in the store's file, and how many slices it has, as the header said when it was checked.
 struct FilePlaces {
   u64 tables = 0, marks = 0, slices = 0, bitmaps = 0, data = 0;
   u64 slice_count = 0;
@@ -38,10 +38,11 @@ struct FilePlaces {
 
 class Memory : public Mapping {
  public:
-  // Makes the file of a new store and all parts but the heap's. Others refuse it until its magic number is stored.
+  // Makes the file of a new store and all parts but the heap's. Other processes refuse the file until its magic number
+  // is stored.
   void create(const std::string& name, const NewStore& fresh);
-  void adopt(int fd, os::FileId id);  // throws kCorruptData or kLayoutMismatch: not a store that can be used here
-  void copy(const Memory& of);        // a private copy of another one's bytes, for what would change them
+  void adopt(int fd, os::FileId id);  // throws kCorruptData or kLayoutMismatch unless it is a sound store
+  void copy(const Memory& of);        // a private copy of the bytes of `of`, for work that changes them
 
   bool tiered() const { return tiered_; }  // with a disk tier
   std::string name() const { return header_->name; }
@@ -54,7 +55,8 @@ class Memory : public Mapping {
   // Headers at this index and above have never been committed: touching one would take a page that is not charged.
   // acquire: pairs with the release in TableDirectory, after the header is committed.
   u32 table_count() const { return heap_header_->table_count.load(std::memory_order_acquire); }
-  // Marks at this index and above have never been committed. acquire: pairs with the release in SessionMarks::add_page().
+  // Marks at this index and above have never been committed. acquire: pairs with the release in
+  // SessionMarks::add_page().
   u32 mark_count() const { return std::min(header_->mark_count.load(std::memory_order_acquire), kMaxMarks); }
   SessionMark& mark(u32 index) const { return marks_[index]; }
   WeightsEntry& weights(u32 index) const {

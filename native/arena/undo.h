@@ -1,5 +1,5 @@
-// Several words change as one: an undo log under a table's lock. See UndoRecord in layout.h for the protocol; what is
-// derived is not logged, the lock's `dirty` mark covers it.
+// An undo log under a table's lock makes several words change as one. UndoRecord in layout.h describes the protocol.
+// Derived words are not logged: the lock's `dirty` mark covers them.
 #pragma once
 
 #include "arena/mapping.h"

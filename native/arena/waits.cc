@@ -25,12 +25,12 @@ bool has_owner(const Memory& memory, u64 owner) {
          (client.generation.load() & kGenerationMask) == (owner >> 12 & kGenerationMask);
 }
 
-thread_local u32 t_last = os::thread_id();  // the record taken last; threads begin their search apart
-thread_local u32 t_given_up = 0;            // how many waits for locks were in vain
+thread_local u32 t_last = os::thread_id();  // the record taken last; each thread begins its search elsewhere
+thread_local u32 t_given_up = 0;            // how many waits for locks have failed
 thread_local u64 t_wanted = 0;              // bytes that this thread found no room for when it looked last
 thread_local bool t_unseen = false;
 
-// A record that nobody needs, marked as being written; nullptr: there is none.
+// Finds a record that nobody needs and marks it as being written; nullptr: there is none.
 WaitSlot* take_free(const Memory& memory, u64 token) {
   for (u32 step = 0; step < kMaxWaits; ++step) {
     const u32 at = (t_last + step) % kMaxWaits;
@@ -107,7 +107,7 @@ void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
 
 void WaitRecord::give_up() {
   ++t_given_up;
-  if (inside_) record_ = nullptr;  // what it says stays
+  if (inside_) record_ = nullptr;  // its reason stays
 }
 
 void WaitRecord::end() {

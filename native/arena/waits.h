@@ -1,11 +1,12 @@
-// Who waits for what: one record for each waiting thread of any process, for stats and errors. No decision depends on them.
+// One record for each waiting thread of any process says what the thread waits for. Stats and errors show the records;
+// no decision depends on them.
 //
-// A call takes a record when it begins to wait and releases it when it ends. The record's age is that of the call, whatever
-// it waits for at the moment. If the call waits for a lock on the way (to look again), that wait writes its reason into the
-// call's record. If the lock was not had, this stays the reason until the call has looked again.
+// A call takes a record when it begins to wait and releases it when the call ends. The record's age is the age of the
+// call, whatever the call waits for at the moment. To look again, a call may have to wait for a lock: this wait writes
+// its reason into the call's record. If it does not get the lock, its reason stays until the call has looked again.
 //
-// Records are taken by compare-and-swap of `owner` and read without a lock. A kill leaves a record that names a slot and
-// generation that are gone, which is free for the next taker.
+// Records are taken by compare-and-swap of `owner` and read without a lock. A kill leaves a record with a slot and
+// generation that no longer exist. Any process may take such a record.
 #pragma once
 
 #include <vector>
@@ -14,7 +15,7 @@
 
 namespace di {
 
-// This thread has found no room for so many bytes: its next wait for room says so.
+// This thread has found no room for `bytes` bytes. Its next wait for room records the number.
 void note_wanted(u64 bytes);
 
 class WaitRecord {
@@ -25,9 +26,9 @@ class WaitRecord {
   WaitRecord& operator=(const WaitRecord&) = delete;
   // The wait is for a lock; `holder`: client slot of its owner.
   void is_for_lock(u32 holder);
-  // Of a call between two looks: what it waits for. Ignored if it could not look, as it did not get a lock.
+  // For a call between two looks: what it waits for. Ignored if the call did not get a lock and so could not look.
   void is_for(WaitKind kind, u32 table, u32 culprit);
-  // The lock was not had: the call around this wait keeps that as its reason.
+  // The wait did not get the lock: the enclosing call keeps the lock as its reason.
   void give_up();
   void end();  // a second one does nothing
 
@@ -43,14 +44,14 @@ class WaitRecord {
   u64 since_ns_;
   u64 fork_generation_ = 0;
   u64 token_ = 0;
-  WaitSlot* record_ = nullptr;  // also where all are taken: this wait is not seen
+  WaitSlot* record_ = nullptr;  // null also when all records are taken: stats do not see this wait
   bool sought_ = false;
-  bool inside_ = false;  // the record is that of the call around it, which waited for `before_`
+  bool inside_ = false;  // the record belongs to the enclosing call, which waited for `before_`
   Reason before_{};
-  u32 given_up_;  // waits for locks of this thread that were in vain when this call looked last
+  u32 given_up_;  // this thread's number of failed waits for locks when this call looked last
 };
 
-// In its scope this thread takes no records: it does background work, no user's call.
+// In its scope this thread takes no records, because it does background work and not a user's call.
 class UnseenWaits {
  public:
   UnseenWaits();
@@ -64,7 +65,7 @@ struct Waiting {
   WaitKind kind;
   u32 table, culprit;  // culprit: client slot + 1; 0: nobody in particular
   u64 age_ns;
-  u64 wanted_bytes;  // kRoom: that it found no room for; 0: not known
+  u64 wanted_bytes;  // kRoom: bytes for which there was no room; 0: unknown
 };
 std::vector<Waiting> all_waiting(const Memory& memory);
 

@@ -10,13 +10,13 @@ constexpr u64 kMinBudget = 8u << 20;
 constexpr u64 kLeavingNs = 100'000;        // between two looks at a store that another thread is leaving
 constexpr u64 kMostPauseNs = 200'000'000;  // between two looks at one that is being made
 constexpr u64 kNameNs = 2'000'000'000;     // for a folder that others open, with the lock of a name in hand
-constexpr int kLeavingLooks = 30;          // on a busy machine who looks may get no processor for long
+constexpr int kLeavingLooks = 30;          // on a busy machine the other process may get no processor for long
 constexpr u64 kLeavingPauseNs = 10'000'000;
 constexpr u64 kEndingNs = 1'000'000'000;  // for a process that is about to leave as the last
 constexpr u64 kSweepNs = 1'000'000'000;   // for the heap's lock, when the last handle goes
 
-// A process of this user holds a store that nobody can look into: it may be just the one that is to be made, and then
-// there would be two of one name.
+// A process of this user holds a store that cannot be looked into. It may have the name of the store to be made, and
+// then there would be two of one name.
 void refuse_unseen(const std::string& name) {
   for (const os::HiddenHolder& holder : os::hidden_holders(kClientLockBase, kMaxClients)) {
     if (holder.uid != os::user()) continue;
@@ -31,8 +31,9 @@ void refuse_unseen(const std::string& name) {
   }
 }
 
-// Whether no other process has the store's file open to write, forked children that have not used it yet included. Who only
-// looks which stores there are (looks.cc) may be stopped there for long, and never comes in. False when it cannot be told.
+// Whether no other process has the store's file open to write, including forked children that have not used it yet. A
+// process that only lists stores (looks.cc) does not count: it may be stopped there for long, and never attaches. False
+// when it cannot be told.
 bool is_last(const Memory& store) {
   try {
     for (const os::Holder& holder : os::find_holders())
@@ -56,7 +57,8 @@ bool is_shared(const Client& self) {
   return false;
 }
 
-// As is_last(). Who is about to join has the file open, and may find that it is not the one: that is waited for.
+// As is_last(). A process that is about to join has the file open and may find that it is another store: this waits for
+// it.
 bool is_soon_last(const Memory& store, const Client& self) {
   for (int looks = 0; looks < kLeavingLooks; ++looks) {
     if (is_last(store)) return true;
@@ -67,8 +69,9 @@ bool is_soon_last(const Memory& store, const Client& self) {
   return false;
 }
 
-// Who is about to leave as the last says so (TierHeader::ended), and looks once more whether others came. True: it is gone, and the
-// store's files with it; or it is stopped. False: the store goes on. The caller has joined, so it is seen.
+// A process that is about to leave as the last says so (TierHeader::ended), and looks once more whether others came.
+// True: it is gone, and the store's files with it; or it is stopped. False: the store goes on. The caller has joined,
+// so the leaving process sees it.
 bool has_ended(const Client& self, const Shared<u32>& ended) {
   const Deadline patience = Deadline::in(kEndingNs);
   for (u32 by = 0; (by = ended.load()) != 0; os::sleep_ns(kLeavingNs)) {
@@ -79,7 +82,8 @@ bool has_ended(const Client& self, const Shared<u32>& ended) {
   return false;
 }
 
-// Whether the store ends with this process. It says so first: who attaches meanwhile is seen by the second look, or sees that.
+// Whether the store ends with this process. The process announces that first. If another one attaches meanwhile, either
+// the second look sees it, or it sees the announcement.
 bool is_end(Memory& store, const Client& self) {
   if (!is_soon_last(store, self)) return false;
   Shared<u32>& ended = store.tier_header().ended;
@@ -107,7 +111,7 @@ struct Arena::Found {
   bool leaving = false;          // another thread drops its last handle
 };
 
-// Whether this process has that store open. One that is neither announced nor hidden was given up (abandon()).
+// Whether this process has that store open. A store that is neither announced nor hidden was given up (abandon()).
 bool Arena::in_registry(os::FileId file, Found* found) {
   for (Arena* arena : registry().arenas) {
     if (arena->id() != file) continue;
@@ -123,8 +127,9 @@ bool Arena::in_registry(os::FileId file, Found* found) {
   return false;
 }
 
-// A live store of that name, attached. Under the registry's mutex and the folder lock of the name, under which a store gets the
-// record lock of its maker: one that is being made and lacks it was left to forked children by a maker that died.
+// Attaches to a live store of that name. Under the registry's mutex and the folder lock of the name. A maker takes its
+// record lock under that folder lock too: so a store in the making without it was left to forked children by a maker
+// that died.
 Arena::Found Arena::find(const std::string& name, Deadline deadline) {
   Found found;
   for (const os::Holder& holder : os::find_holders()) {
@@ -179,11 +184,11 @@ class NameGuard {
 
 }  // namespace
 
-// Null: not yet. Throws kTimeout where a file of the store's folder on disk is locked.
+// Null: not yet. Throws kTimeout if a file of the store's folder on disk is locked.
 std::shared_ptr<Arena> Arena::try_open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline,
                                        Found* found) {
   const NameGuard guard(name, deadline);
-  // To the end: no child is forked that has half a store.
+  // Held to the end, so that no child is forked with half a store.
   const os::LongGuard local(registry().mutex);
   const Deadline wait = deadline.at_most(kNameNs);
   *found = find(name, wait);
@@ -256,7 +261,7 @@ void Arena::announce() {
   announced_ = true;
 }
 
-// Handles of it may live on, in the frames of an error: their calls find it removed.
+// Handles of the store may live on in the frames of an error. Their calls find it removed.
 void Arena::abandon() noexcept {
   if (!hidden_) return;
   hidden_ = false;
@@ -278,7 +283,7 @@ bool Arena::disown() {
   return true;
 }
 
-// Null: it ends just now.
+// Null: the store is just ending.
 std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id, Deadline deadline) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->adopt(fd, id);
@@ -294,7 +299,7 @@ std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id, Deadline deadline) {
   return arena;
 }
 
-// Takes a client slot. A kill in between leaves a slot that is free, or live without its record lock: dead, to be reaped.
+// Takes a client slot. A kill in between leaves the slot free, or live without its record lock; then it is reaped.
 void Arena::join() {
   if (heap_ == nullptr) {
     make_fork_mark();
@@ -313,7 +318,7 @@ void Arena::join() {
 std::shared_ptr<Arena> Arena::private_copy() const {
   std::shared_ptr<Arena> copy(new Arena);
   copy->copy(*this);
-  copy->stand_in_for(*this);  // it has no descriptor: nobody is declared dead, no page committed or punched
+  copy->stand_in_for(*this);  // the copy has no descriptor: it declares nobody dead, and commits or punches no page
   copy->heap_ = std::make_unique<Heap>(*copy);
   return copy;
 }
@@ -337,8 +342,8 @@ void Arena::enter_slow(u64 tick) {
   entered_tick_.store(tick, std::memory_order_relaxed);
 }
 
-// At the interpreter's end nothing is waited for: threads that will never run again may hold any lock. What could not be
-// swept keeps the slot taken; others find its owner dead and settle it, as after a kill.
+// At the interpreter's end this waits for nothing: threads that will never run again may hold any lock. Entries that
+// could not be swept keep the slot taken; others find its owner dead and settle them, as after a kill.
 Arena::~Arena() {
   const os::Quiet quiet;
   const bool own = slot() != kNone && !is_foreign() && has_descriptor() && (hidden_ || announced_);
@@ -348,8 +353,8 @@ Arena::~Arena() {
     empty = own && ledger().is_empty();
   } catch (...) {
   }
-  // Under this mutex to the end: a thread that opens the store meanwhile finds it leaving and waits. Once the file is
-  // closed here it may open it again; before, closing would drop the record lock of the new attachment.
+  // Under this mutex to the end: a thread that opens the store meanwhile finds it leaving and waits. It may open the
+  // file again only once it is closed here: the close would drop the record lock of the new attachment.
   const os::LongGuard local(registry().mutex);
   std::erase(registry().arenas, this);
   if (tier_ != nullptr && empty && is_end(*this, *this)) tier_->end_as_last();

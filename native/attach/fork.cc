@@ -1,4 +1,4 @@
-// What happens when: fork.h.
+// fork.h says what happens when.
 #include "attach/fork.h"
 
 #include <algorithm>
@@ -14,13 +14,13 @@ namespace {
 constexpr int kParentPatienceMs = 10'000;        // for the child's pins
 constexpr u64 kChildPatienceNs = 5'000'000'000;  // for the heap's lock; the parent's pins stay longer than that
 constexpr u64 kLost = ~u64{0};                   // no generation
-thread_local bool t_by_python = false;           // this thread's fork will tell when the child has its pins
-thread_local int t_pipe[2] = {-1, -1};           // through which it does; made and closed under the registry's mutex
+thread_local bool t_by_python = false;           // the child of this thread's fork will tell when it has its pins
+thread_local int t_pipe[2] = {-1, -1};           // through which it tells; made and closed under the registry's mutex
 thread_local bool t_frozen = false;              // this fork has frozen the ledgers
 
 // ------------------------------------------------------------------------------------------------------- around fork()
-// While a thread holds one of these mutexes it never waits for the GIL (os.h). So the other mutexes can simply be waited
-// for: the threads that hold them release them without our help.
+// A thread that holds one of these mutexes never waits for the GIL (os.h). So this thread can simply wait for the
+// others: their owners release them without its help.
 
 void prepare_fork() {
   os::lock_aside(registry().mutex);
@@ -46,7 +46,7 @@ void forked_in_parent() {
 }
 
 void forked_in_child() {
-  // A recursive mutex knows its owner's thread id, which the child has not: it cannot be unlocked here.
+  // A recursive mutex knows the thread id of its owner. The child has another id, so it cannot unlock the mutex.
   new (&registry().mutex) std::recursive_mutex;
   for (Arena* arena : registry().arenas) arena->renew_mutexes();
   // mutant: a-forked-child-keeps-the-folder
@@ -77,7 +77,7 @@ void before_fork() { t_by_python = true; }
 void after_fork_parent() {
   t_by_python = false;
   if (const int reading = std::exchange(t_pipe[0], -1); reading >= 0) {
-    const os::Aside aside;                          // the child may wait for what a thread here gives back
+    const os::Aside aside;                          // the child may wait for a lock that a thread here releases
     os::wait_readable(reading, kParentPatienceMs);  // the child's byte, or end of file when it died
     os::close_fd(reading);
   }
@@ -106,8 +106,8 @@ void after_fork_child() {
 
 namespace {
 
-// Inherited arrays whose pins were not repeated get copies of their pages. The mapping is theirs alone from now on: what
-// lies in those pages goes on changing for everybody else.
+// Inherited arrays whose pins were not repeated get copies of their pages. From now on the mapping belongs to these
+// arrays alone. Other processes go on changing the shared pages.
 void keep_inherited(Arena& arena) noexcept {
   const std::span<InheritedPin> left = arena.ledger().inheritance();
   if (left.empty()) return;
@@ -118,11 +118,11 @@ void keep_inherited(Arena& arena) noexcept {
       if (i > 0 && pin.what == left[i - 1].what) continue;  // one more array over the same object
       try {
         const Descriptor& object = arena.heap().descriptor(ledger_descriptor(pin.what));
-        if (is_away(object)) continue;  // it was not pinned for its bytes: there is no array
+        if (is_away(object)) continue;  // it was not pinned for its bytes, so there is no array
         const u64 first = object.offset / kPageBytes * kPageBytes;
         const u64 bytes = align_up(object.offset + object.bytes, kPageBytes) - first;
         work(pin, object, const_cast<u8*>(arena.readonly_at(first, bytes)), bytes);
-      } catch (...) {  // a damaged descriptor: nobody can tell where its bytes lay
+      } catch (...) {  // a damaged descriptor does not say where its bytes lay
       }
     }
   };
@@ -143,14 +143,14 @@ void keep_inherited(Arena& arena) noexcept {
 
 }  // namespace
 
-// Killed anywhere: a slot that is free or a dead client's, with the pins repeated so far in its ledger.
+// A kill anywhere leaves a slot that is free, or a dead client's with the pins repeated so far in its ledger.
 void Arena::renew_in_child() {
   const os::LongGuard local(renewal_);
   if (!is_foreign()) return;
   // mutant: fork-keeps-the-parents-slot
   begin_child();
   ledger().begin_child();
-  static_cast<void>(tier_.release());  // the parent's: its locks may be held by threads that are not here
+  static_cast<void>(tier_.release());  // the parent's: threads that do not exist here may hold its locks
   heap_->room_maker = nullptr;
   try {
     if (!has_descriptor())

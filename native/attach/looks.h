@@ -11,7 +11,7 @@ namespace di {
 struct StoreHolder {  // a process of this user that holds a store
   u32 pid;
   std::string name, uuid;
-  u64 bytes;     // that the kernel has given to the store
+  u64 bytes;     // of memory that the kernel has given to the store
   bool removed;  // by `di-store rm`; its memory is not back yet
 };
 std::vector<StoreHolder> list_holders();

@@ -1,5 +1,5 @@
-// A chunk by its addresses in this process: head and body, see ChunkTier in base/layout.h. In stores without a disk tier both
-// are the same block.
+// The addresses of a chunk in this process: head and body, see ChunkTier in base/chunk_layout.h. In stores without a
+// disk tier both are the same block.
 #pragma once
 
 #include "base/types.h"
@@ -11,7 +11,7 @@ struct ChunkBytes {
   u64 head_bytes = 0;
   const u8* body = nullptr;  // null: not in memory
   u64 body_bytes = 0;
-  u64 identity = 0;  // as its head must say: chunk_identity()
+  u64 identity = 0;  // that its head must have: chunk_identity()
 };
 
 }  // namespace di

@@ -44,19 +44,20 @@ struct RowMark {   // for 64 rows; with a popcount of `first` it gives the episo
 };
 static_assert(sizeof(RowMark) == 24);
 
-// One table's uses of a chunk: `items 32 | readers 31 | closed 1`. The counts of its items, and of its draws and reads, are
-// derived [table]; the bit kUsesClosed is a truth [heap]: no new item of this table will need the chunk. All are in one word,
-// so the process that ends the last use learns in the same step whether the table may let the chunk go, and need not read the
-// chunk again. Only readers need the chunk's body: see ChunkTier.
+// One table's uses of a chunk: `items 32 | readers 31 | closed 1`. The counts of its items, and of its draws and reads,
+// are derived [table]; the bit kUsesClosed is a truth [heap]: no new item of this table will need the chunk. All are in
+// one word, so the process that ends the last use learns in the same step whether the table may let the chunk go, and
+// need not read the chunk again. Only readers need the chunk's body: see ChunkTier.
 //
 // kUsesClosed with counts of 0 is final: a new item needs a chunk that its writer has not closed for this table, and a
 // new draw needs an item that still holds a use. So any process may then detach the chunk, and may find it by a plain
-// scan. A writer closes a chunk for each of its tables apart: short windows need it for less time than episodes do.
+// scan. A writer closes a chunk separately for each of its tables, because short windows need it for less time than
+// episodes do.
 constexpr u64 kUsesClosed = u64{1} << 63;
 constexpr u64 kUseOfItem = 1, kUseOfReader = u64{1} << 32, kReadersMask = kUsesClosed - kUseOfReader;
 using Uses = Shared<u64>;
 inline u32 readers_of(u64 uses) { return static_cast<u32>((uses & kReadersMask) >> 32); }
-inline bool needed_by_items(u64 uses) { return (uses & ~kReadersMask) != kUsesClosed; }  // now, or by one to come
+inline bool needed_by_items(u64 uses) { return (uses & ~kReadersMask) != kUsesClosed; }  // now or later
 
 // One for each table that the chunk's writer feeds.
 struct Attachment {
@@ -69,8 +70,8 @@ struct Attachment {
   u32 serial;  // [once] of attachment[0]: the low half of the chunk's uid, by which checkpoints know it in every store
 };
 
-// Which chunk a head is of: `descriptor 32 | its generation 16`. A descriptor that leads to another chunk's head, or to one
-// of an earlier chunk, is damaged.
+// Which chunk a head belongs to: `descriptor 32 | its generation 16`. A descriptor that leads to the head of another
+// chunk, or of an earlier one, is damaged.
 constexpr u64 chunk_identity(u32 descriptor, u64 word) { return (word & u64{0xffff} << 32) | descriptor; }
 
 struct ChunkHeader {
@@ -85,7 +86,7 @@ struct ChunkHeader {
   u64 first_episode;      // [owner] id of the episode that row 0 continues or begins; set before row 0 is published
   u64 late_offset;        // [once] of the LateWords, 0 without late columns; see rows/late.h
   u64 marks_offset;       // [once] from the start of the head
-  u64 records_offset;     // [once] this and what follows: from the start of the body
+  u64 records_offset;     // [once] this and the next three: from the start of the body
   u64 columns_offset;
   u64 heap_offset;
   u64 heap_end;
@@ -105,15 +106,15 @@ inline u64 column_base(const ChunkHeader& chunk, const ColumnLayout& column) {
   return column_base(chunk.columns_offset, chunk.row_capacity, column);
 }
 
-// A chunk has a head and a body. Head: the ChunkHeader with its attachments, late columns and row marks; it is in memory for as
-// long as the chunk exists. Body: records, columns and values of variable length. In a store without a disk tier one block
-// holds both: the body begins with the head. With a disk tier each is a block of its own with a descriptor, of kind kChunk
-// and kBody, and a ChunkTier in the head says where the body is.
+// A chunk has a head and a body. Head: the ChunkHeader with its attachments, late columns and row marks; it is in
+// memory for as long as the chunk exists. Body: records, columns and values of variable length. In a store without a
+// disk tier one block holds both: the body begins with the head. With a disk tier each is a block of its own with a
+// descriptor, of kind kChunk and kBody, and a ChunkTier in the head says where the body is.
 //
-// Draws, reads and writers need the body, items don't. So a body leaves memory only while no attached table has readers of
-// the chunk, and the chunk is closed; a reader's use holds it where it is.
+// Draws, reads and writers need the body, items don't. So a body leaves memory only while the chunk is closed and no
+// attached table has readers of it. A reader's use keeps the body where it is.
 struct ChunkTier {
-  u64 uid;         // [once] names the chunk on disk; no other one of this store ever gets it
+  u64 uid;         // [once] names the chunk on disk; no other chunk of this store ever gets it
   u64 body_bytes;  // [once]
   Shared<u32>
       body;  // [heap; to 0 also the locks of all attached tables] truth: descriptor + 1 of the body's block in memory;
@@ -121,33 +122,34 @@ struct ChunkTier {
   Shared<u32>
       damaged;  // [any, while it holds the chunk; only to 1] truth: the body is on disk only, and cannot be read from
                 // there. Items of the chunk are to be removed: replay/lost_rows.h
-  // The copy on disk. A process claims the body, writes it to a segment of its own without a lock, and then sets all of this
-  // in one hold, `stored_pages` last. A chunk that is claimed is not freed. A copy moves to another segment in the same way,
-  // but while nobody reads the chunk, as a body leaves memory: who reads has seen the old place.
+  // The copy on disk. A process claims the body, writes it to a segment of its own without a lock, and then sets the
+  // fields below in one hold, `stored_pages` last. A claimed chunk is not freed. A copy moves to another segment in the
+  // same way, but only while nobody reads the chunk, since a reader has seen the old place.
   Shared<u32> claim;         // [heap] truth: lock_owner_word() of the process that writes a copy; 0: nobody does
   Shared<u32> stored_pages;  // [heap] truth: pages of the record on disk, its head included; 0: there is no copy
   Shared<u64> place;  // [heap; once there is a copy, also the locks of all attached tables] truth: where the body lies
                       // on disk, as stored_place(). One word, so that a kill leaves one place or the other
-  u64 stored_bytes;   // [heap] of it there
+  u64 stored_bytes;   // [heap] of the body there
   u32 codec;          // [heap] how it is packed there: BodyCodec
-  u32 crcs_offset;    // [once] CRC-32C of each page of the body on disk, from the start of the head [heap]
-  u32 parts_offset;  // [once] of the PackParts by which it is packed, from the start of the head. Behind them a u32 for each
-                     // block: where it ends in the packed body [heap]
-  u32 parts;         // [once] how many; 0: never packed
+  u32 crcs_offset;    // [once] from the start of the head: the CRC-32C of each page of the body on disk [heap]
+  u32 parts_offset;   // [once] from the start of the head: the PackParts by which the body is packed. Behind them, for
+                      // each block, a u32: where the block ends in the packed body [heap]
+  u32 parts;          // [once] how many; 0: never packed
 };
 enum class BodyCodec : u32 { kRaw = 0, kZstd = 1 };
-// Of ChunkTier::place: the number of the segment's entry in the TierHeader, and the body's first page in its file.
+// The parts of ChunkTier::place: the number of the segment's entry in the TierHeader, and the body's first page in its
+// file.
 constexpr u64 stored_place(u32 segment, u32 page) { return u64{page} << 32 | segment; }
 constexpr u32 place_segment(u64 place) { return static_cast<u32>(place); }
 constexpr u32 place_page(u64 place) { return static_cast<u32>(place >> 32); }
 
-// What lies together in a body: the records, one wide column, the heap of variable-length values, whose rows are of one byte.
-// A body is packed in blocks of `block_rows` rows of a part: tier/packing.h.
+// One part of a body: the records, one wide column, or the heap of variable-length values, whose rows have one byte
+// each. A body is packed in blocks of `block_rows` rows of a part: tier/packing.h.
 struct PackPart {
   u64 offset, row_bytes, rows, block_rows;  // [once] offset: from the start of the body
 };
 
-// Of a chunk with a head of so many bytes; null: its place is damaged.
+// The ChunkTier of a chunk whose head has `bytes` bytes; null: its offset is damaged.
 inline ChunkTier* find_tier(u8* head, u64 bytes) {
   const u64 at = bytes < sizeof(ChunkHeader) ? 0 : reinterpret_cast<const ChunkHeader*>(head)->tier_offset;
   if (at < sizeof(ChunkHeader) || at % alignof(ChunkTier) != 0 || at + sizeof(ChunkTier) > bytes) return nullptr;
@@ -158,9 +160,9 @@ inline ChunkTier* find_tier(u8* head, u64 bytes) {
 // attachments, and never in its body, which stays as the writer left it:
 //   LateWord[rows] | for each attachment u32[rows]: slot + 1 of the item that waits at this row | two copies of each
 //   row's values
-// A row's values of one column are in the copy that the column's bit of `copy` names. update() writes the other copy,
-// then turns the bits of all its columns in one store, so that a reader without a lock sees old or new values, and a
-// kill leaves the old ones. It holds the locks of all tables that are attached to the chunk.
+// A row's value of one column is in the copy that the column's bit of `copy` names. update() writes the other copy,
+// then flips the bits of all its columns in one store, so that a reader without a lock sees old or new values, and a
+// kill leaves the old ones. update() holds the locks of all tables that are attached to the chunk.
 struct LateWord {
   Shared<u64> word;  // [locks of all attached tables; while the row is not published: owner] truth:
                      // copy 16 | there 16 | changes 32

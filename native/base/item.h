@@ -6,10 +6,10 @@
 
 namespace di {
 
-// kHeld: at its use limit, drawn, not yet delivered. kWaiting: inserted, but some late columns of its first row are not
-// there yet; it can't be drawn, and enters the order of insertion when they are.
-// In a table of groups: kWaiting: the first answer of a group that is not complete; kMember: any other answer, it comes
-// alive and goes with the group's first one (replay/groups.h).
+// kHeld: at its use limit, drawn, not yet delivered. kWaiting: inserted, but some late columns of its first row are
+// missing. Such an item can't be drawn, and enters the order of insertion once they are there. In a table of groups:
+// kWaiting: the first answer of a group that is not complete; kMember: any other answer; it is drawn and removed
+// together with the group's first answer (replay/groups.h).
 enum class ItemState : u32 { kFree = 0, kLive = 1, kHeld = 2, kWaiting = 3, kMember = 4 };
 
 // Flags of an item.

@@ -29,7 +29,7 @@ struct Offset {
 };
 
 constexpr u64 kMagic = 0x45524f5453494401;      // "\1DISTORE"
-constexpr u64 kBeingMade = 0x45524f5453494400;  // in its place until all is in the store
+constexpr u64 kBeingMade = 0x45524f5453494400;  // in place of kMagic until the store is complete
 constexpr u32 kLayoutVersion = 25;
 constexpr u64 kPageBytes = 4096;
 constexpr u64 kSliceBytes = 2u << 20;
@@ -47,7 +47,7 @@ constexpr u64 kClientLockBase = u64{1} << 62;  // record-lock byte of client slo
 // ---------------------------------------------------------------------------------------------------------- locks
 struct LockWord {
   Shared<u32> word;   // [any] 0: free; else lock_owner_word() of the owner; top bit: a waiter sleeps on it
-  Shared<u32> dirty;  // [lock's owner] not 0: it is changing derived state; if it dies, the next owner rebuilds that
+  Shared<u32> dirty;  // [lock's owner] not 0: the owner is changing derived state; if it dies, the next one rebuilds it
 };
 
 // Undo record: old values of 8-byte words, so that several words change together. Order of writes: the entry, then
@@ -72,7 +72,7 @@ struct alignas(64) ClientSlot {
   Shared<u32> generation;  // [who frees the slot: its process, or the reaper] +1 each time
   Shared<u32> pid;         // [owner] read freely (tools)
   u32 pad;
-  Shared<u64> start_time;  // [owner] of the process, in clock ticks since boot: tells it from a later one with its pid
+  Shared<u64> start_time;  // [owner] of the process, in clock ticks since boot: tells it from a later one with this pid
   Shared<u64> pid_ns;      // [owner] inode of the pid namespace
   Shared<u64> cgroup;      // [owner] hash of the memory cgroup's path
   Shared<u32> ledger;      // [owner, under heap lock] first ledger block's descriptor + 1
@@ -143,12 +143,13 @@ constexpr u32 kBlockUses = 3;
 constexpr u32 kBlockClasses = 96;
 
 // Slice::filler: the process that adds pages to the slice without holding the heap's lock, by a collapse or a commit
-// ahead, as a word that could own a lock; kFillEnded: it adds no more; 0: none. What others punch meanwhile may come back
-// uncharged, so the slice is settled afterwards: by the filler, or by whoever meets it once the fill has ended or the filler is dead.
-constexpr u32 kFillEnded = 1u << 11;  // as the word of a process that is gone (arena/locks.h)
+// ahead; its lock_owner_word(). kFillEnded: it adds no more. 0: there is none. Pages that others punch meanwhile may
+// come back uncharged, so the slice is settled afterwards: by the filler, or, once the fill has ended or the filler is
+// dead, by the next process that meets the slice.
+constexpr u32 kFillEnded = 1u << 11;  // like the word of a process that is gone (arena/locks.h)
 struct Slice {                        // [heap], derived but for `present`
   u64 present[kPagesPerSlice /
-              64];  // truth; bit: the page is charged to the budget, and the one who charges it commits it
+              64];  // truth; bit: the page is charged to the budget; the process that charges it commits it
   SliceState state;
   BlockUse use;
   u8 block_class;
@@ -158,7 +159,7 @@ struct Slice {                        // [heap], derived but for `present`
   u32 run;   // slices of the run, at its head
   u32 prev;  // list of slices of this class with a free block
   u32 next;
-  Shared<u32> filler;  // chosen and settled under the lock; its end is stored without
+  Shared<u32> filler;  // set and settled under the lock; kFillEnded is stored without it
   u32 pad2[9];
 };
 static_assert(sizeof(Slice) == 128);
@@ -171,17 +172,17 @@ enum class ObjectKind : u8 { kData = 0, kChunk = 1, kMeta = 2, kBody = 3 };  // 
 struct ChunkSummary {
   Uses first_uses;    // of the first table, mostly the only one
   u16 first_table;    // [once] copy of attachment[0].table
-  Shared<u16> reads;  // [any] in stores with a disk tier: lately, see tier/body_drops.h; a hint
+  Shared<u16> reads;  // [any] in stores with a disk tier: recent reads, see tier/body_drops.h; a hint
   Shared<u32> rows;   // [heap] published rows, set when the chunk is closed; 0: read the header's `published`
   Shared<u64> body;   // derived; in stores with a disk tier: body_word(); 0: the body is not in memory
 };
 
 constexpr u16 kMostReads = 0xffff;
 
-// Where a body begins, how many bytes it has at most, and whether it has a copy on disk: so a batch reads neither the chunk's
-// ChunkTier nor the body's descriptor, and who looks for bodies to write or to drop passes by the others without touching their
-// heads. In units of 64 bytes, of which every size class is a multiple: `size 21 | copy 1 | offset 42`; a body of 128 MiB or more
-// has the largest size.
+// Where a body begins, how many bytes it has at most, and whether it has a copy on disk. So a batch reads neither the
+// chunk's ChunkTier nor the body's descriptor, and a search for bodies to write or to drop skips the others without
+// touching their heads. `size 21 | copy 1 | offset 42`: size and offset are in units of 64 bytes, of which every size
+// class is a multiple. A body of 128 MiB or more has the largest size.
 constexpr u64 kBodyUnit = 64, kBodySizeBits = 21;
 constexpr u64 kMostBodyUnits = (u64{1} << kBodySizeBits) - 1, kBodyHasCopy = kMostBodyUnits + 1;
 inline u64 body_word(u64 offset, u64 bytes, bool copy) {
@@ -212,11 +213,11 @@ struct Descriptor {  // truth unless said otherwise [heap]
 static_assert(sizeof(Descriptor) == 64);
 constexpr u32 kFlagHasId = 1;
 constexpr u32 kFlagWeights = 2;  // a version of published weights: not listed by keys()
-// Its record lies in an object log (docs/object_log.md): in that of SegmentEntry `flags >> kLogShift`, `owner` units from the
-// start of the file. kFlagDurable: also for the next store that has the folder.
+// Its record lies in an object log (docs/object_log.md): in the log of SegmentEntry `flags >> kLogShift`, `owner` units
+// from the start of the file. kFlagDurable: the record also counts for the next store that has the folder.
 constexpr u32 kFlagLogged = 4;
 constexpr u32 kFlagDurable = 8;
-constexpr u32 kFlagRead = 16;  // lately (tier/object_drops.h); a hint
+constexpr u32 kFlagRead = 16;  // read lately (tier/object_drops.h); a hint
 constexpr u32 kLogShift = 16;
 constexpr u64 kLogUnit = 64;
 
@@ -237,7 +238,7 @@ struct HeapHeader {
   u64 next_uid;             // the last uid given to a chunk
   Shared<u32> table_count;  // table headers ever committed
   Shared<u32>
-      spare_slices;  // at most so many free slices go back to the machine: tables set aside so much less. A hint
+      spare_slices;  // at most this many free slices go back to the machine: tables set aside that much less. A hint
   // derived
   Shared<u32> segment_count;  // read freely by sweeps: it only grows, and only once the new segment is ready
   u32 free_head;              // free descriptors, linked by hash_next
@@ -274,8 +275,8 @@ struct WeightsEntry {
   Shared<i64> newest;  // [heap] truth; read freely by latest(): an old value only delays it
   Shared<i64> oldest;  // [heap] truth; versions below are deleted; read freely
   char name[kNameBytes];
-  Shared<i64> durable;  // [heap] truth; the newest version that is on disk: stays, also below `oldest`; 0: none
-  Shared<i64> lost;     // [heap] truth; the newest version of the store before, which is not there; read freely
+  Shared<i64> durable;  // [heap] truth; the newest version on disk; it stays, also below `oldest`; 0: none
+  Shared<i64> lost;     // [heap] truth; the newest version of the previous store, which is missing here; read freely
   u64 reserved[11];
 };
 static_assert(sizeof(WeightsEntry) == 256);
@@ -329,8 +330,8 @@ struct alignas(64) TableHeader {
   u64 max_times_sampled;
   i64 max_staleness;   // -1: none
   u64 weights;         // weights entry + 1
-  Shared<u64> expect;  // [once] in thousandths: how many times smaller than in memory its rows will be on disk
-  u64 group_size;      // [once] answers of an item of a table of groups; 0: items are no groups
+  Shared<u64> expect;  // [once] in thousandths: the expected size of its rows in memory over that on disk
+  u64 group_size;      // [once] answers per item of a table of groups; 0: no table of groups
   u64 finished;
   u64 total_inserts;
   u64 total_samples;
@@ -353,7 +354,7 @@ struct alignas(64) TableHeader {
   Shared<u32> schema_block;  // descriptor + 1: JSON; 0 until the first step declares; read freely
   // bytes [heap]
   Shared<u64> reserve_bytes;  // truth: set aside for chunks; above reserve_wanted while a smaller capacity evicts items
-  Shared<u64> reserve_wanted;  // truth: what the table should set aside; the next resize starts from it
+  Shared<u64> reserve_wanted;  // truth: what the table should set aside; the next resize starts from this
   Shared<u64> reserve_open;    // truth: of reserve_wanted, for chunks that lanes have open: independent of the capacity
   Shared<u64> used_bytes;      // derived: chunks attached
   Shared<u64> open_bytes;      // derived: of these, chunks that new items may need
@@ -363,11 +364,11 @@ struct alignas(64) TableHeader {
   Shared<u64> chunk_head;      // truth: with a disk tier, bytes of its head; 0: not known yet
   Shared<u64> used_chunks;     // derived: number of chunks attached
   // derived [table]
-  u64 slots;    // over all segments
-  u64 size;     // live items
-  u64 held;     // held items
-  u64 waiting;  // items that wait for late columns, and groups that are not complete; not in `size`, nor in the order of
-                // insertion
+  u64 slots;     // over all segments
+  u64 size;      // live items
+  u64 held;      // held items
+  u64 waiting;   // items that wait for late columns, and groups that are not complete; not in `size`, nor in the order
+                 // of insertion
   u64 gathered;  // of these: groups that have all answers, and wait for late columns
   u64 free_slots;
   Shared<u64> stat_size;  // copies that stats reads freely

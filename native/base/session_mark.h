@@ -25,8 +25,8 @@ inline u64 mark_done(u64 word) { return word & kMostMarkItems; }
 inline bool mark_is_complete(u64 word) { return (word & kMarkComplete) != 0; }
 
 // Who may write a mark: `process 31 | used 1 | claim 32`. process: lock_owner_word() of the process whose writer has
-// claimed it; 0: that writer was closed. claim: +1 each time a writer claims the mark, also after it was free. So a
-// writer whose mark another one has claimed since finds a different word.
+// claimed it; 0: that writer was closed. claim: +1 each time a writer claims the mark, also after it was free. So if
+// another writer has claimed the mark since, the first one finds a different word.
 constexpr u64 kMarkUsed = u64{1} << 31;
 inline u64 mark_owner(u32 claim, u32 process) { return u64{claim} << 32 | kMarkUsed | process; }
 inline u32 mark_claim(u64 owner) { return static_cast<u32>(owner >> 32); }
@@ -36,9 +36,9 @@ inline bool mark_is_used(u64 owner) { return (owner & kMarkUsed) != 0; }
 struct alignas(64) SessionMark {  // truth
   u8 session[16];                 // [directory, while it is not used] uuid
   u32 table;                      // [directory, while it is not used] index
-  u32 generation;       // [directory, while it is not used] of the table: a mark of a dropped one is not believed
+  u32 generation;       // [directory, while it is not used] of the table: a mark of a dropped table is ignored
   Shared<u64> word;     // [table, through its undo record; directory, while it is not used] MarkWord
-  Shared<u64> used_ns;  // [table, directory] CLOCK_BOOTTIME of the last claim or call; a hint: which to give away
+  Shared<u64> used_ns;  // [table, directory] CLOCK_BOOTTIME of the last claim or call; a hint: which mark to reuse
   Shared<u64> owner;    // [directory; of a used one also the table's lock, if the table lives]
   u64 reserved[2];
 };

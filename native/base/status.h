@@ -19,7 +19,7 @@ enum class Code {
   kCapacity,
   kLayoutMismatch,
   kCorruptData,
-  kRowsLost,  // rows that lie on disk cannot be read from there: to be repeated once their items are removed
+  kRowsLost,  // rows cannot be read from the disk: repeat the call once their items are removed
   kObjectNotFound,
   kObjectExists,
   kTableNotFound,
@@ -30,8 +30,8 @@ enum class Code {
   kAccessDenied,
   kTimeout,
   kStoreError,
-  kColumnMissing,  // of `column`: a step gives no value for it
-  kColumnDiffers,  // of `column` and `lane`: not the value that was stored for this row before
+  kColumnMissing,  // a step gives no value for `column`
+  kColumnDiffers,  // the value of `column` in `lane` differs from the one stored before for this row
 };
 
 class Error : public std::runtime_error {

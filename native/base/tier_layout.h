@@ -1,5 +1,5 @@
-// The disk tier's header and list of files, as they lie in shared memory. layout.h explains the marks in brackets, such as
-// [heap].
+// The disk tier's header and list of files, as they lie in shared memory. layout.h explains the marks in brackets, such
+// as [heap].
 #pragma once
 
 #include <algorithm>
@@ -9,22 +9,23 @@
 
 namespace di {
 
-// A segment is a file that one process fills with records and then seals (docs/segment_format.md). kEmpty: its file is there,
-// and nobody needs what is in it. The others: its file is an object log (docs/object_log.md); a passing one is of objects that
-// left memory, and ends with the store.
+// A segment is a file that one process fills with records and then seals (docs/segment_format.md). kEmpty: its file
+// exists, and nobody needs its records. The last four: its file is an object log (docs/object_log.md). A passing log
+// holds objects that left memory, and ends with the store.
 enum class SegmentUse : u32 { kAbsent, kOpen, kSealed, kEmpty, kLog, kSealedLog, kPassingLog, kSealedPassingLog };
 
 struct SegmentEntry {
   Shared<u32> use;    // [heap] SegmentUse; truth. kOpen of a process that is gone counts as kSealed
-  Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it, or restores the store of a linked one
+  Shared<u32> owner;  // [heap] lock_owner_word() of the process that fills it, or that restores a store by linking it
   Shared<u64> bytes;  // [heap] of its file; truth
   u32 file;           // [heap] number of its file, never used for another one; truth
   union {
-    Shared<u32> dirty;   // [any] of a log: not 0: records in it were marked as deleted, and that may not be on disk yet
+    Shared<u32> dirty;   // [any] of a log: not 0: records in it were marked as deleted, and the marks may not be on
+                         // disk yet
     Shared<u32> filled;  // [heap] of a segment: pages of the records that were ever committed in this use of it. A hint
   };
   u64 incarnation;   // [heap] of this use of the file; truth
-  Shared<u64> live;  // [heap] derived: of its records, those whose chunk or object exists
+  Shared<u64> live;  // [heap] derived: bytes of its records whose chunk or object exists
 };
 static_assert(sizeof(SegmentEntry) == 40);
 
@@ -61,20 +62,21 @@ struct TierHeader {
   Shared<u64> moved_bodies;
   Shared<u64> drawn_cold;      // items of drawn batches that were read from disk
   Shared<u64> write_budget;    // [any] bytes a day that may be written; 0: any number
-  Shared<u64> paid_ns;         // [any] up to when what was written is paid for (tier/write_budget.h)
-  u64 made_ns;                 // [once] when the store was, by the clock of os::now_ns()
-  Shared<u64> damaged_chunks;  // whose bodies could not be read
-  Shared<u64> damaged_items;   // that were removed for that
-  u32 object_hand;             // [heap] as drop_hand, of objects
-  Shared<u32> ended;           // [any] client slot + 1 of who leaves as the last and removes the files: no new ones
+  Shared<u64> paid_ns;         // [any] when the budget will have paid for all bytes written (tier/write_budget.h)
+  u64 made_ns;                 // [once] when the store was made, by the clock of os::now_ns()
+  Shared<u64> damaged_chunks;  // chunks whose bodies could not be read
+  Shared<u64> damaged_items;   // items that were removed for that reason
+  u32 object_hand;             // [heap] like drop_hand, for objects
+  Shared<u32> ended;           // [any] client slot + 1 of the process that leaves last and removes the files: no new
+                               // ones
   Shared<u32> idle_logs;       // [any] 1: a log was found that nobody needs; a hint
   u32 pad1;
   Shared<u64> away_objects;    // [heap] derived: objects that are not in memory
-  Shared<u64> away_bytes;      // [heap] derived: of those
-  Shared<u64> loaded_objects;  // that were read for get(), ever
+  Shared<u64> away_bytes;      // [heap] derived: their bytes
+  Shared<u64> loaded_objects;  // objects ever read for get()
   SegmentEntry segment[kMaxSegments];
 };
-inline std::string folder_of(const TierHeader& tier) {  // also a damaged one
+inline std::string folder_of(const TierHeader& tier) {  // works with a damaged header too
   return {tier.folder, std::find(tier.folder, tier.folder + kFolderBytes, '\0')};
 }
 

@@ -23,7 +23,7 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   const bool mine = slot == arena.slot();
   entry["alive"] = mine || !is_dead(arena, slot);
   entry["self"] = mine;
-  const bool near = is_near(arena, slot);  // else its pid belongs to another process in this pid namespace
+  const bool near = is_near(arena, slot);  // otherwise its pid belongs to another process in this pid namespace
   entry["other_pid_namespace"] = !near;
   const os::ProcessLook look = near ? os::look_at(client.pid.load()) : os::ProcessLook{};
   entry["state"] = look.state != 0 ? std::string(1, look.state) : std::string(look.known ? "gone" : "unknown");
@@ -36,7 +36,7 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   return entry;
 }
 
-// The stopped process that owns the heap's lock or the table's, and so keeps others waiting: client slot + 1, or 0.
+// A stopped process that owns the heap's or the table's lock, and so keeps others waiting: its client slot + 1, or 0.
 u32 stopped_holder(const Arena& arena, u32 table) {
   const auto stopped = [&arena](const LockWord& lock) -> u32 {
     const u32 holder = lock_owner(lock.word.load());
@@ -70,7 +70,7 @@ nb::list waiters(const Arena& arena) {
   return all;
 }
 
-// The number of the chunk that came last.
+// The uid of the chunk that came last.
 u64 last_uid(const ArenaPointer& arena, Deadline deadline) {
   arena->enter();
   const MaybeRelease release(true);
@@ -78,8 +78,8 @@ u64 last_uid(const ArenaPointer& arena, Deadline deadline) {
   return arena->heap_header().next_uid;
 }
 
-// Bytes of bodies of these tables, none: of all, that now have a copy on disk; 0: none of chunks up to `last` lacks one, or files
-// can take no more.
+// Writes copies of some bodies of these tables (none: of all tables) and returns their bytes. 0: every chunk up to
+// `last` has a copy, or the files can take no more.
 u64 write_to_disk(const ArenaPointer& arena, const std::optional<std::vector<std::string>>& tables, u64 last,
                   Deadline deadline) {
   arena->enter();
@@ -126,7 +126,7 @@ nb::object disk_stats(const Arena& arena) {
   return all;
 }
 
-// Of a store with a disk tier: a loader has handed out a batch.
+// For a store with a disk tier: notes that a loader has handed out a batch.
 void note_loaded(const ArenaPointer& arena, u64 ahead, double stalled_seconds) {
   if (!arena->tiered()) return;
   TierHeader& tier = arena->tier_header();
@@ -148,7 +148,7 @@ std::string uuid_text(const ArenaPointer& arena) {
 nb::dict stats(const ArenaPointer& arena) {
   arena->enter();
   try {
-    arena->ledger().sweep(Deadline::only_try());  // ends the pins that this process has dropped, if the lock is free
+    arena->ledger().sweep(Deadline::only_try());  // ends pins that this process has dropped, if the lock is free
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
   }
@@ -220,7 +220,7 @@ std::vector<std::string> check(const ArenaPointer& arena, bool repair, Deadline 
     try {
       if (const TablePointer table = TableDirectory(arena).find(name)) table->check(repair, deadline, &findings);
     } catch (const Error& error) {
-      if (error.code() != Code::kTableNotFound) throw;  // dropped meanwhile
+      if (error.code() != Code::kTableNotFound) throw;  // the table was dropped meanwhile
     }
   }
   SessionMarks(arena).check(repair, deadline, &findings);
@@ -282,7 +282,7 @@ void bind_facts(nb::class_<Arena>& type) {
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 
-// Waits for what the heap's word `sealed_seq` announces; `kind` says which of the two.
+// Waits for an event that the heap's word `sealed_seq` announces; `kind` says which of the two events.
 void await_sealed(const ArenaPointer& arena, Wait& wait, u32 seen, double seconds, WaitKind kind) {
   arena->enter();
   HeapHeader& heap = arena->heap_header();

@@ -1,4 +1,4 @@
-// A batch while it is made: where its parts lie.
+// The batch that is being made: where its parts lie.
 #pragma once
 
 #include <memory>
@@ -9,7 +9,8 @@
 
 namespace di::py {
 
-// A batch while it is made. Vectors by output have one entry for each output of the plan; those in `wanted` are used.
+// A batch that is being made. Vectors by output have one entry for each output of the plan; only entries of outputs in
+// `wanted` are used.
 struct Assembly {
   Assembly(const DrawSet& drawn, std::size_t outputs, bool live)
       : set(drawn), with_live(live), at(outputs), offsets(outputs), targets(outputs), given(outputs) {}
@@ -28,9 +29,9 @@ struct Assembly {
   std::vector<Target> targets;
   std::vector<nb::object> given;  // arrays of out=
   u8* buffer = nullptr;
-  bool in_one_hold = false;          // of the table's lock: nothing is read from disk
-  std::unique_ptr<ColdGather> cold;  // null: everything is in memory, as far as is known
-  nb::object owner;  // of the buffer; every array refers to it, and the last one gives the buffer back to the pool
+  bool in_one_hold = false;          // in one hold of the table's lock: nothing is read from disk
+  std::unique_ptr<ColdGather> cold;  // null: as far as is known, everything is in memory
+  nb::object owner;  // owner of the buffer; every array refers to it, and the last one returns the buffer to the pool
   i64* episodes = nullptr;
   i64* starts = nullptr;
 

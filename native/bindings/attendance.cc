@@ -5,7 +5,7 @@
 namespace di::py {
 namespace {
 
-// Stands for a writer before its first step, when its columns are not known yet: the table already counts it as open,
+// Stands for a writer before its first step, when its columns are not known yet. The table already counts it as open,
 // so that learners wait for its items.
 class Attendance {
  public:

@@ -102,7 +102,7 @@ void place(const nb::dict& data, const OutputArray& output, const nb::object& va
   if (PyDict_SetItem(at, output.path.back().ptr(), value.ptr()) != 0) throw nb::python_error();
 }
 
-// An array with get(drawn) of each item of the set; of groups of `group` rows: of the first one.
+// An array with get(drawn) for each item of the set; for groups of `group` rows, of the first row.
 template <class T, class Get>
 nb::object column_of(const Assembly& batch, u32 group, int type, Get&& get) {
   npy_intp n = batch.places / group;
@@ -149,7 +149,7 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
   return gather.parts();
 }
 
-// Batches of more bytes, or that read more rows, are not copied under the table's lock: other learners would wait.
+// Batches with more bytes, or that read more rows, are not copied under the table's lock: other learners would wait.
 constexpr u64 kTakeBytes = 64 << 10;
 constexpr u64 kTakeRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
@@ -161,7 +161,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
   if (n == 0 || n > kTakeItems / group_ || rows > kTakeRows / all) return {};
   const u64 room = varies_ ? all * bytes_an_item_ / 4 * 5 + kVaryingSlack : all * item_bytes_;
   if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};
-  if (!beta.is_none()) nb::cast<double>(beta);  // throws now, while nothing is drawn
+  if (!beta.is_none()) nb::cast<double>(beta);  // throws now, before anything is drawn
   DrawSet set;
   set.distinct = distinct;
   set.chooses = plan_.spec.chooses();
@@ -174,12 +174,12 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
   const u64 bytes = varies_ ? room : batch.bytes;
   allocate(bytes, &batch);
   const auto copy = [&] {
-    if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout is not read under the lock
+    if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout must not be read under the lock
     if (varies_) {
       measure(*gather, &batch);
       lay_out(&batch);
     }
-    if (batch.bytes > bytes) return false;  // values longer than in the last batch; make() measures them first
+    if (batch.bytes > bytes) return false;  // longer values than in the last batch; make() measures them first
     aim(nb::none(), &batch);
     gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
@@ -201,7 +201,7 @@ nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::hand
   lay_out(&batch);
   allocate(batch.bytes, &batch);
   const auto copy = [&] {
-    if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout is not read under the lock
+    if (!list_spans(set, false, &batch.spans)) return false;  // an unknown layout must not be read under the lock
     aim(nb::none(), &batch);
     gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
@@ -265,7 +265,7 @@ void BatchMaker::choose(nb::handle which, std::vector<u32>* wanted) const {
   for (u32 i = 0; i < arrays_.size(); ++i) (*wanted)[i] = i;
 }
 
-// Fills the offsets of ragged outputs. Nothing is read from disk where everything is in memory.
+// Fills the offsets of ragged outputs. Reads from disk only if some item is not in memory.
 void BatchMaker::measure(Gather& gather, Assembly* batch) const {
   if (!varies_) return;
   for (const u32 i : batch->wanted)
@@ -279,20 +279,20 @@ void BatchMaker::measure(Gather& gather, Assembly* batch) const {
   }
 }
 
-// What reads the items that are not in memory.
+// The gatherer of the items that are not in memory.
 ColdGather& BatchMaker::cold(Gather& gather, Assembly* batch) const {
   if (batch->cold) return *batch->cold;
   Tier* const tier = table_->arena().tier();
   if (tier == nullptr) throw Error(Code::kCorruptData, "damaged store: a chunk without a body");
   batch->cold = std::make_unique<ColdGather>(gather, tier->reader(), plan_, batch->spans, batch->wanted);
-  if (!batch->with_live) {  // drawn, and not looked at by keys
+  if (!batch->with_live) {  // the items were drawn, not looked at by keys
     const auto count = std::count(batch->cold->open().begin(), batch->cold->open().end(), true);
     table_->arena().tier_header().drawn_cold.fetch_add(static_cast<u64>(count) / group_, std::memory_order_relaxed);
   }
   return *batch->cold;
 }
 
-// Computes where each part lies in the buffer.
+// Computes the place of each part in the buffer.
 void BatchMaker::lay_out(Assembly* batch) const {
   const u64 places = static_cast<u64>(batch->places);
   batch->bytes = 0;
@@ -336,8 +336,8 @@ nb::object BatchMaker::given(nb::handle out, u32 output, u32 items) const {
   return node;
 }
 
-// Moves the live items to their places in the set and fills the other places with zeros. From the last to the first, so
-// that no item is overwritten before it has moved.
+// Moves the live items to their places in the set and fills the other places with zeros. It goes from the last item to
+// the first, so that no item is overwritten before it has moved.
 void BatchMaker::spread(Assembly* batch) const {
   const std::vector<Drawn>& items = batch->set.items;
   if (items.size() == batch->live()) return;
@@ -358,7 +358,7 @@ void BatchMaker::spread(Assembly* batch) const {
   }
 }
 
-// The same for the offsets of a ragged output. Its values stay where they are: items that are gone have none.
+// The same for the offsets of a ragged output. The values stay in place, because items that are gone have none.
 void BatchMaker::spread_ragged(const DrawSet& set, u64 rows, std::vector<i64>* ends) const {
   std::vector<i64> all(set.items.size() * rows + 1, 0);
   for (u64 place = 0, from = 0; place < set.items.size(); ++place) {
@@ -425,14 +425,14 @@ nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
     std::fill(at, at + n, 1.0f);
     return array;
   }
-  double least = 0;  // the probability that has the largest weight
+  double least = 0;  // the probability with the largest weight
   for (const Drawn& drawn : set.items)
     if (drawn.probability > 0 && (least == 0 || drawn.probability < least)) least = drawn.probability;
   if (least == 0) {
     std::fill(at, at + n, 1.0f);
     return array;
   }
-  // The minimum of both: the table may have changed while the batch was drawn, or used-up items have left it.
+  // The minimum of both: the table may have changed while the batch was drawn, or used-up items may have left it.
   if (table_->header().normalize_table != 0 && set.sums.least > 0 && set.sums.total > 0)
     least = std::min(least, set.sums.least / set.sums.total);
   std::vector<double> raw(static_cast<std::size_t>(n));

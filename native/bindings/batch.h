@@ -1,5 +1,5 @@
-// Makes what sample() and peek() return: the bytes of drawn items, copied into one pooled buffer, as nested dicts of
-// arrays that share it; and arrays of the items' keys, priorities and so on.
+// Makes the results of sample() and peek(). The bytes of drawn items are copied into one pooled buffer, and nested
+// dicts of arrays share it. Further arrays hold the items' keys, priorities and so on.
 #pragma once
 
 #include <memory>
@@ -25,7 +25,7 @@ struct OutputArray {             // the array of one output of the plan, and its
 class LayoutSource;
 struct Assembly;
 
-// A buffer for arrays; the object that is returned owns it and gives it back to the pool.
+// Takes a buffer for arrays. The returned object owns it and gives it back to the pool.
 nb::object take_buffer(BufferPool& pool, u64 bytes, u8** data);
 
 class BatchMaker {
@@ -35,17 +35,17 @@ class BatchMaker {
   BatchMaker(const BatchMaker&) = delete;
   BatchMaker& operator=(const BatchMaker&) = delete;
 
-  // The tuple that Python's Batch is made of. `which`: numbers of the outputs wanted, None: all. `out`: a dict of
-  // arrays to fill instead of fresh ones, or None. with_live: every item of the set has a place, filled with zeros if
-  // it is gone, and an array says which ones live. The caller holds the items' chunks.
+  // Returns the tuple from which Python's Batch is made. `which`: numbers of the wanted outputs, None: all. `out`: a
+  // dict of arrays to fill instead of fresh ones, or None. with_live: every item of the set has a place, which is zeros
+  // if the item is gone, and an array tells which items live. The caller holds the items' chunks.
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
-  // Draws, copies and delivers n items in one hold of the table's lock, all outputs. An invalid object: that is not
-  // possible for this batch, and nothing was drawn; use make().
+  // Draws, copies and delivers n items in one hold of the table's lock, with all outputs. An invalid object: this batch
+  // cannot be made so, and nothing was drawn; use make().
   nb::object draw(u32 n, nb::handle beta, bool distinct, Deadline deadline);
-  // As make() with_live, in one hold of the table's lock: outputs of fixed size of a small batch of items, without a
-  // ledger entry for each. An invalid object: that is not possible for this batch; use make().
+  // Does what make() with_live does, in one hold of the table's lock: for the fixed-size outputs of a small batch of
+  // items, without a ledger entry for each. An invalid object: this batch cannot be made so; use make().
   nb::object look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline);
-  // Bytes that the values of variable length take in a batch of these items. The caller holds the items' chunks.
+  // Bytes of the variable-length values in a batch of these items. The caller holds the items' chunks.
   u64 ragged_bytes(const DrawSet& set);
 
  private:
@@ -68,7 +68,7 @@ class BatchMaker {
 
   TablePointer table_;
   ViewPlan plan_;
-  u32 group_ = 1;          // rows of one item that is a group; each is gathered as an item by itself
+  u32 group_ = 1;          // rows of one item that is a group; each row is gathered as its own item
   u64 item_bytes_ = 0;     // bytes of one item in all outputs of fixed size
   bool varies_ = false;    // some outputs are ragged
   u64 bytes_an_item_ = 0;  // bytes per item of the last batch that make() made with all outputs

@@ -13,7 +13,7 @@ namespace {
 
 // Functions of the Python package that the core calls. The package passes them to set_python() when it is imported.
 struct Package {
-  PyObject* make_error = nullptr;  // of a Failure
+  PyObject* make_error = nullptr;  // makes an exception from a Failure
   PyObject* encode = nullptr;
   PyObject* decode = nullptr;
   PyObject* log_wait = nullptr;
@@ -25,7 +25,7 @@ bool has_gil() {
   return PyThreadState_GetUnchecked() != nullptr;
 #elif PY_VERSION_HEX >= 0x030c0000
   return _PyThreadState_UncheckedGet() != nullptr;
-#else  // here the call returns the state of whichever thread has the GIL
+#else  // here the call returns the state of the thread that has the GIL
   PyThreadState* const state = _PyThreadState_UncheckedGet();
   return state != nullptr && state == PyGILState_GetThisThreadState();
 #endif
@@ -52,7 +52,7 @@ bool ending() {
 #endif
 }
 
-// Logs a long wait. Called while no shared lock is held. An error of the log does not end the wait.
+// Logs a long wait. Called while no shared lock is held. An error in the log does not end the wait.
 void tell_waited(u64 before_ns, u64 now_ns, const std::string& what) {
   if (package.log_wait == nullptr || !has_gil()) return;
   try {
@@ -95,7 +95,8 @@ void park() {
 
 void take_gil_back(PyThreadState* state) {
   os::require_empty_hands("asks for the interpreter's lock");
-  // No check here whether the interpreter is ending: only it knows which thread ends it, and that one must get the GIL.
+  // No check here whether the interpreter is ending: only the interpreter knows which thread ends it, and that thread
+  // must get the GIL.
   // mutant: the-end-takes-itself-for-a-daemon
   in_python([state] { PyEval_RestoreThread(state); });
 }
@@ -138,7 +139,7 @@ bool has_masked(nb::handle array) {
   if (PyObject_HasAttrString(reinterpret_cast<PyObject*>(Py_TYPE(array.ptr())), "mask") == 0) return false;
   const nb::object mask = checked(in_python([&] { return PyObject_GetAttrString(array.ptr(), "mask"); }));
   PyObject* const any = in_python([&] { return PyObject_CallMethod(mask.ptr(), "any", nullptr); });
-  if (any == nullptr) {  // of structures
+  if (any == nullptr) {  // an array of structures
     drop_refusal();
     return true;
   }
@@ -150,7 +151,7 @@ bool has_masked(nb::handle array) {
 Kept as_array(nb::handle value, int type, const char* what) {
   if (is_masked(value)) throw Error(Code::kType, what + std::string(", got one with masked elements"));
   int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED;
-  // Extended precision too: what a float64 cannot hold becomes infinite, and is refused.
+  // Also for extended precision: a value beyond float64 becomes infinite, and is refused.
   if (type == NPY_FLOAT64 && PyArray_Check(value.ptr()) &&
       PyTypeNum_ISFLOAT(PyArray_TYPE(reinterpret_cast<PyArrayObject*>(value.ptr()))))
     wanted |= NPY_ARRAY_FORCECAST;
@@ -172,7 +173,7 @@ std::optional<double> plain_seconds(nb::handle timeout) {
   if (timeout.is_none()) return -1;
   if (!PyFloat_CheckExact(timeout.ptr()) && !PyLong_CheckExact(timeout.ptr())) return std::nullopt;
   const double seconds = PyFloat_AsDouble(timeout.ptr());
-  if (seconds == -1) PyErr_Clear();  // an int beyond every float, perhaps
+  if (seconds == -1) PyErr_Clear();  // perhaps an int beyond every float
   return seconds >= 0 && std::isfinite(seconds) ? std::optional<double>(seconds) : std::nullopt;
 }
 
@@ -245,7 +246,7 @@ void bind_lists(nb::module_& module) {
       .def_ro("pid", &os::HiddenHolder::pid)
       .def_prop_ro("uid", [](const os::HiddenHolder& each) { return number_or_none(each.uid); });
   module.def("list_holders", [] {
-    const os::Aside aside;  // looks through all processes of the machine
+    const os::Aside aside;  // it looks through all processes of the machine
     return list_holders();
   });
   module.def("hidden_holders", [] {

@@ -45,15 +45,15 @@ nb::object new_array(const std::vector<T>& values, int type) {
   std::memcpy(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array)), values.data(), values.size() * sizeof(T));
   return nb::steal(array);
 }
-// Whether it is an array of numpy.ma with masked elements: their values mean nothing, and a copy would lose the mask.
+// Whether it is an array of numpy.ma with masked elements. Their values mean nothing, and a copy would lose the mask.
 bool has_masked(nb::handle array);
 inline bool is_masked(nb::handle value) {
   return !PyArray_CheckExact(value.ptr()) && PyArray_Check(value.ptr()) && has_masked(value);
 }
 // `value` as a contiguous array of this type, converted if necessary. Throws kType with `what` and the type it got.
 Kept as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
-// After a Python call that refused a value: clears its error, so that the caller can throw one of its own. Rethrows a
-// MemoryError, and errors that are no Exception (KeyboardInterrupt).
+// Call this after a Python call refused a value: clears Python's error, so that the caller can throw its own. Rethrows
+// a MemoryError, and errors that are not an Exception (KeyboardInterrupt).
 void drop_refusal();
 template <class T>
 std::span<const T> view_of(const nb::object& array) {
@@ -61,7 +61,7 @@ std::span<const T> view_of(const nb::object& array) {
   return {static_cast<const T*>(PyArray_DATA(at)), static_cast<std::size_t>(PyArray_SIZE(at))};
 }
 
-// A timeout of a plain type in seconds, -1 for no limit; nothing: the package checks it.
+// A timeout of a plain type in seconds, -1 for no limit. nullopt: anything else, which the package checks.
 std::optional<double> plain_seconds(nb::handle timeout);
 
 template <class T>
@@ -82,8 +82,8 @@ nb::object interned(nb::handle text);
 // str(object) as UTF-8, for messages. Characters without UTF-8 (lone surrogates) are escaped.
 std::string shown(nb::handle object);
 
-constexpr u64 kKeepGil = 64u << 10;  // up to so many bytes are copied with the GIL held: passing it on costs 67 us
-// As PyEval_RestoreThread(), but if another thread is ending the interpreter, this one sleeps for ever.
+constexpr u64 kKeepGil = 64u << 10;  // copies of up to this size keep the GIL: passing it on costs 67 us
+// Like PyEval_RestoreThread(), but sleeps for ever if another thread is ending the interpreter.
 void take_gil_back(PyThreadState* state);
 class MaybeRelease {  // releases the GIL for long copies
  public:
@@ -98,8 +98,8 @@ class MaybeRelease {  // releases the GIL for long copies
   PyThreadState* state_;
 };
 
-// An error of the core as Python's `errors.of_core` gets it. Thrown itself where the error is about a column, to add
-// the column's name, which the core does not know.
+// An error of the core in the form that Python's `errors.of_core` gets. If the error is about a column, a Failure
+// itself is thrown: it adds the column's name, which the core does not know.
 struct Failure {
   Error error;
   std::string column;
@@ -114,20 +114,20 @@ struct Wait {
   ArenaPointer arena;
   WaitRecord record;
 };
-// Sleeps, without the GIL, until `word` differs from `seen`, a wake-up comes, or `seconds` are over. `culprit`: the
-// client slot that it waits for.
+// Sleeps without the GIL until `word` differs from `seen`, a wake-up comes, or `seconds` are over. `culprit`: the
+// client slot that the call waits for.
 void wait_word(Wait& wait, Shared<u32>& word, Shared<u32>& waiters, u32 seen, double seconds, WaitKind kind, u32 table,
                u32 culprit = kNone);
 
 ViewSpec view_spec(nb::dict view);
 // Settles draws whose object was destroyed before they were delivered or given back. Destructors must not wait for
-// locks, so every call on a table begins with this.
+// locks, so every call on a table begins with settle_orphans().
 void settle_orphans();
 u32 reap_soon(const ArenaPointer& arena);  // how many processes were reaped; 0 also if a lock was not available
 
 SessionId session_id(nb::handle bytes);  // throws unless it is bytes of length 16
 
-u64 pinned_bytes(const Arena& arena, u32 slot);  // of objects that the process of a client slot is reading
+u64 pinned_bytes(const Arena& arena, u32 slot);  // bytes of objects that the process of a client slot is reading
 
 void bind_errors(nb::module_& module);
 void bind_enums(nb::module_& module);
@@ -146,7 +146,7 @@ void bind_messages(nb::module_& module);
 void bind_snapshot(nb::module_& module);
 void bind_folders(nb::module_& module);
 void bind_objects(nb::module_& module, nb::class_<Arena>& type);  // objects and weights
-void bind_pins(nb::class_<Arena>& type);                          // what processes are reading
+void bind_pins(nb::class_<Arena>& type);                          // objects that processes are reading
 void bind_sessions(nb::class_<Arena>& type);                      // marks of remote writers' sessions
 #ifdef DI_FAULTS
 void bind_faults(nb::module_& module);
@@ -156,8 +156,8 @@ class SparedAllocations {  // allocations in its scope don't fail on request and
   ~SparedAllocations();
 };
 #endif
-// As nb::cast(), with no allocation made to fail: nanobind allocates for a shared pointer in a noexcept function, so a
-// failure would end the process.
+// Like nb::cast(), but fault tests make no allocation fail in it: nanobind allocates for a shared pointer in a noexcept
+// function, so a failure would end the process.
 template <class T>
 nb::object share(const std::shared_ptr<T>& pointer) {
 #ifdef DI_FAULTS
@@ -166,8 +166,8 @@ nb::object share(const std::shared_ptr<T>& pointer) {
   const NoCollection still;
   return nb::cast(pointer);
 }
-// The package's codec. encode() returns an Encoded; decode() makes the value from its header and payload. Of a foreign one,
-// which came from another machine, it runs no code that the bytes name.
+// The package's codec. encode() returns an Encoded; decode() makes the value from its header and payload. A foreign
+// value came from another machine: decode() runs no code that its bytes name.
 nb::object encode(nb::handle value);
 nb::object decode(nb::handle header, nb::handle payload, nb::handle copy, bool foreign);
 

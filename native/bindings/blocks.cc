@@ -57,7 +57,7 @@ nb::object read_array(const u8* block, u64 bytes, const nb::object& pin, bool co
   return checked(in_python([&] { return PyArray_NewCopy(array, NPY_CORDER); }));
 }
 
-// `foreign`: True, False, or None for what the block says of itself.
+// `foreign`: True, False, or None for what the block's form says.
 nb::object read_bytes(const u8* block, u64 bytes, const nb::object& pin, nb::handle copy,
                       nb::handle foreign = Py_None) {
   if (holds_array(block, bytes)) return read_array(block, bytes, pin, copy.ptr() == Py_True);
@@ -68,8 +68,8 @@ nb::object read_bytes(const u8* block, u64 bytes, const nb::object& pin, nb::han
   return decode(header, payload, copy, foreign.is_none() ? value.foreign : foreign.ptr() == Py_True);
 }
 
-// Memory of this process for an object that does not come into shared memory. A small one has an allocation of its own: buffers
-// of the pool are whole pages.
+// Memory of this process for an object that does not come into shared memory. A small object has its own allocation,
+// because buffers of the pool are whole pages.
 class AsideBuffer {
  public:
   AsideBuffer() = default;
@@ -78,7 +78,7 @@ class AsideBuffer {
   AsideBuffer& operator=(const AsideBuffer&) = delete;
 
   u8* take(u64 bytes) {
-    static const auto* const pool = new std::shared_ptr<BufferPool>(std::make_shared<BufferPool>());  // for good
+    static const auto* const pool = new std::shared_ptr<BufferPool>(std::make_shared<BufferPool>());  // never destroyed
     release();
     if (bytes > kSmall) {
       buffer_ = (*pool)->take(bytes);
@@ -121,7 +121,7 @@ Block find_block(const ArenaPointer& arena, const Id& id) {
   return {arena->readonly_at(found.offset, found.bytes), found.bytes, std::move(pin)};
 }
 
-// What keeps the memory of an array. If that is no array itself, nobody can make views of the memory writable.
+// The owner of an array's memory. If the owner is not an array itself, nobody can make writable views of the memory.
 nb::object owner_of(nb::handle block) {
   PyObject* const base = PyArray_BASE(reinterpret_cast<PyArrayObject*>(block.ptr()));
   return nb::borrow(base != nullptr && PyCapsule_CheckExact(base) ? base : block.ptr());
@@ -149,7 +149,7 @@ nb::object read_block(nb::handle block, nb::handle copy, nb::handle foreign) {
   const u64 bytes = static_cast<u64>(PyArray_NBYTES(array));
   if (bytes == 0 || reinterpret_cast<std::uintptr_t>(at) % alignof(std::max_align_t) == 0)
     return read_bytes(at, bytes, owner_of(block), copy, foreign);
-  AsideBuffer aligned;  // elements at odd addresses are slow for numpy, and not allowed for others
+  AsideBuffer aligned;  // elements at odd addresses are slow for numpy, and other users don't allow them
   u8* const to = aligned.take(bytes);
   {
     const MaybeRelease release(bytes > kKeepGil);

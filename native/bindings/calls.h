@@ -1,7 +1,7 @@
-// How C++ calls Python, so that the end of the interpreter does no harm. If one thread ends the interpreter while
-// another waits for the GIL, Python before 3.14 ends the waiting thread by unwinding its stack. Destructors of C++
-// frames would then change reference counts without the GIL, and the process would abort. So in_python(), the innermost
-// C++ frame, stops the unwinding and lets the thread sleep for ever, as Python 3.14 does itself.
+// How C++ calls Python, so that the end of the interpreter does no harm. Suppose one thread ends the interpreter while
+// another waits for the GIL. Python before 3.14 then ends the waiting thread by unwinding its stack. Destructors of C++
+// frames would change reference counts without the GIL, and the process would abort. So in_python(), the innermost C++
+// frame, stops the unwinding and lets the thread sleep for ever, as Python 3.14 does itself.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -15,11 +15,12 @@ namespace di::py {
 
 namespace nb = nanobind;
 
-// Sleeps for ever: for a thread that must not run any more because the interpreter ends. It holds no lock of any kind.
+// Sleeps for ever: for a thread that must stop running because the interpreter ends. The thread holds no lock of any
+// kind.
 [[noreturn]] void park();
 
-// An unwinding stops at this object: its destructor never returns then. Not a catch block: if one for another exception
-// is active further up, C++ ends the process.
+// Stops an unwinding: its destructor then never returns. A catch block would not do: if one for another exception is
+// active further up, C++ ends the process.
 struct LastFrame {
   bool returned = false;
   LastFrame() = default;
@@ -32,7 +33,7 @@ struct LastFrame {
 };
 
 // Every call of the C API that may run Python code, or that releases the GIL (as numpy does in long copies), goes
-// through this. `call` uses the C API only: it throws nothing, and has no C++ objects to destroy.
+// through in_python(). `call` uses the C API only: it throws nothing, and has no C++ objects to destroy.
 template <class Call>
 auto in_python(const Call& call) {
   os::require_empty_hands("runs Python");
@@ -59,7 +60,7 @@ nb::object call_python(nb::handle function, const Objects&... arguments) {
   return checked(in_python([&] { return PyObject_Vectorcall(function.ptr(), all, sizeof...(arguments), nullptr); }));
 }
 
-// A reference that may be the last one to an object of the user, whose destructor may be written in Python.
+// A reference to a user's object. It may be the last one, and the object's destructor may be written in Python.
 class Kept : public nb::object {
  public:
   explicit Kept(nb::object&& object) : nb::object(std::move(object)) {}
@@ -73,7 +74,7 @@ class Kept : public nb::object {
   }
 };
 
-// New containers. Before Python 3.12 making one may run the garbage collector, and so destructors of user objects.
+// New containers. Before Python 3.12, making one may run the garbage collector and so the destructors of user objects.
 inline nb::dict new_dict() {
   return nb::borrow<nb::dict>(checked(in_python([] { return PyDict_New(); })));
 }
@@ -88,7 +89,7 @@ nb::object new_tuple(const Objects&... objects) {
   return made;
 }
 
-// Keeps the garbage collector off while nanobind makes objects: its frames would lie between in_python() and the
+// Keeps the garbage collector off while nanobind makes objects: nanobind's frames would lie between in_python() and the
 // collector's Python code. The GIL is held all the time.
 class NoCollection {
  public:

@@ -1,5 +1,6 @@
-// Converts Python's strings, lists and timeouts to std::string, std::vector and Deadline. nanobind's own casters of the
-// first two are noexcept: if memory runs out, they end the process. These throw, which becomes MemoryError.
+// Converts Python's strings, lists and timeouts to std::string, std::vector and Deadline. nanobind's own casters for
+// strings and lists are noexcept: if memory runs out, they end the process. These casters throw instead, which becomes
+// a MemoryError.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -95,7 +95,7 @@ bool Cells::exact(const Column& column, nb::handle value, const npy_intp* lead, 
 }
 
 // Reads a number of exactly the column's type, or a Python float, int or bool for a float, int64 or bool column. False:
-// it is another value, which coerced() converts.
+// it is another kind of value, which coerced() converts.
 bool Cells::scalar(const Column& column, nb::handle value, ColumnInput* input) {
   if (!column.shape.empty()) return false;
   scalars_.emplace_back();
@@ -159,11 +159,11 @@ bool Cells::exact_row(const Column& column, nb::handle value) {
   if (PyArray_DESCR(array) != column.descr && !PyArray_EquivTypes(PyArray_DESCR(array), column.descr)) return false;
   for (int i = 0; i < extra; ++i)
     if (PyArray_DIM(array, i + 1) != column.shape[static_cast<std::size_t>(i)]) return false;
-  // One that is too long is refused by `coerce`, which says why.
+  // `coerce` refuses a value that is too long, and says why.
   return PyArray_DIM(array, 0) <= (column.max_rows < 0 ? i64{UINT32_MAX} : column.max_rows);
 }
 
-// Reads one value, or a list of one for each lane. False: some value needs converting.
+// Reads one value, or a list with one value for each lane. False: some value needs converting.
 bool Cells::ragged_rows(u32 index, nb::handle value, int leads, u64 count, ColumnInput* input) {
   const Column& column = columns_[index];
   PyObject* const single = value.ptr();
@@ -305,7 +305,7 @@ bool Cells::fits(const Node& node, nb::handle dict) const {
   return found != 0 && found == PyDict_Size(dict.ptr());
 }
 
-// The node that a final observation given as a dict belongs to: the view's `obs`, or a node above it.
+// The node to which a final observation given as a dict belongs: the view's `obs`, or a node above it.
 const Cells::Node& Cells::final_node(nb::handle item) const {
   std::vector<const Node*> path{&root_};
   if (!final_columns_.empty()) {
@@ -384,7 +384,7 @@ void Cells::parse_final(nb::handle final, const CallShape& shape, u32 all_lanes,
                                                      : in_python([&] { return PyObject_Size(final.ptr()); });
   if (size < 0) throw nb::python_error();
   const u64 given = static_cast<u64>(size);
-  if (given != cells && given != all_lanes)  // before any entry is looked at
+  if (given != cells && given != all_lanes)  // before looking at any entry
     throw Error(Code::kInvalid, "final= has " + std::to_string(given) +
                                     " entries: it is a dict like next=, or holds one entry "
                                     "for each lane (" +

@@ -15,7 +15,7 @@ struct CallShape {  // the leading axes of a call's leaves, before the column's 
   u64 lanes = 1;
   bool time = false;     // there is an axis of steps, the first one
   bool by_lane = false;  // there is an axis of lanes
-  bool or_bare = false;  // of one cell: a number may lack these axes
+  bool or_bare = false;  // of a call with one cell: a number may lack these axes
 
   u64 cells() const { return steps * lanes; }
 };
@@ -26,21 +26,21 @@ class Cells {
 
   // Begins a new call.
   void begin();
-  // Ends it: releases what its inputs point into.
+  // Ends the call: releases the objects that its inputs point into.
   void end() { keep_.clear(); }
-  // Makes one input for every column; inputs of columns that `tree` lacks have neither base nor cells. What the inputs
-  // point into lives until end(), also if the program takes it out of the tree meanwhile: in another thread, or where a
-  // value is converted.
+  // Makes one input for every column; inputs of columns that `tree` lacks have neither base nor cells. The objects that
+  // the inputs point into live until end(), even if the program takes them out of the tree meanwhile (in another
+  // thread, or during the conversion of a value).
   void parse(nb::handle tree, const CallShape& shape, std::vector<ColumnInput>* inputs);
-  // `final` is a dict like next=, for all lanes of the call or only for those that have `ended` (one flag a lane;
-  // empty: not known). Or it is Gymnasium's final_obs: an object array with None for lanes that did not end, for the
-  // lanes of the call or for `all_lanes` of the writer.
+  // `final` has one of two forms. It is a dict like next=, for all lanes of the call or only for those that have
+  // `ended` (one flag a lane; empty: not known). Or it is Gymnasium's final_obs: an object array with None for lanes
+  // that did not end, for the lanes of the call or for `all_lanes` of the writer.
   void parse_final(nb::handle final, const CallShape& shape, u32 all_lanes, const std::vector<u8>& ended,
                    WriterCall* call);
 
   const std::string& name(std::size_t column) const { return columns_[column].name; }
   std::size_t count() const { return columns_.size(); }
-  std::vector<u64> row_bytes() const;   // by column, of one row's value; 0: its values are of any size
+  std::vector<u64> row_bytes() const;   // by column: bytes of one row's value; 0: values of any size
   u64 bytes() const { return bytes_; }  // about how many bytes this call writes
 
  private:
@@ -84,8 +84,8 @@ class Cells {
   Node root_;
   nb::object coerce_;
   std::vector<u32> final_columns_;
-  // What this call's inputs point into. scalars_ must not reallocate: begin() reserves one entry a column for each of
-  // three trees (step, next, final).
+  // The data that this call's inputs point into. scalars_ must not reallocate: begin() reserves one entry a column for
+  // each of three trees (step, next, final).
   std::vector<Kept> keep_;
   std::vector<std::vector<Cell>> cells_;
   std::vector<std::array<u8, 16>> scalars_;

@@ -1,5 +1,5 @@
-// Lets Python compute the reserve of a table before it has any chunk, with the same arithmetic that writers use to size
-// chunks, and with the sizes of items, descriptors and ledger entries.
+// Lets Python compute the reserve of a table before it has any chunk. It uses the same arithmetic as writers do to size
+// chunks, and the sizes of items, descriptors and ledger entries.
 #include "rows/chunks.h"
 
 #include "bindings/bindings.h"
@@ -7,7 +7,7 @@
 namespace di::py {
 namespace {
 
-// A layout of these sizes. Of its columns only the number of column-wise ones matters here.
+// A layout of these sizes. Only the number of its column-wise columns matters here.
 LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes) {
   LayoutInfo layout;
   layout.record_bytes = record_bytes;
@@ -24,7 +24,7 @@ LayoutInfo sized(u32 record_bytes, u64 wide_bytes, u32 wide, u64 late_bytes) {
 
 void bind_chunks(nb::module_& module) {
   module.attr("MOST_SLOTS") = kMostSlots;
-  module.attr("MAX_COLUMNS") = kMaxColumns;  // of a row
+  module.attr("MAX_COLUMNS") = kMaxColumns;  // of one row
   module.attr("MOST_LATE") = kMostLate;      // late columns of a row
   module.attr("ITEM_BYTES") = sizeof(Item);
   module.attr("DESCRIPTOR_BYTES") = sizeof(Descriptor);

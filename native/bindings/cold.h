@@ -1,11 +1,11 @@
-// Gathering under a table's lock, where nothing is read from disk.
+// Gathering under a table's lock, where no call may read from disk.
 #pragma once
 
 #include "tier/cold_bodies.h"
 
 namespace di::py {
 
-// In one hold of a table's lock. False also when a body is not in memory.
+// Runs `work` in one hold of a table's lock. Also false when a body is not in memory.
 template <class Work>
 bool if_in_memory(Work&& work) {
   try {

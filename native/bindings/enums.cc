@@ -1,4 +1,4 @@
-// Binds the core's states and kinds, each once. Python uses their names only; no number is written there.
+// Binds the core's states and kinds, each once. Python uses only their names; it repeats no number.
 #include "attach/arena.h"
 #include "bindings/bindings.h"
 #include "rows/views.h"

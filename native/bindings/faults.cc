@@ -1,7 +1,7 @@
 // Makes allocations fail on request, in builds with fault points. Each thread counts its calls of `operator new` in
-// this module's code. Not counted: nanobind's allocations (CMakeLists.txt gives it di_plain_new), and those that
-// libstdc++ makes for strings inside its own library. Memory comes from malloc(), as it does without this file, so any
-// code may free it.
+// this module's code. Two kinds are not counted: nanobind's allocations (CMakeLists.txt gives it di_plain_new), and
+// those that libstdc++ makes for strings inside its own library. Memory comes from malloc(), as it does without this
+// file, so any code may free it.
 #ifdef DI_FAULTS
 
 #include <cstdlib>
@@ -11,8 +11,8 @@
 
 namespace {
 
-thread_local di::u64 t_allocations = 0;  // of this thread since fail_allocation()
-thread_local di::u64 t_fails_at = 0;     // which of them fails; 0: none
+thread_local di::u64 t_allocations = 0;  // by this thread since fail_allocation()
+thread_local di::u64 t_fails_at = 0;     // number of the one that fails; 0: none
 thread_local bool t_spared = false;
 
 void* allocate(std::size_t bytes) {

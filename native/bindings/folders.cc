@@ -1,4 +1,4 @@
-// Files and folders, for what Python writes there itself.
+// Files and folders that Python itself writes.
 #include "bindings/bindings.h"
 #include "os/filesystem.h"
 #include "tier/folder.h"
@@ -6,7 +6,8 @@
 namespace di::py {
 
 void bind_folders(nb::module_& module) {
-  // In one step with the file object that owns the descriptor: Ctrl-C between the two would leak it.
+  // Makes the file object that owns the descriptor in the same step: Ctrl-C between two steps would leak the
+  // descriptor.
   module.def(
       "create_no_link",
       [](const std::string& path, int flags) {

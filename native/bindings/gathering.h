@@ -7,7 +7,7 @@
 
 namespace di::py {
 
-// A batch ahead of its learner. Chunks are held for items that are still to be read from disk, and for no others.
+// A batch that is made ahead of its learner. It holds only chunks of items that are still to be read from disk.
 class Gathering {
  public:
   Gathering(BatchMaker& maker, Draws& draws, nb::handle beta, nb::handle which, nb::handle out)

@@ -37,17 +37,17 @@ void deliver_some(Draws& draws, const std::vector<u32>& places) {
   some.set().items.reserve(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) (wanted[i / rows] ? some.set().items : others).push_back(all[i]);
   all.swap(others);
-  draws.set().rng_after = ~u64{0};  // no value of the counter: random numbers of delivered draws do not come again
+  draws.set().rng_after = ~u64{0};  // no value of the counter: random numbers of delivered draws must not come again
   end_draws(some, true);
   end_draws(draws, false);
 }
 
 void end_copied(Draws& draws, const std::vector<bool>& open) {
   try {
-    // Of a part this is tried for a moment only: what stays held is released with the next part, or with all.
+    // For a part this is tried only for a moment: uses that remain end with the next part, or with the whole batch.
     draws.table->draws.copied(&draws.set(), open.empty() ? Deadline::slice() : Deadline::brief(), open);
   } catch (...) {
-    rethrow_lasting();  // else the chunks are released later; the batch is complete all the same
+    rethrow_lasting();  // otherwise the chunks are released later; the batch is complete all the same
   }
 }
 
@@ -65,7 +65,7 @@ void settle_orphans() {
     } catch (const Error& error) {
       if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
       if (error.code() != Code::kTimeout) throw;
-      return;  // its table's lock is not available; the current call may be about another table
+      return;  // its table's lock is not available; the current call may use another table
     } catch (...) {
       if (!held.set.items.empty()) orphans().splice(orphans().end(), one);
       throw;

@@ -1,5 +1,5 @@
-// Draws that a call of this process has made and not settled yet. What Python drops unsettled becomes an orphan, which
-// the next call on a table settles. The list of orphans changes only with the GIL held.
+// Draws that a call of this process has made and not settled yet. Draws that Python drops unsettled become orphans, and
+// the next call on a table settles them. The list of orphans changes only with the GIL held.
 #pragma once
 
 #include <list>
@@ -9,8 +9,8 @@
 
 namespace di::py {
 
-// Undelivered draws of one call: owned by a Draws, or an orphan, after its Draws was destroyed. Both are list nodes, so
-// that a destructor can make an orphan without allocating (splice).
+// The undelivered draws of one call. A Draws owns them; after its destruction they are an orphan. Both owners keep them
+// as list nodes, so a destructor can make an orphan without allocating (splice).
 struct Held {
   TablePointer table;
   DrawSet set;
@@ -37,7 +37,7 @@ class Draws {
     }
     orphans().splice(orphans().end(), held_);
   }
-  // The table's lock was not available, or memory is short: leaves the draws for a later call of this process.
+  // Leaves the draws for a later call of this process, because the table's lock was not available or memory is short.
   void leave(bool delivered) noexcept {
     held_.front().delivered = delivered;
     try {
@@ -50,7 +50,8 @@ class Draws {
   }
   Draws(const Draws&) = delete;
   Draws& operator=(const Draws&) = delete;
-  // Keeps what the caller reports while it waits after a failed try: the error's text, and who holds the lock.
+  // Keeps what the caller reports while it waits after a failed try: the error's text, and the process that holds the
+  // lock.
   void note(const Error& error) {
     why = error.what();
     holder = error.holder();
@@ -71,13 +72,13 @@ void require_own(Draws& draws);
 // Delivers the draws or gives them back. If the table's lock is not available, a later call of this process does the
 // rest.
 void end_draws(Draws& draws, bool delivered);
-// Delivers the draws at these places of the batch and gives the others back, in the same way.
+// Delivers the draws at these places of the batch and gives the others back, as end_draws() does.
 void deliver_some(Draws& draws, const std::vector<u32>& places);
-// Ends the uses of chunks of what has been copied. `open`: see Draws::copied() of the core.
+// Ends the uses of chunks whose items were copied. `open`: see Draws::copied() of the core.
 void end_copied(Draws& draws, const std::vector<bool>& open);
 
-// The result of `work` on these draws. If it throws, because a batch does not fit in memory, say, the draws are given
-// back at once: other processes may wait for their items.
+// Returns the result of `work` on these draws. If `work` throws, for example because a batch does not fit in memory,
+// the draws are given back at once: other processes may wait for their items.
 template <class Work>
 auto or_give_back(Draws& draws, Work&& work) {
   try {

@@ -6,8 +6,8 @@
 namespace di::py {
 namespace {
 
-// `plan`: "view" and "columns" as a Reader's; "late": the late columns as a Writer's columns, with their "numbers" among
-// "columns"; "coerce".
+// `plan`: "view" and "columns" as for a Reader; "late": the late columns as a Writer's columns, with their "numbers"
+// among "columns"; "coerce".
 class LateWriter {
  public:
   LateWriter(TablePointer table, nb::dict plan)
@@ -22,7 +22,7 @@ class LateWriter {
             Deadline deadline);
 
  private:
-  struct Call {  // what one call needs; a thread takes one, as converting a value may let other threads run
+  struct Call {  // state of one call; each call takes its own, because converting a value may let other threads run
     Cells cells;
     LateUpdate update;
     std::vector<ColumnInput> inputs;
@@ -34,7 +34,7 @@ class LateWriter {
   TablePointer table_;
   nb::dict plan_;
   std::vector<std::string> columns_;
-  std::vector<u32> numbers_;  // of the late ones among them
+  std::vector<u32> numbers_;  // numbers of the late columns among them
   std::vector<std::unique_ptr<Call>> idle_;
 };
 
@@ -69,7 +69,7 @@ u64 LateWriter::run(std::unique_ptr<Call> call, std::span<const u64> keys, LateR
   return there;
 }
 
-// The keys, if they need no conversion.
+// The keys if they need no conversion; else empty.
 std::span<const u64> exact_keys(nb::handle keys) {
   if (!PyArray_Check(keys.ptr())) return {};
   auto* at = reinterpret_cast<PyArrayObject*>(keys.ptr());
@@ -92,8 +92,9 @@ bool is_flat(nb::handle values) {  // a dict of columns, none of them below anot
   return true;
 }
 
-// One step of each item, with the arguments as a program gave them. None: they are of a rarer form, nothing was written,
-// and the package does it (replay/late.py); also after SchemaMismatch, as it says better what is wrong.
+// Updates one step of each item, with the arguments as a program gave them. None: the arguments have a rarer form,
+// nothing was written, and the package does the update (replay/late.py). The package also takes over after
+// SchemaMismatch, because its error says better what is wrong.
 nb::object LateWriter::write_now(nb::handle keys, nb::handle values, nb::handle row, nb::handle timeout) {
   const std::span<const u64> wanted = exact_keys(keys);
   const std::optional<i64> first = exact_row(row);
@@ -111,7 +112,7 @@ nb::object LateWriter::write_now(nb::handle keys, nb::handle values, nb::handle 
   return nb::int_(run(std::move(call), wanted, {*first, 1}, bytes, deadline));
 }
 
-// `values`: number of a column, and a contiguous array [item, row, …] of its values.
+// `values`: the number of a column, and a contiguous array [item, row, …] of its values.
 u64 LateWriter::write(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
                       Deadline deadline) {
   std::unique_ptr<Call> call = begin();

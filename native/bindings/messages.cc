@@ -1,5 +1,5 @@
-// Messages over sockets: whole ones are sent and read without the GIL, so that a thread with a long one holds up no
-// other. Over TLS Python moves the bytes.
+// Messages over sockets. Whole messages are sent and read without the GIL, so that a thread with a long message holds
+// up no other thread. Over TLS, Python moves the bytes.
 #include <algorithm>
 #include <cerrno>
 #include <optional>
@@ -14,7 +14,7 @@ namespace di::py {
 
 namespace {
 
-constexpr u64 kTurnBytes = 4 << 20;  // after so many a signal handler may run, which may raise
+constexpr u64 kTurnBytes = 4 << 20;  // after so many bytes a signal handler may run, which may raise
 
 [[noreturn]] void raise_gone(const char* text) {
   PyErr_SetString(PyExc_ConnectionError, text);
@@ -25,7 +25,7 @@ void run_signal_handlers() {
   if (in_python([] { return PyErr_CheckSignals(); }) != 0) throw nb::python_error();
 }
 
-// Whether a wait of the socket was in vain; handlers of signals run. Raises OSError for other errors.
+// Whether a wait for the socket ended without data; runs signal handlers. Raises OSError for other errors.
 bool has_waited(i64 result) {
   if (result == -EAGAIN || result == -EWOULDBLOCK) return true;
   if (result >= 0 || result == -EINTR) {
@@ -93,7 +93,7 @@ class Sending {
 
 }  // namespace
 
-Buffers::Buffers(nb::handle objects) : Buffers() {  // so that the destructor runs if a later one is refused
+Buffers::Buffers(nb::handle objects) : Buffers() {  // so that the destructor runs if a later object is refused
   const Kept all = Kept(checked(in_python([&] { return PySequence_Tuple(objects.ptr()); })));
   const Py_ssize_t count = PyTuple_GET_SIZE(all.ptr());
   views_.reserve(static_cast<u64>(count));
@@ -121,7 +121,8 @@ std::vector<os::Bytes> Buffers::bytes() const {
 Receiving::Receiving(u32 kinds, nb::object memory)
     : memory_(std::move(memory)), body_(call_python(memory_, nb::int_(0))), nothing_(nb::borrow(body_)), core_(kinds) {}
 
-// Reads until more than bytes is needed. Nothing: a wait was in vain, or there is no descriptor to read from.
+// Reads until `go` needs something other than bytes. nullopt: a wait ended without data, or there is no descriptor to
+// read from.
 template <class Go>
 std::optional<net::Incoming::Need> Receiving::read(nb::handle fd, std::optional<double> until, const Go& go) {
   using Need = net::Incoming::Need;

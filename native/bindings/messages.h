@@ -1,4 +1,4 @@
-// The two sides of a connection as Python has them (messages.cc).
+// The two sides of a connection as Python sees them (messages.cc).
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace di::py {
 
-class Buffers {  // of a sequence of objects
+class Buffers {  // the buffers of a sequence of objects
  public:
   explicit Buffers(nb::handle objects);
   Buffers() = default;
@@ -31,7 +31,7 @@ class Buffers {  // of a sequence of objects
   std::vector<Py_buffer> views_;
 };
 
-// One thread at a time: without the GIL nothing else would keep a second one out.
+// Admits one thread at a time: without the GIL nothing else would keep a second thread out.
 class Use {
  public:
   explicit Use(bool& used) : used_(used) {
@@ -46,7 +46,7 @@ class Use {
   bool& used_;
 };
 
-// The messages of a connection.
+// The receiving side of a connection.
 class Receiving {
  public:
   Receiving(u32 kinds, nb::object memory);
@@ -61,7 +61,7 @@ class Receiving {
   }
   bool has_bytes() const { return core_.has_bytes(); }
   double moved() const { return static_cast<double>(moved_ns_) / 1e9; }
-  // For another reader of its messages, beside whom nobody reads.
+  // For another reader of the messages. While it reads, nobody else does.
   net::Incoming& core() { return core_; }
   bool& used() { return used_; }
 
@@ -72,7 +72,7 @@ class Receiving {
   bool used_ = false;
   Kept memory_, body_;
   Kept nothing_;
-  Buffers piece_;  // where a piece goes that has not come yet
+  Buffers piece_;  // the target of a piece that has not come yet
   net::Incoming core_;
   u64 moved_ns_ = os::now_ns();
 };

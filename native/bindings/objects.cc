@@ -1,5 +1,5 @@
-// Objects and weights: writes values into drafts. bindings/blocks.cc reads them, bindings/reserved.cc has those that are
-// written in place.
+// Objects and weights: writes values into drafts. bindings/blocks.cc reads them, and bindings/reserved.cc handles
+// objects that are written in place.
 #include "bindings/objects.h"
 
 #include <cstring>
@@ -14,7 +14,7 @@
 namespace di::py {
 namespace {
 
-// Without the GIL.
+// Call without the GIL.
 void tidy(const ArenaPointer& arena) {
   if (arena->tier() == nullptr || !arena->tier()->has_rolled()) return;
   const MaybeRelease release(true);
@@ -122,7 +122,7 @@ void write_value(const ArenaPointer& arena, nb::handle value, const u8* id, u64 
   }
 }
 
-// A written object that no process can read before seal(). Its destructor frees it if it was not sealed.
+// A written object that no process can read before seal(). The destructor frees an object that was not sealed.
 class Unsealed {
  public:
   Unsealed(ArenaPointer arena, nb::handle value, nb::handle id)
@@ -170,7 +170,7 @@ nb::bytes put(const ArenaPointer& arena, nb::handle value, nb::handle id, double
   return made;
 }
 
-// Runs `keep`, which waits for the drive, without the GIL. If it throws, the draft is given up.
+// Runs `keep`, which waits for the drive, without the GIL. If `keep` throws, the draft is abandoned.
 template <class Keep>
 auto kept(Draft* draft, const Keep& keep) {
   try {
@@ -189,7 +189,7 @@ nb::bytes put_durable(const ArenaPointer& arena, nb::handle value, nb::handle id
   });
 }
 
-// Seals what was written once all of it is on disk.
+// Seals the written objects once all their bytes are on disk.
 void keep_written(const ArenaPointer& arena, const nb::list& all) {
   arena->enter();
   std::vector<DurableDraft> drafts;
@@ -256,8 +256,8 @@ i64 newest(const ArenaPointer& arena, const std::string& name) {
   return newest == entry.lost.load() ? entry.durable.load() : newest;
 }
 
-// The oldest version that may still be readable. A number between it and the newest that can't be read was skipped by
-// publish() without a value.
+// The oldest version that may still be readable. If a number between it and the newest can't be read, publish() skipped
+// that number without a value.
 i64 oldest(const ArenaPointer& arena, const std::string& name) {
   arena->enter();
   const u32 index = Weights(arena->heap()).find(name);
@@ -342,7 +342,7 @@ void bind_objects(nb::module_& module, nb::class_<Arena>& type) {
           },
           nb::arg("after").none(), nb::arg("n"), nb::arg("timeout"),
           nb::sig("def keys(self, after: bytes | None, n: int, timeout: float) -> list[bytes]"))
-      // `at`: becomes that version; 0 is returned, and nothing was published, if there is one as new already.
+      // `at`: the number of the new version. Returns 0 and publishes nothing if a version at least that new exists.
       .def("publish", &publish, nb::arg("name"), nb::arg("value").none(), nb::arg("keep"), nb::arg("at") = 0,
            nb::sig("def publish(self, name: str, value: typing.Any, keep: int, at: int = 0) -> int"))
       .def("newest", &newest, nb::sig("def newest(self, name: str, /) -> int"))

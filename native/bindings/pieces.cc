@@ -1,4 +1,4 @@
-// Payloads of large trees to files and back.
+// Moves payloads of large trees to files and back.
 #include "tier/pieces.h"
 
 #include "bindings/bindings.h"
@@ -40,7 +40,7 @@ u32 crc_of(nb::handle data, u32 before) {
 }
 
 template <class Pieces>
-struct Moving {  // keeps what owns the memory until the threads have ended
+struct Moving {  // keeps the memory's owner until the threads have ended
   template <class... Arguments>
   Moving(nb::object keep, Arguments&&... arguments)
       : owners(std::move(keep)), pieces(std::forward<Arguments>(arguments)...) {}

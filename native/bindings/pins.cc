@@ -1,5 +1,5 @@
-// What processes are reading: the pins of their ledgers, walked without a lock. If a descriptor is reused meanwhile, the
-// figure shown is wrong for a moment.
+// Shows which objects processes are reading, by walking the pins of their ledgers without a lock. If a descriptor is
+// reused meanwhile, the figure is wrong for a moment.
 #include <map>
 
 #include "bindings/bindings.h"
@@ -7,7 +7,7 @@
 namespace di::py {
 namespace {
 
-// Calls `visit` with the number of the descriptor of each pin of a client slot.
+// Calls `visit` with the descriptor number of each pin of a client slot.
 template <class Visit>
 void for_pins(const Arena& arena, u32 slot, Visit visit) {
   for_ledger_blocks(arena.heap(), slot, [&](const LedgerBlock& block, u32) {
@@ -22,7 +22,7 @@ u64 bytes_of(const Arena& arena, u32 descriptor) {
   return Blocks::block_bytes(arena.heap().descriptor(descriptor).bytes);
 }
 
-// Slot, id, whether it is of published weights, bytes and number of pins, for each object that a process is reading.
+// For each object that a process is reading: slot, id, whether it is of published weights, bytes and number of pins.
 nb::list pins(const ArenaPointer& arena) {
   arena->enter();
   nb::list all = new_list();

@@ -1,4 +1,4 @@
-// Draws items of one table, makes arrays of them and delivers them; settles draws that were not delivered.
+// Draws items of one table, makes arrays from them and delivers them; settles draws that were not delivered.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -20,7 +20,7 @@ struct Undelivered {  // draws that others have not delivered, and may still giv
   u32 holder;  // client slot of a process that has such draws
   std::string who;
 };
-struct Measured {  // the live items among some keys, the rows they span, the bytes of their variable-length values
+struct Measured {  // of some keys: live items, rows they span, bytes of their variable-length values
   u64 items, rows, bytes;
 };
 
@@ -59,7 +59,7 @@ class Reader {
 };
 
 #ifdef DI_FAULTS
-// With DI_STORE_TEST_DROP every read finds closed chunks on disk only.
+// With DI_STORE_TEST_DROP, bodies of closed chunks are dropped, so that every read finds them only on disk.
 void drop_all_bodies(Arena& arena) {
   static const bool wanted = std::getenv("DI_STORE_TEST_DROP") != nullptr;
   if (!wanted || arena.tier() == nullptr) return;
@@ -70,7 +70,7 @@ void drop_all_bodies(Arena& arena) {
 
 void Reader::enter() {
   table_->arena().enter();
-  reap_when_due(table_->arena());  // first, so that items that dead processes had drawn are back in their order
+  reap_when_due(table_->arena());  // first, so that items drawn by dead processes are back in their order
   settle_orphans();
   table_->require_live();
 #ifdef DI_FAULTS
@@ -95,7 +95,7 @@ u32 Reader::draw(Draws& draws, u32 n) {
                          Deadline::slice(), &draws.why);
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
-      draws.note(error);  // a lock is not available: what was drawn stays drawn, and the caller waits
+      draws.note(error);  // a lock is not available: draws made so far stay, and the caller waits
     }
   }
   return draws.count();
@@ -105,7 +105,7 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
   require_own(draws);
   DI_FAULT("sample.before_copy");
   BatchGather gather(batches_, draws.set(), beta, which, out, false);
-  // While others are read from disk, nothing is held of those that were copied: their memory may be wanted.
+  // While other items are read from disk, the copied ones hold nothing: their memory may be needed.
   do {
     // mutant: batches-hold-what-is-copied
     if (!gather.open().empty()) end_copied(draws, gather.open());
@@ -150,7 +150,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
     nb::object parts = batches_.look(view_of<u64>(array), beta, which, Deadline::in(kTakePatienceNs));
     if (parts.is_valid()) return parts;
   } catch (const Error& error) {
-    if (error.code() != Code::kTimeout) throw;  // else the lock is not available at once
+    if (error.code() != Code::kTimeout) throw;  // on kTimeout the lock is not available at once
   }
   std::unique_ptr<Draws> draws = begin(false);
   table_->reads.peek(view_of<u64>(array), &draws->set(), Deadline::slice());
@@ -187,7 +187,7 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
   return found;
 }
 
-// Buffers of batches that Python assembles.
+// Buffers for batches that Python assembles.
 struct BatchBuffers {
   std::shared_ptr<BufferPool> pool = std::make_shared<BufferPool>();
   nb::object take(u64 bytes) const {
@@ -198,7 +198,7 @@ struct BatchBuffers {
   }
 
  private:
-  static constexpr u64 kSmallBytes = 64u << 10;  // those of the pool are whole pages
+  static constexpr u64 kSmallBytes = 64u << 10;  // smaller ones are not pooled: the pool's buffers are whole pages
   static nb::object take_small(u64 bytes, u8** data) {
     constexpr u64 kAlignment = 64;
     void* const made =
@@ -214,7 +214,7 @@ struct BatchBuffers {
   }
 };
 
-// One row as an item of its own, which a reader of single steps copies.
+// Makes one row an item of its own, for a reader of single steps to copy.
 Drawn row_alone(const ListedRow& row) {
   Drawn alone{};
   alone.chunk = row.at.chunk;
@@ -230,8 +230,8 @@ nb::object facts_of(std::span<const Drawn> items, int type, Get&& get) {
   return new_array(all, type);
 }
 
-// For export: the facts of the first `count` items, and their rows as far as earlier calls with this list have not read
-// them. `observed`: numbers of the outputs that are read of rows that hold only an observation.
+// For export: the facts of the first `count` items, and those of their rows that earlier calls with this list have not
+// read. `observed`: numbers of the outputs that are read from rows with only an observation.
 nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle observed, Deadline deadline) {
   std::unique_ptr<Draws> draws = begin(false);
   const Kept array = as_array(keys, NPY_UINT64);
@@ -277,7 +277,7 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
   return made;
 }
 
-// None: the table's lock was not available.
+// nullopt: the table's lock was not available.
 std::optional<Undelivered> Reader::undelivered(Draws& draws) {
   Arena& arena = table_->arena();
   arena.enter();

@@ -1,4 +1,4 @@
-// Objects that are written in place: what store.reserve() is made of, and what writes bytes that other machines sent.
+// Objects that are written in place: the base of store.reserve(), and of writing bytes that other machines sent.
 #include <cstring>
 #include <memory>
 #include <utility>
@@ -12,16 +12,16 @@ namespace di::py {
 namespace {
 
 struct ReserveRequest {
-  const nb::bytes& header;  // of a packed value; or an ArrayForm, whole
+  const nb::bytes& header;  // of a packed value; or a whole ArrayForm
   u64 payload;
   nb::handle id;
   double ttl;
   bool foreign;  // the bytes come from another machine
-  bool named;    // an object with an id; else one that becomes a version of weights
+  bool named;    // an object with an id; otherwise it becomes a version of weights
 };
 
-// An object of given size that is written in place. It owns the memory that arrays over it refer to: until it is destroyed
-// the block is not freed, also after discard(), and the sealed or published object stays pinned.
+// An object of given size that is written in place. It owns the memory to which arrays over it refer. Until it is
+// destroyed the block is not freed, even after discard(), and the sealed or published object stays pinned.
 class Reserved {
  public:
   Reserved(ArenaPointer arena, const ReserveRequest& wanted)
@@ -83,7 +83,7 @@ class Reserved {
       return 0;
     });
   }
-  // 0, and the draft is as before: `at` is not above the newest version.
+  // Returns 0 and leaves the draft as it was if `at` is not above the newest version.
   i64 publish(const std::string& name, u64 keep, i64 at) {
     return finish(false, [&](u32 pin) {
       Weights weights(arena_->heap());
@@ -99,7 +99,7 @@ class Reserved {
   }
 
  private:
-  // One thread at a time: the calls release the GIL while they wait for a lock or the drive.
+  // Admits one thread at a time: the calls release the GIL while they wait for a lock or the drive.
   class Turn {
    public:
     explicit Turn(bool& taken) : taken_(taken) {
@@ -113,7 +113,8 @@ class Reserved {
     bool& taken_;
   };
 
-  // Has `how(pin)` seal or publish the draft, and pin it with that ledger entry. If that throws, the draft is as before.
+  // Lets `how(pin)` seal or publish the draft, and pin it with that ledger entry. If `how` throws, the draft is
+  // unchanged.
   template <class How>
   auto finish(bool named, const How& how) -> decltype(how(u32{})) {
     entered(arena_);
@@ -162,7 +163,7 @@ void bind_reserved(nb::module_& module, nb::class_<Arena>& type) {
       .def("publish_durable", &Reserved::publish_durable, nb::arg("name"), nb::arg("keep"))
       .def(
           "payload",
-          [](nb::handle self) {  // uint8[bytes] over the block, which stays while the array does
+          [](nb::handle self) {  // uint8[bytes] over the block, which stays as long as the array does
             const Reserved& reserved = nb::cast<const Reserved&>(self);
             const npy_intp bytes = static_cast<npy_intp>(reserved.bytes());
             return wrap_array(NPY_UINT8, 1, &bytes, reserved.payload(), nb::borrow(self), true);

@@ -6,7 +6,7 @@
 namespace di::py {
 namespace {
 
-// Python numbers up to it fit whatever column takes them without a closer look.
+// Python numbers up to this fit every column that takes them without a closer look.
 constexpr double kLargest = 2147483647;
 
 template <class T>
@@ -28,7 +28,7 @@ RowPacker::RowPacker(const std::vector<Leaf>& leaves, u64 stride) : stride_(stri
   }
 }
 
-// A number of exactly the column's type, or a Python float, int or bool where it fits.
+// A number of exactly the column's type, or a Python float, int or bool that fits it.
 bool RowPacker::copy_number(const Place& place, PyObject* value, u8* to) {
   const int type = place.descr->type_num;
   if (PyFloat_CheckExact(value)) {
@@ -76,7 +76,7 @@ std::optional<bool> RowPacker::write(nb::handle step, nb::handle block, u64 at) 
     PyObject* const found = in_python([&] { return PyDict_GetItemWithError(step.ptr(), place.name.ptr()); });
     if (found == nullptr && PyErr_Occurred()) throw nb::python_error();
     if (found == nullptr) return std::nullopt;
-    const Kept value(nb::borrow(found));  // other threads may take it out of the dict
+    const Kept value(nb::borrow(found));  // other threads may remove it from the dict
     if (!copy(place, value, to + place.at)) return std::nullopt;
     if (place.ends) ends = ends || std::any_of(to + place.at, to + place.at + place.bytes, [](u8 b) { return b != 0; });
   }

@@ -1,4 +1,4 @@
-// Copies the values of a step to where they lie in a frame that goes to another machine.
+// Copies the values of a step to their places in a frame for another machine.
 #pragma once
 
 #include <optional>
@@ -10,12 +10,13 @@ namespace di::py {
 
 class RowPacker {
  public:
-  // By leaf: its name in the step, dtype, shape, place behind the beginning of the call, and whether it ends episodes.
+  // For each leaf: its name in the step, dtype, shape, offset from the beginning of the call, and whether it ends
+  // episodes.
   using Leaf = std::tuple<nb::object, nb::object, std::vector<npy_intp>, u64, bool>;
 
   RowPacker(const std::vector<Leaf>& leaves, u64 stride);
-  // Writes to the bytes of `block` from `at` on. Returns whether one of the values ends the episode; nothing: the step has
-  // other leaves, or one that has to be converted or looked at by the package. Then what lies there means nothing.
+  // Writes to the bytes of `block` from `at` on. Returns whether one of the values ends the episode. nullopt: the step
+  // has other leaves, or a leaf that the package must convert or check. Then the bytes there mean nothing.
   std::optional<bool> write(nb::handle step, nb::handle block, u64 at) const;
 
  private:

@@ -14,22 +14,22 @@ namespace {
 
 using net::Incoming;
 
-constexpr u64 kBufferBytes = net::kPieceBytes;  // longer bodies are the package's
+constexpr u64 kBufferBytes = net::kPieceBytes;  // the package handles longer bodies
 constexpr u64 kSpareBuffers = 64;
 constexpr u64 kMostForms = 8;
-constexpr u64 kLookCalls = 1024;            // as Python's writer looks after itself
-constexpr u64 kLookNs = 2'000'000'000;      // the package knows by it that the client lives
+constexpr u64 kLookCalls = 1024;            // as often as Python's writer looks after itself
+constexpr u64 kLookNs = 2'000'000'000;      // tells the package that the client is alive
 constexpr u64 kStalledNs = 30'000'000'000;  // as STALLED_SECONDS of wire/connection.py
-constexpr u64 kAtOnceCalls = 256;           // as many as fit a window
-constexpr u64 kMostCalls = u64{1} << 44;    // numbers of calls lie below: session_marks.h
+constexpr u64 kAtOnceCalls = 256;           // as many as fit in a window
+constexpr u64 kMostCalls = u64{1} << 44;    // call numbers are below this: session_marks.h
 
 std::mutex spare_mutex;
 std::vector<std::unique_ptr<u8[]>> spare_buffers;  // under spare_mutex
 
 enum class Read { kDone, kNothing, kEnded };
 
-// Reads until `go` needs no more bytes. kNothing: for a tick of the socket nothing came, and `waits` is false. kEnded: who
-// reads on hears why.
+// Reads until `go` needs no more bytes. kNothing: nothing came for a tick of the socket, and `waits` is false. kEnded:
+// the next reader of the socket learns why.
 template <class Go>
 Read read(Incoming& incoming, int socket, bool waits, const Go& go) {
   while (go() == Incoming::Need::kBytes) {
@@ -41,7 +41,7 @@ Read read(Incoming& incoming, int socket, bool waits, const Go& go) {
   return Read::kDone;
 }
 
-// False: the other side has gone, or has taken nothing for a long time.
+// False: the other side is gone, or has accepted no data for a long time.
 bool send(const net::RowAcknowledgement& told, int socket) {
   net::Outgoing message({.kind = net::kAcknowledge}, told.meta, {os::Bytes(told.body)});
   u64 before = 0, since = os::coarse_ns();
@@ -90,7 +90,8 @@ void RowService::learn(std::string text, const RowForm& form, std::vector<u32> l
   known_.push_back({form, std::move(lanes)});
 }
 
-// The calls that a message has, if they are the next ones, of forms that are known, and lie in its body.
+// The calls of a message. The result is empty unless they are the next calls, have known forms, and lie in the
+// message's body.
 std::optional<net::RowRuns> RowService::find(const Incoming& incoming, u64 epoch, u64 done) const {
   const net::Header& header = incoming.header();
   // mutant: rows-of-any-size-are-read-by-the-core
@@ -128,7 +129,7 @@ bool RowService::take_message(Incoming& incoming, int socket, u64 epoch, Served*
   return false;
 }
 
-// False: a call has to wait, or was refused, or another thread is in the middle of one.
+// False: a call has to wait or was refused, or another thread is in the middle of a call.
 bool RowService::make(const net::RowRuns& calls, const u8* body, u64 epoch, Served* served) {
   served->acknowledged = std::max(served->acknowledged, calls.acknowledged);
   std::erase_if(served->kept, [&](const auto& each) { return each.first <= calls.acknowledged; });
@@ -146,7 +147,7 @@ bool RowService::make(const net::RowRuns& calls, const u8* body, u64 epoch, Serv
     body += run.count * known.form.stride();
   }
   served->calls += made->calls;
-  // Before it is sent: one that is lost on its way is sent again.
+  // Kept before it is sent: an acknowledgement that is lost on its way is sent again.
   served->kept.emplace_back(served->done, net::RowAcknowledgement(served->done, epoch, order_.size(), made->counts,
                                                                   made->keys, made->lanes, made->starts));
   return true;

@@ -1,5 +1,5 @@
-// The rows of a remote writer from its socket into the tables, without the interpreter: one that takes part in the calls
-// of 500 writers costs more than the copies.
+// Moves the rows of a remote writer from its socket into the tables without the interpreter. With 500 writers, an
+// interpreter that takes part in each call costs more than the copies.
 #pragma once
 
 #include <memory>
@@ -16,23 +16,23 @@ namespace di::py {
 
 // Why `RowService::serve` has returned.
 enum class Stopped : u32 {
-  kOther,  // what comes next is for the package
-  kLook,   // nothing: it is time to look after the writer
+  kOther,  // the next message is for the package
+  kLook,   // no message: it is time to look after the writer
   kRows,   // a call has to wait, or was refused: `Served` has its message
-  kTorn,   // what came is no message, or ended in the middle: the connection is of no use
+  kTorn,   // bytes that are no message, or a message cut off: the connection is unusable
 };
 
 struct Served {
   Stopped why = Stopped::kOther;
   u64 done = 0;                                               // the last call that was made
-  u64 calls = 0;                                              // that were made, except those in `made`
-  u64 acknowledged = 0;                                       // the last one that the client knows of
-  std::vector<std::pair<u64, net::RowAcknowledgement>> kept;  // by last call; those that the client may not know of
+  u64 calls = 0;                                              // calls that were made, except those in `made`
+  u64 acknowledged = 0;                                       // the last call that the client knows of
+  std::vector<std::pair<u64, net::RowAcknowledgement>> kept;  // by last call; calls that the client may not know of
   std::vector<u8> meta, body;                                 // kRows: of the message
-  std::unique_ptr<RowsMade> made;                             // and what its calls have made
+  std::unique_ptr<RowsMade> made;                             // the results of the message's calls
 };
 
-// Memory for a body. Used again: fresh pages would cost more than the copies.
+// Memory for a message body. It is reused: fresh pages would cost more than the copies.
 class BodyBuffer {
  public:
   BodyBuffer();
@@ -50,8 +50,8 @@ class RowService {
   RowService(PyWriter& writer, std::vector<u32> order) : writer_(writer), order_(std::move(order)) {}
 
   bool knows(const std::string& text) const;
-  // Rows of this form are made here from now on, until others have taken its place. text: RowRuns::of. lanes: those of
-  // each call, by number.
+  // From now on rows of this form are made here, until other forms have taken its place. text: RowRuns::of. lanes: the
+  // lanes of each call, by number.
   void learn(std::string text, const RowForm& form, std::vector<u32> lanes);
   std::unique_ptr<Served> serve(net::Incoming& incoming, int socket, u64 most_bytes, u64 done, u64 epoch);
 
@@ -61,7 +61,7 @@ class RowService {
     std::vector<u32> lanes;
   };
 
-  // Each is a step of one message. False: there is no further one, and `served` says why.
+  // Each performs one step for one message. False: there is no further step, and `served` says why.
   bool take_message(net::Incoming& incoming, int socket, u64 epoch, Served* served);
   bool make(const net::RowRuns& calls, const u8* body, u64 epoch, Served* served);
   std::optional<net::RowRuns> find(const net::Incoming& incoming, u64 epoch, u64 done) const;

@@ -1,4 +1,4 @@
-// Sessions of remote writers: what their marks say, and their end.
+// Sessions of remote writers: reads their marks, and ends sessions.
 #include <algorithm>
 #include <cstring>
 

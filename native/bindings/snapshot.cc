@@ -14,7 +14,7 @@
 namespace di::py {
 namespace {
 
-// All by name, so that both directions and the file agree.
+// Visits all counts by name, so that both directions and the file agree.
 template <class Counts, class Visit>
 void each_count(Counts& counts, Visit&& visit) {
   visit("next_number", counts.next_number);
@@ -143,7 +143,7 @@ nb::dict chunks_of(const Snapshot& snapshot) {
   return made;
 }
 
-// Name, newest and oldest version of all weights; and of each version that is there its number and the object's id.
+// For all weights: name, newest and oldest version; and for each existing version its number and the object's id.
 nb::list weights_of(const Snapshot& snapshot) {
   std::map<std::string, u32> known;
   for (const ObjectImage& object : snapshot.objects())
@@ -165,7 +165,7 @@ nb::list weights_of(const Snapshot& snapshot) {
 
 nb::bytes layout_of(const Snapshot& snapshot, u32 index) {
   const Arena& arena = snapshot.arena();
-  read_layout(arena, index);  // throws when there is none
+  read_layout(arena, index);  // throws when there is no such layout
   const std::span<const u8> block = layout_bytes(arena, index);
   return nb::bytes(reinterpret_cast<const char*>(block.data()), block.size());
 }

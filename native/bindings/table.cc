@@ -65,12 +65,12 @@ nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
 }
 
 nb::object beta(const TablePointer& table) {
-  const double beta = table->header().beta;  // one word: a reader sees the old or the new one
+  const double beta = table->header().beta;  // one word: a reader sees the old or the new value
   return std::isnan(beta) ? nb::none() : nb::object(nb::float_(beta));
 }
 
-// Its counts, and what the next insert and sample wait for. Without the lock: for a moment the figures may contradict each
-// other.
+// The limiter's counts, and the reasons why the next insert and sample wait. Read without the lock: for a moment the
+// figures may contradict each other.
 void add_limiter(const TableHeader& header, u64 size, nb::dict* to) {
   nb::dict& all = *to;
   const LimiterState limiter = header.limiter;
@@ -83,7 +83,7 @@ void add_limiter(const TableHeader& header, u64 size, nb::dict* to) {
   limits["min_size"] = limiter.min_size;
   all["limiter"] = limits;
   const u64 counted =
-      header.group_size == 0 ? header.waiting : header.gathered;  // as inserts, before they can be drawn
+      header.group_size == 0 ? header.waiting : header.gathered;  // they count as inserts before they can be drawn
   LimiterState inserting = limiter;
   inserting.inserts += static_cast<i64>(counted);
   const std::string no_insert = why_no_insert(inserting, static_cast<i64>(size + counted));
@@ -142,7 +142,7 @@ nb::dict stats(const TablePointer& table) {
   return all;
 }
 
-// Every call on a table begins with this.
+// Every call on a table begins with enter().
 Table& enter(const TablePointer& table) {
   table->arena().enter();
   settle_orphans();
@@ -159,7 +159,7 @@ u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, De
   return enter(table).update_priorities(key_view, priority_view, deadline);
 }
 
-// None leaves a setting unchanged. For beta None is a value (all weights are 1), and Ellipsis leaves it unchanged.
+// None leaves a setting unchanged. For beta, None is a value (all weights are 1), and Ellipsis leaves it unchanged.
 void configure(const TablePointer& table, nb::handle limiter, nb::handle alpha, nb::handle beta, nb::handle staleness,
                Deadline deadline, bool opens) {
   LimiterState state{};
@@ -199,7 +199,7 @@ void bind_facts(nb::class_<Table>& type) {
               return enter(t).draws.may_draw(n, distinct);
             } catch (const Error& error) {
               if (error.code() != Code::kTimeout) throw;
-              return true;  // the draw tells
+              return true;  // the draw reports the error
             }
           },
           nb::sig("def may_draw(self, n: int, distinct: bool, /) -> bool"))
@@ -211,7 +211,8 @@ void bind_facts(nb::class_<Table>& type) {
       .def("writers", [](const TablePointer& t) { return t->header().writers; });
 }
 
-// Keys of items that left the table since number `from`, and the number to go on with. None: some are not kept any more.
+// Keys of items that left the table since number `from`, and the next number to ask for. None: some keys are no longer
+// kept.
 nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
   constexpr u64 kAtOnce = 4096;
   std::vector<u64> keys;
@@ -223,7 +224,7 @@ nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
   return new_tuple(new_array(keys, NPY_UINT64), nb::int_(from));
 }
 
-// Episode, first own step, rows (0: gone) and flags of each item.
+// For each item: episode, first own step, rows (0: the item is gone) and flags.
 nb::object places(const TablePointer& table, nb::handle keys, Deadline deadline) {
   const Kept array = as_array(keys, NPY_UINT64);
   std::vector<i64> episodes, starts;
@@ -243,7 +244,8 @@ nb::object keys(const TablePointer& table, u64 start, u64 n, Deadline deadline, 
   return new_array(spread ? reads.keys_spread(start, n, deadline) : reads.keys(start, n, deadline), NPY_UINT64);
 }
 
-// Of each group that can't be drawn yet: its value, the number of its answers, whether it began late; and the keys of all.
+// For each group that can't be drawn yet: its value, the number of its answers, and whether it began late; then the
+// keys of all.
 nb::object incomplete(const TablePointer& table, Deadline deadline) {
   const IncompleteGroups found = enter(table).reads.incomplete(deadline);
   return new_tuple(new_array(found.values, NPY_UINT64), new_array(found.answers, NPY_UINT32),
@@ -392,9 +394,9 @@ void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double s
             seconds, kind, table->index(), culprit);
 }
 
-// Client slots of the processes that may keep a call on this table waiting: those that have drawn from it, that have an
-// open writer, draws or reads of it in their ledger, or that own its lock or the heap's. For errors and logs, so it
-// reads without a lock.
+// Client slots of the processes that may keep a call on this table waiting. These are processes that have drawn from
+// it, that have an open writer, draws or reads of it in their ledger, or that own its lock or the heap's. The list
+// serves errors and logs, so it is read without a lock.
 std::vector<u32> concerned(const TablePointer& table) {
   const Arena& arena = table->arena();
   const u32 index = table->index();
@@ -452,9 +454,9 @@ void bind_waits(nb::class_<Table>& type) {
 void bind_table(nb::module_& module) {
   module.attr("KEY_SHARD_AT") = kShardAt;  // the lowest bit of a key's shard
   module.attr("KEY_SHARDS") = 1u << kShardBits;
-  module.attr("ITEM_FINISHED") = kItemFinished;  // flags of items that are inserted whole
+  module.attr("ITEM_FINISHED") = kItemFinished;  // a flag of items inserted whole
   module.attr("ITEM_NO_NEXT") = kItemNoNext;
-  module.attr("BEING_IMPORTED") = kBeingImported;  // min_size of a table that is being filled
+  module.attr("BEING_IMPORTED") = kBeingImported;  // min_size of a table during an import
   nb::class_<Table> type(module, "Table", nb::is_weak_referenceable());
   type.def_static("create", &create,
                   nb::sig("def create(arena: Arena, shape: dict[str, typing.Any], timeout: float, /) -> Table"));

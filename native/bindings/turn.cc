@@ -1,25 +1,25 @@
 // A lock among the threads of one process that survives exceptions of signal handlers: its owner "has the turn".
 //
-// A signal handler may raise after any call that Python makes, also between a lock's acquire() and the line that would
+// A signal handler may raise after any call that Python makes, even between a lock's acquire() and the line that would
 // note that the lock is taken. So take() returns an object (Hold), and the turn ends when that object is destroyed: as
 // a context manager, or with the stack of the interrupted function.
 //
-// All of this runs with the GIL held, and the GIL guards these fields. A waiting thread sleeps in Python, on a lock of
-// its own (its "bell") that is released to wake it: so no C++ frame is on the stack of a sleeping thread. A sleeper
-// that was interrupted leaves its bell in the list; the next end of a turn releases it without effect.
+// All of this runs with the GIL held, and the GIL guards these fields. A waiting thread sleeps in Python, on its own
+// lock (its "bell"), which is released to wake it. So no C++ frame is on the stack of a sleeping thread. A sleeper that
+// was interrupted leaves its bell in the list; the next end of a turn releases that bell without effect.
 #include "bindings/turn.h"
 
 namespace di::py {
 namespace {
 
 constexpr u64 kStarvedNs = 5'000'000;  // until a thread has waited so long, newcomers go first: fewer thread switches
-constexpr u64 kGraceNs = 2'000'000;    // after that, a free turn is kept so long for the waiting threads
+constexpr u64 kGraceNs = 2'000'000;    // after that, a free turn is kept this long for the waiting threads
 
 struct Turn {
   PyObject_HEAD unsigned long owner;  // thread; 0: free
-  PyObject* bells;                    // list of locks, each held for the thread that sleeps on it; null: none yet
-  u64 wanted_ns;                      // when the thread that waits longest began; 0: none waits
-  u64 grace_ns;                       // until then newcomers must not take the turn; 0: they may
+  PyObject* bells;                    // list of locks, one for each sleeping thread; null: none yet
+  u64 wanted_ns;                      // when the longest wait began; 0: no thread waits
+  u64 grace_ns;                       // newcomers must not take the turn before this; 0: they may
 };
 
 struct Hold {

@@ -1,5 +1,5 @@
-// Writes to tables: turns the leaves, lanes and priorities of a call into a WriterCall, and its result into arrays, or
-// into a Blocked that says what the call waits for.
+// Writes to tables. Turns the leaves, lanes and priorities of a call into a WriterCall, and its result into arrays, or
+// into a Blocked that says why the call waits.
 #include <cmath>
 #include <cstring>
 
@@ -22,7 +22,7 @@ TableSink read_sink(nb::handle entry) {
   return sink;
 }
 
-// bytes of length 16; None or left out: a local writer.
+// `session` is bytes of length 16. None or missing: a local writer.
 std::optional<SessionId> read_session(const nb::dict& plan) {
   const nb::object given = take_or<nb::object>(plan, "session", nb::none());
   if (given.is_none()) return std::nullopt;
@@ -56,7 +56,7 @@ WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   return made;
 }
 
-// Which lanes end with this step, by their flags; empty for a call of several steps.
+// For each lane, whether it ends with this step, by its flags; empty for a call of several steps.
 std::vector<u8> ended(const WriterPlan& plan, const WriterCall& call, const CallShape& shape) {
   std::vector<u8> found(shape.time ? 0 : shape.lanes);
   for (const u32 column : {plan.terminated, plan.truncated}) {
@@ -104,7 +104,7 @@ void PyWriter::take_lane(i64 lane) {
   call_.lanes.push_back(static_cast<u32>(lane));
 }
 
-// Fills call_.lanes. Returns whether the leaves have an axis of lanes: they don't if `lane` is one number.
+// Fills call_.lanes. Returns whether the leaves have an axis of lanes: not if `lane` is one number.
 bool PyWriter::take_lanes(nb::handle lane) {
   const u32 all = writer_->plan().lanes;
   if (lane.is_none()) {
@@ -154,7 +154,8 @@ CallShape PyWriter::shape_of(nb::handle lane, u32 steps, bool time) {
   return {steps, call_.lanes.size(), time, by_lane};
 }
 
-// Accepts one number for all rows, one for each row, or one for each step and all its lanes. Ignores axes of length 1.
+// Accepts one number for all rows, one for each row, or one for each step that holds for all lanes. Ignores axes of
+// length 1.
 void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::size_t table) {
   if (value.is_none()) return;
   std::vector<double>* to = &call_.priority[table];
@@ -213,7 +214,7 @@ void PyWriter::parse_priorities(nb::handle priority, const CallShape& shape) {
 
 // -------------------------------------------------------------------------------------------------------------- calls
 
-// Throws the error, with the name of the column that it is about, if there is one.
+// Throws the error, with the name of the column that it concerns, if there is one.
 void PyWriter::refuse(const Error& error) const {
   if (error.column() == Error::kUnknown) throw error;
   throw Failure{error, cells_.name(error.column())};
@@ -255,7 +256,7 @@ void PyWriter::begin_call(u32 steps) {
   call_.final_given.clear();
 }
 
-// An observation behind a step has no late columns.
+// Late columns are refused here: an observation behind a step has none.
 void PyWriter::refuse_late(const std::vector<ColumnInput>& given, const char* option) const {
   if (writer_->plan().layout.late_bytes == 0) return;
   for (std::size_t i = 0; i < given.size(); ++i)

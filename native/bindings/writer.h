@@ -1,5 +1,5 @@
-// The core's writer as Python has it. writer.cc: steps of streams. writer_whole.cc: items inserted whole, and restored
-// ones.
+// The core's writer as Python sees it. writer.cc writes steps of streams. writer_whole.cc inserts whole items, and
+// restored ones.
 #pragma once
 
 #include <atomic>
@@ -14,8 +14,8 @@
 namespace di::py {
 
 // Allows one call of a writer at a time. Other code may run in the middle of a call: conversions of values while
-// arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None may begin
-// another call. At its end what the call's inputs point into is released, while no other call can begin.
+// arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None of it may
+// begin another call. At its end a call releases the objects that its inputs point into, while no other call can begin.
 class Busy {
  public:
   Busy(std::atomic<bool>& busy, Cells& cells) : busy_(busy), cells_(cells) {
@@ -109,21 +109,21 @@ class PyWriter {
   bool vector_ = false;
   u64 fork_generation_ = 0;
   std::atomic<bool> busy_ = false;
-  nb::object turn_;    // of the threads that insert through this writer; none: it belongs to one thread
-  u32 steps_ = kNone;  // a single item is a finished transition: its column of the number of steps, not a row: kNone
-  i64 n_step_ = 0;     // what that column holds if a transition lacks it
-  // The versions of weights that this process last fetched, a dict by name, and the name of those that the rows are
-  // tracked by. none: of no weights.
+  nb::object turn_;    // turn of the threads that insert through this writer; none: one thread owns it
+  u32 steps_ = kNone;  // for a finished transition inserted whole: its column of the number of steps, not a row: kNone
+  i64 n_step_ = 0;     // value for that column if a transition lacks it
+  // versions_: a dict by name of the versions of weights that this process last fetched. weights_: the name of the
+  // weights by which the rows are tracked; none: of no weights.
   nb::object versions_, weights_;
   bool closed_ = false;
-  u32 calls_ = 0;  // of insert_now()
+  u32 calls_ = 0;  // calls of insert_now()
   WriterCall call_;
 };
 
 nb::object keys_of(const std::vector<MadeItem>& made);  // uint64[n]
 
-// One attempt. A lock that is not available becomes a Blocked: nothing was written, and Python waits and repeats the
-// call as after any other Blocked.
+// Makes one attempt. A lock that is not available becomes a Blocked: nothing was written, and Python waits and repeats
+// the call as after any other Blocked.
 template <class Run>
 Blocked PyWriter::attempt(Run&& call) {
   Blocked blocked;

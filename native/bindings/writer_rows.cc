@@ -26,7 +26,7 @@ nb::list counts_of(const RowsMade& made) {
 
 }  // namespace
 
-// A call is counted last: if there is no memory to say what it has made, it counts as failed, like any other call then.
+// A call is counted last: if there is no memory for its results, it counts as failed, as any other call would.
 void RowsMade::add(const Writer& writer) {
   const std::size_t before = keys.size();
   try {
@@ -47,7 +47,8 @@ void RowsMade::add(const Writer& writer) {
   ++calls;
 }
 
-// The values of each lie behind those of the call before, from `body` on. Stops at the first that is blocked or refused.
+// The values of each call lie behind those of the previous call, from `body` on. Stops at the first call that is
+// blocked or refused.
 void WriterRows::append_each(const RowForm& form, const u8* body, u32 count, u64 seq, RowsMade* made) {
   Writer& writer = *writer_.writer_;
   for (u32 i = 0; i < count && !made->ended(); ++i) {
@@ -56,7 +57,7 @@ void WriterRows::append_each(const RowForm& form, const u8* body, u32 count, u64
       writer.number_call(seq + i);
       made->blocked = writer_.attempt([&] { return writer.append(writer_.call_, Deadline::slice()); });
       if (!made->ended()) made->add(writer);
-    } catch (...) {  // kept, with what the calls before it have made
+    } catch (...) {  // kept, with the results of the calls before it
       made->failure = std::current_exception();
     }
   }

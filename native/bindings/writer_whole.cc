@@ -1,20 +1,20 @@
-// Items that are inserted whole, without a stream, and rows and items of an exported table.
+// Items that are inserted whole, without a stream; and rows and items of an exported table.
 #include "bindings/turn.h"
 #include "bindings/writer.h"
 
 namespace di::py {
 namespace {
 
-constexpr u32 kLookEvery = 256;  // calls: fewer than one in a hundred takes the long way
+constexpr u32 kLookEvery = 256;  // calls: fewer than one in a hundred goes through the package
 
-// The first column that is missing; a late one may come later. kNone: there is none.
+// The first missing column that may not come later, as late columns may. kNone: no column is missing.
 u32 missing_column(const std::vector<ColumnInput>& given, const ColumnMask& late) {
   for (u32 i = 0; i < given.size(); ++i)
     if (!given[i].given() && !late[i]) return i;
   return kNone;
 }
 
-// The version of these weights; -1: this process has fetched none.
+// The version of these weights that this process last fetched; -1: it has fetched none.
 i64 version_of(nb::handle versions, nb::handle weights) {
   PyObject* const version = in_python([&] { return PyDict_GetItemWithError(versions.ptr(), weights.ptr()); });
   const i64 number = version == nullptr ? -1 : PyLong_AsLongLong(version);
@@ -24,9 +24,10 @@ i64 version_of(nb::handle versions, nb::handle weights) {
 
 }  // namespace
 
-// One item, if that can be done at once: its key, uint64[1]. None: nothing was written, and the package's Inserter does
-// it, which waits for other threads, the limiter and room, begins anew in a forked child, and now and then looks at what
-// was evicted. A single row makes one item at most, so a call that is blocked has passed nothing.
+// Inserts one item if that can be done at once, and returns its key, uint64[1]. None: nothing was written, and the
+// package's Inserter inserts the item. The Inserter waits for other threads, the limiter and room, begins anew in a
+// forked child, and now and then looks for evicted items. A single row makes one item at most, so a blocked call has
+// passed nothing.
 nb::object PyWriter::insert_now(nb::handle value, nb::handle priority, nb::handle timeout) {
   if (!plain_seconds(timeout)) return nb::none();
   arena_->enter();
@@ -56,7 +57,7 @@ nb::object PyWriter::insert_now(nb::handle value, nb::handle priority, nb::handl
   return blocked.why == Blocked::Why::kNothing ? keys_of(writer_->made(0)) : nb::none();
 }
 
-// `items`: (rows, steps, flags) of each item; a single one stands for all. `bare`: there is one row, and its leaves
+// `items`: (rows, steps, flags) of each item; a single entry stands for all. `bare`: there is one row, and its leaves
 // have no leading axis.
 nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u32, u32>>& items, u32 total,
                             nb::handle priority, bool bare) {
@@ -81,7 +82,7 @@ nb::object PyWriter::insert(nb::handle rows, const std::vector<std::tuple<u32, u
   return run([&] { return writer_->insert_whole(call_, whole, Deadline::slice()); });
 }
 
-// `observed`: the columns that rows with only an observation have. Returns the raw numbers of the rows, or a Blocked.
+// `observed`: the columns of rows with only an observation. Returns the raw numbers of the rows, or a Blocked.
 nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::handle steps, nb::handle finals,
                                   nb::handle late, const std::vector<u32>& observed) {
   const Busy busy(busy_, cells_);

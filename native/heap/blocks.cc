@@ -98,9 +98,9 @@ Blocks::Choice Blocks::choose(u64 bytes, BlockUse use, bool ahead) {
   return choice;
 }
 
-// ------------------------------------------------------------------------------------------------- taking and releasing
+// ------------------------------------------------------------------------------------------------ taking and releasing
 
-// Makes a run of free slices one block of that many pages, and charges these.
+// Makes one block of that many pages from a run of free slices, and charges the pages.
 void Blocks::set_run(u64 slice, u64 pages, BlockUse use) {
   const u64 run = slices_for(pages);
   for (u64 i = 0; i < run; ++i) {
@@ -130,7 +130,7 @@ void Blocks::cut_slice(u64 slice, u32 cls, BlockUse use) {
 void Blocks::apply(const Choice& choice, BlockUse use) {
   pages_.cover_slice(choice.last_slice());
   add_bytes(pages_.bytes_of(use), choice.taken_bytes);
-  // Wraps: the charged pages of free slices that were taken.
+  // Wraps: it subtracts the charged pages of the free slices taken.
   add_bytes(memory_.heap_header().free_bytes, choice.missing_bytes - choice.taken_bytes);
   if (choice.is_run()) return set_run(choice.slice, choice.pages, use);
   Slice& entry = memory_.slice(choice.slice);
@@ -153,7 +153,7 @@ void Blocks::become_free(u64 slice) {
   heap.free_low = std::min(heap.free_low, slice);
 }
 
-// Where a block that a descriptor names lies. Throws kCorruptData: none of that size can begin there.
+// Where the block of a descriptor lies. Throws kCorruptData if no block of that size can begin there.
 Blocks::Spot Blocks::spot(u64 offset, u64 bytes) const {
   const u64 data = memory_.places().data, end = memory_.file_bytes();
   require_block(offset >= data && offset <= end && bytes <= end - offset);
@@ -205,7 +205,7 @@ void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
   const auto [slice, cls, block, run] = spot(offset, bytes);
   require_block(static_cast<u32>(use) < kBlockUses);
   // mutant: the-last-slice-is-none
-  pages_.cover_slice(slice + run - 1);  // the last one it lies in: behind it the store may end
+  pages_.cover_slice(slice + run - 1);  // the block's last slice: behind it the store may end
   if (cls == kNone) {
     for (u64 i = 0; i < run; ++i) require_block(memory_.slice(slice + i).state == SliceState::kFree);
     return set_run(slice, pages_for(bytes), use);

@@ -1,9 +1,10 @@
 // Where blocks lie: slices of 2 MiB, each free, or cut into equal blocks of one size class and one use, or part of a
-// run that holds one large block. Everything here is derived from the descriptors and changes under the heap's lock. A kill
-// in the middle leaves the lock marked dirty; the next owner calls reset(), mark() for each block in use, and relist().
+// run that holds one large block. Everything here is derived from the descriptors and changes under the heap's lock. A
+// kill in the middle leaves the lock marked dirty; the next owner calls reset(), mark() for each block in use, and
+// relist().
 //
-// Free slices keep their pages. PageReclaim punches them when the budget is wanted elsewhere, so fragmentation costs
-// addresses, of which there are 16 times the budget, and no memory.
+// Free slices keep their pages. PageReclaim punches them when the budget is wanted elsewhere. So fragmentation costs no
+// memory, only addresses, and a store has 16 times as many addresses as its budget.
 #pragma once
 
 #include <algorithm>
@@ -13,8 +14,8 @@
 
 namespace di {
 
-// Of the budget: what objects, chunks and what tables set aside may take. The rest is left to the heap's own blocks, so
-// that objects of a full store can still be pinned.
+// The part of the budget that objects, chunks and the reserves of tables may take. The rest is left to the heap's own
+// blocks, so that objects of a full store can still be pinned.
 constexpr u64 kOwnLeast = 64u << 10, kOwnMost = 4u << 20;
 inline u64 spendable(u64 budget) { return budget - std::min(budget, std::clamp(budget / 256, kOwnLeast, kOwnMost)); }
 // The inverse: the least budget of which `bytes` can be spent.
@@ -42,7 +43,7 @@ class Blocks {
     bool is_run() const { return cls == kNone; }
     u64 last_slice() const { return slice + std::max<u64>(run, 1) - 1; }
   };
-  // A place for a new block; changes nothing that counts. ahead: small blocks charge some pages at once.
+  // Finds a place for a new block and takes nothing yet. ahead: small blocks charge some pages at once.
   Choice choose(u64 bytes, BlockUse use, bool ahead = true);
   void apply(const Choice& choice, BlockUse use);  // takes the place and charges its pages
   void release(u64 offset, u64 bytes);

@@ -7,14 +7,15 @@ namespace {
 
 constexpr u64 kSpareDescriptors = 32;  // for blocks of the heap's own: ledgers, layouts, the index
 
-// Pages that only the heap's own blocks may take: who reads a store that is full of rows needs a block for its ledger.
+// Pages that only the heap's own blocks may take: a reader of a store that is full of rows needs a block for its
+// ledger.
 constexpr u64 kOwnPages = 64 << 10;
 
 u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }
 
 u64 resident_of(const TableHeader& table) { return relaxed(table.used_bytes) - relaxed(table.dropped_bytes); }
 
-// Chunks that a table's reserve holds, and so descriptors.
+// How many chunks a table's reserve holds, and so how many descriptors.
 u64 promised_by(const TableHeader& table) {
   const u64 block = table.chunk_block.load(std::memory_order_relaxed);
   return block == 0 ? 0 : table.reserve_wanted.load(std::memory_order_relaxed) / block;
@@ -70,7 +71,8 @@ u32 Budget::evictable(std::span<const u32> tables, u64 block) const {
   for (const u32 index : tables) {
     const TableHeader& table = memory_.table(index);
     if (table.used_bytes.load() == table.open_bytes.load()) continue;
-    // What it may keep in memory helps nobody; with a disk tier that is less than its reserve.
+    // A table that keeps no more than this in memory frees none for others; with a disk tier it is less than its
+    // reserve.
     const u64 kept = in_memory(memory_, reserve_of(table)) + table.held_bytes;
     if (block != 0 && resident_of(table) + block <= kept) continue;
     if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) == 0) return index;  // [table], but never changed
@@ -128,9 +130,9 @@ Shortage Budget::short_of_store(const MakeRequest& request, u64 block, u64 grow)
   return shortage;
 }
 
-// Each table is charged for the chunks that its items hold and that its view may still reach. Beyond what it has set aside
-// it takes free memory: for its items at most as much again, for open chunks as much as there is. Only items can be
-// evicted, so a table without items in closed chunks is never named as the one that is short.
+// Each table is charged for the chunks that its items hold and that its view may still reach. Beyond what it has set
+// aside it takes free memory: for its items at most as much again, for open chunks as much as there is. Only items can
+// be evicted, so a table without items in closed chunks is never named as the one that is short.
 Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
   u64 grow = 0;
   for (const u32 index : request.tables) {
@@ -140,7 +142,7 @@ Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
     const u64 kept = in_memory(memory_, reserve_of(table)) + table.held_bytes;
     const u64 resident = resident_of(table);
     if (resident + block > kept) grow += resident + block - std::max(kept, resident);
-    const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // a stale one holds for a moment longer
+    const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // an old value counts for a moment longer
     // mutant: open-chunks-are-short-of-items
     if (used <= std::min(most, own + std::max(own, open) + block)) continue;
     return short_of_own(index, used - open, open, most);
@@ -165,7 +167,7 @@ Shortage Budget::admit(const MakeRequest& request, const Blocks::Choice& choice)
   return shortage;
 }
 
-// --------------------------------------------------------------------------------------------------------- tables' claims
+// ------------------------------------------------------------------------------------------------------ tables' claims
 
 void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   TableHeader& table = memory_.table(index);
@@ -173,8 +175,8 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   add_bytes(table.used_bytes, static_cast<u64>(used_bytes));
   add_bytes(table.open_bytes, static_cast<u64>(open_bytes));
   add_bytes(table.used_chunks, static_cast<u64>(chunks));
-  // A reserve that was lowered follows the chunks: those of a larger capacity may take more than is set aside now, and
-  // hold items that are within the smaller one. Those would be evicted for the next chunk.
+  // A lowered reserve follows the chunks. Chunks of the larger capacity may take more than is set aside now, and hold
+  // items that are within the smaller one. These items would be evicted for the next chunk.
   // mutant: chunks-of-a-larger-table-have-no-room
   const u64 least = std::max(table.reserve_wanted.load(), table.used_bytes.load());
   if (const u64 reserve = table.reserve_bytes.load(); least < reserve) {

@@ -5,8 +5,8 @@
 namespace di {
 namespace {
 
-constexpr u64 kSweepNs = 100'000'000;  // a full store looks for chunks nobody uses at most this often,
-constexpr u64 kSweepRest = 100;        // and after a pause of so many times what the last look took
+constexpr u64 kSweepNs = 100'000'000;  // a full store looks for unused chunks at most this often,
+constexpr u64 kSweepRest = 100;        // and after a pause of so many times the length of the last look
 constexpr u32 kSweptAtOnce = 256;      // descriptors in one hold
 
 }  // namespace
@@ -22,7 +22,7 @@ void ChunkEnds::release_if_unused(u32 chunk) {
   heap_.free_descriptor(chunk, false);
 }
 
-// An open chunk too: one of its tables may be done with it.
+// Detaches open chunks too: one of their tables may need them no more.
 void ChunkEnds::detach_held(u32 chunk, u32 table) {
   const u64 word = heap_.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) return;
@@ -48,7 +48,7 @@ void ChunkEnds::detach(std::span<const u32> chunks, u32 table, Deadline deadline
   heap_.budget.announce_room();
 }
 
-// No item to come of this table will need the chunk: from here on only those that are there pay for it.
+// No future item of this table will need the chunk: from here on only existing items pay for it.
 void ChunkEnds::end_need(u32 chunk, u32 position, const Attachment& at) {
   if ((heap_.chunk_memory.uses_at(chunk, position).fetch_or(kUsesClosed, std::memory_order_acq_rel) & kUsesClosed) != 0)
     return;
@@ -110,7 +110,7 @@ void ChunkEnds::sweep(Deadline deadline) {
   settle_filled(deadline);
 }
 
-// For chunks whose last use ended in a process that was killed before it detached them.
+// Finds chunks whose last use ended in a process that was killed before it detached them.
 void ChunkEnds::sweep_now_and_then(Deadline deadline) {
   const u64 now = os::now_ns();
   u64 next = next_sweep_ns_.load(std::memory_order_relaxed);

@@ -1,11 +1,11 @@
-// Where a chunk's bytes are, by its descriptor: whoever reads or writes a chunk asks here for its address. Throws
-// kCorruptData where the descriptor is not that of a chunk with a header. What the header says is checked in
-// rows/chunk_view.h; here only the places of the attachments and of the ChunkTier.
+// Finds a chunk's bytes by its descriptor: all code that reads or writes a chunk gets its address here. Throws
+// kCorruptData if the descriptor is not that of a chunk with a header. rows/chunk_view.h checks the fields of the
+// header; this class checks only the places of the attachments and of the ChunkTier.
 //
-// Head and body: see ChunkTier in base/layout.h.
+// Head and body: see ChunkTier in base/chunk_layout.h.
 //
-// The caller holds the chunk (by an item, a draw, a read, a pin or an own entry of its ledger) or the heap's lock, so that
-// it stays where it is.
+// The caller holds the chunk (by an item, a draw, a read, a pin or an own entry of its ledger) or the heap's lock, so
+// that it stays where it is.
 #pragma once
 
 #include <span>
@@ -27,10 +27,10 @@ class ChunkMemory {
     return {const_cast<u8*>(found.head), found.head_bytes};
   }
   ChunkHeader& head(u32 chunk) const { return *reinterpret_cast<ChunkHeader*>(head_bytes(chunk).data()); }
-  // Its size is known also where the body is not in memory; the address is null then. The caller holds the chunk as a reader,
-  // or the lock of a table that is attached to it.
+  // If the body is not in memory, its address is null and its size is known all the same. The caller holds the chunk as
+  // a reader, or the lock of a table that is attached to it.
   std::span<u8> body(u32 chunk) const { return memory_.tiered() ? body_apart(chunk) : head_bytes(chunk); }
-  // These two read nothing of the head: whose it is, is checked where it is opened (rows/chunk_view.h).
+  // These two read nothing of the head. rows/chunk_view.h checks whose head it is when it opens the chunk.
   ChunkBytes bytes(u32 chunk) const {
     ChunkBytes found = head_alone(chunk);
     const std::span<const u8> body = memory_.tiered() ? body_apart(chunk) : std::span(found.head, found.head_bytes);
@@ -49,12 +49,12 @@ class ChunkMemory {
   u64 block_bytes(u32 chunk) const;    // of its block or blocks, also of a body that is not in memory
   ChunkTier* tier(u32 chunk) const;    // null: the store has no disk tier. Throws kCorruptData
 
-  // The tables that a chunk was written for. Damaged: their number, or the place of the ChunkTier behind them, would reach
-  // behind the head.
+  // The tables that a chunk was written for. False: their number, or the place of the ChunkTier behind them, is damaged
+  // and would reach beyond the head.
   bool has_attachments(u32 chunk) const { return find_attachments(chunk).data() != nullptr; }
   std::span<Attachment> attachments(u32 chunk) const;  // throws kCorruptData
-  // How often one of these tables uses the chunk: by its position among them, or by the table's index (null: it is none of
-  // them). The first table's count lies in the descriptor, beside what else a draw reads.
+  // How often one of these tables uses the chunk: by its position among them, or by the table's index (null: the chunk
+  // is not for this table). The first table's count lies in the descriptor, next to the other words that a draw reads.
   Uses& uses_at(u32 chunk, u32 position) const {
     return position == 0 ? descriptors_[chunk].summary.first_uses : head(chunk).attachment[position].uses;
   }
@@ -65,7 +65,7 @@ class ChunkMemory {
     if (entry.summary.first_table == table) return &entry.summary.first_uses;
     return uses_behind_first(chunk, table);
   }
-  // Counts a read of it. A hint: where several processes count at once, some are lost.
+  // Counts a read of the chunk. A hint: if several processes count at once, some counts are lost.
   void note_read(u32 chunk) const {
     Shared<u16>& reads = descriptors_[chunk].summary.reads;
     const u16 before = reads.load(std::memory_order_relaxed);
@@ -73,7 +73,7 @@ class ChunkMemory {
   }
 
  private:
-  // Of another block the words that count uses are its name.
+  // In the descriptor of any other block, the words that count uses hold its name.
   static bool has_head(const Descriptor& entry, u64 word) {
     return word_kind(word) == ObjectKind::kChunk && entry.bytes >= sizeof(ChunkHeader) &&
            entry.offset % kBlockAlign == 0;

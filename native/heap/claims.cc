@@ -4,13 +4,13 @@
 
 namespace di {
 
-// One hold: 0 where the reserve is set, ~0 where a segment of descriptors has come, else the bytes that are short.
+// One hold. Returns 0 if the reserve is set, ~0 if a segment of descriptors was added, else the bytes that are missing.
 u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadline) {
   HeapCore::Guard guard(heap_, deadline);
   Budget& budget = heap_.budget;
   TableHeader& table = heap_.memory.table(index);
   const Reserve own = reserve_of(table);
-  Reserve next = reserve;  // what it has until items have gone, if that is more
+  Reserve next = reserve;  // no less than the table has, until items are removed
   next.bytes = std::max(reserve.bytes, own.bytes);
   if (next.chunk_block == 0) next.chunk_block = own.chunk_block;
   if (next.chunk_head == 0) next.chunk_head = own.chunk_head;
@@ -29,9 +29,9 @@ u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadlin
   return 0;
 }
 
-// A segment of descriptors per hold: they are memory too, and stay. So none is made before all of them and the reserve
-// fit, and the reserve is set when they are there, in one hold. A kill inside leaves a part of it: the recovery puts the
-// three numbers in order, and the caller had not come so far as to change the capacity.
+// One segment of descriptors per hold. Segments are memory too, and stay. So none is made before all of them and the
+// reserve fit, and the reserve is set in one hold when they are there. A kill inside leaves a part of this: the
+// recovery puts the three numbers in order, and the caller has not changed the capacity yet.
 u64 TableClaims::reserve_now(u32 index, const Reserve& reserve, Deadline deadline) {
   for (;;)
     if (const u64 missing = try_reserve(index, reserve, deadline); missing != kSegmentCame) return missing;

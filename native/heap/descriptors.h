@@ -1,8 +1,9 @@
-// The descriptors of a store's blocks: one for each object, chunk and meta block, in segments that double
-// and are never freed. A descriptor is addressed by its index. A process that holds it (by a pin, an item, or an own entry of
-// its ledger) may read it without a lock.
+// The descriptors of a store's blocks: one for each object, chunk and meta block, in segments that double and are never
+// freed. A descriptor is addressed by its index. A process that holds it (by a pin, an item, or an own entry of its
+// ledger) may read it without a lock.
 //
-// Truth: each descriptor's word, offset and bytes, and the segments. Derived, under the heap's lock: the list of free ones.
+// Truth: each descriptor's word, offset and bytes, and the segments. Derived, under the heap's lock: the list of free
+// ones.
 #pragma once
 
 #include <bit>
@@ -36,20 +37,20 @@ class Descriptors {
     if (segment >= kDescriptorSegments) [[unlikely]]
       bad(index);
     const u64 base = memory_.heap_header().segments[segment].value;
-    // Below a slice wraps to more than any file has; what is left can't wrap in the sum.
+    // An offset below one slice wraps to more than any file has. The offsets that are left can't wrap in the sum.
     if (base - kSliceBytes >= memory_.file_bytes() || base % kBlockAlign != 0) [[unlikely]]
       bad(index);
     return *reinterpret_cast<Descriptor*>(memory_.at(base + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));
   }
-  // Of an object, or of a meta block that this process has just made; ChunkMemory knows where a chunk is.
+  // The bytes of an object, or of a meta block that this process has just made. For a chunk ask ChunkMemory.
   u8* block(u32 index) const {
     const Descriptor& entry = (*this)[index];
     if (entry.offset % kBlockAlign != 0) [[unlikely]]
       bad(index);
     return memory_.at(entry.offset, entry.bytes);
   }
-  // Of a meta block that shared memory names by number: it is this owner's, and has at least so many bytes. Else throws
-  // kCorruptData: a damaged number names a block of somebody else, whose bytes would be overwritten.
+  // The bytes of a meta block that shared memory names by number. Throws kCorruptData unless the block belongs to this
+  // owner and has at least `bytes` bytes: by a damaged number a caller would overwrite another owner's block.
   std::span<u8> meta(u32 index, u32 owner, u64 bytes) const {
     const Descriptor& entry = (*this)[index];
     const u64 word = entry.word.load(std::memory_order_relaxed);
@@ -65,7 +66,7 @@ class Descriptors {
   u32 pop_free();  // kNone: there is none
   void push_free(u32 index);
   u64 next_segment_bytes() const;             // 0: no more segments can be made
-  u64 segments_bytes(u64 descriptors) const;  // of the segments still to come for so many free descriptors
+  u64 segments_bytes(u64 descriptors) const;  // of the segments to add for so many free descriptors
   void add_segment(u64 offset);               // a zeroed block of next_segment_bytes()
 
  private:

@@ -17,7 +17,7 @@ bool is_sealed_log(const SegmentEntry& at) {
   return is(at, SegmentUse::kSealedLog) || is(at, SegmentUse::kSealedPassingLog);
 }
 
-// There is none, or it goes; nothing lies in it, and it does not count as empty.
+// The entry's file does not exist, or is being removed. No record lies in it, and it does not count as empty.
 void lose_file(TierHeader& tier, SegmentEntry& at) {
   subtract_bytes(tier.file_bytes, at.bytes.load());
   at.bytes.store(0);
@@ -86,7 +86,7 @@ void DiskSpace::add_file(u32 number, u32 file, u64 bytes) {
   add_bytes(memory_.tier_header().file_bytes, bytes);
 }
 
-// A use of the entry by this process.
+// Begins a use of the entry by this process.
 SegmentEntry& DiskSpace::begin(u32 number, SegmentUse use, u32 filled) {
   TierHeader& tier = memory_.tier_header();
   SegmentEntry& at = entry(number);
@@ -108,7 +108,8 @@ std::vector<DiskSpace::Sparse> DiskSpace::sparse(double share) const {
   };
   for (u32 number = 0; number < high(); ++number) {
     const SegmentEntry& at = memory_.tier_header().segment[number];
-    // Of what was written, not of the file: what did not fit at its end would not fit elsewhere. A kill may leave some uncounted.
+    // The share of the bytes written, not of the file: its unused end would be unused elsewhere too. A kill may leave
+    // some uncounted.
     const Sparse each{number, at.incarnation, at.live.load(),
                       std::max(u64{at.filled.load()} * kPageBytes, at.live.load())};
     if (each.live != 0 && is_filled(at) && dense(each) <= share) found.push_back(each);

@@ -7,8 +7,8 @@ void DroppedEntries::reserve_dropped(std::size_t numbers) {
   dropped_.reserve(numbers);
 }
 
-// Of a foreign process (a forked child before its renewal) the entry is the parent's: only the number is noted, and
-// Ledger::begin_child() learns that its pin is not wanted. Killed before the mark: the entry is the reaper's.
+// In a foreign process (a forked child before its renewal) the entry is the parent's: only the number is noted, and
+// Ledger::begin_child() learns that nobody wants its pin. After a kill before the mark the reaper settles the entry.
 void DroppedEntries::drop(u32 number) noexcept {
   os::LocalGuard<std::mutex> guard(dropped_mutex_);
   const bool foreign = client_.is_foreign();

@@ -1,10 +1,10 @@
-// Ledger entries that this process does not need any more, released without the heap's lock: by destructors, and by calls
-// that could not get the lock in time. This process's next sweep settles them under the lock. Dropped pins may also be
-// settled by another process that needs room.
+// Ledger entries that this process does not need any more, released without the heap's lock: by destructors, and by
+// calls that could not get the lock in time. This process's next sweep settles them under the lock. Dropped pins may
+// also be settled by another process that needs room.
 //
-// The list has a mutex of its own, as destructors run anywhere. Order: Client::local(), then this one; it may be taken while
-// any shared lock is held, and nothing is taken inside. A fork holds it across fork() itself: no number is dropped
-// between the parent's note of its pins and the child's first look.
+// The list has a mutex of its own, as destructors run anywhere. Order: Client::local(), then this one; it may be taken
+// while any shared lock is held, and nothing is taken inside. A fork holds it across fork() itself: no number is
+// dropped between the parent's note of its pins and the child's first look.
 #pragma once
 
 #include <atomic>
@@ -23,7 +23,7 @@ class DroppedEntries : public LedgerEntries {
   bool has_dropped() const { return dropped_count_.load(std::memory_order_relaxed) != 0; }
   bool next_dropped(u32* number);  // caller holds the heap lock and settles it; false: none, or a fork is under way
 
-  // From a freeze to its thaw no pin of this process is let go, so that the child can repeat those it inherits.
+  // From a freeze to its thaw no pin of this process is released, so that the child can repeat the pins it inherits.
   static void freeze() { freezes_.fetch_add(1); }
   static bool unfreeze() { return freezes_.fetch_sub(1) == 1; }  // true: the last one, thaw() all
   static void forget_freezes() { freezes_.store(0); }            // in the child

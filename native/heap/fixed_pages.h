@@ -7,8 +7,9 @@
 
 namespace di {
 
-// Commits the pages of [offset, offset + bytes), which the budget has room for. Where machine or cgroup gives no more,
-// pages that nobody uses go back to it first: a kill meanwhile leaves nothing else. False: it gives no more, see *why.
+// Commits the pages of [offset, offset + bytes), for which the budget has room. If machine or cgroup refuses them,
+// unused pages of the store go back to it first; a kill meanwhile leaves nothing but that. False: it still refuses, see
+// *why.
 bool commit_fixed(Heap& heap, u64 offset, u64 bytes, Deadline deadline, std::string* why);
 
 }  // namespace di

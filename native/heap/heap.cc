@@ -27,7 +27,7 @@ void Heap::free_meta_of(u32 table, std::span<const u32> linked, Deadline deadlin
   budget.announce_room();
 }
 
-// Under the heap's lock: what may leave memory without a deletion or an eviction, if the disk has room.
+// Under the heap's lock: bytes that may leave memory without a deletion or an eviction, if the disk has room.
 u64 Heap::removable() const {
   const HeapHeader& header = memory.heap_header();
   u64 total = header.object_bytes - std::min(header.object_bytes.load(), header.pinned_bytes.load());
@@ -42,7 +42,7 @@ u64 Heap::removable() const {
 u64 Heap::available(u64 wanted, Deadline deadline) {
   sweeper.settle(deadline);
   for (std::string why;;) {
-    if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // asked for seldom: exact
+    if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // called seldom, so it is exact
     u64 free = 0, removable = 0;
     {
       Guard guard(*this, deadline);
@@ -61,7 +61,7 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
   sweeper.settle_dropped();
   const u64 claimed = budget.claimed(), stays = claimed - (memory.tiered() ? std::min(claimed, removable()) : 0);
   if (spendable(bytes) < claimed) {
-    // Where memory would do without what can leave, that is still here: the disk had no room for it.
+    // If memory would suffice without the bytes that can leave, the disk had no room for them.
     *why = "memory=" + std::to_string(bytes) + " is less than the " +
            std::to_string(least_budget(spendable(bytes) < stays ? stays : claimed)) +
            " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
@@ -72,7 +72,7 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
            std::to_string(memory.places().range_bytes()) + " bytes; make a new store";
     return false;
   }
-  // Objects that came after the tables may take more than there is: then it can still be made larger.
+  // Objects that came after the tables may take more than there is. The budget can still be raised then.
   if (memory.tiered() && bytes < budget.limit() &&
       least_disk(reserved_in_tiers(memory) + others_in_tiers(memory, disk), spendable(bytes)) >
           memory.tier_header().capacity.load()) {
@@ -94,7 +94,7 @@ bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
     Guard guard(*this, deadline);
     if (!set_budget(bytes, why)) return false;
   }
-  // From here on the budget is the new one: where the heap is held up, who needs room gives the pages back.
+  // From here on the new budget holds. If the heap is held up, the next call that needs room gives the pages back.
   try {
     for (PageReclaim::Cursor cursor; shrink_some(&cursor, deadline);) {
     }

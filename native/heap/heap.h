@@ -1,5 +1,5 @@
-// The heap of one store: blocks of shared memory for objects, chunks and the store's own tables. Its
-// parts do the work; what they work on is HeapCore.
+// The heap of one store: blocks of shared memory for objects, chunks and the store's own tables. Its parts do the work,
+// on the data of HeapCore.
 #pragma once
 
 #include <span>
@@ -26,21 +26,22 @@ class Heap : public HeapCore {
         maker(*this, objects, chunks, sweeper) {}
 
   // Each takes the heap's lock itself: the caller may hold the directory's and tables' locks, never the heap's. A kill
-  // inside a hold makes the lock's next owner rebuild; what a kill between two holds leaves is said here.
+  // inside a hold makes the lock's next owner rebuild; the comments say what a kill between two holds leaves.
 
-  // Blocks that nothing links any more. One hold; a kill leaves the rest as strays, which the table's recovery frees.
+  // Frees blocks that nothing links any more. One hold; a kill leaves the rest as strays, which the table's recovery
+  // frees.
   void free_meta(std::span<const u32> descriptors, u32 table, Deadline deadline);
-  // The sealed blocks of a table that are not among these. One hold; a kill leaves the rest, and the table's recovery or
-  // its drop calls this again.
+  // Frees the sealed blocks of a table that are not in `linked`. One hold; a kill leaves the rest, and the table's
+  // recovery or its drop calls this again.
   void free_meta_of(u32 table, std::span<const u32> linked, Deadline deadline);
-  // Bytes that a new object or reserve may take. Several holds; a kill between them leaves pages given back. Where that is less
-  // than `wanted`, objects leave for the disk tier, if they may suffice.
+  // Bytes that a new object or reserve may take. Several holds; a kill between them leaves pages given back. If there
+  // are fewer than `wanted`, objects and rows leave for the disk tier, if that may suffice.
   u64 available(u64 wanted, Deadline deadline);
-  // One hold sets the budget, then pages beyond it go back, a slice per hold. A kill in between leaves the new budget, and
-  // the next call that needs room gives the pages back.
+  // One hold sets the budget, then pages beyond it go back, a slice per hold. A kill in between leaves the new budget,
+  // and the next call that needs room gives the pages back.
   bool resize(u64 budget, Deadline deadline, std::string* why);
   bool grow(u64 more, Deadline deadline, std::string* why);  // the budget, by `more` bytes
-  // One hold, of the store itself or (without repair) while a private copy is looked at.
+  // One hold. Without `repair` it checks a private copy, so the store itself does not change.
   u64 check(bool repair, Deadline deadline, std::vector<std::string>* findings);
 
   TableClaims claims;
@@ -52,8 +53,8 @@ class Heap : public HeapCore {
 
  private:
   bool set_budget(u64 budget, std::string* why) DI_REQUIRES(lock);
-  // One hold: a slice of pages beyond the budget goes back; false: no more.
   u64 removable() const;
+  // One hold: a slice of pages beyond the budget goes back; false: no more.
   bool shrink_some(PageReclaim::Cursor* cursor, Deadline deadline);
 };
 

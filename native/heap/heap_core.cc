@@ -47,8 +47,8 @@ void HeapCore::format() {
 
 // ------------------------------------------------------------------------------------------------------------- blocks
 
-// A free slice may have charged pages. Before a meta block takes such a slice, the pages that it does not need are punched:
-// meta blocks live long, and until then those pages would be charged to meta and of no use to others.
+// A free slice may have charged pages. Before a meta block takes such a slice, the pages that it does not need are
+// punched: meta blocks live long, and all that time these pages would be charged to meta and of no use to others.
 Blocks::Choice HeapCore::choose(u64 bytes, BlockUse use, bool ahead) {
   const Blocks::Choice choice = blocks.choose(bytes, use, ahead);
   // mutant: meta-takes-whole-slices
@@ -68,7 +68,7 @@ bool HeapCore::commit(const Blocks::Choice& choice, std::string* why) {
   return memory.commit(slice + choice.first_page * kPageBytes, choice.pages * kPageBytes, why);
 }
 
-// A zeroed block without a descriptor, for the heap's own needs; 0: it would lift what is claimed, or what is committed,
+// A zeroed block without a descriptor, for the heap's own needs; 0: it would lift the claimed or the committed bytes
 // above `limit`, or the machine has no more.
 u64 HeapCore::raw_block(u64 bytes, BlockUse use, u64 limit) {
   for (PageReclaim::Cursor cursor;;) {
@@ -79,7 +79,7 @@ u64 HeapCore::raw_block(u64 bytes, BlockUse use, u64 limit) {
       if (claim - limit > choice.spare_bytes) return 0;
       if (reclaim.punch_spare(choice) == 0) return 0;
     } else if (budget.committed() + choice.missing_bytes + choice.table_bytes > limit) {
-      if (reclaim.some(&cursor) == 0) return 0;  // what was chosen may lose pages itself: choose again
+      if (reclaim.some(&cursor) == 0) return 0;  // the chosen place may lose pages itself: choose again
     } else {
       blocks.apply(choice, use);
       if (commit(choice, nullptr)) {
@@ -87,7 +87,7 @@ u64 HeapCore::raw_block(u64 bytes, BlockUse use, u64 limit) {
         return choice.offset;
       }
       blocks.release(choice.offset, bytes);
-      reclaim.punch_block(choice.offset, bytes);  // charged and not there
+      reclaim.punch_block(choice.offset, bytes);  // its pages are charged and not there
       return 0;
     }
   }
@@ -136,7 +136,7 @@ void HeapCore::note_body(u32 chunk) {
   descriptor(chunk).summary.body.store(word, std::memory_order_relaxed);
 }
 
-// Killed after the link is gone: a sealed body that no chunk names, which the recovery frees.
+// A kill after the link is cleared leaves a sealed body that no chunk names. The recovery frees it.
 void HeapCore::free_body(u32 chunk) {
   ChunkTier* const tier = chunk_memory.tier(chunk);
   if (tier == nullptr || tier->body.load() == 0) return;
@@ -159,7 +159,7 @@ void HeapCore::forget_copy(u32 chunk) {
   disk.remove(place_segment(tier->place.load()), bytes, tier->body_bytes);
 }
 
-// One store says where: killed before it, the object counts as before.
+// One store sets the place: after a kill before it, the object counts as before.
 void HeapCore::note_record(u32 number, const LogPlace& place, bool durable) {
   Descriptor& entry = descriptor(number);
   const u64 bytes = logged_bytes(entry);
@@ -171,7 +171,7 @@ void HeapCore::note_record(u32 number, const LogPlace& place, bool durable) {
   disk.add(place.segment, bytes, bytes);
 }
 
-// The store to `offset` is what counts: killed after it, the block belongs to nobody, and the rebuild finds it free.
+// The store to `offset` decides: after a kill behind it, the block belongs to nobody, and the rebuild finds it free.
 void HeapCore::drop_bytes(u32 number) {
   Descriptor& entry = descriptor(number);
   const u64 at = entry.offset, bytes = Blocks::block_bytes(entry.bytes);
@@ -183,7 +183,7 @@ void HeapCore::drop_bytes(u32 number) {
   blocks.release(at, entry.bytes);
 }
 
-// Never two that name one block: killed in between, it belongs to nobody.
+// Two descriptors never name one block: after a kill in between, it belongs to nobody.
 void HeapCore::give_block(u32 from, u32 to) {
   Descriptor& giver = descriptor(from);
   Descriptor& taker = descriptor(to);

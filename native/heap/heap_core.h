@@ -1,9 +1,9 @@
-// What lies under the heap's lock: descriptors, the index of ids, blocks and the budget. Maker, IdObjects, ChunkEnds,
+// The data under the heap's lock: descriptors, the index of ids, blocks and the budget. Maker, IdObjects, ChunkEnds,
 // TableClaims, Sweeper and HeapRecovery all work on it.
 //
-// Counts and ledger entries change together, under this one lock. Three things happen without it: a process seals what it
-// was creating (one atomic add to the descriptor), a table counts uses of chunks under its own lock, and a destructor marks
-// its ledger entry as dropped, which a later sweep settles.
+// Counts and ledger entries change together, under this one lock. Three things happen without it: a process seals what
+// it was creating (one atomic add to the descriptor), a table counts uses of chunks under its own lock, and a
+// destructor marks its ledger entry as dropped, which a later sweep settles.
 //
 // A kill at any line leaves `dirty` set. The next owner then rebuilds everything derived from descriptors, ledgers and
 // chunk attachments (recovery.h).
@@ -23,22 +23,23 @@
 
 namespace di {
 
-// Bodies of chunks leave memory for the disk when room is short.
+// Moves bodies of chunks from memory to the disk when room is short.
 class RoomMaker {
  public:
   virtual ~RoomMaker() = default;
-  // Takes shared locks: the caller holds none. False: it got nothing, and *why says what stops it.
+  // Takes shared locks, so the caller holds none. False: it made no room, and *why names the obstacle.
   virtual bool make_room(u64 bytes, Deadline deadline, std::string* why) = 0;
-  // Whether a call of this process has failed since this was last asked, for no other reason than one of these: then whoever
-  // needs room waits, and evicts no items. Readers keep all bodies in memory; what may be written is used up for now.
+  // take_kept(): whether a make_room() of this process has failed since the last take_kept(), for one of these reasons
+  // alone. kByReaders: readers keep all bodies in memory. kByBudget: the write budget is used up for now. In both cases
+  // a call that needs room waits and evicts no items.
   enum class Kept { kNot, kByReaders, kByBudget };
-  // Before items go: files of rows that soon leave on their own are emptied too. kDone: there may be room now. kLater: others
-  // are at it, and the deadline is over.
+  // Called before items are evicted: also empties files whose rows will soon leave on their own. kDone: there may be
+  // room now. kLater: another process empties files, and the deadline is over.
   enum class Emptied { kNothing, kLater, kDone };
   virtual Emptied empty_more(Deadline deadline) = 0;
   virtual Kept take_kept() = 0;
-  // Where memory and disk are full: the table that exceeds what was set aside for it by the largest factor, and by clearly
-  // more than `own`; kNone: none does. Takes the heap's lock.
+  // For the case that memory and disk are full: the table that exceeds what was set aside for it by the largest factor,
+  // and by clearly more than `own`; kNone: none does. Takes the heap's lock.
   virtual u32 most_over(u32 own, Deadline deadline) = 0;
 };
 
@@ -51,8 +52,8 @@ class HeapCore {
 
   // One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
   // rebuilds, as it does after a kill. Order: after the directory's and tables' locks. No other shared lock is taken
-  // inside; of this process's mutexes only Client::local(), that of the dropped entries, that of the list of ObjectDrops and
-  // that of TableShares.
+  // inside; of this process's mutexes only Client::local(), that of the dropped entries, that of the list of
+  // ObjectDrops and that of TableShares.
   class DI_SCOPED_CAPABILITY Guard {
    public:
     Guard(HeapCore& heap, Deadline deadline) DI_ACQUIRE(heap.lock);
@@ -72,18 +73,20 @@ class HeapCore {
 
   // A free descriptor; kNone: there is none for this kind. Objects do not take those promised to chunks.
   u32 take_descriptor(ObjectKind kind) DI_REQUIRES(lock);
-  bool add_segment() DI_REQUIRES(lock);  // of descriptors; false: no room, or there are all
+  bool add_segment() DI_REQUIRES(lock);  // of descriptors; false: no room, or all segments exist
   // Frees the descriptor and its block. punch: its pages may never have been committed.
   void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock);
-  // The chunk's summary says where its body is. Also frees a chunk's body: free_descriptor() does for the chunk itself.
+  // note_body() writes to the chunk's summary where its body is. free_body() frees the body alone; free_descriptor() of
+  // a chunk frees its body too.
   void note_body(u32 chunk) DI_REQUIRES(lock);
   void free_body(u32 chunk) DI_REQUIRES(lock);
   void forget_copy(u32 chunk) DI_REQUIRES(lock);  // the one on disk
-  // The record of an object lies there; it had none, or it lay elsewhere. A durable one stays that.
+  // The record of an object now lies at `place`; before it had none, or it lay elsewhere. A durable object stays
+  // durable.
   void note_record(u32 descriptor, const LogPlace& place, bool durable) DI_REQUIRES(lock);
   // The bytes of a sealed object that has a record and no pin leave memory.
   void drop_bytes(u32 descriptor) DI_REQUIRES(lock);
-  // An object that is away gets the block of one of as many bytes, which ends.
+  // The object `to`, whose bytes are away, gets the block of the object `from`, which has as many bytes and is freed.
   void give_block(u32 from, u32 to) DI_REQUIRES(lock);
   // A zeroed, sealed meta block, made inside one hold; kNone: no room below `limit`.
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
@@ -95,9 +98,10 @@ class HeapCore {
   static bool has_tables_headroom(const Blocks::Choice& choice, std::string* why);
   bool commit(const Blocks::Choice& choice, std::string* why);  // its pages; also without the lock
 
-  // Pages that nobody uses go back, a slice per hold of the lock; bytes got. A kill between two holds leaves nothing to do.
+  // Gives unused pages back, a slice per hold of the lock; returns the bytes. A kill between two holds leaves nothing
+  // to do.
   u64 move_pages(u64 bytes, bool holes_only, Deadline deadline) DI_EXCLUDES(lock);
-  // The same for pages between objects, if these may suffice; false: there is nothing to gain.
+  // The same for pages between objects, if these may suffice. False: it gained nothing.
   bool free_holes(u64 bytes, Deadline deadline) DI_EXCLUDES(lock);
 
   Client& client;
@@ -118,7 +122,8 @@ class HeapCore {
   u64 raw_block(u64 bytes, BlockUse use, u64 limit) DI_REQUIRES(lock);
 };
 
-// Every block of a client slot's ledger, with its descriptor. They stay with the slot for ever, so a walk needs no lock.
+// Every block of a client slot's ledger, with its descriptor. They stay with the slot for ever, so a walk needs no
+// lock.
 template <class Visit>
 void for_ledger_blocks(const HeapCore& heap, u32 slot, Visit visit) {
   Steps steps(kMaxLedgerBlocks, "a ledger's chain of blocks");
@@ -130,7 +135,7 @@ void for_ledger_blocks(const HeapCore& heap, u32 slot, Visit visit) {
   }
 }
 
-// Every ledger entry of every client slot, also free slots': their blocks stay.
+// Every ledger entry of every client slot, also of free slots, whose blocks stay.
 template <class Visit>
 void for_ledgers(const HeapCore& heap, Visit visit) {
   for (u32 slot = 0; slot < kMaxClients; ++slot)

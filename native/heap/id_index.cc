@@ -21,13 +21,13 @@ u64 hash_id(const u8* id) {
 
 u32* IdIndex::block(u32 descriptor, u64 buckets) const {
   const std::span<u8> found = descriptors_.meta(descriptor, kOwnerIndex, 0);
-  // A mask finds the bucket: with another number than a power of two objects would not be found, or lie outside.
+  // A mask finds the bucket: unless their number is a power of two, objects would not be found, or lie outside.
   if (buckets == 0 || (buckets & (buckets - 1)) != 0 || found.size() / sizeof(u32) != buckets) [[unlikely]]
     throw Error(Code::kCorruptData, "the index of ids is damaged");
   return reinterpret_cast<u32*>(found.data());
 }
 
-// Where the chain begins that an id's object is in; there is an index.
+// Where the chain with an id's object begins. There must be an index.
 u32* IdIndex::chain_of(const Id& id) const {
   const HeapHeader& heap = memory_.heap_header();
   const u64 buckets = heap.index_buckets;
@@ -39,7 +39,8 @@ u32 IdIndex::find(const Id& id) const {
   return *follow(chain_of(id), [&](u32 at) { return std::memcmp(descriptors_[at].name.id, id, sizeof(Id)) == 0; }) - 1;
 }
 
-// Before the index is changed its place is checked. A look reads it wherever it lies: what it finds is held against the id.
+// The place of the index is checked before a change. A look reads it wherever it lies, and compares what it finds with
+// the id.
 void IdIndex::insert(u32 index) {
   require_meta_place(memory_, descriptors_, memory_.heap_header().index_block - 1);
   Descriptor& entry = descriptors_[index];

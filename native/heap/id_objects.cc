@@ -13,7 +13,8 @@ bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | 
 
 }  // namespace
 
-// More than the last ones to leave have left, in whole slices: then everything comes into memory that somebody reads.
+// Whether more is free than the last objects to leave have freed, in whole slices. Then every object that is read comes
+// into memory.
 bool IdObjects::has_room() const {
   const u64 most = heap_.budget.spendable();
   return heap_.budget.claimed() < most - most / kRoomPart;
@@ -53,7 +54,7 @@ PinResult IdObjects::pin_with(const Id& id, u32 entry, Loaded* loaded, u32* out,
   PinResult result = look(id, out);
   if (result == PinResult::kAway) {
     const Descriptor& found = heap_.descriptor(*out);
-    // Deleted meanwhile, and put again, it may have other bytes.
+    // If it was deleted and put again meanwhile, it may have other bytes.
     const AwayObject& read = loaded->object;
     if (word_generation(found.word.load()) != read.generation || found.bytes != read.bytes) return result;
     heap_.give_block(loaded->draft, *out);
@@ -119,7 +120,7 @@ u32 IdObjects::find_taken(const Id& id) {
   return kNone;
 }
 
-// The lock is held for some descriptors at a time: an object that is there all the while keeps its descriptor, so it is
+// The lock is held for some descriptors at a time. An object that exists all the while keeps its descriptor, so it is
 // met once.
 std::vector<std::string> IdObjects::keys(const u8* after, u64 count, Deadline deadline) {
   constexpr u32 kStep = 1024;

@@ -1,8 +1,8 @@
 // Objects that are found by their id: pinned, removed, listed.
 //
-// pin(), repeat_pins(), contains() and remove() are one hold of the heap's lock each, keys() one per 1,024 descriptors. A
-// pin is counted before its ledger entry names it: a kill in between leaves the count too high, and the lock's next owner
-// recounts. A kill while an object is removed leaves it there or gone.
+// pin(), repeat_pins(), contains() and remove() are one hold of the heap's lock each, keys() one per 1,024 descriptors.
+// A pin is counted before its ledger entry names it: a kill in between leaves the count too high, and the lock's next
+// owner recounts. A kill while an object is removed leaves it there or gone.
 #pragma once
 
 #include <string>
@@ -14,12 +14,12 @@ namespace di {
 
 enum class PinResult { kPinned, kMissing, kCreating, kAway };
 
-// One whose bytes are not in memory, as it was found.
+// An object whose bytes are not in memory, as it was found.
 struct AwayObject {
   LogPlace place;
   u64 bytes = 0;
   u32 generation = 0;
-  bool enters = true;  // memory has room, or somebody has read it lately: then it comes into memory
+  bool enters = true;  // it comes into memory: there is room, or a process has read it lately
 };
 
 struct PinCopy {
@@ -33,27 +33,29 @@ class IdObjects {
 
   // kAway: it is not pinned, and *away says where its bytes are.
   PinResult pin(const Id& id, u32 entry, u32* descriptor, AwayObject* away, Deadline deadline);
-  // The same once these bytes were read into an unsealed object without an id: if it still is away, it gets their block, and
-  // `draft` ends, with its ledger entry. kAway: it is another one by now.
+  // The same after the bytes were read into `draft`, an unsealed object without an id. If the object is still away, it
+  // gets the draft's block; the draft and its ledger entry end. kAway: the id names another object by now.
   struct Loaded {
     AwayObject object;
     u32 draft = kNone, entry = kNone;
   };
   PinResult pin_with(const Id& id, u32 entry, Loaded* loaded, u32* descriptor, Deadline deadline);
-  // In a forked child, while the parent still holds them. A pin whose object is gone is left out: the parent died.
+  // Called in a forked child, while the parent still holds the pins. A pin whose object is gone is left out: the parent
+  // died.
   void repeat_pins(std::span<const PinCopy> pins, Deadline deadline);
   bool contains(const Id& id, Deadline deadline);
-  // False: missing. With `place`: a durable object stays whose record lies elsewhere than *place, and *place then says where.
-  // So its record is marked as deleted first: a kill never leaves one that nobody would mark.
+  // False: missing. With `place`: a durable object whose record does not lie at *place stays, and *place then says
+  // where the record lies. So the caller marks the record as deleted first, and a kill never leaves a record that
+  // nobody would mark.
   bool remove(const Id& id, Deadline deadline, LogPlace* place = nullptr);
   // The `count` smallest ids behind `after`; null: from the first.
   std::vector<std::string> keys(const u8* after, u64 count, Deadline deadline);
 
   u32 find_taken(const Id& id)
-      DI_UNCHECKED;  // under the heap's lock; kNone: it is free; one that has expired makes room
+      DI_UNCHECKED;  // under the heap's lock; kNone: it is free; an expired object is removed to make it free
 
  private:
-  PinResult look(const Id& id, u32* index) DI_UNCHECKED;  // kPinned: it can be
+  PinResult look(const Id& id, u32* index) DI_UNCHECKED;  // kPinned: it can be pinned
   bool has_room() const DI_UNCHECKED;
 
   HeapCore& heap_;

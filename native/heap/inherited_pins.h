@@ -1,6 +1,6 @@
-// The pins that a forked child inherits. The parent notes them just before the fork; attach/fork.h tells their three ends
-// in the child. Inherited arrays go on naming ledger entries by the parent's numbers, so the child does not use these
-// numbers for anything else. Guarded by Client::local().
+// The pins that a forked child inherits. The parent notes them just before the fork; attach/fork.h says what becomes of
+// each in the child. Inherited arrays keep naming ledger entries by the parent's numbers, so the child uses these
+// numbers for nothing else. Guarded by Client::local().
 #pragma once
 
 #include <span>
@@ -17,7 +17,7 @@ struct InheritedPin {
 
 class InheritedPins {
  public:
-  bool is_noted() const { return noted_; }    // by the fork that made this process, or by the one under way
+  bool is_noted() const { return noted_; }    // by the fork that made this process, or by one under way
   void note(std::vector<InheritedPin> pins);  // in order of their numbers
   void set_noted(bool noted) { noted_ = noted; }
   bool has(u32 number) const;  // an inherited array may still drop the number
@@ -29,7 +29,7 @@ class InheritedPins {
   void end_where(IsDone is_done) {
     std::erase_if(left_, is_done);
   }
-  void keep() noexcept;  // those left will not be repeated: their arrays have the bytes in another way
+  void keep() noexcept;  // the pins left will not be repeated: their arrays have the bytes in another way
 
  private:
   std::vector<InheritedPin> left_, kept_;  // by number

@@ -8,8 +8,8 @@ namespace di {
 
 void Ledger::reserve_room() { reserve_dropped(reserve_block()); }
 
-// Killed after the block is linked to the slot's chain, or without memory for its numbers: it stays there, for the next
-// owner of the slot.
+// After a kill behind the link to the slot's chain, or without memory for the numbers, the block stays there for the
+// next owner of the slot.
 void Ledger::grow(Deadline deadline) {
   reserve_room();
   // mutant: ledger-grows-without-limit
@@ -23,7 +23,7 @@ void Ledger::grow(Deadline deadline) {
 void Ledger::take(u32 count, std::vector<u32>* taken, Deadline deadline) {
   for (bool swept = false; !try_take(count, taken); swept = true) {
     if (!swept && has_dropped())
-      sweep(deadline);  // what was let go serves again
+      sweep(deadline);  // dropped entries can be taken again
     else
       grow(deadline);
   }
@@ -40,7 +40,7 @@ void Ledger::sweep(Deadline deadline) {
   if (has_dropped()) heap_.sweeper.settle(deadline);
 }
 
-// Blocks of the slot's earlier owners, whose entries the reaper or a clean end left free.
+// Adopts the blocks of the slot's earlier owners. The reaper or a clean end has left their entries free.
 void Ledger::adopt_blocks() {
   for_ledger_blocks(heap_, client_.slot(), [this](LedgerBlock& block, u32) {
     reserve_room();
@@ -55,7 +55,7 @@ void Ledger::adopt_blocks() {
 bool Ledger::prepare_fork() noexcept {
   dropped_mutex_.lock();
   inherited_.set_noted(false);
-  if (client_.is_foreign()) return false;  // a child that could not renew itself: what it inherited it keeps
+  if (client_.is_foreign()) return false;  // a child that could not renew itself keeps what it inherited
   try {
     inherited_.note(pins());
   } catch (...) {  // no memory: the child notes them itself

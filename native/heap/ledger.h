@@ -1,5 +1,5 @@
-// This process's ledger: entries for what it holds up in shared memory, made and settled with the heap's help, and what
-// becomes of them at a fork.
+// This process's ledger: the entries for the counts that it holds in shared memory. The heap helps to make and settle
+// them; a fork passes the pins on.
 #pragma once
 
 #include <new>
@@ -17,22 +17,22 @@ class Ledger : public DroppedEntries {
  public:
   Ledger(Client& client, Heap& heap) : DroppedEntries(client), heap_(heap) {}
 
-  // `count` free entries. May settle dropped ones or allocate ledger blocks, both under the heap's lock: never call it
-  // with that lock or a table's held. A kill leaves entries that are zero, for the slot's next owner.
+  // Takes `count` free entries. May settle dropped ones or allocate ledger blocks, both under the heap's lock: never
+  // call it with that lock or a table's held. A kill leaves entries that are zero, for the slot's next owner.
   void take(u32 count, std::vector<u32>* taken, Deadline deadline);  // appended
   u32 take_one(Deadline deadline);
-  void sweep(Deadline deadline);  // settles what was dropped, under the heap's lock
+  void sweep(Deadline deadline);  // settles dropped entries, under the heap's lock
   void adopt_blocks();            // a claimed slot keeps the blocks of earlier owners
 
   // Around fork() itself, where the caller holds local(): dropped_mutex_ is held across it.
-  bool prepare_fork() noexcept;                             // notes which pins there are; false: none
+  bool prepare_fork() noexcept;                             // notes which pins exist; false: none to repeat
   void end_fork();                                          // in the parent
   void renew_mutex() { new (&dropped_mutex_) std::mutex; }  // in the child
   // In the child, later.
   void begin_child();                   // the entries are the parent's: starts anew
-  void repeat_pins(Deadline deadline);  // the parent's pins once more, under the same numbers, where that works
+  void repeat_pins(Deadline deadline);  // repeats the parent's pins under the same numbers, where that works
   std::span<InheritedPin> inheritance() { return inherited_.left(); }  // pins of living arrays that are not repeated
-  void keep_inheritance() noexcept;  // they never will be: their arrays have the bytes in another way
+  void keep_inheritance() noexcept;  // these never will be: their arrays have the bytes in another way
 
  private:
   void reserve_room();

@@ -1,10 +1,10 @@
 // The entries of this process's ledger by their numbers, and which of them are free. An entry is one count that this
-// process holds up in shared memory (layout.h, LedgerEntry). Its number is stable, so that a forked child can repeat the
-// parent's pins under the same numbers.
+// process holds up in shared memory (layout.h, LedgerEntry). Its number is stable, so that a forked child can repeat
+// the parent's pins under the same numbers.
 //
-// An entry's words are in shared memory: its owner writes them under the lock of what it counts, and a kill leaves them to
-// the reaper. The list of free numbers is this process's own, guarded by Client::local(), which each function takes itself
-// unless it says that the caller holds it. It may be taken while any shared lock is held.
+// An entry's words are in shared memory: its owner writes them under the lock of what it counts, and a kill leaves them
+// to the reaper. The list of free numbers is this process's own, guarded by Client::local(), which each function takes
+// itself unless it says that the caller holds it. It may be taken while any shared lock is held.
 #pragma once
 
 #include <atomic>
@@ -38,7 +38,7 @@ class LedgerEntries {
     for (const auto& owner : owners)
       if (owner.entry != kNone) free_.push_back(owner.entry);
   }
-  void give_unused(u32 number);  // after an error: only if it is
+  void give_unused(u32 number);  // after an error: gives it only if it is unused
   bool is_empty() const;
 
  protected:
@@ -46,7 +46,7 @@ class LedgerEntries {
   bool try_take(u32 count, std::vector<u32>* taken);  // appended; false: there are not so many
   u32 try_take_one();                                 // kNone: there is none
   // One block more: room for its numbers first, so that giving entries back, also in destructors, needs no memory.
-  std::size_t reserve_block();                                                  // numbers there will be; may throw
+  std::size_t reserve_block();                                                  // the new count of numbers; may throw
   void add_block(LedgerBlock& block, const InheritedPins& inherited) noexcept;  // caller holds local()
   std::vector<InheritedPin> pins() const;                                       // those not dropped, in order
   void clear();  // caller holds local(), in a forked child: all are the parent's

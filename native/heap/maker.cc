@@ -14,7 +14,7 @@ constexpr int kMostMoves = 8;  // of pages, for one block
 
 }  // namespace
 
-// ---------------------------------------------------------------------------------------------------------- one attempt
+// --------------------------------------------------------------------------------------------------------- one attempt
 
 void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
   Shortage& shortage = attempt->shortage;
@@ -22,7 +22,7 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
   shortage.bytes = kPageBytes;
   if (!is_of_chunk(request.kind)) {
     if (heap_.room_maker == nullptr) return;
-    // What leaves memory keeps its descriptor: that helps if a further segment of them fits then.
+    // An object that leaves memory keeps its descriptor: this helps if a further segment of them then fits.
     const u64 wanted = heap_.descriptors.next_segment_bytes(), most = heap_.budget.spendable();
     const u64 claimed = heap_.budget.claimed(), movable = heap_.memory.heap_header().object_bytes.load();
     shortage.bytes = wanted != 0 && claimed - std::min(claimed, movable) + wanted <= most ? wanted : ~u64{0};
@@ -31,11 +31,11 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
                       " objects are found by would take " + std::to_string(wanted >> 10) + " KiB more";
     return;
   }
-  shortage.short_table = heap_.budget.evictable(request.tables, 0);  // it may come of another chunk
+  shortage.short_table = heap_.budget.evictable(request.tables, 0);  // another chunk may give its descriptor
   shortage.never = shortage.short_table == kNone && heap_.memory.heap_header().live_objects == 0;
 }
 
-// `ahead`: with pages that only come along. True: the block has all it needs.
+// `ahead`: also takes pages that the block itself does not need. True: the block has all it needs.
 bool Maker::choose(const MakeRequest& request, bool ahead, Attempt* attempt) {
   const BlockUse use = use_of(request.kind);
   Blocks::Choice& choice = attempt->choice;
@@ -57,7 +57,7 @@ void Maker::find_block(const MakeRequest& request, Attempt* attempt) {
   choose(request, false, attempt);
 }
 
-// One look, under the lock: kMade, kExists, kGone, or kFull with what is short.
+// One attempt, under the lock: kMade, kExists, kGone, or kFull with what is short.
 Maker::Attempt Maker::try_make(const MakeRequest& request, u32 entry, const Format& format) {
   Attempt attempt;
   sweeper_.settle_dropped();
@@ -95,8 +95,8 @@ Maker::Attempt Maker::try_make(const MakeRequest& request, u32 entry, const Form
   return attempt;
 }
 
-// The descriptor becomes a truth by one store. Killed before it: a ledger entry that names a free descriptor, which the
-// recovery clears; after it: an object being created by a dead process, which the reaper frees.
+// The descriptor becomes a truth by one store. A kill before it leaves a ledger entry that names a free descriptor,
+// which the recovery clears. A kill after it leaves an object being created by a dead process, which the reaper frees.
 void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt, const Format& format) {
   HeapHeader& heap = heap_.memory.heap_header();
   const Blocks::Choice& choice = attempt.choice;
@@ -135,21 +135,21 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
   for (const u32 table : request.tables) heap_.budget.charge(table, bytes, bytes, 1);
 }
 
-// False: machine or cgroup gives no more, and the block is no more either.
+// False: machine or cgroup gives no more pages, and the block was freed.
 bool Maker::commit(const Attempt& attempt, u32 entry, Deadline deadline, std::string* why) {
   try {
     if (heap_.commit(attempt.choice, why)) return true;
     HeapCore::Guard guard(heap_, deadline);
     discard(attempt.descriptor, entry);
-  } catch (...) {  // the next call here discards it, or the reaper
+  } catch (...) {  // the next call here, or the reaper, discards it
     heap_.ledger.drop(entry);
     throw;
   }
   return false;
 }
 
-// Machine or cgroup gives no more: pages that lie unused elsewhere go back to it, and it may. Else bodies leave memory, and
-// their pages lie unused.
+// Called when machine or cgroup gives no more. Unused pages from elsewhere go back to it, so that it may give some
+// again. Else bodies leave memory, and their pages become unused.
 bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
   if (heap_.move_pages(bytes, false, deadline) != 0) return true;
   // mutant: no-body-leaves-for-the-machine
@@ -187,13 +187,13 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       if (request.body_block != 0) return MakeResult::kAgain;
       continue;
     }
-    if (shortage.bytes == 0) {  // the budget is there, in pages that lie elsewhere
+    if (shortage.bytes == 0) {  // the budget suffices, but its pages lie elsewhere
       if (heap_.move_pages(shortage.pages, false, deadline) != 0) continue;
-      // Chunks that nobody pays for any more have pages too, as those that are open for a table that was dropped.
+      // Chunks that nobody pays for any more have pages too, such as open chunks of a dropped table.
       if (heap_.room_maker != nullptr && heap_.room_maker->make_room(shortage.pages, deadline, why)) continue;
       if (++moves > kMostMoves) {
         if (why != nullptr) *why = heap_.budget.room_text(request.bytes, request.tables);
-        if (short_of != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items go
+        if (short_of != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items are evicted
           HeapCore::Guard guard(heap_, deadline);
           // mutant: nothing-goes-for-pages
           *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};
@@ -268,16 +268,17 @@ u32 Maker::grow_ledger(Deadline deadline) {
   throw Error(Code::kStoreFull, heap_.budget.room_text());
 }
 
-// ------------------------------------------------------------------------------------------------------ the end of making
+// --------------------------------------------------------------------------------------------------- the end of making
 
 void Maker::seal(u32 index, u32 entry) {
-  // release: pairs with the acquire load of the word in IdObjects::pin(); the payload is visible to who sees `sealed`.
+  // release: pairs with the acquire load of the word in IdObjects::pin(): a process that sees `sealed` sees the
+  // payload.
   heap_.descriptor(index).word.fetch_add(kSealStep, std::memory_order_acq_rel);
   DI_FAULT("heap.sealed");
   heap_.ledger.entry(entry).what.store(0, std::memory_order_release);
   heap_.ledger.give(entry);
   HeapHeader& heap = heap_.memory.heap_header();
-  heap.sealed_seq.fetch_add(1);  // always: who is about to sleep compares it with what it read before its look
+  heap.sealed_seq.fetch_add(1);  // always: a call about to sleep compares it with the value before its look
   if (heap.sealed_waiters.load() != 0) os::futex_wake(heap.sealed_seq, kNone >> 1);
 }
 
@@ -288,8 +289,8 @@ void Maker::discard(u32 index, u32 entry) {
   if (chunk) HeapRecovery(heap_).recount_charges();
 }
 
-// Waits only briefly for the heap's lock, since the call is failing anyway. If it is not had, the next call of this process
-// discards the block, or the reaper.
+// Waits only briefly for the heap's lock, since the call is failing anyway. If it does not get the lock, the next call
+// of this process or the reaper discards the block.
 void Maker::abandon(u32 index, u32 entry) {
   try {
     HeapCore::Guard guard(heap_, Deadline::brief());

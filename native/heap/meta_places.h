@@ -1,13 +1,14 @@
-// Where a meta block that is written through a number in shared memory lies: checked when a table is opened, and when the index
-// of ids changes. Its bytes do not say whose they are, so a descriptor that leads elsewhere is known by the slice alone.
+// Checks the place of a meta block that is written through a number in shared memory: when a table is opened, and when
+// the index of ids changes. The bytes of a block do not say whose they are, so only the slice shows that a descriptor
+// leads elsewhere.
 #pragma once
 
 #include "heap/descriptors.h"
 
 namespace di {
 
-// Throws kCorruptData unless the block lies in a slice of meta blocks. Without the heap's lock: a slice keeps its use while a
-// block lies in it, also while the heap is rebuilt.
+// Throws kCorruptData unless the block lies in a slice of meta blocks. Without the heap's lock: a slice keeps its use
+// while a block lies in it, also while the heap is rebuilt.
 inline void require_meta_place(const Memory& memory, const Descriptors& descriptors, u32 index) {
   const u64 offset = descriptors[index].offset, data = memory.places().data;
   // mutant: meta-lies-anywhere

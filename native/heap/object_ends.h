@@ -1,7 +1,7 @@
 // How objects end: removed, expired, freed when nobody has them pinned. Under the heap's lock.
 //
-// A pin is counted in the descriptor and recorded in a ledger entry of the process that has it. An object that is removed
-// while it is pinned is doomed: it cannot be found any more, and its last unpin frees it.
+// A pin is counted in the descriptor and recorded in a ledger entry of the process that has it. An object that is
+// removed while it is pinned is doomed: it cannot be found any more, and its last unpin frees it.
 #pragma once
 
 #include "heap/heap_core.h"
@@ -16,9 +16,9 @@ class ObjectEnds {
   explicit ObjectEnds(HeapCore& heap) : heap_(heap) {}
 
   void retire(u32 descriptor) DI_UNCHECKED;  // frees a sealed object, now or at its last unpin
-  // One pin more, for a ledger entry of this process. It is counted before the entry names it: killed in between, the count
-  // is too high, and the lock's next owner recounts. Who reads the bytes looks before whether they are in memory. `brief`: for
-  // what this process is at, and of no use to a forked child.
+  // Adds a pin, for a ledger entry of this process. The pin is counted before the entry names it: a kill in between
+  // leaves the count too high, and the lock's next owner recounts. A caller that will read the bytes first checks that
+  // they are in memory. `brief`: the pin serves only the work at hand, and a forked child does not repeat it.
   void pin(u32 descriptor, u32 entry, bool brief = false) DI_UNCHECKED;
   void unpin(u32 descriptor) DI_UNCHECKED;
   void expire() DI_UNCHECKED;  // retires all objects whose ttl is over

@@ -8,7 +8,7 @@ namespace {
 
 constexpr u64 kSliceTableStep = 32;  // slices whose tables are committed together
 
-// Without the processor's own instruction counting bits is a call, and most words of a slice are 0.
+// Without the processor's own instruction, counting bits is a function call, and most words of a slice are 0.
 u64 pages_in(u64 word) { return word == 0 ? 0 : static_cast<u64>(std::popcount(word)); }
 
 }  // namespace

@@ -1,9 +1,9 @@
-// Which pages of the store's slices are charged to its budget (bits in Slice::present), and to which use they count. All
-// of it changes under the heap's lock. The bits are a truth: nothing else tells which pages were charged. The sums are
-// derived from them.
+// Which pages of the store's slices are charged to its budget (bits in Slice::present), and to which use they count.
+// All of it changes under the heap's lock. The bits are a truth: nothing else tells which pages were charged. The sums
+// are derived from them.
 //
-// A page is charged before it is committed. Whoever charged it commits it after the lock is released. A kill in between
-// leaves a page charged that is not there: the first process that touches it pays for it then.
+// A page is charged before it is committed. The process that charged it commits it after it has released the lock. A
+// kill in between leaves a page charged that is not there: the first process that touches it pays for it then.
 #pragma once
 
 #include "arena/memory.h"

@@ -8,7 +8,7 @@ namespace {
 
 constexpr u64 kWords = kPagesPerSlice / 64;  // of a bit for each page of a slice
 
-// The pages that blocks in use of the slice touch.
+// The pages that the slice's blocks in use touch.
 void mark_used(const Slice& entry, const u64* map, u64* used) {
   if (entry.state != SliceState::kBlocks) {  // of a run: `hint` pages from the start
     for (u64 i = 0; i < kWords; ++i)
@@ -33,7 +33,7 @@ void mark_used(const Slice& entry, const u64* map, u64* used) {
 
 // ------------------------------------------------------------------------------------------------------------ punching
 
-// Pages of a slice in use that are charged but touch no block in use; how many.
+// Finds the pages of a slice in use that are charged but touch no block in use; returns how many.
 u64 PageReclaim::find_holes(u64 slice, u64* mask) const {
   const Slice& entry = memory_.slice(slice);
   u64 used[kWords] = {};
@@ -46,9 +46,9 @@ u64 PageReclaim::find_holes(u64 slice, u64* mask) const {
   return pages;
 }
 
-// Uncharges the pages of a punched run that are gone; how many of them were charged. The kernel zeroes a part of a huge
-// page instead of giving it back while somebody else holds on to it, as a fault in another process does for a moment:
-// what is still there stays charged, and is punched again the next time that room is short.
+// Uncharges the pages of a punched run that are gone; returns how many of them were charged. While another process
+// holds on to a huge page, as a fault does for a moment, the kernel zeroes a part of it instead of giving it back. Such
+// pages stay charged, and are punched again the next time that room is short.
 u64 PageReclaim::uncharge_gone(u64 slice, u64 first, u64 count) {
   u8 there[kPagesPerSlice] = {};
   const u64 base = pages_.offset_of(slice);
@@ -66,7 +66,7 @@ u64 PageReclaim::uncharge_gone(u64 slice, u64 first, u64 count) {
   return gone;
 }
 
-// Punches and uncharges the pages of the mask, run by run; how many went.
+// Punches and uncharges the pages of the mask, run by run; returns how many.
 u64 PageReclaim::punch_pages(u64 slice, const u64* mask) {
   u64 gone = 0;
   const u64 base = pages_.offset_of(slice);
@@ -86,7 +86,7 @@ u64 PageReclaim::punch_pages(u64 slice, const u64* mask) {
   return gone;
 }
 
-// Punches and uncharges every page of the slice that no block in use touches; bytes got.
+// Punches and uncharges every page of the slice that no block in use touches; returns the bytes.
 u64 PageReclaim::punch_unused(u64 slice) {
   const Slice& entry = memory_.slice(slice);
   u64 mask[kWords];
@@ -115,7 +115,7 @@ void PageReclaim::punch_block(u64 offset, u64 bytes) {
   for (u64 i = 0; i < slices; ++i) punch_unused(first + i);
 }
 
-// --------------------------------------------------------------------------------------------------- where room is short
+// ------------------------------------------------------------------------------------------------- where room is short
 
 u64 PageReclaim::some(Cursor* cursor) {
   const u64 got = from_free(cursor);

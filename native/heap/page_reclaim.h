@@ -1,5 +1,5 @@
-// Giving pages back to the budget and the machine: those of free slices, and those between blocks in use. Everything here
-// happens under the heap's lock. A kill between the punch of a page and its uncharge leaves the page charged but
+// Gives pages back to the budget and the machine: those of free slices, and those between blocks in use. Everything
+// here happens under the heap's lock. A kill between the punch of a page and its uncharge leaves the page charged but
 // not there: it costs budget until it is used or punched again. No page of a block in use is touched.
 #pragma once
 
@@ -11,30 +11,31 @@ class PageReclaim {
  public:
   PageReclaim(Memory& memory, PageCharges& pages) : memory_(memory), pages_(pages) {}
 
-  // Where a series of calls goes on, from the top down: it looks at each slice once.
+  // Where the next call of a series continues, from the top down. A series looks at each slice once.
   struct Cursor {
     u64 free = ~u64{0}, holes = ~u64{0};
   };
-  // Uncharges and punches up to one slice of pages that nobody uses; how many bytes, 0: there are none below the cursor.
+  // Uncharges and punches up to one slice of unused pages. Returns the bytes; 0: there are none below the cursor.
   u64 some(Cursor* cursor);
   u64 from_free(Cursor* cursor);   // only of free slices
   u64 from_holes(Cursor* cursor);  // only pages between blocks in use, and behind the end of runs
 
-  // The pages that a free slice brings along beyond the block that was chosen in it; bytes got. Choose again afterwards.
+  // Punches the pages of a free slice beyond the block that was chosen in it; returns the bytes. The caller then
+  // chooses again.
   u64 punch_spare(const Blocks::Choice& choice);
-  // A freed block that may never have been committed (its maker died, or the machine refused): its pages leave the
-  // budget, so that whoever gets them next commits them.
+  // Punches a freed block that may never have been committed (its maker died, or the machine refused). Its pages leave
+  // the budget, so that their next user commits them.
   void punch_block(u64 offset, u64 bytes);
 
-  // Whether somebody adds pages to it. Settles it first if that has ended.
+  // Whether a process adds pages to the slice. If that fill has ended, settles the slice first.
   bool is_being_filled(u64 slice);
-  // Charges all pages of the lowest free slice that lacks some; its offset, or 0. The caller, `filler`, commits them
-  // without the heap's lock, ends the fill and then settles the slice.
+  // Charges all pages of the lowest free slice that lacks some; returns its offset, or 0. The caller, `filler`, commits
+  // them without the heap's lock, ends the fill and then settles the slice.
   u64 charge_free_slice(u32 filler);
-  // Without the lock, by the filler: it adds no more pages.
+  // Called by the filler, without the lock: it adds no more pages.
   void end_fill(u64 slice) { memory_.slice(slice).filler.store(kFillEnded, std::memory_order_release); }
-  // After somebody filled a slice: charges the pages that others punched meanwhile, which may be back, and punches what
-  // no block uses. `give_back`: punches even if nothing is missing.
+  // After a slice was filled: charges the pages that others punched meanwhile, which may be back, and punches those
+  // that no block uses. `give_back`: punches even if nothing is missing.
   void settle_filled(u64 slice, bool give_back);
 
  private:

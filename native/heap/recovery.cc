@@ -48,7 +48,8 @@ void HeapRecovery::relist_descriptors() {
       continue;
     }
     if (!is_away(entry)) heap_.blocks.mark(entry.offset, entry.bytes, use_of(word_kind(word)));
-    // Its writer fills the block where it was made: if the descriptor leads elsewhere, that one would be taken for free.
+    // The writer fills the block where it was made. If the descriptor leads elsewhere, that block would be taken for
+    // free.
     // mutant: open-chunks-lie-anywhere
     if (word_kind(word) == ObjectKind::kChunk && word_state(word) == ObjectState::kCreating)
       static_cast<void>(heap_.chunk_memory.head(index));  // throws kCorruptData
@@ -93,8 +94,8 @@ void HeapRecovery::clear_unmade() {
   });
 }
 
-// What chunks say of their bodies is the truth. Bodies that no chunk names are a dead process's: it was about to link them, or
-// to free them.
+// What chunks say of their bodies is the truth. A body that no chunk names belongs to a dead process, which was about
+// to link it or to free it.
 void HeapRecovery::relink_bodies() {
   if (!heap_.memory.tiered()) return;
   std::unordered_set<u32> linked;
@@ -120,7 +121,7 @@ void HeapRecovery::relink_bodies() {
       }
     }
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: its body is taken for none
+    if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: it counts as without a body
     ChunkTier& tier = *heap_.chunk_memory.tier(index);
     const u32 body = tier.body.load();
     const bool sound =
@@ -195,7 +196,7 @@ void HeapRecovery::recount_charges() {
   for (u32 index = 0; index < heap_.descriptor_count(); ++index) {
     const u64 word = heap_.descriptor(index).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
-    if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: whoever lets it go says so
+    if (!heap_.chunk_memory.has_attachments(index)) continue;  // damaged: the call that frees it says so
     const u64 bytes = heap_.chunk_memory.block_bytes(index), dropped = heap_.chunk_memory.dropped_bytes(index);
     const std::span<Attachment> all = heap_.chunk_memory.attachments(index);
     for (u32 k = 0; k < all.size(); ++k) {
@@ -236,7 +237,7 @@ void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
     const Descriptor& entry = heap_.descriptor(index);
     const u64 word = entry.word.load();
     if (word_state(word) == ObjectState::kFree) continue;
-    // One that is not in memory has a record; or its maker died while it gave its block away.
+    // An object that is not in memory has a record, or its maker died while it gave the block away.
     const bool away = word_kind(word) == ObjectKind::kData && is_away(entry) &&
                       (is_logged(entry) || word_state(word) == ObjectState::kCreating);
     if (!away && (entry.offset < data || entry.offset + entry.bytes > heap_.memory.file_bytes()))
@@ -247,7 +248,7 @@ void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
   }
 }
 
-// Every derived figure is made anew; a difference is what was wrong.
+// Computes every derived figure anew; each difference is a finding.
 void HeapRecovery::check(std::vector<std::string>* findings) {
   check_descriptors(findings);
   const Figures before = figures();

@@ -1,4 +1,4 @@
-// What is derived of the heap, made anew from descriptors, ledgers and chunk attachments: after a death, and for a check.
+// Rebuilds the heap's derived state from descriptors, ledgers and chunk attachments: after a death, and for a check.
 // Everything under the heap's lock.
 #pragma once
 
@@ -16,7 +16,7 @@ class HeapRecovery {
 
   void rebuild() DI_UNCHECKED;
   void recount_charges() DI_UNCHECKED;  // what tables' chunks occupy
-  // Compares what is derived with what it is made of, and repairs it; says what was wrong.
+  // Compares the derived state with its truths and repairs it; `findings` say what was wrong.
   void check(std::vector<std::string>* findings) DI_UNCHECKED;
 
  private:

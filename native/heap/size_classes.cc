@@ -24,8 +24,8 @@ struct ClassTable {
 constexpr ClassTable kClasses;
 static_assert(kClasses.count <= kBlockClasses && kClasses.bytes[kClasses.count - 1] == 1u << 20);
 
-// Computed, not searched for: every read of an object counts the bytes of its block twice. Below 1 KiB a power of two is
-// divided into 4 classes, from there on into 8.
+// Computed, not searched for: every read of an object counts the bytes of its block twice. Below 1 KiB a power of two
+// is divided into 4 classes, from there on into 8.
 constexpr u32 class_of(u64 bytes) {
   const u64 least = std::max(bytes, kMinBlockBytes);
   const u32 parts_bits = least < 1024 ? 2 : 3;
@@ -34,7 +34,7 @@ constexpr u32 class_of(u64 bytes) {
   return before + static_cast<u32>((least - 1) >> step_bits) + 1;
 }
 
-// Whether that is what the table says, at both ends of each class.
+// Whether the computed classes agree with the table, at both ends of each class.
 constexpr bool is_agreed() {
   for (u32 index = 0, least = 0; index < kClasses.count; least = kClasses.bytes[index++] + 1)
     if (class_of(least) != index || class_of(kClasses.bytes[index]) != index) return false;

@@ -1,5 +1,5 @@
-// Sizes of blocks. A block of up to 1 MiB has the size of its class, and a slice is cut into blocks of one class; a larger
-// block is a run of slices, of which it occupies whole pages.
+// Sizes of blocks. A block of up to 1 MiB has the size of its class, and a slice is cut into blocks of one class; a
+// larger block is a run of slices and occupies whole pages of it.
 #pragma once
 
 #include "base/layout.h"

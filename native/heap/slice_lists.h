@@ -1,5 +1,5 @@
-// Finding slices with room: for each use and size class a list of the slices that have a free block, and the lowest run of
-// free slices. All of it is derived and changes under the heap's lock.
+// Finds slices with room: for each use and size class a list of the slices that have a free block, and the lowest run
+// of free slices. All of it is derived and changes under the heap's lock.
 #pragma once
 
 #include "arena/memory.h"
@@ -17,7 +17,8 @@ class SliceLists {
       throw Error(Code::kCorruptData, "damaged store: a slice of no known use");
     return memory_.heap_header().partial[static_cast<u32>(use)][cls];
   }
-  // The lowest `count` free slices in a row; ~0: there are none. Low slices were used before, so they tend to have pages.
+  // The lowest `count` free slices in a row; ~0: there are none. Low slices were used before, so they tend to have
+  // pages.
   u64 find_free(u64 count);
 
  private:

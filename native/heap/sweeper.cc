@@ -4,7 +4,8 @@
 
 namespace di {
 
-// Ends what its maker will not finish: frees an object that was never sealed, closes a chunk at its published rows.
+// Ends a block that its maker will not finish: frees an object that was never sealed, closes a chunk at its published
+// rows.
 void Sweeper::release_own(u32 index) {
   const u64 word = heap_.descriptor(index).word.load();
   if (word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
@@ -23,7 +24,7 @@ void Sweeper::settle_dropped() {
     const u64 what = entry.what.load();
     if (ledger_kind(what) == LedgerKind::kOwn) release_own(ledger_descriptor(what));
     entry.what.store(0, std::memory_order_release);
-    if (ledger_kind(what) == LedgerKind::kPin) {  // else somebody short of room settled it already
+    if (ledger_kind(what) == LedgerKind::kPin) {  // else a call short of room has settled it already
       // mutant: viewed-objects-are-never-freed
       DI_FAULT("heap.unpin_between");
       objects_.unpin(ledger_descriptor(what));
@@ -67,7 +68,8 @@ void Sweeper::settle_entry(LedgerEntry& entry, Deadline deadline) {
   entry.what.store(0, std::memory_order_release);
 }
 
-// A live client whose draws or reads of the table hold chunks, by its slot; kNone: there is none. It may be this process.
+// A live client whose draws or reads of the table hold chunks, by its slot; kNone: there is none. It may be this
+// process.
 u32 Sweeper::reader_of(u32 table) const {
   u32 reader = kNone;
   for_ledgers(heap_, [&](u32 slot, const LedgerEntry& entry) {

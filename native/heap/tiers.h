@@ -1,8 +1,10 @@
-// What a store with a disk tier can hold in memory and on disk together, and who takes how much of that. Under the heap's lock.
+// How much a store with a disk tier can hold in memory and on disk together, and how much of that is taken. Under the
+// heap's lock.
 //
-// Tables set a part aside. What else is there takes a part from further tables: item slots and the like, which must lie in memory,
-// and objects. But that is not promised to anybody: tables of a store that is made again get what they had, however many objects
-// came after them. All follows from the reserves, the bytes in use, `memory=` and `disk_capacity=`.
+// Tables set a part aside. Everything else leaves less for further tables: objects, and item slots and the like, which
+// must lie in memory. But that part is promised to nobody: tables of a store that is made again get what they had,
+// however many objects came after them. All figures follow from the reserves, the bytes in use, `memory=` and
+// `disk_capacity=`.
 #pragma once
 
 #include "heap/disk_space.h"
@@ -11,30 +13,31 @@ namespace di {
 
 struct Reserve {  // what a table sets aside for chunks
   u64 bytes = 0;
-  u64 open_bytes = 0;   // of these, for what lanes have open: it does not follow the capacity
-  u64 chunk_block = 0;  // bytes that a chunk occupies at least; 0: not known, or as it is
+  u64 open_bytes = 0;   // of these, for chunks that lanes have open: independent of the capacity
+  u64 chunk_block = 0;  // bytes that a chunk occupies at least; 0: not known, or unchanged
   u64 chunk_head = 0;   // of its head; 0: likewise
 };
 
 Reserve reserve_of(const TableHeader& table);
 // What such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
 u64 in_memory(const Memory& memory, const Reserve& reserve);
-// What it takes of both, if on disk its rows are so many times smaller. Head and body of a chunk each begin at a page there, and
-// a file has the head once more at its end (tier/segment_format.h).
+// What a reserve takes of memory and disk together, if its rows are `expect` times smaller on disk. There head and body
+// of a chunk each begin at a page, and a file has the head once more at its end (tier/segment_format.h).
 u64 in_tiers(const Reserve& reserve, double expect);
 u64 in_tiers(const TableHeader& table, const Reserve& reserve);
 constexpr u64 kRecordHeaderBytes = 64;
-u64 own_tiers(const TableHeader& table);  // with the one that it has
+u64 own_tiers(const TableHeader& table);  // with the table's own reserve
 u64 share_of(const TableHeader& table);   // and with its held draws
 
 u64 reserved_in_tiers(const Memory& memory);                       // by all tables
-u64 left_in_tiers(const Memory& memory, u64 spendable);            // for further ones, of so many bytes of memory
-u64 others_in_tiers(const Memory& memory, const DiskSpace& disk);  // what is no row
-// For a further table: beside the others too, unless the store is being made again.
+u64 left_in_tiers(const Memory& memory, u64 spendable);            // for further tables, of `spendable` bytes of memory
+u64 others_in_tiers(const Memory& memory, const DiskSpace& disk);  // everything but rows
+// Left for a further table: others_in_tiers() is subtracted too, unless the store is being made again.
 u64 left_for_tables(const Memory& memory, const DiskSpace& disk, u64 spendable, bool again);
 
-// Of the bytes that files may take, those that what exists may count upon: files also hold what is gone, and each has a rest
-// that nothing fits in. And the other way: the files for `total` bytes, beside `in_memory` bytes of them.
+// usable_disk(): how many of the bytes that files may take are sure to hold needed records. Files also hold unneeded
+// records, and each ends with a rest that nothing fits in. least_disk() is the inverse: the capacity for `total` bytes,
+// of which `in_memory` lie in memory.
 u64 usable_disk(u64 capacity);
 u64 least_disk(u64 total, u64 in_memory);
 

@@ -15,7 +15,7 @@ constexpr u64 kLingerNs = 25'000'000, kLookNs = 1'000'000;
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
-// The fill ends first: if the heap's lock is not available then, whoever meets the slice settles it.
+// The fill ends first: if the heap's lock is not available then, the next process that meets the slice settles it.
 void settle_slice(Arena& arena, u64 offset, bool give_back) {
   PageReclaim& reclaim = arena.heap().reclaim;
   const u64 slice = (offset - arena.places().data) / kSliceBytes;
@@ -51,8 +51,8 @@ bool commit_ahead(Arena& arena) {
   return done;
 }
 
-// What fills a store takes in a few milliseconds what was committed ahead. So after a commit this thread goes on looking
-// for a while: to come back through the interpreter may take it longer than that.
+// Processes that fill a store take in a few milliseconds what was committed ahead. So after a commit this thread goes
+// on looking for a while, because its way back through the interpreter may take longer than that.
 bool go_on_committing(Arena& arena) {
   while (os::now_ns() - t_committed_ns < kLingerNs) {
     os::sleep_ns(kLookNs);
@@ -61,8 +61,8 @@ bool go_on_committing(Arena& arena) {
   return false;
 }
 
-// A slice of memory that nobody uses goes back to the machine, after tables were made smaller or dropped. What is
-// committed ahead stays. Without such an event all stays: whoever fills it again finds it there.
+// Gives an unused slice of memory back to the machine, after tables were made smaller or dropped. Memory committed
+// ahead stays. Without such an event all memory stays, and is there when the store fills again.
 bool give_back(Arena& arena) {
   HeapHeader& heap = arena.heap_header();
   if (heap.spare_slices.load() == 0) return false;

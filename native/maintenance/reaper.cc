@@ -76,7 +76,8 @@ u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
     ++reaped;
   }
   if (reaped != 0) {
-    // One may have died while it looked whether it was the last (attach/arena.cc). It was not: this process lives.
+    // A process may have died while it looked whether it was the last (attach/arena.cc). It was not: this process
+    // lives.
     if (arena->tiered()) arena->tier_header().ended.store(0);
     TableDirectory(arena).finish_broken(deadline);
     arena->heap().chunks.sweep(deadline);

@@ -13,12 +13,13 @@ constexpr u64 kMagicBytes = 4;
 constexpr u64 kMaxMetaBytes = 1 << 20;
 constexpr u64 kMaxPayloadBytes = 16 << 20;
 constexpr u64 kMaxGreetingBytes = 16 << 10;  // of the meta of a message before the handshake is over
-// Longer bodies are sent in such pieces: one is checked, still in the cache, while the next one is on its way.
+// Longer bodies are sent in pieces of this size: one is checked while it is in the cache and the next one is on its
+// way.
 constexpr u64 kPieceBytes = 1 << 20;
-// Bytes of one system call: the kernel does not let another thread run before it has copied them, so that short calls
-// wait for that long. And what was read is summed up while it is in the cache, and more comes meanwhile.
+// Bytes of one system call. The kernel lets no other thread run before it has copied them, so short calls wait that
+// long. The checksum of bytes that were read is computed while they are in the cache and more bytes come.
 constexpr u64 kAtOnce = 512 << 10;
-constexpr u8 kPiece = 7;  // the kind of a frame that goes on with a body; Python knows the others
+constexpr u8 kPiece = 7;  // the kind of a frame that continues a body; Python knows the other kinds
 
 struct Header {
   u8 kind = 0;
@@ -33,7 +34,7 @@ struct Header {
 // Appends the header and `meta` to `out`; the sizes of both are within the limits.
 void append_head(const Header& header, std::span<const u8> meta, std::vector<u8>& out);
 
-// What comes may be from anybody who can reach the port: these throw kCorruptData.
+// Anybody who can reach the port may send bytes: these throw kCorruptData if they are malformed.
 void check_magic(std::span<const u8> start);  // the first kMagicBytes of a frame
 // `kinds`: bit k is set if frames of kind k are known. Meta is not verified yet.
 Header parse(std::span<const u8, kHeaderBytes> head, u32 kinds);

@@ -55,7 +55,7 @@ u64 Incoming::take(std::span<u8> to) {
   return count;
 }
 
-// The short request of another protocol would wait for more, and so would we: so the magic is looked at first.
+// A short request of another protocol would make both sides wait for more, so the magic is checked first.
 bool Incoming::has_head() {
   const u64 have = end_ - start_;
   const std::span<const u8> bytes(buffer_.get() + start_, have);
@@ -134,7 +134,7 @@ Incoming::Need Incoming::go_on(bool to_body) {
 std::span<u8> Incoming::room() {
   if (phase_ == Phase::kMeta) return std::span(pieces_ ? piece_meta_ : meta_).subspan(have_);
   if (phase_ == Phase::kPayload) return {body_ + at_ + have_, std::min<u64>(header_.payload_bytes - have_, kAtOnce)};
-  const u64 most = pieces_ ? kHeaderBytes : kBufferBytes;  // what follows a piece's header goes where it stays
+  const u64 most = pieces_ ? kHeaderBytes : kBufferBytes;  // bytes behind a piece's header go straight to their place
   if (start_ == end_) start_ = end_ = 0;
   if (start_ + most > kBufferBytes) {
     std::memmove(buffer_.get(), buffer_.get() + start_, end_ - start_);

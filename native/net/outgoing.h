@@ -1,4 +1,4 @@
-// A message that is sent: a frame, and those that go on with its body. It knows no socket but for send().
+// Sends a message: its first frame, and the frames that continue its body. Only send() knows a socket.
 #pragma once
 
 #include <string>
@@ -11,16 +11,16 @@ namespace di::net {
 
 class Outgoing {
  public:
-  // The body's parts follow each other; they must stay as they are until all is sent. A message of kind kPiece is a
-  // value that a call has announced: nothing but pieces. Throws kInvalid if meta is too long for a frame.
+  // The parts of the body are sent one after the other, and must stay as they are until all is sent. A message of kind
+  // kPiece is a value that a call has announced, and has only pieces. Throws kInvalid if meta is too long for a frame.
   Outgoing(const Header& header, const std::string& meta, std::vector<os::Bytes> body);
 
   bool done() const { return !first_ && head_at_ == head_.size() && frame_left_ == 0 && left_ == 0; }
-  // What goes next, at most kAtOnce bytes; valid until took(). Empty: all is sent.
+  // The bytes to send next, at most kAtOnce; valid until took(). Empty: all is sent.
   const std::vector<os::Bytes>& front();
-  void took(u64 bytes);  // of the front
+  void took(u64 bytes);  // so many bytes of front() are sent
 
-  // Sends until all is sent, or `most` bytes are, or the socket takes no more: -errno then, else 0.
+  // Sends until all or `most` bytes are sent, or the socket takes no more. Returns -errno in the last case, else 0.
   i64 send(int fd, u64 most);
   u64 sent() const { return sent_; }
 

@@ -29,15 +29,15 @@ class Draft {
   u8* make_block(const DraftRequest& request, Deadline deadline);
   // Makes the object readable. Takes no lock and cannot fail.
   void seal();
-  // The same, and pins the object with the ledger entry `pin` in the same hold of the heap's lock, so that nobody can delete
-  // it from under the memory that was written to. If it throws, the draft is as before. A kill in between leaves the object
-  // sealed, and no pin.
+  // The same, and pins the object with the ledger entry `pin` in the same hold of the heap's lock, so that nobody can
+  // delete it while the caller still has its memory. If it throws, the draft is as before. A kill in between leaves the
+  // object sealed, and no pin.
   void seal_pinned(u32 pin, Deadline deadline);
   // Frees the block now if the heap's lock is soon available; else later, as the destructor does.
   void abandon();
   bool is_open() const { return entry_ != kNone; }  // neither sealed, published nor abandoned
-  // For Weights::publish(), which seals the object itself: descriptor and ledger entry, and then hand_over(), after
-  // which the draft no longer owns the block.
+  // For Weights::publish(), which seals the object itself: it takes descriptor and ledger entry, then calls
+  // hand_over(). After that the draft no longer owns the block.
   u32 descriptor() const { return descriptor_; }
   u32 entry() const { return entry_; }
   void hand_over() { entry_ = kNone; }

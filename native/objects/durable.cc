@@ -12,8 +12,8 @@ ObjectLog& log_of(Arena& arena) {
   return arena.tier()->log();
 }
 
-// Records that were appended for objects which are not sealed yet: marked as void at the end of the scope, unless they were
-// kept. A mark that cannot be written leaves an object that may be there when the store is opened again.
+// Records that were appended for objects which are not sealed yet. At the end of the scope they are marked as void,
+// unless they were kept. If a mark cannot be written, the object may be there when the store is opened again.
 class Pending {
  public:
   explicit Pending(ObjectLog& log) : log_(log) {}
@@ -64,7 +64,7 @@ LoggedObject logged(const Arena& arena, const Draft& draft) {
   return made;
 }
 
-// Nothing is written while write_budget= is used up: who puts waits, as for room.
+// Nothing is written while write_budget= is used up: put() waits, as it does for room.
 void require_budget(Arena& arena) {
   const WriteBudget budget(arena.tier_header());
   // mutant: durable-objects-pass-the-write-budget
@@ -77,7 +77,8 @@ void charge(Arena& arena, const LoggedObject& object) {
   arena.tier_header().written_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
-// A full disk: logs in which little is needed are made anew. If that gives room, the call is tried once more.
+// When the disk is full: copies what is needed out of logs in which little is needed. If that gives room, it tries the
+// call once more.
 template <class Append>
 void append_or_compact(Arena& arena, const Append& append) {
   try {

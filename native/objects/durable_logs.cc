@@ -18,7 +18,7 @@ std::vector<DiskSpace::Log> logs_of(Arena& arena, Deadline deadline) {
   return arena.heap().disk.logs();
 }
 
-// The object that a record is of; false: the record does not say, or there is no such name.
+// The id of a record's object; false: the record does not say, or there is no such name.
 bool id_of(Arena& arena, const LogReader::Found& found, Id* id) {
   std::memcpy(id, found.record().id, sizeof *id);
   if (found.record().kind != LogKind::kWeights) return true;
@@ -31,7 +31,7 @@ bool id_of(Arena& arena, const LogReader::Found& found, Id* id) {
   return true;
 }
 
-// The object whose record this is; kNone: there is none. A doomed one is not found, and needs its record no more.
+// The object whose record this is; kNone: there is none. A doomed object is not found, and needs its record no more.
 u32 owner_of(Heap& heap, const Id& id, const LogPlace& place) DI_UNCHECKED {  // under the heap's lock
   const u32 found = heap.ids.find(id);
   if (found == kNone || word_state(heap.descriptor(found).word.load()) != ObjectState::kSealed) return kNone;
@@ -69,14 +69,14 @@ void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
 struct Copy {
   Id id;
   LogPlace from, to;
-  bool durable = false;  // else of one that left memory
+  bool durable = false;  // false: of an object that left memory
 };
 
 ObjectLog& log_of(Arena& arena, const Copy& copy) {
   return copy.durable ? arena.tier()->log() : arena.tier()->passing_log();
 }
 
-// The copies that were made so far: however that ends, their logs may be sealed then.
+// The copies made so far. At the end of the scope, also after an error, their logs may be sealed.
 struct Copies {
   explicit Copies(Arena& of) : arena(of) {}
   ~Copies() {
@@ -89,7 +89,7 @@ struct Copies {
   std::vector<Copy> all;
 };
 
-// Records in a file that stays after all would count once those that were copied are gone.
+// If the file stays after all, its records would count again once their copies are gone: marks them as void.
 void void_copied(Arena& arena, const Copies& copies, u32 log, Deadline deadline) {
   bool stays = false;
   for (const DiskSpace::Log& each : logs_of(arena, deadline)) stays = stays || (each.number == log && each.live != 0);
@@ -98,7 +98,7 @@ void void_copied(Arena& arena, const Copies& copies, u32 log, Deadline deadline)
     if (copy.durable) arena.tier()->log().mark(copy.from, kMarkVoid);
 }
 
-// Copies what is needed of a log to that of this process; the copy counts when its object names it.
+// Copies the needed records of a log to this process's log. A copy counts when its object names it.
 void copy_log(Arena& arena, const DiskSpace::Log& log) {
   Copies copies(arena);
   std::vector<u8> bytes;

@@ -1,19 +1,20 @@
-// What becomes of the files of durable objects: which records in them count, and when a file may go.
+// Tidies the files of durable objects: says which records in them count, and removes files that nobody needs.
 //
-// A file goes when no object names it any more. Before that all marks are on disk, and the logs of processes that died are
-// settled: so no older record of an object that was deleted counts again because the one that says so is gone.
+// A file is removed when no object names it any more. Before that, all marks are synced to the disk, and the logs of
+// dead processes are settled. Otherwise an older record of a deleted object could count again, because the file with
+// the mark is gone.
 #pragma once
 
 #include "attach/arena.h"
 
 namespace di {
 
-// In logs of processes that are gone: marks records that no object names as void. Such a process had appended them, and died
-// before anybody could read the object. Killed: done in part; it is begun anew.
+// Marks records that no object names as void, in the logs of dead processes. Such a process had appended them, and died
+// before anybody could read the object. A kill leaves a part of the work done; the next call begins anew.
 void settle_logs(Arena& arena, Deadline deadline);
-bool remove_unneeded_logs(Arena& arena, Deadline deadline);  // files that nobody needs; false: there was none
-// The same, and some logs less than half of which is needed are copied to this process's own. Killed: records that are there
-// twice, of which one is named; the other one is found by settle_logs().
+bool remove_unneeded_logs(Arena& arena, Deadline deadline);  // false: there was none
+// The same, and copies the needed records of some logs, of which less than half is needed, to this process's own log.
+// After a kill some records exist twice; objects name one of each, and settle_logs() finds the other.
 bool tidy_logs(Arena& arena, Deadline deadline);
 
 }  // namespace di

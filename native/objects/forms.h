@@ -11,7 +11,7 @@ namespace di {
 
 constexpr u32 kFormArray = 0x31415344;   // "DSA1"
 constexpr u32 kFormPacked = 0x31505344;  // "DSP1"
-// As kFormPacked, of bytes that another machine sent: whoever decodes them runs no code that they name.
+// As kFormPacked, for bytes that another machine sent: decoding them runs no code that they name.
 constexpr u32 kFormForeign = 0x31465344;  // "DSF1"
 constexpr int kFormDims = 5;
 

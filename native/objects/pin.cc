@@ -22,8 +22,9 @@ class Loading {
   Loading(const Loading&) = delete;
   Loading& operator=(const Loading&) = delete;
 
-  // Into a block of its own, and pinned; if it does not enter memory, or finds no room there, into what `aside` gives. kAway:
-  // the latter; or its record lies elsewhere by now, or what was read is another object.
+  // Reads the object into a block of its own and pins it. If it does not enter memory, or finds no room there, reads it
+  // into the memory that `aside` gives. kAway: it was read aside; or its record lies elsewhere by now, or is of another
+  // object.
   PinResult load(u32 entry, const Aside& aside, Pin* pin) {
     if (u8* const to = away_.enters ? make_block() : nullptr) return read(to) ? adopt(entry, pin) : PinResult::kAway;
     u8* const to = aside(away_.bytes);

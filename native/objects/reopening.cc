@@ -1,5 +1,5 @@
-// Which records count (docs/object_log.md): of those with one id the one with the highest number, unless it is marked as deleted,
-// or its ttl is over. Of the versions of a name the newest, and those that it says stay beside it.
+// Which records count (docs/object_log.md): of the records with one id, the one with the highest number, unless it is
+// marked as deleted or its ttl is over. Of the versions of a name, the newest, and those that it says stay beside it.
 #include "objects/reopening.h"
 
 #include <algorithm>
@@ -63,7 +63,7 @@ class Reopening {
   ObjectLog& log_;
   Reopened result_;
   u64 highest_ = 0;
-  std::vector<LogPlace> damaged_;      // records whose bytes are others
+  std::vector<LogPlace> damaged_;      // records with damaged bytes
   std::unordered_map<u32, u64> last_;  // by file: place of its last record
   std::unordered_map<IdKey, Seen, IdHash> seen_;
   std::map<std::string, std::map<i64, Version>> weights_;
@@ -172,7 +172,7 @@ void Reopening::read(const SegmentFile& file) {
       meet(found, place);
   });
   result_.damaged += walk.damaged;
-  // What was set aside behind the last record goes back.
+  // Gives back the space that was set aside behind the last record.
   os::CachedFile shorter;
   const u64 end = pages_of(std::max(walk.end, u64{1})) * kPageBytes;
   if (end >= file.bytes || shorter.open(path, os::FileAccess::kReadWrite) != 0 || shorter.truncate(end) != 0) return;
@@ -206,7 +206,7 @@ void Reopening::make_weights(const std::string& name, const std::map<i64, Versio
   if (there != newest) at.lost.store(newest);  // it was damaged
 }
 
-// So many objects come: what they are found by is made once, of the right size.
+// Makes the indexes once, of the right size for so many objects.
 void Reopening::expect(u64 objects) {
   seen_.reserve(objects);
   Heap::Guard guard(heap_, Deadline::none());
@@ -221,7 +221,7 @@ Reopened Reopening::run() {
     read(file);
     done += file.bytes;
     left -= file.bytes;
-    // As many more in each of the other files as in these, on average.
+    // The other files are expected to hold as many objects as these, on average.
     if (const u64 more = seen_.size() * left / std::max<u64>(done, 1); more > seen_.size()) expect(seen_.size() + more);
   }
   for (const auto& [name, versions] : weights_) make_weights(name, versions);

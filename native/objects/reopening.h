@@ -1,4 +1,4 @@
-// Durable objects and weights of the store that had the folder before: made again in a new one, before others can see it.
+// Makes the durable objects and weights of the folder's previous store again in a new store, before others can see it.
 #pragma once
 
 #include "attach/arena.h"
@@ -10,8 +10,8 @@ struct Reopened {
   u64 damaged = 0;  // places in logs where something was lost
   u64 foreign = 0;  // logs of other folders, which stay as they are
 };
-// Throws kCapacity: they do not fit. kLayoutMismatch: another version of Di-store wrote them. kStoreError, kAccessDenied: a file
-// cannot be read. Killed: there is no store, and the next one begins anew.
+// Throws kCapacity: they do not fit. kLayoutMismatch: another version of Di-store wrote them. kStoreError,
+// kAccessDenied: a file cannot be read. After a kill there is no store, and the next one begins anew.
 Reopened reopen_objects(Arena& arena);
 
 }  // namespace di

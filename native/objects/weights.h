@@ -23,11 +23,12 @@ class Weights {
   u32 entry(const std::string& name, Deadline deadline);  // index of a name's entry, which is made if there is none
   u32 find(const std::string& name) const;                // takes no lock; kNone: there is none
   // Publishes the draft as version `newest + 1` of entry `index` and deletes all but the last `keep` versions. Without
-  // a draft (null) it skips the number: no such version can be read. If it throws, the caller still owns the draft.
-  // The newest durable version stays besides, until a newer one is durable. With `durable` the draft is one: 0, and nothing has
-  // happened, if another version came in between. With `pin`, a ledger entry, the draft is pinned in the same hold of the lock.
-  // With `at` it becomes that version instead: 0, and nothing has happened, unless `at` is above `newest`. If that skips
-  // numbers, all older versions go but the newest durable one.
+  // a draft (null) it skips the number: no such version can be read. If it throws, the caller still owns the draft. The
+  // newest durable version also stays, until a newer one is durable. With `durable` the draft is such a version; if
+  // another version came in between, the result is 0 and nothing has happened. With `pin`, a ledger entry, the draft is
+  // pinned in the same hold of the lock. With `at` the draft becomes that version instead; if `at` is not above
+  // `newest`, the result is 0 and nothing has happened. If that skips numbers, all older versions but the newest
+  // durable one are deleted.
   i64 publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const DurableVersion* durable = nullptr,
               u32 pin = kNone, i64 at = 0);
   // The id of version v of weights entry i.

@@ -64,7 +64,7 @@ bool is_folder(const std::string& path) {
   return stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode);
 }
 
-// This process's path in the memory hierarchy, as /proc/self/cgroup tells it; false when it is in none.
+// This process's path in the memory hierarchy, from /proc/self/cgroup; false when it is in none.
 bool own_path(const std::string& text, bool v1, std::vector<std::string>* path) {
   for (const std::string& line : split(text, '\n')) {
     const u64 first = line.find(':');
@@ -80,7 +80,7 @@ bool own_path(const std::string& text, bool v1, std::vector<std::string>* path) 
   return false;
 }
 
-// Where, below a mount that shows the hierarchy from `shown` on, the cgroup `path` lies. Both are told relative to this
+// Where the cgroup `path` lies below a mount that shows the hierarchy from `shown` on. Both are relative to this
 // process's cgroup namespace, so both may begin with "..". False when the mount does not show it.
 bool below_mount(const std::vector<std::string>& shown, const std::vector<std::string>& path,
                  std::vector<std::string>* rest) {
@@ -101,7 +101,8 @@ bool holds_process(const std::string& folder, u32 pid) {
 }
 
 // A container with a cgroup namespace of its own and the host's mount: the mount shows `up` levels above the
-// namespace's root, and nobody tells their names. So look for the one cgroup at that depth that has us at `path`.
+// namespace's root, but their names are unknown. So this looks for the one cgroup at that depth that has this process
+// at `path`.
 bool search_below(const std::string& folder, u64 up, const std::vector<std::string>& path, u32* looked,
                   std::vector<std::string>* rest) {
   if (up == 0) {
@@ -223,7 +224,7 @@ u64 level_limit(const MemoryLevel& level) {
     const u64 limit = std::min(read_number(level.folder + "/memory.limit_in_bytes"), level.above);
     return limit < kHugeLimit ? limit : kUnlimited;
   }
-  // Past `high` nobody is killed, but every allocation is held up for seconds: that is a limit too.
+  // Past `high` the kernel kills nobody, but delays every allocation for seconds: that is a limit too.
   return std::min(read_number(level.folder + "/memory.max"), read_number(level.folder + "/memory.high"));
 }
 

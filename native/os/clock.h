@@ -1,4 +1,4 @@
-// The clocks of the machine, in nanoseconds. Everything that waits tells the time by now_ns().
+// The clocks of the machine, in nanoseconds. All waits use now_ns().
 #pragma once
 
 #include "base/types.h"

@@ -1,6 +1,6 @@
 // Bulk copies. A normal store to memory that is not in the cache first reads the line it will overwrite, and pushes
-// other lines out; a streaming (non-temporal) store does neither. It loses where the reader comes at once and would
-// have found the bytes in its cache.
+// other lines out; a streaming (non-temporal) store does neither. It is slower if a reader comes at once and would have
+// found the bytes in its cache.
 //
 // Measured on a Zen 5 VM with 32 MiB of L3, against glibc 2.36's memcpy, which is good itself: into cold shared memory
 // streaming gains 15-20 % from 28 KB on, is even at 16 KB and loses 17 % at 4 KB; gathering rows into a batch buffer
@@ -67,7 +67,7 @@ void stream_sse2(u8* to, const u8* from, u64 bytes) {
 
 StreamFunction best_stream() { return stream_functions().back(); }
 
-// Chosen at load: before main, so no call needs to look whether it has been.
+// Chosen at load, before main, so that no call needs to check for it.
 const StreamFunction g_stream = best_stream();
 
 void stream(u8* to, const u8* from, u64 bytes) {
@@ -76,7 +76,7 @@ void stream(u8* to, const u8* from, u64 bytes) {
   const u64 body = (bytes - head) & ~u64{255};
   g_stream(to + head, from + head, body);
   std::memcpy(to + head + body, from + head + body, bytes - head - body);
-  // Streaming stores are ordered with nothing; whoever publishes these bytes with a release store relies on this.
+  // Streaming stores are ordered with nothing. A caller that publishes these bytes with a release store relies on this.
   _mm_sfence();
 }
 

@@ -10,7 +10,7 @@ namespace di::os {
 // `to` is 64-byte aligned, `bytes` a multiple of 256; the caller ends with a store fence.
 using StreamFunction = void (*)(u8* to, const u8* from, u64 bytes);
 
-// Those that this processor can run, fastest last; none where there are no streaming stores.
+// The variants that this processor can run, fastest last; none if it has no streaming stores.
 std::vector<StreamFunction> stream_functions();
 
 }  // namespace di::os

@@ -1,7 +1,7 @@
 // What the processor can do, beyond what every x86-64 or 64-bit Arm has.
 //
-// By cpuid and not by __builtin_cpu_supports: that needs the compiler's run-time library, and zig's brings a memcpy of
-// its own into the module, which took up to 15 % more than glibc's.
+// This asks cpuid and not __builtin_cpu_supports, because the latter needs the compiler's run-time library. That of zig
+// brings its own memcpy into the module, which took up to 15 % more time than glibc's.
 #pragma once
 
 #if defined(__x86_64__)

@@ -1,5 +1,5 @@
-// When a call gives up waiting: one absolute time, made where a public call enters the core and carried down to every
-// lock and every sleep of it. One word, passed by value. Only its named functions make one, so that "only try" and "no
+// When a call gives up waiting: one absolute time, made where a public call enters the core and passed down to each of
+// its locks and sleeps. One word, passed by value. Only the named functions make a deadline, so that "only try" and "no
 // limit" are never bare numbers.
 #pragma once
 
@@ -14,8 +14,8 @@ class Deadline {
  public:
   static constexpr Deadline none() { return Deadline(kNever); }
   static constexpr Deadline only_try() { return Deadline(0); }  // no wait at all
-  // Negative, infinite, or beyond what the clock can tell (some 290 years): none. Never early; long ones up to kTickNs
-  // late, since most calls never look at theirs, and the exact clock costs them 17 ns more.
+  // Negative, infinite, or beyond what the clock can tell (some 290 years): none. A deadline is never early. A long one
+  // is up to kTickNs late: most calls never look at theirs, and the exact clock costs them 17 ns more.
   static Deadline after(double seconds) {
     constexpr double kMostSeconds = 9e9;
     if (!(seconds >= 0) || seconds > kMostSeconds) return none();
@@ -23,10 +23,10 @@ class Deadline {
     return Deadline(now + static_cast<u64>(seconds * 1e9));
   }
   static Deadline in(u64 span_ns) { return Deadline(os::now_ns() + span_ns); }
-  // Of calls that Python repeats until their own timeout is over: nothing has happened by then.
+  // For calls that Python repeats until their own timeout is over: when the slice ends, nothing has happened.
   static Deadline slice() { return Deadline(os::coarse_ns() + 250'000'000); }
-  // Of what is left to do when a call has had its effect, and of what a call does for others on its way: it may be left
-  // to the next call, so that it is not worth a long wait.
+  // For work that remains when a call has had its effect, and for work that a call does for others on its way. The next
+  // call can do it too, so it is not worth a long wait.
   static Deadline brief() { return Deadline(os::now_ns() + 20'000'000); }
 
   bool tries_only() const { return at_ns_ == 0; }
@@ -39,7 +39,8 @@ class Deadline {
     const u64 now = os::now_ns();
     return std::min(most_ns, at_ns_ - std::min(at_ns_, now));
   }
-  // As os::now_ns(); 0: only tries; ~0: none. For os/ alone, which sleeps: others ask the questions above.
+  // On the clock of os::now_ns(); 0: only tries; ~0: none. Only os/, which sleeps, uses it; other code asks the
+  // questions above.
   u64 at_ns() const { return at_ns_; }
 
  private:

@@ -20,8 +20,8 @@ namespace di::os {
 
 namespace {
 
-// What direct I/O on this file must be aligned to, as Linux 6.1 tells it; 0: no direct I/O; kDirectBytes: it does not
-// tell. By offsets into struct statx: older headers lack these fields.
+// The alignment that direct I/O on this file needs, as Linux 6.1 tells it; 0: no direct I/O; kDirectBytes: the kernel
+// does not tell. Reads by offsets into struct statx, because older headers lack these fields.
 u32 direct_alignment(int fd) {
 #ifdef SYS_statx
   constexpr u32 kDioAlign = 0x2000;  // STATX_DIOALIGN
@@ -64,7 +64,7 @@ AlignedBuffer::AlignedBuffer(u64 bytes)
     : bytes_(rounded(bytes, bytes > kSliceBytes / 8 ? kSliceBytes : kDirectBytes)), pid_(pid()) {
   at_ = bytes_ < bytes || bytes_ + kSliceBytes < bytes_ ? nullptr : map_aligned(bytes_);
   if (at_ == nullptr) throw std::bad_alloc();
-  madvise(at_, bytes_, MADV_DONTFORK);  // refused only by what emulates Linux, and copies on its way to the file
+  madvise(at_, bytes_, MADV_DONTFORK);  // only emulations of Linux refuse it, and they copy on the way to the file
   madvise(at_, bytes_, MADV_DONTDUMP);
   touch_private(at_, bytes_);
 }
@@ -153,7 +153,7 @@ int DirectFile::preallocate(u64 bytes) {
   return 0;
 }
 
-// The filesystem cannot set blocks aside: it gets something to keep there.
+// For a filesystem that cannot set blocks aside: writes zeros there.
 int DirectFile::write_zeros(u64 from, u64 to) {
   constexpr u64 kPiece = u64{1} << 20;
   const AlignedBuffer zeros(kPiece);
@@ -203,7 +203,7 @@ int DirectFile::read(u64 offset, void* to, u64 bytes, u64* got) {
     if (number == 0) {
       *got += static_cast<u64>(some);
     } else if (number == EINVAL && direct) {
-      if (*got % kDirectBytes != 0) break;  // behind what was left at the end of the file
+      if (*got % kDirectBytes != 0) break;  // that was the rest at the end of the file
       use_cache();
       direct = false;
     } else if (number != EINTR) {

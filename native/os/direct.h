@@ -1,5 +1,5 @@
 // Files that are read and written past the page cache (O_DIRECT), and the memory for it. Calls return 0 or an errno;
-// file_error() makes an Error of one. What concerns folders and filesystems: filesystem.h.
+// file_error() makes an Error of one. For folders and filesystems see filesystem.h.
 #pragma once
 
 #include <atomic>
@@ -10,7 +10,7 @@
 
 namespace di::os {
 
-// Offsets, sizes and addresses of direct reads and writes are multiples of this, whatever less a device would take.
+// Offsets, sizes and addresses of direct reads and writes are multiples of this, even if a device accepts less.
 constexpr u64 kDirectBytes = 4096;
 
 // Memory of this process alone, at a multiple of kDirectBytes, zeros at first. A forked child does not have it
@@ -18,8 +18,8 @@ constexpr u64 kDirectBytes = 4096;
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Rounded up, beyond 256 KiB to huge pages: writes of 1 MiB from them were measured a third faster than from small
-  // ones. All of it is committed. Throws std::bad_alloc.
+  // Rounds the size up, beyond 256 KiB to huge pages: writes of 1 MiB from them were measured a third faster than from
+  // small ones. Commits the whole buffer. Throws std::bad_alloc.
   explicit AlignedBuffer(u64 bytes);
   AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
@@ -44,10 +44,10 @@ enum class FileAccess {
 };
 int open_flags(FileAccess access);  // as open() takes them
 
-// An open file. Direct where the filesystem takes that; else buffered, without readahead, and pages are dropped from
-// the cache when they have served, so that it does not crowd out what others read. read(), write(), punch() and sync()
-// may run in several threads at once. CLOEXEC. A forked child inherits it and must not write to it. Movable, as long as
-// no other thread uses it.
+// An open file. Direct if the filesystem takes that; else buffered, without readahead, and its pages are dropped from
+// the cache after use, so that they do not crowd out other files. read(), write(), punch() and sync() may run in
+// several threads at once. CLOEXEC. A forked child inherits it and must not write to it. Movable, as long as no other
+// thread uses it.
 //
 // Each call has a fault point, "file." and its name: open, preallocate, write, read, sync, punch.
 class DirectFile {
@@ -71,14 +71,14 @@ class DirectFile {
   u64 blocks_bytes() const { return file_blocks_bytes(fd_); }
   u64 links() const;  // names that it has; 0: it was removed
 
-  // Gives the file this size at least, with blocks behind all of it: later writes below it find no full filesystem.
-  // After an error part of the blocks may be there. EFBIG: beyond `ulimit -f`.
+  // Gives the file this size at least, with blocks behind all of it: later writes below this size find no full
+  // filesystem. After an error part of the blocks may be there. EFBIG: beyond `ulimit -f`.
   int preallocate(u64 bytes);
   // All of it, or an errno. While the file is direct, all three are multiples of kDirectBytes, else EINVAL.
   int write(u64 offset, const void* from, u64 bytes);
   // *got < bytes only at the end of the file. The same multiples.
   int read(u64 offset, void* to, u64 bytes, u64* got);
-  int punch(u64 offset, u64 bytes);  // these read as zeros, their blocks are free
+  int punch(u64 offset, u64 bytes);  // then these bytes read as zeros, and their blocks are free
   int sync();                        // fdatasync; an error means that what was written since the last one may be lost
 
  private:
@@ -91,7 +91,7 @@ class DirectFile {
   u32 alignment_ = kDirectBytes;
 };
 
-// What a failed call means for the user, and what helps: kStoreFull (the filesystem is full), kAccessDenied, else
+// The error of a failed call for the user, with what helps: kStoreFull (the filesystem is full), kAccessDenied, else
 // kStoreError. `what`: "the segment … cannot be written".
 Error file_error(const std::string& what, int number);
 

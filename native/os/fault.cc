@@ -80,7 +80,7 @@ void fault(const char* point) {
   const Armed* armed = due(point);
   if (armed == nullptr || armed->action == Action::kRefuse) return;
   if (armed->action == Action::kKill) kill(getpid(), SIGKILL);
-  // To this thread: else another one may take the signal, and this one goes on until that runs.
+  // To this thread: otherwise another one may take the signal, and this one goes on until the other runs.
   if (armed->action == Action::kStop) raise(SIGSTOP);
 }
 

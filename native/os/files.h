@@ -16,7 +16,7 @@ i64 read_start(const char* path, char* buffer, u64 capacity);
 bool read_text(const std::string& path, std::string* text);  // the whole file
 std::string errno_text(int number);                          // "No such file or directory (2)"
 
-// A question to the system that fails for want of something is no answer: neither "no" nor "nobody".
+// A question to the system that fails for want of a resource is no answer: it means neither "no" nor "nobody".
 bool starved(int number);                                            // no descriptor or no memory was left to ask with
 [[noreturn]] void cannot_tell(const std::string& what, int number);  // throws kStoreError naming the limit that helps
 void cannot_tell_if_starved(const std::string& what);                // by errno; else it returns
@@ -32,7 +32,7 @@ inline int refused([[maybe_unused]] const char* point) {
 #endif
 }
 
-// The result of a system call that answers -1 and errno, repeated after EINTR.
+// The errno of a system call that fails with -1, or 0. The call is repeated after EINTR.
 template <class Call>
 int repeated(const char* point, Call call) {
   for (;;) {
@@ -42,11 +42,11 @@ int repeated(const char* point, Call call) {
   }
 }
 
-// Opens a plain file and nothing else (EINVAL), no symbolic link (ELOOP); CLOEXEC, 0600 where it is made; again after EINTR.
-// Returns 0 or an errno.
+// Opens a plain file and nothing else (EINVAL), no symbolic link (ELOOP); CLOEXEC, 0600 if it is made. Repeated after
+// EINTR. Returns 0 or an errno.
 int open_plain_file(const std::string& path, int flags, int* fd);
 
-// Whether `path` names the file that is open here: it was neither removed nor renamed, nor a folder above it.
+// Whether `path` still names this open file: neither the file nor a folder above it was removed or renamed.
 bool is_at(int fd, const std::string& path);
 
 // A descriptor that is closed at the end of its scope.

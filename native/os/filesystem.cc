@@ -43,7 +43,7 @@ int write_all(int fd, const std::string& text) {
 
 int open_plain_file(const std::string& path, int flags, int* fd) {
   int opened = -1;
-  // O_NONBLOCK: a pipe put in the place of a file must not make this wait; plain files do not know it.
+  // O_NONBLOCK: a pipe put in the place of a file must not make this wait. Plain files ignore the flag.
   if (const int number = open_repeated(path, flags | O_NOFOLLOW | O_NONBLOCK, &opened)) return number;
   struct stat info{};
   if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -62,7 +62,7 @@ int create_no_link(const std::string& path, int flags) {
 int make_folder(const std::string& path) {
   const int number = repeated("file.make_folder", [&] { return mkdir(path.c_str(), 0700); });
   if (number != 0) return number;
-  return chmod(path.c_str(), 0700) == 0 ? 0 : errno;  // whatever the umask took
+  return chmod(path.c_str(), 0700) == 0 ? 0 : errno;  // the umask may have taken rights
 }
 
 int remove_file(const std::string& path) {
@@ -207,7 +207,7 @@ constexpr Magic kMagics[] = {
 };
 constexpr u64 kFuse = 0x65735546;
 
-// What FUSE serves from disks of this machine. Everything else behind FUSE may be anywhere, virtiofs too.
+// FUSE filesystems on disks of this machine. All others behind FUSE may be anywhere, virtiofs too.
 constexpr const char* kLocalFuse[] = {"fuseblk",     "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.encfs",
                                       "fuse.bindfs", "fuse.mergerfs",       "fuse.ext4",      "fuse.zfs"};
 

@@ -10,20 +10,22 @@
 
 namespace di::os {
 
-// Opens for Python's open(): made if need be with permissions by the umask, no symbolic link, CLOEXEC. The descriptor, or -1 with errno set.
+// Opens a file for Python's open(): makes it if need be, with permissions by the umask; no symbolic link; CLOEXEC.
+// Returns the descriptor, or -1 with errno set.
 int create_no_link(const std::string& path, int flags);
 int make_folder(const std::string& path);  // 0700; EEXIST. Its parent must be there
 int remove_file(const std::string& path);  // ENOENT when it is gone already
 int link_file(const std::string& from, const std::string& to);
 int rename_file(const std::string& from, const std::string& to);  // replaces what is there, all at once
-int sync_folder(const std::string& path);                         // names that came and went survive a power cut
-// Which files there are: neither "." nor "..", in any order.
+int sync_folder(const std::string& path);                         // added and removed names survive a power cut
+// The names in a folder, without "." and "..", in any order.
 int list_folder(const std::string& path, std::vector<std::string>* names);
-// A whole small file. Written all at once: a reader sees the old or the new text, also after a power cut.
+// A whole small file. A write replaces it in one step: a reader sees the old or the new text, also after a power cut.
 int read_small(const std::string& path, std::string* text, u64 most = 65536);  // EFBIG: it is longer
 int write_small(const std::string& folder, const std::string& name, const std::string& text);
-int blocks_of(const std::string& path, u64* bytes);  // that a file takes; EINVAL: no plain file
-// Of the plain files in a folder, but of those that were `seen`, by their numbers; 0: there is no such folder.
+int blocks_of(const std::string& path, u64* bytes);  // bytes that a file takes; EINVAL: no plain file
+// Bytes that the plain files in a folder take, without those whose inode is in `seen`, and adds them there; 0: there is
+// no such folder.
 u64 bytes_of_files(const std::string& folder, std::set<u64>* seen);
 u64 names_of(const std::string& path);     // how many names a file has (hard links); 0: it cannot be looked at
 bool is_folder(const std::string& path);   // follows symbolic links
@@ -35,12 +37,12 @@ struct Filesystem {
   u64 free_bytes = 0;    // that this user may take
   u64 total_bytes = 0;
 };
-int filesystem_of(const std::string& path, Filesystem* found);  // fault point "file.network": it counts as one
+int filesystem_of(const std::string& path, Filesystem* found);  // fault point "file.network": a network one
 // From f_type of statfs, and the type in /proc/self/mountinfo, which says what is behind FUSE ("" when unknown).
 void name_filesystem(u64 magic, const std::string& mount_type, Filesystem* found);
 
-// A file that exists to be locked (flock): the kernel drops the lock with the last descriptor of it, those that forked
-// children inherited included. Never removed: a lock on a removed file excludes nobody. Movable.
+// A file that exists to be locked (flock): the kernel drops the lock with the last descriptor of the file, including
+// those that forked children inherited. The file is never removed: a lock on a removed file excludes nobody. Movable.
 class LockFile {
  public:
   LockFile() = default;
@@ -54,11 +56,11 @@ class LockFile {
   void close();                       // does not unlock while children have it open
   bool is_open() const { return fd_ >= 0; }
   bool is_at(const std::string& path) const;  // false: it was removed or renamed since it was opened
-  // Without waiting: EWOULDBLOCK when others hold it. A lock of the other kind that is held already is let go first:
-  // somebody may come in between, and after a failure none is held.
+  // Without waiting: EWOULDBLOCK when others hold it. A lock of the other kind that is held already is released first:
+  // another process may come in between, and after a failure no lock is held.
   int lock_exclusive();
   int lock_shared();
-  void unlock();  // for all who share the descriptor
+  void unlock();  // for all processes that share the descriptor
   int descriptor() const { return fd_; }
   std::vector<u32> holders() const;  // pids by /proc/locks; those in other pid namespaces are missing
 

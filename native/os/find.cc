@@ -1,4 +1,4 @@
-// Finding stores: who holds which memory file, and the folder that serialises create and attach.
+// Finding stores: which process holds which memory file, and the folder that serialises create and attach.
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
@@ -80,16 +80,16 @@ bool parse_link(std::string_view link, std::string* name, std::string* uuid) {
 
 constexpr const char* kWhoHolds = "which processes hold stores";
 
-// After a look at another process that failed: it has gone, or it hides. Both are passed over; those that hide are told
-// by hidden_holders(). Any other failure is no answer.
+// Called after a failed look at another process. A process that has gone or hides is passed over; hidden_holders()
+// reports those that hide. Any other failure is no answer.
 void pass_over() {
   // mutant: nobody-found-for-want-of-descriptors
   if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)
     cannot_tell(kWhoHolds, errno);
 }
 
-// Looks at one process. Anything may vanish between two calls; what does is passed over. A memfd counts if it is this
-// user's own: who runs the process that holds it proves nothing, and root could open anybody's.
+// Looks at one process. Anything may vanish between two calls, and is then passed over. A memfd counts if it belongs to
+// this user. The user of the process that holds it proves nothing, and root could open anybody's.
 void scan_process(u32 pid, Directory& descriptors, std::vector<Holder>* found) {
   u32 number = 0;
   while (descriptors.next_number(&number)) {
@@ -113,7 +113,7 @@ void scan_process(u32 pid, Directory& descriptors, std::vector<Holder>* found) {
   pass_over();
 }
 
-// From its status: the owner of /proc/<pid> is root where it is not dumpable.
+// From its status, because root owns /proc/<pid> of a process that is not dumpable.
 u32 effective_uid(u32 pid) {
   char path[32];
   char text[2048];
@@ -127,7 +127,7 @@ u32 effective_uid(u32 pid) {
   return line != nullptr && std::sscanf(line, "\nUid: %u %u", &real, &effective) == 2 ? effective : ~0u;
 }
 
-// Whether the links of this process are kept from us, those of its descriptors too.
+// Whether the links of this process are hidden from us, those of its descriptors too.
 bool hides(u32 pid) {
   char path[32];
   char link[2];
@@ -156,7 +156,7 @@ std::vector<Holder> find_holders() {
   Directory proc(open_folder(AT_FDCWD, "/proc"));
   struct stat owner{};
   if (!proc.is_open()) cannot_tell(kWhoHolds, errno);
-  if (fstatat(proc.fd(), "self/fd", &owner, 0) != 0) {  // one that does not show us shows no other holder either
+  if (fstatat(proc.fd(), "self/fd", &owner, 0) != 0) {  // a /proc that does not show us shows no other holder either
     cannot_tell_if_starved(kWhoHolds);
     throw Error(Code::kStoreError,
                 "it cannot be told which processes hold stores: /proc does not show this process; "
@@ -206,7 +206,8 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of) 
     if (first < base || first - base >= count || std::find(seen.begin(), seen.end(), holder) != seen.end()) continue;
     seen.push_back(holder);
     const HiddenHolder found{holder, effective_uid(holder)};
-    // One of ours that can be looked into does not hide: it has let go, or ended, since the list of locks was read.
+    // A process of ours that can be looked into does not hide: since the list of locks was read, it released its lock
+    // or ended.
     if (found.uid == geteuid() && !hides(holder)) continue;
     hidden.push_back(found);
   }
@@ -240,7 +241,7 @@ int open_as(const Holder& holder, const std::function<bool(FileId)>& already, Fi
   mine = mine && fault_errno("os.holder_owner") == 0;
 #endif
   // mutant: stores-of-anybody
-  if (!mine) {  // nothing in it may be believed
+  if (!mine) {  // nothing in it can be trusted
     errno = ENOENT;
     return -1;
   }
@@ -249,7 +250,7 @@ int open_as(const Holder& holder, const std::function<bool(FileId)>& already, Fi
     errno = EEXIST;
     return -1;
   }
-  // Through our own descriptor, not the holder's once more: this can only be the file just looked at.
+  // Through our own descriptor, not the holder's: so this can only be the file just looked at.
   const int fd = open(own, mode | O_CLOEXEC);
   if (fd < 0) cannot_tell_if_starved("what is in the store");
   if (fd >= 0 && file_id(fd) != *id) {
@@ -310,9 +311,9 @@ bool same_file(int fd, const std::string& path) {
 
 enum class Flock { kLocked, kReplaced, kLate };
 
-// Tries until the deadline; the scope of sleeping is left at every slice, so that Ctrl-C is seen. Replaced: the holder
-// before us has removed the file, so who locks it and who locks its successor would both go on; also, a child forked by
-// a holder that was then killed may keep the removed one locked for ever.
+// Tries until the deadline. The scope of sleeping ends at every slice, so that Ctrl-C is seen. Replaced: the last
+// holder has removed the file. Then one process could lock it and another its successor, and both would go on. Also, a
+// child forked by a holder that was then killed may keep the removed file locked for ever.
 Flock flock_until(int fd, const std::string& path, Deadline deadline) {
   u64 slice_ns = 100'000;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -353,8 +354,8 @@ bool make_runtime_folder(const std::string& folder) {
   if ((info.st_mode & 077) != 0) {
     refuse_folder(folder, "others may enter it; run chmod 700 " + folder);
   }
-  // Made under a umask that takes from its owner too: by this process, or by one that was killed before this line, which left
-  // what nobody can enter.
+  // The folder was made under a umask that takes rights from its owner too: by this process, or by one that was killed
+  // before this line and left a folder that nobody can enter.
   // mutant: a-umask-shuts-its-user-out
   if ((info.st_mode & 0700) != 0700 && (made || (info.st_mode & 0100) == 0) && chmod(folder.c_str(), 0700) != 0 &&
       errno != ENOENT) {
@@ -392,7 +393,7 @@ void hold_store_folder() {
 
 namespace {
 
-// A lock file that somebody put there before the folder was closed to others: he could keep it locked for ever.
+// A lock file that another user put there before the folder was closed to others, and could keep locked for ever.
 void check_lock_file(int fd, const std::string& path) {
   struct stat info{};
   if (fstat(fd, &info) != 0) refuse_folder(path, errno_text(errno));
@@ -402,7 +403,8 @@ void check_lock_file(int fd, const std::string& path) {
                             "; remove it");
 }
 
-// The files of names that this process has open. A forked child closes them: else it would keep a name for a parent that dies.
+// The files of names that this process has open. A forked child closes them, or it would keep a name locked after its
+// parent's death.
 struct NameFiles {
   std::mutex mutex;
   std::vector<int> open;

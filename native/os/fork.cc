@@ -1,4 +1,5 @@
-// What a fork needs of the system: handlers around it, the pipe between parent and child, pages that part from a mapping.
+// What a fork needs of the system: handlers around it, the pipe between parent and child, and pages that are cut off
+// from a mapping.
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>

@@ -5,8 +5,8 @@
 
 namespace di::os {
 
-// Commits the slice at `offset`, mapped at `at`, as one huge page: a tenth of the time that small ones take, of which each
-// costs a page fault too. False: it has pages, or the kernel gives no huge one now.
+// Commits the slice at `offset`, mapped at `at`, as one huge page. That takes a tenth of the time of small pages, each
+// of which costs a page fault too. False: the slice has pages, or the kernel gives no huge page now.
 bool commit_huge(int fd, u64 offset, u8* at);
 
 }  // namespace di::os

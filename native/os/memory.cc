@@ -1,11 +1,12 @@
 // The memory budget: what may be committed before the kernel kills.
 //
-// Past a cgroup's limit no call fails: the kernel drops what it can and then kills somebody. So every commit is
-// compared beforehand with what each level still has, less a margin for what others take between look and commit.
+// Past a cgroup's limit no call fails: the kernel drops what it can and then kills a process. So every commit is
+// compared beforehand with what each level still has, less a margin for what others take between the look and the
+// commit.
 //
 // One Budget per process, found through an atomic pointer and remade when the pid differs: a forked child never meets a
-// flag that another thread of its parent had set. `busy` is only ever tried: who finds somebody looking already takes
-// the answer before that one. No descriptor is kept open for it.
+// flag that another thread of its parent had set. `busy` is only ever tried: a thread that finds another one looking
+// takes the previous answer. No descriptor is kept open for it.
 #include "os/memory.h"
 
 #include <sched.h>
@@ -32,7 +33,7 @@ struct Budget {
   u32 pid = 0;
   Budget* before = nullptr;
   std::atomic<bool> busy{false};
-  // Answers, read without `busy`: each is right for some moment of the last while.
+  // Answers, read without `busy`: each was right at some recent moment.
   std::atomic<u64> headroom{0};
   std::atomic<u64> for_buffers{0};  // as headroom
   std::atomic<u64> headroom_ns{0};  // 0: never; its release store comes last, the acquire load first
@@ -105,8 +106,8 @@ void lower(std::atomic<u64>& answer, u64 bytes) {
   }
 }
 
-// What the next callers within the millisecond may take is less by this. A look that ends meanwhile may undo it: one
-// piece too much, once, and the margin is many.
+// Lowers what the next callers within the millisecond may take. A look that ends meanwhile may undo it: that is one
+// piece too much, once, and the margin is many pieces.
 void take_headroom(Budget& b, u64 bytes) {
   lower(b.headroom, bytes);
   lower(b.for_buffers, bytes);
@@ -178,7 +179,8 @@ Room level_room(MemoryLevel& level, u64 enough, i64 grown, u64 now_ns) {
   const u64 cap = limit - std::min(limit, margin_of(limit));
   u64 used = level_used(level);
   if (used == kUnlimited) return kNoLimit;  // the cgroup has gone; the next look finds the new one
-  // Below the margin the kernel drops nothing on this level's behalf: less usage than growth is somebody's freeing.
+  // Below the margin the kernel drops nothing on this level's behalf: if usage rose less than the store grew, somebody
+  // freed memory.
   level.credit.note(used, used >= cap ? grown : 0, now_ns);
   if (used >= cap || cap - used < enough) used -= std::min(used, level.credit.value(level_files(level), now_ns));
   return room_below(limit, used);
@@ -239,7 +241,7 @@ u64 cgroup_hash() {
   if (seen == 0 || now_ns() - seen >= kLevelsFreshNs) {
     try {
       look(b);
-    } catch (const Error&) {  // nothing left to ask with: what was known before will do
+    } catch (const Error&) {  // no descriptor left to ask with: the previous answer will do
     }
   }
   return b.cgroup.load(std::memory_order_relaxed);

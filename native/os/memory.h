@@ -1,5 +1,5 @@
 // What limits the memory of this process: the levels of its memory cgroup (cgroup.cc), and what they and the machine
-// have left (memory.cc). For these two, os.cc, huge_page.cc and their test.
+// have left (memory.cc). Only these two, os.cc, huge_page.cc and their test use it.
 #pragma once
 
 #include <string>
@@ -9,14 +9,14 @@
 
 namespace di::os {
 
-// How many bytes of file pages the kernel would still drop for us. memory.stat tells, but it is brought up to date only
-// every 2 s (a cgroup that grew by 170 MiB was seen to tell the same numbers meanwhile), and believing it then ends in
-// an OOM kill. So: bytes that were committed without the exact usage rising were paid with file pages; they are
-// subtracted here, until memory.stat has had time to notice.
+// How many bytes of file pages the kernel would still drop for us. memory.stat says so, but the kernel updates it only
+// every 2 s: a cgroup that grew by 170 MiB was seen to tell the same numbers meanwhile. Believing an old number ends in
+// an OOM kill. So bytes that were committed while the exact usage did not rise were paid with file pages. They are
+// subtracted here until memory.stat has had time to notice.
 class FileCredit {
  public:
-  // At every look: the exact usage, and by how much the store, whoever committed, and this process's batch buffers grew
-  // since the last look.
+  // Called at every look: the exact usage, and by how much the store (whichever process committed) and this process's
+  // batch buffers grew since the last look.
   void note(u64 used, i64 grown, u64 now_ns);
   // `files`: what memory.stat says now.
   u64 value(u64 files, u64 now_ns);
@@ -36,7 +36,8 @@ struct MemoryLevel {
 
 constexpr const char* kHowMuch = "how much memory may be committed";  // for cannot_tell()
 
-// Innermost first; throws kStoreError for want of a descriptor, as all that read files here do. `root` stands before every path, so a test can lay out other machines in a folder.
+// Innermost first. Throws kStoreError for want of a descriptor, as all functions here that read files do. `root` is put
+// before every path, so that a test can lay out another machine in a folder.
 std::vector<MemoryLevel> find_memory_levels(const std::string& root = "");
 u64 memory_cgroup_id(const std::vector<MemoryLevel>& levels);
 u64 read_number(const std::string& path);             // ~0: not there, or "max"
@@ -44,13 +45,14 @@ u64 number_after(const char* text, const char* key);  // at the start of a line;
 u64 level_limit(const MemoryLevel& level);            // bytes, ~0 = none
 u64 level_used(const MemoryLevel& level);             // exact; ~0: the cgroup has gone
 u64 level_files(const MemoryLevel& level);            // file pages, as memory.stat has them; slow to read
-// Bytes that may still be committed before a limit is near; ~0 = no limit. The store stops at the margin below it. What
-// batches are copied to may take three quarters of the margin: else a store that has filled memory could not be sampled.
+// Bytes that may still be committed before a limit is near; ~0 = no limit. The store stops at the margin below the
+// limit. Batch buffers may take three quarters of the margin, because otherwise a store that has filled memory could
+// not be sampled.
 struct Room {
   u64 for_store = 0, for_buffers = 0;
 };
 Room room_below(u64 limit, u64 used);
-// `grown`: see FileCredit. Pages of files are counted only where there is less than `enough` without them.
+// `grown`: see FileCredit. Pages of files are counted only if there is less than `enough` without them.
 Room level_room(MemoryLevel& level, u64 enough, i64 grown = 0, u64 now_ns = 0);
 Room machine_room(const std::string& root = "");
 u64 margin_of(u64 limit);             // max(64 MiB, 2 %)

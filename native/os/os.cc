@@ -205,7 +205,7 @@ int punch(int fd, u64 offset, u64 bytes) {
 }
 
 void resident(u8* at, u64 pages, u8* there) {
-  // Where the kernel has just no memory to answer, a page counts as there: it stays charged until somebody asks anew.
+  // If the kernel just has no memory to answer, a page counts as there: it stays charged until the next question.
   if (mincore(at, pages * kPageBytes, there) != 0) std::memset(there, errno == EAGAIN ? 1 : 0, pages);
   for (u64 i = 0; i < pages; ++i) there[i] &= 1;
 }
@@ -336,7 +336,7 @@ void futex_wake(std::atomic<u32>& word, u32 count) {
 namespace {
 
 BlockHooks g_hooks;
-// Only the outermost scope of a thread leaves: a lock wait may block inside a wait that has already left.
+// Only a thread's outermost scope releases the GIL: a lock wait may block inside a wait that has released it already.
 thread_local u32 t_blocking_depth = 0;
 thread_local u32 t_quiet_depth = 0;
 }  // namespace
@@ -381,7 +381,7 @@ Blocking::Blocking() : unwinding_(std::uncaught_exceptions()) {
   left_ = t_blocking_depth++ == 0 && !t_in_hand.any() && g_hooks.leave != nullptr;
   if (left_) token_ = g_hooks.leave();
 #ifdef DI_FAULTS
-  // Others wait for the mutex, with the GIL in hand too: whoever sleeps with one holds it by a LongGuard.
+  // Others wait for the mutex, perhaps with the GIL: a thread that sleeps with a mutex holds it by a LongGuard.
   if (t_in_hand.mutexes != 0 && g_hooks.inside != nullptr && g_hooks.inside())
     require_empty_hands("sleeps with the interpreter's lock");
 #endif
@@ -390,7 +390,8 @@ Blocking::Blocking() : unwinding_(std::uncaught_exceptions()) {
 Blocking::~Blocking() noexcept(false) {
   --t_blocking_depth;
   if (!left_) return;
-  // An error is on its way already, or this is a destructor: an interrupt would end the process. It stays pending in Python.
+  // An error is on its way already, or this is a destructor: an interrupt would end the process. It stays pending in
+  // Python.
   if (t_quiet_depth != 0 || std::uncaught_exceptions() != unwinding_)
     g_hooks.enter_quietly(token_);
   else

@@ -52,10 +52,10 @@ int collapse(u8* at, u64 bytes);              // MADV_COLLAPSE, best effort; err
 int populate(u8* at, u64 bytes);              // MADV_POPULATE_WRITE: page tables ahead of use; commits
                                               // what is not there yet, so only over committed pages
 u8* map_private(u64 bytes);                   // addresses of this process's own memory; nullptr: there are none
-void use_small_pages(u8* at, u64 bytes);      // of map_private(): what is touched from now on commits just that
+void use_small_pages(u8* at, u64 bytes);      // of map_private(): from now on a touch commits just the small page
 void touch_private(u8* at, u64 bytes);        // commits pages of it, in huge pages where it can be
 void unmap_private(u8* at, u64 bytes, u64 touched);
-u8* map_copy(int fd, u64 bytes);  // all of a file as it is now: what is written stays this process's own; nullptr
+u8* map_copy(int fd, u64 bytes);  // a whole file, copy-on-write: writes stay this process's own; nullptr
 bool read_at(int fd, u64 offset, void* to, u64 bytes);
 u64 write_at(int fd, u64 offset, const void* from, u64 bytes);  // bytes that were written
 void close_fd(int fd);                                          // drops every record lock of this process on that file
@@ -65,7 +65,8 @@ u8* map_wiped_on_fork();                                        // one page that
 bool lock_byte(int fd, u64 offset);  // false: somebody else holds it; throws kStoreError when there are no locks
 void unlock_byte(int fd, u64 offset);
 constexpr u32 kUnknownPid = ~u32{0};
-// Pid of another process that holds it; kUnknownPid: of another pid namespace, or that cannot be told; 0: nobody does.
+// Pid of another process that holds it; kUnknownPid: one of another pid namespace, or it cannot be told; 0: nobody
+// does.
 u32 byte_locker(int fd, u64 offset);
 bool byte_is_locked(int fd, u64 offset);  // by another process; never ask for one's own. True also when
                                           // the question fails: nobody is declared dead by mistake
@@ -80,7 +81,7 @@ void futex_wake(std::atomic<u32>& word, u32 count);
 u64 memory_headroom();
 u64 memory_for_buffers();   // the same for batch buffers (Room)
 void forget_headroom();     // pages were given back: the next memory_headroom() looks anew
-u64 memory_total();         // of machine and cgroup: the smaller; what "25%" is a share of
+u64 memory_total();         // the smaller of machine and cgroup; "25%" is a share of it
 u64 cgroup_hash();          // names the cgroup that this process's memory is charged to, the same in every namespace
 u64 address_space_limit();  // the smaller of RLIMIT_AS and RLIMIT_FSIZE (a memfd counts as a file), or ~0
 
@@ -91,11 +92,11 @@ struct Holder {
   std::string name, uuid;
 };
 std::string memfd_name(const std::string& store_name, const std::string& uuid);  // uuid: hex digits and '-'
-// Every live process of this uid that holds a memfd of ours that belongs to this uid, this one included. Pids are those
-// that /proc shows. Throws kStoreError where that cannot be told: no descriptor left, /proc hidden.
+// Every live process of this uid, this one included, that holds a store's memfd which belongs to this uid. Pids are
+// those that /proc shows. Throws kStoreError if that cannot be told: no descriptor left, /proc hidden.
 std::vector<Holder> find_holders();
-// Processes that hold record locks on bytes [base, base + count) of some file and are none of find_holders(): they
-// hold a store, nobody can tell which, because another user runs them, or they are not dumpable, or have another gid.
+// Processes that hold record locks on bytes [base, base + count) of some file and are none of find_holders(). They hold
+// a store, but which one cannot be told: another user runs them, or they are not dumpable, or have another gid.
 struct HiddenHolder {
   u32 pid;
   u32 uid;  // effective; ~0: cannot be told
@@ -104,12 +105,12 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of =
 // Opens the holder's memfd read-write. Identity is checked through O_PATH before the real open, and `already` is asked
 // first: closing any other descriptor of the file would drop this process's record lock. Returns -1 with errno set:
 // EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone or its file belongs to another user,
-// EACCES or EPERM when it refuses. Throws kStoreError for want of a descriptor.
-// One thread of a process at a time, together with the registration that `already` looks at.
+// EACCES or EPERM when it refuses. Throws kStoreError for want of a descriptor. Only one thread of a process at a time:
+// the call and the registration that `already` reads belong together.
 int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
-// The same, opened to read: for who looks at the file and goes.
+// The same, opened to read only, for a caller that looks at the file and closes it.
 int open_to_look(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
-// Whether the holder's descriptor may write: that of who only looks may not. True where that cannot be told.
+// Whether the holder's descriptor may write; that of a process that only looks may not. True if that cannot be told.
 bool may_write(const Holder& holder);
 
 // Whether process `pid` has a memfd of that name mapped: 1 yes, 0 no (it ran exec), -1 cannot be told.
@@ -144,10 +145,11 @@ int fault_errno(const char* point);       // errno this call is to fail with, or
 #define DI_FAULT(point) ((void)0)
 #endif
 
-// --- what a thread has in hand: shared locks, and mutexes of this process. Others wait for these, so with any in hand a thread
-// never asks for the GIL: another thread may keep that for as long as it likes, and at the interpreter's end for ever. Nor does
-// it run Python. A short hold keeps the GIL as it finds it, also where it waits for one more lock: whoever has that one does not
-// ask for the GIL either. Whoever may hold something for long lets the GIL go meanwhile (Aside), and takes it back afterwards.
+// --- what a thread has in hand: shared locks, and mutexes of this process. Others wait for these. So a thread with any
+// in hand never asks for the GIL, because another thread may keep the GIL for as long as it likes, and at the
+// interpreter's end for ever. Nor does such a thread run Python. A short hold leaves the GIL as it is, even while it
+// waits for one more lock, because the owner of that lock does not ask for the GIL either. A thread that may hold
+// something for long releases the GIL meanwhile (Aside), and takes it back afterwards.
 struct InHand {
   u32 locks = 0, mutexes = 0;
   bool any() const { return (locks | mutexes) != 0; }
@@ -160,7 +162,7 @@ void require_empty_hands(const char* what);  // ends the process: `what` is done
 inline void require_empty_hands(const char*) {}
 #endif
 
-// --- blocking: the bindings leave the GIL here and look for signals on the way back
+// --- blocking: the bindings release the GIL here and look for signals on the way back
 struct BlockHooks {
   bool (*inside)() = nullptr;  // whether this thread has the GIL
   void* (*leave)() = nullptr;
@@ -170,16 +172,16 @@ struct BlockHooks {
   void (*waited)(u64 before_ns, u64 now_ns, const std::string& what) = nullptr;  // how long, at the last word and now
 };
 void set_block_hooks(BlockHooks hooks);
-bool ending();  // the interpreter ends: other threads may never run on, whatever they hold
-class Quiet {   // scope of a destructor: its waits look for no signals, which would throw; whoever comes next sees them
+bool ending();  // the interpreter ends: other threads may never run again, whatever they hold
+class Quiet {   // scope of a destructor: its waits look for no signals, which would throw; the next wait sees them
  public:
   Quiet();
   ~Quiet();
   Quiet(const Quiet&) = delete;
   Quiet& operator=(const Quiet&) = delete;
 };
-// Scope without the GIL, in which this thread may wait for another one of this process; looks for no signals. What is taken in
-// hand inside is given back inside; it may begin with something in hand that is given back before it ends.
+// Scope without the GIL, in which this thread may wait for another thread of this process; looks for no signals. Locks
+// that are taken inside are released inside. The scope may begin with locks in hand that are released before it ends.
 class Aside {
  public:
   Aside();
@@ -190,7 +192,8 @@ class Aside {
  private:
   void* token_ = nullptr;
 };
-// Waits for one that another thread has. Apart from lock_aside(), which every read of an object calls four times.
+// Waits for a mutex that another thread has. It stands apart from lock_aside(), which every read of an object calls four
+// times.
 template <class Mutex>
 [[gnu::noinline, gnu::cold]] void wait_aside(Mutex& mutex) {
   if (t_in_hand.any()) return mutex.lock();
@@ -200,16 +203,16 @@ template <class Mutex>
     mutex.unlock();
   } while (!mutex.try_lock());
 }
-// Locks a mutex of this process. Without anything in hand the wait lets the GIL go: the mutex may be one that is held for long.
-// With something in hand the GIL stays as it is: the mutex is one that is held for a moment. A fork takes all of them for its
-// own moment (attach/fork.cc).
+// Locks a mutex of this process. With nothing in hand the wait releases the GIL, because the mutex may be one that is
+// held for long. With something in hand the GIL stays as it is, because such a mutex is held only for a moment. A fork
+// holds all these mutexes across fork() (attach/fork.cc).
 template <class Mutex>
 void lock_aside(Mutex& mutex) {
   if (!mutex.try_lock()) [[unlikely]]
     wait_aside(mutex);
 }
 template <class Mutex>
-class LocalGuard {  // for a moment: nothing that takes time is done or waited for meanwhile
+class LocalGuard {  // for a moment: the owner neither does nor awaits anything slow
  public:
   explicit LocalGuard(Mutex& mutex) : mutex_(mutex) {
     lock_aside(mutex_);
@@ -234,7 +237,7 @@ class LongGuard {  // as long as it takes, without the GIL: its owner waits for 
   Aside aside_;  // first: it ends last
   LocalGuard<Mutex> guard_;
 };
-// A wait that goes on: the hook is to be told about once a second, if the thread has nothing in hand.
+// A long wait: tell() reports it to the hook, about once a second if the thread has nothing in hand.
 class LongWait {
  public:
   LongWait() : began_ns_(now_ns()), told_ns_(began_ns_) {}
@@ -244,8 +247,8 @@ class LongWait {
  private:
   u64 began_ns_, told_ns_;
 };
-// Scope in which this thread may sleep: without the GIL, unless it has something in hand. Only a thread's outermost scope calls
-// the hooks.
+// Scope in which this thread may sleep: without the GIL, unless it has something in hand. Only a thread's outermost
+// scope calls the hooks.
 class Blocking {
  public:
   Blocking();
@@ -266,10 +269,11 @@ void copy_streaming(void* to, const void* from, u64 bytes);  // streaming from 1
 void random_bytes(void* to, u64 bytes);
 
 // --- fork handshake
-// Handlers around every fork() of this process, before any other code runs in the child; for good.
+// Sets handlers around every fork() of this process, for good. They run before any other code in the
+// child.
 void on_fork(void (*prepare)(), void (*parent)(), void (*child)());
 bool make_private(u8* at, u64 bytes);  // read-only pages of a mapping become copies of this process; false: no memory
-bool make_unreadable(u8* at, u64 bytes);  // who reads them dies
+bool make_unreadable(u8* at, u64 bytes);  // a process that reads them dies
 void make_pipe(int fds[2]);               // CLOEXEC; {-1, -1} when there are no descriptors left
 void write_byte(int fd);
 void wait_readable(int fd, int timeout_ms);

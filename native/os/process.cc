@@ -20,7 +20,7 @@ struct ProcessStat {
   u64 start_ticks = 0;
 };
 
-// `who`: a pid or "self". False with errno set when it could not be read, ENOENT also when it went while we read.
+// `who`: a pid or "self". False with errno set when it could not be read; ENOENT also when the process ended meanwhile.
 bool read_stat(const char* who, ProcessStat* stat) {
   char path[32];
   char text[1024];

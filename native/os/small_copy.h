@@ -1,4 +1,4 @@
-// Copies of few bytes, whose size is looked at once for many of them: a call of memcpy costs more than what it copies.
+// Copies of few bytes each. Many copies share one look at the size; a call of memcpy would cost more than the copy.
 #pragma once
 
 #include <cstring>
@@ -49,14 +49,14 @@ void with_size(u32 bytes, Each each) {
 
 }  // namespace small_copy
 
-// What lies at from[i] + offset, `bytes` each, packed.
+// Packs the values at from[i] + offset, `bytes` each.
 inline void copy_each(u8* to, const u8* const* from, u32 offset, u32 count, u32 bytes) {
   small_copy::with_size(bytes, [&](auto copy) {
     for (u32 i = 0; i < count; ++i) copy(to + u64{i} * bytes, from[i] + offset);
   });
 }
 
-// `count` values `stride` bytes apart, packed.
+// Packs `count` values that lie `stride` bytes apart.
 inline void copy_strided(u8* to, const u8* from, u64 stride, u32 count, u32 bytes) {
   small_copy::with_size(bytes, [&](auto copy) {
     for (u32 i = 0; i < count; ++i) copy(to + u64{i} * bytes, from + i * stride);

@@ -1,5 +1,5 @@
-// What one answer or item of a table of groups needs of TableCore. Every call needs the table's lock. Tables without groups
-// call some of these too: there an item is its own only answer.
+// Operations of TableCore on one answer or item of a table of groups. Every call needs the table's lock. Tables without
+// groups use some of these too: there an item is its own only answer.
 #pragma once
 
 #include <string>
@@ -9,26 +9,28 @@
 
 namespace di {
 
-// The slot of the item with this key, live, held or waiting; any answer's key stands for its group. kNone: it is gone.
+// The slot of the item with this key, live, held or waiting. The key of any answer stands for its group. kNone: the
+// item is gone.
 u32 find_item(TableCore& core, u64 key);
-// Whether a group that waits has all answers and their late columns.
+// Whether a waiting group has all answers and their late columns.
 bool is_complete_group(TableCore& core, u32 leader);
-// Ends the wait of a group that has all answers and their late columns. False: it is not complete, or was before.
+// Ends the wait of a group that has all answers and their late columns. False: it is not complete, or was complete
+// before.
 bool end_wait_of_group(TableCore& core, u32 leader);
-// ", and …" of items that can't be drawn yet; "": there are none.
+// ", and …" with the number of items that can't be drawn yet; "": there are none.
 std::string why_waiting(TableCore& core);
 
-// A hold may remove more answers than the undo record has room for. Between two items it may commit what it has done: a
-// kill then leaves the rest undone, as between two holds.
+// One hold may remove more answers than the undo record has room for. Between two items it may commit its changes so
+// far: a kill then leaves the rest undone, as between two holds.
 inline u32 words_to_remove(const TableCore& core) { return core.groups.size() + 8 + kWordsOfEnded; }
 inline void commit_if_short(TableCore& core, u32 words) {
   if (core.undo.left() < words) core.commit();
 }
 
-// Fills the Drawns behind that of a group's first answer: the other answers, with the facts of their group.
+// Fills the Drawns behind the group's first answer with the other answers and the facts of their group.
 void describe_answers(TableCore& core, u32 leader, Drawn* first);
-// Adds the other answers of the group that was drawn last. Each holds its own chunk by an entry of a read: that ends as a
-// draw's use of a chunk does, and counts no sample. The set has spare entries, and room.
+// Adds the other answers of the group that was drawn last. Each answer holds its own chunk by a ledger entry of a read,
+// which ends as a draw's use of a chunk does but counts no sample. The set must have spare entries, and room.
 void hold_answers(TableCore& core, DrawSet* set, u32 leader);
 
 }  // namespace di

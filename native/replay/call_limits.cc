@@ -7,8 +7,8 @@ namespace {
 
 u64 answers_of(const Table& table) { return std::max<u64>(table.header().group_size, 1); }
 
-// The most items of one extend(), or lanes of one append(). For append() to a queue there is no limit on lanes: its
-// reserve has a row for each of them.
+// The most items of one extend(), or lanes of one append(). An append() to a queue has no limit on lanes, because the
+// queue's reserve has a row for each of them.
 u64 most_at_once(const WriterCall& call, const Table& table) {
   const TableHeader& header = table.header();  // read without the lock, under which both words change
   if (!call.extends && __atomic_load_n(&header.limiter.queue, __ATOMIC_RELAXED) != 0) return ~u64{0};
@@ -16,7 +16,8 @@ u64 most_at_once(const WriterCall& call, const Table& table) {
   return capacity >= kNoMaxBytes ? capacity : capacity * answers_of(table);
 }
 
-// The most items that the call completes: one for each row, and those of earlier rows that still wait for their end.
+// The most items that the call completes: one for each row, plus the items of earlier rows that still wait for their
+// end.
 u64 most_items(const WriterCall& call, const TableSink& sink) {
   u64 before = 0;
   if (sink.spec.kind == ViewKind::kTransition) before = sink.spec.most_steps();
@@ -35,8 +36,8 @@ bool CallLimits::few_items(const WriterCall& call) const {
   return true;
 }
 
-// How many lanes the call makes items for. append() is limited by this number, not by its items: the end of an episode
-// may complete several items of one lane.
+// The number of lanes for which the call makes items. This number limits append(), not the number of items: the end of
+// an episode may complete several items of one lane.
 std::size_t CallLimits::lanes_with_items(u32 table) const {
   std::size_t lanes = 0;
   u32 last = kNone;
@@ -53,7 +54,7 @@ void CallLimits::refuse_more_than_fit(const WriterCall& call) const {
     const std::size_t items = call.extends ? state_.pending[i].size() : lanes_with_items(i);
     const u64 most = most_at_once(call, table);
     if (items <= most) continue;
-    table.require_live();  // of a dropped table the capacity means nothing
+    table.require_live();  // the capacity of a dropped table means nothing
     const u64 answers = answers_of(table);
     throw Error(Code::kInvalid,
                 (call.extends ? "extend() would complete " + std::to_string(items) + " items"
@@ -83,7 +84,7 @@ u64 CallLimits::most_heap_bytes(const WriterCall& call) const {
 
 // An upper bound on the bytes of the chunks that the call opens.
 u64 CallLimits::most_bytes(const WriterCall& call) const {
-  const u64 rows = 2 * (u64{call.steps} + 1);  // each of them, and the one before, may have a final observation
+  const u64 rows = 2 * (u64{call.steps} + 1);  // each row, and the row before, may have a final observation
   const ChunkPlan& plan = state_.chunk_plan;
   u64 chunks = 0;
   for (const u32 index : call.lanes) {
@@ -97,8 +98,8 @@ u64 CallLimits::most_bytes(const WriterCall& call) const {
   }
   if (state_.plan.heap_bytes_per_row == 0) return chunks * room_.plan_block();
   const u64 heap = most_heap_bytes(call);
-  // Of two consecutive chunks the values together exceed one chunk's heap, else the second would not have been opened.
-  // A row larger than a chunk gets a chunk of its own.
+  // The values in two consecutive chunks exceed one chunk's heap together; otherwise the second would not have been
+  // opened. A row larger than a chunk gets its own chunk.
   chunks += call.lanes.size() + 2 * (heap / std::max<u64>(plan.heap_bytes, 1));
   return chunks * room_.plan_block() + heap;
 }

@@ -13,10 +13,10 @@ class CallLimits {
   CallLimits(WriterState& state, RowRoom& room) : state_(state), room_(room) {}
 
   bool few_items(const WriterCall& call) const;  // true: certainly no more items than each of its tables holds
-  // Throws kInvalid if the call's pending items are more than a table's capacity: the last would evict the first, and a
-  // queue would need more than its reserve.
+  // Throws kInvalid if the call's pending items are more than a table's capacity: the last item would evict the first,
+  // and a queue would need more than its reserve.
   void refuse_more_than_fit(const WriterCall& call) const;
-  // Throws kCapacity if the call can never fit, or what `write` throws. If upper bounds don't show that it fits,
+  // Throws kCapacity if the call can never fit, or what `write` throws. If upper bounds don't show that the call fits,
   // `write` runs once as a rehearsal, which counts exactly the items and chunks that the call would make.
   void refuse_what_never_fits(const WriterCall& call, const std::function<bool()>& write, Deadline deadline);
 

@@ -52,7 +52,7 @@ MarkUpdate CallMarks::update(u32 table, u64 before, u64 total) const {
   return {at, passed_, before, total};
 }
 
-// If another writer has claimed a mark since, its word differs and stays.
+// If another writer has claimed a mark since, the mark's word differs and stays.
 void CallMarks::let_go() noexcept {
   for (u32 table = 0; table < claimed_.size(); ++table) {
     u64 seen = claimed_[table].owner;

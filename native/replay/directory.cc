@@ -13,7 +13,7 @@ namespace di {
 namespace {
 
 void fill_header(TableHeader& header, const TableShape& shape) {
-  // Atomic: writers of the table that had this header before may still read these two.
+  // Atomic: writers of the table that had this header before may still read these two fields.
   __atomic_store_n(&header.capacity, shape.capacity, __ATOMIC_RELAXED);
   __atomic_store_n(&header.max_bytes, shape.max_bytes, __ATOMIC_RELAXED);
   header.next_number = 1;
@@ -60,7 +60,7 @@ void fill_header(TableHeader& header, const TableShape& shape) {
 }  // namespace
 
 // Frees all that belongs to a table whose state is kMaking or kDropping, and then its header. Under the directory lock.
-// May be repeated: a kill at any step leaves the state as it was until everything is freed.
+// It may be repeated: a kill at any step leaves the state unchanged until everything is freed.
 void TableDirectory::clear(u32 index, Deadline deadline) const {
   Heap& heap = arena_->heap();
   TableHeader& header = arena_->table(index);
@@ -186,8 +186,8 @@ void TableDirectory::drop(const std::string& name, Deadline deadline) const {
     finish_broken(deadline);
     table = find(name);
     if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
-    // With the table's lock no call is in the middle of a change, and later calls see the new state. Without the heap's
-    // lock nothing of the table could be freed, so wait for it before the state changes.
+    // Under the table's lock no call is in the middle of a change, and later calls see the new state. Without the
+    // heap's lock nothing of the table could be freed, so wait for that lock before the state changes.
     TableCore::Guard guard(table->core, deadline);
     Heap::Guard free(arena_->heap(), deadline);
     table->header().become(TableState::kDropping);
@@ -198,7 +198,7 @@ void TableDirectory::drop(const std::string& name, Deadline deadline) const {
     os::futex_wake(*seq, kMaxClients);
   }
   DI_FAULT("table.drop_state");
-  // From here on no process finds the table. If one still copies from it and is perhaps stopped, the next create(),
+  // From here on no process finds the table. If a process, perhaps stopped, still copies from it, the next create(),
   // drop() or reap() frees the table's bytes.
   patiently(*arena_, deadline, [&] {
     DirectoryGuard directory(*arena_, deadline);

@@ -2,7 +2,8 @@
 //
 // The truths are `state` and `generation` in each table's header. They change under the directory lock, which comes
 // first in the lock order, and are read without it. A process that is killed while it makes or drops a table leaves the
-// state kMaking or kDropping; the next process that makes or drops a table, or reaps, frees what belongs to that table.
+// state kMaking or kDropping. The next process that makes or drops a table, or reaps, frees all that belongs to that
+// table.
 #pragma once
 
 #include <memory>
@@ -13,16 +14,16 @@
 
 namespace di {
 
-// Holds the directory lock: one process at a time makes or drops a table, claims or frees marks of sessions, or reaps. That may
-// take long, so the GIL is let go meanwhile.
+// Holds the directory lock: one process at a time makes or drops a table, claims or frees marks of sessions, or reaps.
+// This may take long, so the guard releases the GIL meanwhile.
 class DirectoryGuard {
  public:
   DirectoryGuard(const Arena& arena, Deadline deadline)
       : lock_(arena, arena.header().reap_lock, "the store's directory") {
-    lock_.acquire(deadline);  // with the GIL: its wait looks for signals
+    lock_.acquire(deadline);  // with the GIL: the wait checks for signals
     aside_.emplace();
   }
-  ~DirectoryGuard() { lock_.release(); }  // the GIL comes back after it
+  ~DirectoryGuard() { lock_.release(); }  // the GIL comes back after this
   DirectoryGuard(const DirectoryGuard&) = delete;
   DirectoryGuard& operator=(const DirectoryGuard&) = delete;
 
@@ -31,7 +32,7 @@ class DirectoryGuard {
   SharedLock lock_;
 };
 
-struct TableShape {  // what a table is made from; Python computes the bytes
+struct TableShape {  // the parameters of a new table; Python computes the bytes
   std::string name, config;
   u64 capacity = 0, slots = 0, item_bytes = 0, max_bytes = ~u64{0}, seed = 0;
   Reserve reserve;
@@ -43,9 +44,9 @@ struct TableShape {  // what a table is made from; Python computes the bytes
   u64 max_times_sampled = 0;
   i64 max_staleness = -1;
   u32 weights = kNone;
-  u64 group = 0;                 // answers of an item; 0: items are no groups
+  u64 group = 0;                 // answers of an item; 0: items are not groups
   bool unique_groups = false;    // TableHeader::unique_groups
-  double initial_priority = -1;  // of items inserted without one; < 0: the largest ever given
+  double initial_priority = -1;  // of items inserted without a priority; < 0: the largest priority ever given
   LimiterState limiter{};
 };
 

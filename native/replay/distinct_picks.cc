@@ -16,7 +16,8 @@ DistinctPicks::DistinctPicks(TableCore& core, DrawSet* set)
 
 u32 DistinctPicks::pick(const Strata& strata) {
   if (set_ == nullptr || !sampler_.in_order()) return sampler_.pick(strata);
-  // The call may hold the first items of the order. Going on from the last pick passes over each of them once a hold.
+  // The call may hold the first items of the order. A search that goes on from the last pick passes over each of them
+  // only once a hold.
   const bool goes_on = last_ != kNone && core_.items[last_].is(ItemState::kLive);
   last_ = goes_on ? sampler_.following(last_) : sampler_.pick(strata);
   return last_;

@@ -9,8 +9,8 @@
 namespace di {
 namespace {
 
-constexpr u32 kAtOnce = 512;    // for so many draws at a time ledger entries are taken
-constexpr u32 kSpareUndo = 64;  // entries of the undo record left to the caller for its other changes
+constexpr u32 kAtOnce = 512;    // number of draws for which ledger entries are taken at a time
+constexpr u32 kSpareUndo = 64;  // entries of the undo record left for the caller's other changes
 
 }  // namespace
 
@@ -60,7 +60,7 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   if (core_.groups.size() > 1) hold_answers(core_, set, slot);
 }
 
-// Whether draws can be made all at once: none changes the sampler, uses an item up or drops a stale one.
+// Whether all draws can be made at once: none of them changes the sampler, uses an item up or drops a stale one.
 bool Draws::independent() const {
   return core_.selection.sampler().independent() && !core_.uses.limited() && header_.max_staleness < 0;
 }
@@ -96,7 +96,7 @@ u32 Draws::draw_singly(DrawSet* set, u32 want, Strata* strata, DistinctPicks* di
     if (core_.is_stale(item)) {
       if (core_.chunks.ending() >= kBatchStep) break;  // enough removals for one hold; draw() calls again
       ++header_.stale_dropped;
-      // Counted for its writer, so that stats show which process's experience comes too late.
+      // Counted for the item's writer, so that stats show which process's experience comes too late.
       const ChunkHeader& chunk = arena_.heap().chunk_memory.head(item.chunk());
       if (chunk.writer < kMaxClients) arena_.client(chunk.writer).stale_dropped.fetch_add(1, std::memory_order_relaxed);
       core_.remove(slot, true);
@@ -128,8 +128,8 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
   return drawn;
 }
 
-// After draws were made inserts may pass, and perhaps another learner's draws. Announces both, and wakes a learner;
-// waiting inserts are woken later, by wake_inserts().
+// After draws were made, inserts may pass, and perhaps another learner's draws. This announces both, and wakes a
+// learner; wake_inserts() wakes waiting inserts later.
 void Draws::pass_on(DrawSet* set) {
   const i64 size = static_cast<i64>(header_.size);
   core_.room_came().signal(0);
@@ -138,9 +138,9 @@ void Draws::pass_on(DrawSet* set) {
   if (may_sample(limiter_in_force(header_), size)) core_.items_came().signal(1);
 }
 
-// Wakes writers that wait for room, once the batch is copied, or before the learner waits for more draws: woken earlier
-// they would take the CPU from the learner in the middle of its batch. If the learner dies before that, they wake up at
-// the end of their slice of waiting.
+// Wakes writers that wait for room. It runs once the batch is copied, or before the learner waits for more draws:
+// writers woken earlier would take the CPU from the learner in the middle of its batch. If the learner dies before
+// that, they wake up at the end of their slice of waiting.
 void Draws::wake_inserts(DrawSet* set) {
   if (!set->made_room) return;
   set->made_room = false;
@@ -159,7 +159,8 @@ std::string Draws::why_no_more(const DrawSet& set) {
   return why;
 }
 
-// Room and ledger entries for `step` draws; entries for more of the `want` ones that may follow. One for each answer.
+// Takes room and ledger entries for `step` draws, and entries for more of the `want` draws that may follow. Each answer
+// needs one.
 void Draws::prepare(DrawSet* set, u32 step, u32 want, Deadline deadline) {
   const u32 rows = core_.groups.size();
   if (set->spare.size() < step * rows)
@@ -170,7 +171,7 @@ void Draws::prepare(DrawSet* set, u32 step, u32 want, Deadline deadline) {
 
 u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why) {
   u32 total = 0;
-  struct Shortfall {  // if draws are missing at the end, also after an exception: wakes the inserts before the wait
+  struct Shortfall {  // if draws are missing at the end, or after an exception: wakes the inserts before the wait
     Draws& draws;
     DrawSet* set;
     const u32 &total, want;
@@ -178,7 +179,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
       if (total < want) draws.wake_inserts(set);
     }
   } shortfall{*this, set, total, want};
-  const u32 rows = core_.groups.size();  // each takes an entry of the ledger, and a Drawn
+  const u32 rows = core_.groups.size();  // each row takes a ledger entry and a Drawn
   set->items.reserve(set->items.size() + std::min(want, kAtOnce) * rows);
   if (set->distinct) set->keys.reserve(set->items.size() / rows + want);
   while (total < want) {
@@ -231,7 +232,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
 
 bool Draws::may_draw(u32 n, bool distinct) {
   TableCore::Guard guard(core_, Deadline::only_try());
-  if (header_.finished != 0) return true;  // what is left may be fewer
+  if (header_.finished != 0) return true;  // fewer items may be left
   const u64 most = header_.max_times_sampled;
   const u64 each = distinct || most == 1 ? 1 : most == 0 ? u64{n} : most;
   return header_.size >= (n + each - 1) / each &&
@@ -242,8 +243,8 @@ bool Draws::may_draw(u32 n, bool distinct) {
 
 static_assert(kTakeItems + kBatchStep <= kUndoEntries);
 
-// Returns how many it picked: fewer than n if nothing can be drawn, or if so many picks are of items that the call has
-// already that draw() is better.
+// Returns how many items it picked. These are fewer than n if nothing can be drawn, or if so many picks are of items
+// that the call already has that draw() is the better way.
 u32 Draws::pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities) {
   Strata strata{0, header_.stratified != 0 ? static_cast<double>(n) : 0};
   u32 picked = 0, rejected = 0;
@@ -265,10 +266,10 @@ u32 Draws::pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities)
   return picked;
 }
 
-// Draws, copies and delivers a small batch in one hold of the lock. That takes less time than to note its draws, copy
+// Draws, copies and delivers a small batch in one hold of the lock. This takes less time than to note the draws, copy
 // outside the lock and deliver in another hold. It needs no ledger entry and no use of a chunk: no item leaves a table
 // whose lock is held, and an item holds its chunks. Until the copy is done only the counter of the random numbers
-// changes. What changes then goes through the undo record, so a killed process has drawn all of the batch, or nothing.
+// changes. Later changes go through the undo record, so a killed process has drawn all of the batch, or nothing.
 bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
   const u32 rows = core_.groups.size();
   if (n > kTakeItems / rows) return false;
@@ -348,7 +349,7 @@ void Draws::copied(DrawSet* set, Deadline deadline, const std::vector<bool>& ope
   core_.settle(Deadline::only_try());
 }
 
-// Ends one draw in its item's words. True: the item was held, and no longer is.
+// Ends one draw in its item's words. True: the item was held until now.
 bool Draws::end_draw(u64 key, bool give_back) {
   const bool limited = core_.uses.limited();
   if (!give_back && !limited) return false;
@@ -373,7 +374,8 @@ bool Draws::end_draw(u64 key, bool give_back) {
   return true;
 }
 
-// For draws of a dropped table, or settled ones: clears their ledger entries and gives them back. Takes no shared lock.
+// For draws of a dropped table, or settled draws: clears their ledger entries and gives the entries back. Takes no
+// shared lock.
 void Draws::forget(DrawSet* set) {
   for (const Drawn& drawn : set->items)
     if (drawn.entry != kNone) arena_.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
@@ -417,7 +419,7 @@ void Draws::finish(DrawSet* set, bool give_back, Deadline deadline) {
     core_.settle_held_soon();
     // mutant: give-back-announces-nothing
     if (give_back) core_.items_came().signal(kMaxClients);
-    if (!give_back && header_.finished != 0)  // learners that wait in case these draws come back must look again
+    if (!give_back && header_.finished != 0)  // learners that wait because these draws might come back must look again
       core_.items_came().signal(kMaxClients);
     if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
   }
@@ -465,8 +467,9 @@ void Draws::each_undelivered(What&& what) {
     });
 }
 
-// Sets the `dropped` bit of their ledger entries: giving such a draw back does not lower `samples`. Uses the undo
-// record while it has room. After a kill, draws marked without it stay marked, and `samples` too high by their number.
+// Sets the `dropped` bit in the ledger entries of undelivered draws: giving such a draw back does not lower `samples`.
+// It uses the undo record while the record has room. After a kill, draws marked without the record stay marked, and
+// `samples` is too high by their number.
 void Draws::uncount_undelivered() {
   each_undelivered([this](u32, LedgerEntry& entry) {
     if (core_.undo.left() > kSpareUndo)
@@ -476,9 +479,9 @@ void Draws::uncount_undelivered() {
   });
 }
 
-// Turns each undelivered draw into a read, which only holds the chunks that are copied from. If the undo record gets
-// full, it is committed on the way: a kill after that leaves the table empty, with `samples` too high by the draws that
-// were turned into reads.
+// Turns each undelivered draw into a read, which only holds the chunks that are being copied. If the undo record gets
+// full, it is committed on the way. A kill after such a commit leaves the table empty, with `samples` too high by the
+// number of draws that were turned into reads.
 void Draws::forget_undelivered() {
   each_undelivered([this](u32, LedgerEntry& entry) {
     if (core_.undo.left() <= kSpareUndo) core_.commit();

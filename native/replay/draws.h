@@ -1,8 +1,9 @@
 // Draws of a table's items: made, delivered, given back.
 //
-// A draw counts a use of the item, one sample, and uses of the item's chunks, and has a ledger entry for them. It is
-// ended by deliver() or give_back(). All of that changes under the table's lock, the words of one hold together through
-// the undo record. If a process dies, the reaper gives its undelivered draws back, as give_back() does after a Timeout.
+// A draw counts a use of the item, one sample, and uses of the item's chunks, and has a ledger entry for them.
+// deliver() or give_back() ends it. All of this changes under the table's lock; the words of one hold change together
+// through the undo record. If a process dies, the reaper gives its undelivered draws back, as give_back() does after a
+// Timeout.
 #pragma once
 
 #include <functional>
@@ -12,36 +13,38 @@
 
 namespace di {
 
-constexpr u32 kTakeItems = 512;  // the most that take() draws; the words they change fit the undo record
+constexpr u32 kTakeItems = 512;  // the most draws of one take(); the words they change fit the undo record
 
 class Draws {
  public:
   explicit Draws(TableCore& core) : core_(core), arena_(*core.arena), header_(core.header) {}
 
-  // Makes up to `want` draws and returns how many; *why: why there are no more.
+  // Makes up to `want` draws and returns their number; *why: why there are no more.
   u32 draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::string* why);
-  // Whether n draws could be made now: others may draw meanwhile. Throws kTimeout if the lock is not available at once.
+  // Whether n draws could be made now; others may draw meanwhile. Throws kTimeout if the lock is not available at once.
   bool may_draw(u32 n, bool distinct);
-  // Draws n, calls `copy` and delivers, in one hold of the lock. False: not possible now, and nothing has changed.
+  // Makes n draws, calls `copy` and delivers, in one hold of the lock. False: not possible now, and nothing has
+  // changed.
   bool take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline);
-  // Ends the draws' uses of chunks only; the draws stay undelivered. `open`: by item, those that are still to be copied, and
-  // keep theirs; empty: none.
+  // Ends only the draws' uses of chunks; the draws stay undelivered. `open`: by item, true if it is still to be copied,
+  // so its uses stay; empty: all items were copied.
   void copied(DrawSet* set, Deadline deadline, const std::vector<bool>& open = {});
   void deliver(DrawSet* set, Deadline deadline) { finish(set, false, deadline); }
   void give_back(DrawSet* set, Deadline deadline) { finish(set, true, deadline); }
 
-  void note_table(DrawSet* set) const {  // the facts of the table that importance weights need
+  void note_table(DrawSet* set) const {  // notes the table's facts that importance weights need
     // mutant: batches-of-another-table-size
     set->table_size = header_.size;
     set->sums = core_.selection.sampler().sums();
   }
-  // How many draws of this table are undelivered, of all processes. *client: a process that has some, rather not this.
+  // How many draws of this table are undelivered, in all processes. *client: a process that has some, preferably not
+  // this one.
   u64 undelivered(u32* client, Deadline deadline);
-  void settle_entry(LedgerEntry& entry, Deadline deadline);  // for the reaper: a draw, read or writer of a dead process
+  void settle_entry(LedgerEntry& entry, Deadline deadline);  // for the reaper: a dead process's draw, read or writer
 
-  // Under the table's lock, when the limiter is replaced: draws made before are then given back without counting.
+  // Under the table's lock, when the limiter is replaced: earlier draws that are given back are then not counted.
   void uncount_undelivered();
-  // Under the table's lock, when a table was reset: draws of its items have nothing to give back any more.
+  // Under the table's lock, when a table was reset: draws of its old items have nothing left to give back.
   void forget_undelivered();
 
  private:

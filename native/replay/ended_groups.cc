@@ -58,7 +58,7 @@ void EndedGroups::fill_index() {
   for (u64 place = 0; place < count; ++place) link(static_cast<u32>(place));
 }
 
-// Instead of an older place of the same value: where few values come again and again, chains stay short.
+// The new place replaces an older place of the same value, so chains stay short if a few values repeat.
 void EndedGroups::link(u32 place) {
   const u64 value = ring_->value[place];
   take_out(value, [&](u32 at) { return ring_->value[at] == value; });
@@ -67,7 +67,7 @@ void EndedGroups::link(u32 place) {
   first = place + 1;
 }
 
-// Takes out of a value's chain the first place for which `found` is true, if there is one.
+// Takes out of a value's chain the first place for which `found` is true, if any.
 template <class Found>
 void EndedGroups::take_out(u64 value, Found found) {
   Steps steps(kEndedGroups, kWhat);

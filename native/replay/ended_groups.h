@@ -1,7 +1,8 @@
-// The values of a table's groups that have ended: that are complete, or went before. So an answer that comes late is known,
-// among the newest kEndedGroups of them. The values lie in a ring in a block of the table; they and their number are truths,
-// and change through the undo record together with the group itself. The index by value is derived, and has the newest place
-// of each value. Every call needs the table's lock. None allocates, and none fails unless the block is damaged.
+// The values of a table's groups that have ended: they are complete, or were removed before. The table uses them to
+// recognise an answer that comes late, among the newest kEndedGroups values. The values lie in a ring in a block of the
+// table. Values and their number are truths, and change through the undo record together with the group itself. The
+// index by value is derived; it has the newest place of each value. Every call needs the table's lock. No call
+// allocates, and none fails unless the block is damaged.
 #pragma once
 
 #include <vector>
@@ -18,19 +19,19 @@ class EndedGroups {
  public:
   static constexpr u64 bytes() { return sizeof(Ring); }
   EndedGroups(TableHeader& header, Undo& undo) : header_(header), undo_(undo) {}
-  void open(u8* block) { ring_ = reinterpret_cast<Ring*>(block); }  // of bytes()
+  void open(u8* block) { ring_ = reinterpret_cast<Ring*>(block); }  // a block of bytes()
 
   bool has(u64 value) const;
   void add(u64 value);
-  void forget();                    // all of them
-  void fill_index();                // a rebuild
-  std::vector<u64> values() const;  // those kept, the oldest first; none in a table without groups
+  void forget();                    // forgets all values
+  void fill_index();                // for a rebuild
+  std::vector<u64> values() const;  // the values in the ring, the oldest first; none in a table without groups
 
  private:
   struct Ring {
     u64 value[kEndedGroups];
-    u32 next[kEndedGroups];   // place + 1 of the next one in its bucket; 0: none
-    u32 first[kEndedGroups];  // of each bucket
+    u32 next[kEndedGroups];   // place + 1 of the next place in its bucket; 0: none
+    u32 first[kEndedGroups];  // head of each bucket
   };
   u32& bucket(u64 value) const;
   void link(u32 place);

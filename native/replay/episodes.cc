@@ -46,7 +46,7 @@ bool Episodes::observe(const WriterCall& call, u32 t, u32 l, const Priority& pri
   Lane& lane = state_.lanes[index];
   if (!rows_.store_ahead(index, {call.next, t, l, static_cast<u32>(call.lanes.size())}, deadline, blocked))
     return false;
-  if (lane.staged.kept != kNone) return true;  // it is in no chunk yet, so no item can end with it
+  if (lane.staged.kept != kNone) return true;  // the row is in no chunk yet, so no item can end with it
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {
     if (state_.next_covers[table] == 0) continue;
     lane.windows_staged[table].observed(state_.windows);
@@ -55,8 +55,8 @@ bool Episodes::observe(const WriterCall& call, u32 t, u32 l, const Priority& pri
   return true;
 }
 
-// After a row that is flagged as terminated or truncated. If its final observation is given with the call, the episode
-// ends here; else the missing columns may follow with a later step or end_episode().
+// Follows a row that is flagged as terminated or truncated. If the call gives the final observation, the episode ends
+// here; otherwise a later step or end_episode() may give the missing columns.
 bool Episodes::end_step(const WriterCall& call, u32 t, u32 l, const Priority& priority, Deadline deadline,
                         Blocked* blocked) {
   const u32 index = call.lanes[l], count = static_cast<u32>(call.lanes.size());
@@ -98,7 +98,7 @@ bool Episodes::drop_row(const WriterCall& call, u32 t, u32 l, const Priority& pr
   const u32 index = call.lanes[l];
   Lane& lane = state_.lanes[index];
   lane.staged.skip = false;
-  if (lane.staged.ending) {  // some columns of the final observation have not been given yet
+  if (lane.staged.ending) {  // some columns of the final observation are still missing
     ColumnMask wanted;
     for (const TableSink& sink : state_.plan.tables) wanted |= sink.observed;
     wanted &= ~lane.known_behind();
@@ -127,7 +127,7 @@ bool Episodes::restore_first(u32 index, Deadline deadline, Blocked* blocked) {
   return !kept || rows_.store_ahead(index, {state_.cells.nothing(), 0, 0, 1, kept.get()}, deadline, blocked);
 }
 
-// Ends a lane's flagged episode with those columns of its final observation that are known.
+// Ends a lane's flagged episode with the known columns of its final observation.
 bool Episodes::settle_end(u32 index, const Priority& priority, Deadline deadline, Blocked* blocked) {
   Lane& lane = state_.lanes[index];
   LanePosition& at = lane.staged;
@@ -149,7 +149,7 @@ bool Episodes::end_lane(const WriterCall& call, u32 l, bool discard, Deadline de
   const u32 index = call.lanes[l];
   Lane& lane = state_.lanes[index];
   LanePosition& at = lane.staged;
-  const ColumnMask known = lane.known_behind();  // columns that next= gave of the row after the last step
+  const ColumnMask known = lane.known_behind();  // columns of the row after the last step, from next=
   const bool given = at.open && !discard && !call.final.empty() && call.final_given[l] != 0;
   const std::vector<ColumnInput>& final = given ? call.final : state_.cells.nothing();
   if (!at.ending) at.terminated = false;
@@ -181,7 +181,8 @@ void Episodes::end_windows(u32 index, const std::vector<ColumnInput>& given, con
   }
 }
 
-// Items that end with a kept observation are made even so: if it had been stored in a chunk, they would exist already.
+// Items that end with a kept observation are still made: if the observation had been stored in a chunk, they would
+// exist already.
 void Episodes::discard_windows(u32 index, const ColumnMask& known, bool kept) {
   Lane& lane = state_.lanes[index];
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {

@@ -1,5 +1,6 @@
-// Steps and episodes of a lane: writes their rows, runs the tables' windows over them, and lists the items that follow
-// as pending. The final observation of an episode may come with its last step, with a later step or with end_episode().
+// Steps and episodes of a lane. This part writes their rows, runs the tables' windows over them, and lists the
+// resulting items as pending. The final observation of an episode may come with its last step, with a later step or
+// with end_episode().
 #pragma once
 
 #include "replay/row_writer.h"
@@ -10,13 +11,13 @@ class Episodes {
  public:
   Episodes(WriterState& state, RowWriter& rows) : state_(state), rows_(rows) {}
 
-  // Each returns false if there is no room yet, as RowRoom::ensure() does.
+  // Each function returns false if there is no room yet, as RowRoom::ensure() does.
   bool step(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked);
   bool end_lane(const WriterCall& call, u32 l, bool discard, Deadline deadline, Blocked* blocked);
   bool insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline, Blocked* blocked);
-  // Writes rows of an export to lane 0. They make no windows: their items are restored too.
+  // Writes rows of an export to lane 0. They make no windows, because their items are restored too.
   bool restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline, Blocked* blocked);
-  void close_lane(u32 lane);  // at the end of the lane's stream: lists the items of tails
+  void close_lane(u32 lane);  // at the end of the lane's stream: lists the items of its tails
 
  private:
   struct Priority {  // by table: the priority of the items that one step of a lane completes

@@ -1,6 +1,6 @@
-// The keys of items that have left a table, for readers that keep something of their own for each item. A ring of the
-// newest ones, made when the first reader asks for it. Derived: a reader that missed some is told so, and looks at all
-// keys of the table instead. Every call needs the table's lock.
+// The keys of items that have left a table, for readers that keep data of their own for each item. They lie in a ring
+// of the newest keys, made when the first reader asks for it. The ring is derived: a reader that missed keys is told
+// so, and looks at all keys of the table instead. Every call needs the table's lock.
 #pragma once
 
 #include <vector>
@@ -17,18 +17,20 @@ class GoneKeys {
   GoneKeys(Arena& arena, u32 table, TableHeader& header) : arena_(arena), table_(table), header_(header) {}
 
   bool kept() const { return header_.gone_block != 0; }
-  void reserve(u64 more) { leaving_.reserve(more); }  // first: note() must not fail
+  void reserve(u64 more) { leaving_.reserve(more); }  // call first: note() must not fail
   void note(u64 key) {
     if (kept()) leaving_.push_back(key);
   }
-  void commit();                       // after the removals are
-  void forget() { leaving_.clear(); }  // they were rolled back
-  // A process died in the middle of a hold: keys may be missing, so every reader counts as having missed some.
+  void commit();                       // call after the removals are committed
+  void forget() { leaving_.clear(); }  // the removals were rolled back
+  // Call after a process died in the middle of a hold. Keys may be missing, so every reader counts as having missed
+  // some.
   void skip() { header_.gone_count += kGoneKeys + 1; }
 
   void begin(u32 block) { header_.gone_block = block; }
   u64 count() const { return header_.gone_count; }
-  // Appends up to `most` keys from number *from on and moves *from. False: some of these are no longer kept.
+  // Appends up to `most` keys, from number *from on, and moves *from. False: some of these keys are no longer in the
+  // ring.
   bool read(u64* from, u64 most, std::vector<u64>* keys) const;
 
  private:
@@ -39,7 +41,7 @@ class GoneKeys {
   Arena& arena_;
   u32 table_;
   TableHeader& header_;
-  std::vector<u64> leaving_;  // in this hold
+  std::vector<u64> leaving_;  // keys leaving in this hold
 };
 
 }  // namespace di

@@ -82,7 +82,7 @@ u64 group_value(const Arena& arena, u32 chunk, u32 row, u32 table) {
     const LayoutInfo layout = read_layout(arena, header.layout);
     if (column <= layout.columns.size()) {
       const ColumnLayout& where = layout.columns[column - 1];
-      // Such a chunk keeps its records in the head.
+      // A chunk of a table that groups keeps its records in the head.
       const std::span<const u8> around = heap.chunk_memory.head_bytes(chunk);
       const u64 at = header.records_offset + u64{row} * layout.record_bytes + where.offset;
       u64 value = 0;

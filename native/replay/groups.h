@@ -1,14 +1,14 @@
-// Groups of a table: items of `group_size` rows (answers) that have the same value in one column, whoever wrote them.
+// Groups of a table: items of `group_size` rows (answers) that have the same value in one column, from any writer.
 //
-// Every answer has an item slot of its own. The first one that came leads: its slot stands for the group in the order,
-// in the selectors and in keys. It waits (kWaiting) until the group is complete: all answers are there, with the late
-// columns that the table needs. The other answers are kMember, and their words name the leader: that is the truth. The
-// chain from a leader to its answers, and the index by value of the groups that still lack answers, are derived: a
-// rebuild reads the values from the rows. Every call needs the table's lock. None allocates, and none fails unless the
-// block is damaged.
+// Every answer has an item slot of its own. The first answer leads: its slot stands for the group in the order, in the
+// selectors and in keys. The leader waits (kWaiting) until the group is complete: all answers are there, with the late
+// columns that the table needs. The other answers are kMember, and their words name the leader; these words are the
+// truth. Two things are derived: the chain from a leader to its answers, and the index by value of the groups that
+// still lack answers. A rebuild reads the values from the rows. Every call needs the table's lock. No call allocates,
+// and none fails unless the block is damaged.
 //
-// A kill leaves whole answers only: an answer's state changes through the undo record, and a group goes or comes alive
-// in one commit.
+// A kill leaves only whole answers: an answer's state changes through the undo record, and a group becomes live or is
+// removed in one commit.
 #pragma once
 
 #include "attach/arena.h"
@@ -16,12 +16,12 @@
 
 namespace di {
 
-constexpr u32 kMostAnswers = 256;  // of a group: the undo record has room for the words of so many
+constexpr u32 kMostAnswers = 256;  // of a group: the undo record has room for the words of so many answers
 
 class Groups {
  public:
   static u64 bytes(u64 slots);
-  // Keeps the size: draws read it without the lock, when the table may be gone and its header another table's.
+  // Keeps the size: draws read it without the lock, and by then the header may belong to another table.
   Groups(const TableHeader& header, Items& items)
       : items_(items), size_(static_cast<u32>(__atomic_load_n(&header.group_size, __ATOMIC_RELAXED))) {}
   void open(u8* block);  // the table's block, of bytes(items.slots())
@@ -31,16 +31,16 @@ class Groups {
   bool on() const { return size_ != 0; }
 
   void clear();
-  u32 find(u64 value) const;          // the leader of a group that lacks answers; kNone: there is none
-  void begin(u32 leader, u64 value);  // a group of one answer, which waits
-  void begin_complete(u32 leader);    // a rebuild: of a live or held group, whose other answers join it next
-  void join(u32 leader, u32 slot);    // one more answer. The group leaves the index with its last one
-  void leave(u32 leader);             // a group that waits goes: takes it out of the index
+  u32 find(u64 value) const;          // the leader of a group that lacks answers; kNone: no such group
+  void begin(u32 leader, u64 value);  // begins a waiting group of one answer
+  void begin_complete(u32 leader);    // for a rebuild: begins a live or held group, whose other answers join next
+  void join(u32 leader, u32 slot);    // adds one answer. The last one takes the group out of the index
+  void leave(u32 leader);             // a waiting group is removed: takes it out of the index
   u32 count(u32 leader) const { return link(leader).count; }
   bool has_all(u32 leader) const { return count(leader) == size(); }
   u64 value(u32 leader) const { return link(leader).value; }
-  // Calls visit(slot, item) for each answer of a group but the leader, in the order in which they came. The visit may free
-  // the answer. Throws kCorruptData where the chain has more or fewer answers than the group, or those of another one.
+  // Calls visit(slot, item) for each answer of a group except the leader, in the order of arrival. The visit may free
+  // the answer. Throws kCorruptData if the chain has more or fewer answers than the group, or answers of another group.
   template <class Visit>
   void each_other(u32 leader, Visit visit) const {
     const Link& first = link(leader);
@@ -62,7 +62,7 @@ class Groups {
     visit(leader, items_[leader]);
     each_other(leader, visit);
   }
-  // The slot of the item that a slot stands for: the leader of an answer's group.
+  // The slot of the item that a slot belongs to: for an answer, the leader of its group.
   u32 item_of(u32 slot) const {
     if (!items_[slot].is(ItemState::kMember)) return slot;
     const u32 leader = items_[slot].leader();
@@ -75,8 +75,8 @@ class Groups {
     u64 value;
     u32 next;   // slot + 1 of the next answer, 0: none
     u32 last;   // of a leader: slot + 1 of the last answer
-    u32 count;  // of a leader: answers so far, itself included; 0: leads no group
-    u32 hash;   // of a leader in the index: slot + 1 of the next one in its bucket
+    u32 count;  // of a leader: answers so far, itself included; 0: it leads no group
+    u32 hash;   // of a leader in the index: slot + 1 of the next leader in its bucket
   };
   static_assert(sizeof(Link) == 24);
   static u64 buckets(u64 slots);
@@ -89,13 +89,13 @@ class Groups {
   void take_out(u32 leader);
 
   Items& items_;
-  const u32 size_;  // of the header, which is another table's after a drop; draws read the size without the lock
+  const u32 size_;  // copied from the header, which belongs to another table after a drop; read without the lock
   u64 slots_ = 0;
   Link* links_ = nullptr;
   u32* buckets_ = nullptr;
 };
 
-// The value of the column by which a table groups, in this row. Throws kCorruptData if the row has none.
+// The value in this row of the column that the table groups by. Throws kCorruptData if the row has none.
 u64 group_value(const Arena& arena, u32 chunk, u32 row, u32 table);
 
 }  // namespace di

@@ -8,8 +8,8 @@
 
 namespace di {
 
-// Doubles the slots, or adds 2^22 if that is less, so that rebuilds are few. If there is no memory for that, adds just
-// the slots wanted.
+// Doubles the slots, or adds 2^22 if that is less, so that rebuilds are few. If there is no memory for that, adds only
+// the wanted slots.
 void Growth::ensure_slots(u64 wanted, Deadline deadline) {
   for (;;) {
     u64 slots = 0;
@@ -28,8 +28,8 @@ void Growth::ensure_slots(u64 wanted, Deadline deadline) {
   }
 }
 
-// How many segments stay when `more` slots are added. The smaller ones after them are copied into the new segment, so
-// that each segment has at least twice as many slots as the next. As the last one has at least kLeastGrowth slots,
+// How many segments stay when `more` slots are added. The smaller segments behind them are copied into the new one, so
+// that each segment has at least twice as many slots as the next. Because the last one has at least kLeastGrowth slots,
 // there are never more than 19.
 u32 Growth::segments_kept(u64 more) const {
   u32 kept = 0;
@@ -100,16 +100,16 @@ void Growth::copy_items(const Plan& plan, u8* to) const {
   }
 }
 
-// Makes new blocks for `slots` slots in all, and frees those that they replace. `also` runs in the same hold, before
-// anything changes: if it throws or returns false, nothing changes.
+// Makes new blocks for `slots` slots in all, and frees the blocks that they replace. `also` runs in the same hold,
+// before anything changes: if it throws or returns false, nothing changes.
 void Growth::grow(u64 slots, Deadline deadline, const std::function<bool()>& also) {
   while (!try_grow(slots, deadline, also)) {
   }
 }
 
 // False: another process has grown the table meanwhile. The blocks are made without the table's lock. Items are copied
-// under it, before the header names the copies. A kill leaves new blocks without a link (freed by the reaper, or, if
-// sealed, by the lock's next owner) or the old ones (freed by the lock's next owner).
+// under the lock, before the header names the copies. A kill leaves new blocks without a link (freed by the reaper, or,
+// if sealed, by the lock's next owner) or the old blocks (freed by the lock's next owner).
 bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>& also) {
   Plan plan;
   {
@@ -138,12 +138,13 @@ bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>&
     core_.arena->heap().free_meta(gone, core_.index, deadline);
   } catch (...) {
     rethrow_lasting();
-    guard.stay_marked();  // then the next owner of the lock frees them: TableRecovery::free_strays()
+    guard.stay_marked();  // the next owner of the lock then frees them: TableRecovery::free_strays()
   }
   return true;
 }
 
-// Makes this segment the last one, through the undo record. It logs 8 bytes at a time, so two block numbers at once.
+// Makes this segment the last one, through the undo record. The record logs 8 bytes at a time, so two block numbers at
+// once.
 void Growth::link_segment(u32 number, u32 block, u64 slots) {
   for (u32 i = number & ~1u; i < kTableSegments; i += 2) {
     const u32 low = i < number ? header_.segment_block[i] : i == number ? block : 0;
@@ -154,8 +155,8 @@ void Growth::link_segment(u32 number, u32 block, u64 slots) {
   for (u32 i = number + 1; i < kTableSegments; ++i) core_.undo.set(header_.segment_slots[i], 0);
 }
 
-// The words that name segments, and the number of slots, change together through the undo record: a kill leaves the old
-// ones or the new ones. The other parts are rebuilt after a kill, so their words may change one by one.
+// The words that name segments and the number of slots change together through the undo record: a kill leaves all the
+// old ones or all the new ones. The other parts are rebuilt after a kill, so their words may change one by one.
 void Growth::link_parts(const Plan& plan, const Parts& parts) {
   link_segment(plan.kept, parts.items, plan.segment_slots());
   core_.undo.set(header_.slots, plan.slots);
@@ -179,10 +180,10 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
     });
     if (set) break;
     if (missing == 0) return false;
-    core_.arena->heap().claims.make_room(missing, deadline);  // takes locks of tables: not under this one's
+    core_.arena->heap().claims.make_room(missing, deadline);  // takes locks of tables, so not under this table's lock
   }
   // From here on the new capacity holds. If a lock is not available now, each insert evicts two items while there are
-  // too many, and a reserve to be lowered stays as it was until the table is resized again.
+  // too many, and a reserve that should shrink keeps its size until the table is resized again.
   try {
     while (evict_above(size.capacity, deadline)) {
     }
@@ -194,8 +195,9 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
   return true;
 }
 
-// Runs in the hold that links the new slots, before they are linked. Sets reserve, chunk size and capacity, or none of them:
-// *missing bytes are short, or (0) the figures differ. A reserve is lowered later, when the surplus items have been evicted.
+// Runs in the hold that links the new slots, before they are linked. Sets reserve, chunk size and capacity, or none of
+// them: either *missing bytes are short, or (if 0) the figures differ. A reserve is lowered later, when the surplus
+// items were evicted.
 bool Growth::set_size(const TableSize& size, const SizeSeen* seen, u64* missing, Deadline deadline) {
   *missing = 0;
   if (seen != nullptr && (header_.capacity != seen->capacity || header_.reserve_wanted.load() != seen->reserve_wanted ||
@@ -209,7 +211,7 @@ bool Growth::set_size(const TableSize& size, const SizeSeen* seen, u64* missing,
   return true;
 }
 
-// Evicts up to kBatchStep of the items above the capacity. Returns whether more are left.
+// Evicts up to kBatchStep of the items above the capacity. Returns whether some are left.
 bool Growth::evict_above(u64 capacity, Deadline deadline) {
   bool more = false;
   {

@@ -9,7 +9,7 @@
 
 namespace di {
 
-struct TableSize {  // what resize() sets; `slots` is a minimum
+struct TableSize {  // the parameters of resize(); `slots` is a minimum
   u64 capacity = 0, slots = 0;
   Reserve reserve;
 };
@@ -23,15 +23,15 @@ class Growth {
   explicit Growth(TableCore& core) : core_(core), header_(core.header) {}
 
   void ensure_slots(u64 free_slots, Deadline deadline);  // at least so many; throws kCapacity: no memory for more
-  // Sets a new size. False: the figures differ from those `seen`, from which `size` was computed (null: not compared).
-  // If it returns false or throws, nothing has changed.
+  // Sets a new size. False: the table's figures differ from `seen`, from which `size` was computed (null: not
+  // compared). If it returns false or throws, nothing has changed.
   bool resize(const TableSize& size, const SizeSeen* seen, Deadline deadline);
-  u64 bytes_for(u64 slots, Deadline deadline);  // that the blocks for so many slots in all would take; 0: it has them
+  u64 bytes_for(u64 slots, Deadline deadline);  // bytes that blocks for so many slots in all would take; 0: it has them
 
  private:
-  struct Plan {  // of growing to `slots` slots in all
+  struct Plan {  // how to grow to `slots` slots in all
     u64 before = 0, slots = 0;
-    u32 kept = 0;   // segments that stay
+    u32 kept = 0;   // segments that are kept
     u64 moved = 0;  // slots of the others: their items are copied into the new segment
     TableBlocks sizes;
     u64 segment_slots() const { return slots - before + moved; }

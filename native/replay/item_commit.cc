@@ -11,7 +11,7 @@ namespace {
 
 constexpr const char* kNoMemory = "this process is out of memory";  // then a call that has passed waits and tries again
 
-// Free slots needed to insert so many items. At its capacity a table evicts before each insert, so fewer are enough.
+// Free slots needed to insert so many items. A table at its capacity evicts before each insert, so it needs fewer.
 u64 slots_for(const TableHeader& table, u64 items) {
   if (table.group_size != 0) return items;
   const u64 here = table.size + table.waiting, room = table.capacity > here ? table.capacity - here : 0;
@@ -19,8 +19,9 @@ u64 slots_for(const TableHeader& table, u64 items) {
   return std::min(items, room + kBatchStep);
 }
 
-// Sorts by lane; items of one lane keep the order in which they were made. `start` would not give that order: it begins
-// again with each episode, and is 0 for all rows inserted whole. Allocates nothing, as the call has passed already.
+// Sorts by lane; items of one lane keep the order in which they were made. Sorting by `start` would not give that
+// order: `start` begins again with each episode, and is 0 for all rows inserted whole. Allocates nothing, because the
+// call has passed already.
 void list_by_lane(std::vector<MadeItem>* made) {
   const auto earlier = [](const MadeItem& a, const MadeItem& b) {
     // mutant: items-of-a-call-by-start
@@ -30,7 +31,7 @@ void list_by_lane(std::vector<MadeItem>* made) {
 }
 
 // Whether the table has free slots for these items. no_more: there is no memory for more slots, so slots that eviction
-// can free count too; of what is being imported nothing is evicted.
+// can free count too; an import evicts nothing.
 bool has_slots(const Table& table, u64 items, bool no_more) {
   const TableHeader& header = table.header();
   const u64 some = std::min<u64>(items, kBatchStep);
@@ -38,7 +39,7 @@ bool has_slots(const Table& table, u64 items, bool no_more) {
                                         header.free_slots + header.size + header.waiting >= some);
 }
 
-// Grows the table. False: there is no memory for that, but evicting makes enough room. Throws if it doesn't.
+// Grows the table. False: there is no memory for that, but eviction makes enough room. Throws if it doesn't.
 bool add_slots(Table& table, u64 items, Deadline deadline) {
   try {
     table.growth.ensure_slots(items, deadline);
@@ -77,7 +78,7 @@ i64 ItemCommit::version_of(u32 table, Lane& lane, const Window& window) const {
   const bool behind = sink.spec.has_next() && (window.flags & (kItemNoNext | kItemFinished)) == 0;
   const i64 first = window.first + window.back;
   i64 end = window.first + window.rows - (behind ? 1 : 0);
-  if (sink.spec.horizon != 0) end = std::min<i64>(end, first + sink.spec.n_step);  // what comes later may be newer
+  if (sink.spec.horizon != 0) end = std::min<i64>(end, first + sink.spec.n_step);  // later rows may be newer
   if (!column) return lane.versions[table].least(first, end);
   i64 least = INT64_MAX;
   for (i64 raw = first; raw < end; ++raw) {
@@ -89,8 +90,8 @@ i64 ItemCommit::version_of(u32 table, Lane& lane, const Window& window) const {
   return least == INT64_MAX ? -1 : least;
 }
 
-// Where an item that begins with this window's first step waits, if a late column is missing there. The caller holds the
-// table's lock, so no update comes in between.
+// The word where an item that begins with this window's first step waits, if a late column is missing there. The caller
+// holds the table's lock, so no update comes in between.
 Shared<u32>* ItemCommit::waits_at(u32 table, Lane& lane, const Window& window) const {
   const u32 needs = state_.plan.tables[table].needs;
   if (needs == 0) return nullptr;
@@ -121,8 +122,9 @@ NewItem ItemCommit::locate(u32 table, const Pending& pending) {
   return fresh;
 }
 
-// The call's priorities were checked before, without the lock. If configure() has changed alpha since, checks those of
-// the remaining items again. The caller holds the table's lock, so alpha can't change before they are inserted.
+// The call's priorities were checked before, without the lock. If configure() has changed alpha since then, this checks
+// the priorities of the remaining items again. The caller holds the table's lock, so alpha can't change before they are
+// inserted.
 void ItemCommit::recheck_priorities(u32 table) {
   if (state_.alpha.empty()) return;
   const PriorityRange range = priority_range(state_.plan.tables[table].table->header());
@@ -159,7 +161,7 @@ void ItemCommit::insert_some(u32 table) {
 
 // ---------------------------------------------------------------------------------------------------------- the commit
 
-// A statistic: changed without the table's lock, which a call that makes no item does not take.
+// A statistic. It changes without the table's lock, because a call that makes no item does not take that lock.
 void ItemCommit::count_left_out(const Lane& lane) {
   for (u32 i = 0; i < state_.plan.tables.size(); ++i)
     if (const u64 more = lane.windows_staged[i].left_out() - lane.windows[i].left_out(); more != 0)
@@ -187,7 +189,7 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
       return try_commit(lanes, deadline, blocked, !add_slots(table, wanted, deadline) || no_more);
     }
   }
-  // Allocates what the rest needs: once rows are published, the call must not fail for lack of memory.
+  // Allocates for the steps below: once rows are published, the call must not fail for lack of memory.
   items_.reserve(kBatchStep);
   keys_.reserve(kBatchStep);
   // mutant: published-before-there-is-room
@@ -220,7 +222,7 @@ Blocked ItemCommit::commit(const std::vector<u32>& lanes, Deadline deadline) {
   return resume();
 }
 
-// Inserts the remaining items of a call that has passed, until one of the table's lock, slots or memory is missing.
+// Inserts the remaining items of a call that has passed, until the table's lock, slots or memory are missing.
 Blocked ItemCommit::insert_rest(u32 number) {
   Table& table = *state_.plan.tables[number].table;
   Blocked blocked;
@@ -290,7 +292,7 @@ Blocked ItemCommit::resume() {
 
 // Closes the lanes' chunks that no future window needs. A chunk that only some tables' windows still need is closed for
 // the other tables, which no longer pay for it. The call has passed, so this must neither fail nor wait; the next call
-// does what is left. Takes the heap's lock for each chunk, if it is free.
+// does the rest. Takes the heap's lock for each chunk, if it is free.
 void ItemCommit::let_go(const std::vector<u32>& lanes) {
   Heap& heap = state_.arena->heap();
   for (const u32 index : lanes) {

@@ -14,7 +14,7 @@ class Items {
  public:
   Items(TableHeader& header, const std::string& table) : header_(header), table_(table) {}
 
-  // Finds the segments that the header names; throws kCorruptData if they can't be those of the table of this index.
+  // Finds the segments that the header names; throws kCorruptData if they can't belong to the table of this index.
   void open(const Heap& heap, u32 table);
 
   u64 slots() const { return slots_; }
@@ -49,7 +49,8 @@ class Items {
   OrderList& order() { return *order_; }
   u32 first_live() const { return header_.first_live - 1; }  // kNone: no item is live
   u32 last_live() const { return header_.last_live - 1; }
-  // Update first_live and last_live: call joined() after an item became live, leaving() before one stops being live.
+  // Both update first_live and last_live: call joined() after an item became live, and leaving() before an item stops
+  // being live.
   void joined(u32 slot);
   void leaving(u32 slot);
 
@@ -64,7 +65,7 @@ class Items {
   const std::string& table_;
   u64 slots_ = 0;
   std::vector<Segment> segments_;
-  const Segment* last_ = nullptr;  // of them; the largest one
+  const Segment* last_ = nullptr;  // the last segment, which is the largest
   std::optional<OrderList> order_;
 };
 

@@ -12,7 +12,7 @@ void Lane::begin() {
 void Lane::roll_back() {
   staged = committed;
   if (staged.ahead.none() || chunks.empty()) return;
-  u32 row = 0;  // the row stored ahead holds no step any more: its mark, too, becomes that of a final observation
+  u32 row = 0;  // the row stored ahead now holds no step: its mark becomes that of a final observation too
   OpenChunk& chunk = chunk_of(staged.raw, &row);
   chunk.mark(row, false, true, staged.begun_in_chunk, staged.begin_raw - chunk.first_raw);
 }

@@ -7,7 +7,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kHoldBytes = 256 << 10;  // of values, in one hold of the locks
+constexpr u64 kHoldBytes = 256 << 10;  // bytes of values written in one hold of the locks
 
 }  // namespace
 
@@ -30,8 +30,8 @@ const LateUpdate::Places& LateUpdate::places(u32 layout) {
   return places_.emplace(layout, std::move(found)).first->second;
 }
 
-// Calls visit() with the items that a key's slot stands for: that of a group's first answer stands for the group where a
-// row beyond its own is meant.
+// Calls visit() with the items that a key's slot stands for. The slot of a group's first answer stands for the whole
+// group if the range goes beyond the answer's own row.
 template <class Visit>
 void LateUpdate::each_item(u32 slot, LateRange range, Visit visit) {
   TableCore& core = table_->core;
@@ -42,7 +42,7 @@ void LateUpdate::each_item(u32 slot, LateRange range, Visit visit) {
     visit(core.items[slot]);
 }
 
-// Finds the other tables of these items' chunks. True: there are some whose locks are not held. Under this table's lock.
+// Finds the other tables of these items' chunks. True: the locks of some are not held. Under this table's lock.
 bool LateUpdate::learn_tables(std::span<const u64> keys, LateRange range) {
   TableCore& core = table_->core;
   bool more = false;
@@ -78,7 +78,7 @@ void LateUpdate::list_item(const Item& item) {
   if (spec_.horizon != 0) own = std::min(own, spec_.n_step);
   RowAt at = first_step(heap(), item);
   for (u32 i = 0; i < own; ++i) {
-    // Not behind the last one: the item does not keep the chunk of the row that comes next.
+    // Don't go on behind the last row: the item does not keep the chunk of the next row.
     // mutant: late-values-look-behind-their-item
     if (i != 0) at = row_after(heap(), at, 1);
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
@@ -87,8 +87,8 @@ void LateUpdate::list_item(const Item& item) {
   }
 }
 
-// Fills steps_ with the rows to write: of a group those of its answers, in their order. Throws kInvalid if the item has
-// fewer steps.
+// Fills steps_ with the rows to write; for a group, with the rows of its answers, in their order. Throws kInvalid if
+// the item has fewer steps.
 void LateUpdate::list_steps(u32 slot, LateRange range) {
   steps_.clear();
   each_item(slot, range, [this](const Item& item) { list_item(item); });
@@ -101,7 +101,7 @@ void LateUpdate::list_steps(u32 slot, LateRange range) {
   steps_ = {steps_[static_cast<std::size_t>(first)]};
 }
 
-// Items of any table that wait at this row, and now have all they wait for, become live. All locks are held.
+// Makes items of any table live that wait at this row and now have all they wait for. All locks are held.
 void LateUpdate::end_waits(RowAt at) {
   const std::span<Attachment> all = heap().chunk_memory.attachments(at.chunk);
   const LateRows late = head_at(heap(), at).late;
@@ -154,7 +154,7 @@ u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<cons
         ++at;
       } catch (const Error& error) {
         if (error.code() != Code::kTableNotFound || at->second == table_) throw;
-        at = tables_.erase(at);  // dropped meanwhile: its items are gone
+        at = tables_.erase(at);  // the table was dropped meanwhile: its items are gone
       }
     }
     require_not_taken_over(table_->core);

@@ -1,10 +1,11 @@
-// table.update(): writes late columns of items' rows, and lets the items go on that waited for them.
+// table.update(): writes late columns of items' rows, and ends the waits of items for these columns.
 //
-// A row may belong to items of every table that its chunk is attached to, so the locks of all of them are held, in order
-// of their index. Which tables these are is seen under this table's lock: then it is let go, and all are taken.
+// A row may belong to items of every table that its chunk is attached to, so an update holds the locks of all these
+// tables, taken in order of their index. It first learns under this table's lock which tables these are, releases that
+// lock, and then takes all locks.
 //
-// A kill leaves each row's values old or new, never torn (rows/late.h). Items that wait for values that are shown
-// already go on when the next owner of their table's lock recovers it.
+// A kill leaves each row's values old or new, never torn (rows/late.h). If values are shown already, the items that
+// wait for them go on when the next owner of their table's lock recovers the table.
 #pragma once
 
 #include <map>
@@ -20,14 +21,14 @@
 
 namespace di {
 
-struct LateValue {  // of one column, for some rows of each item
+struct LateValue {  // values of one column, for some rows of each item
   u32 column;       // number in LateUpdate's columns
   u64 row_bytes;
   const u8* data;  // [item][row] without gaps
 };
 
-// Which of an item's own steps: `count` from `first` on, which counts from the end if negative. count 0: all that it has,
-// and `first` is how many rows of values there are for each item.
+// Which of an item's own steps: `count` steps from `first` on. A negative `first` counts from the end. count 0: all
+// steps, and `first` is the number of rows of values given for each item.
 struct LateRange {
   i64 first = 0;
   u32 count = 1;
@@ -38,8 +39,8 @@ class LateUpdate {
  public:
   LateUpdate(std::shared_ptr<Table> table, const ViewSpec& spec, std::vector<std::string> columns);
 
-  // Returns how many of the items were there. Throws kInvalid for a row that an item lacks, and for a column that is not
-  // late; values of earlier items are then set.
+  // Returns how many of the items existed. Throws kInvalid for a row that an item lacks, and for a column that is not
+  // late; the values of earlier items are set by then.
   u64 run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range, Deadline deadline);
 
  private:
@@ -63,7 +64,7 @@ class LateUpdate {
   std::shared_ptr<Table> table_;
   ViewSpec spec_;
   std::vector<std::string> columns_;
-  std::map<u32, std::shared_ptr<Table>> tables_;  // by index: whose locks are taken
+  std::map<u32, std::shared_ptr<Table>> tables_;  // by index: the tables whose locks are taken
   std::map<u32, Places> places_;                  // by layout
   std::vector<RowAt> steps_;                      // of one item
 };

@@ -9,7 +9,7 @@ namespace di {
 namespace {
 
 // How far inserts are ahead of samples. The product and the difference are rounded separately: with a fused
-// multiply-add the last bit, and so a decision, could differ from Reverb's.
+// multiply-add the last bit could differ from Reverb's, and so could a decision.
 double lead(const LimiterState& state, i64 inserts, i64 samples) {
   const double product = static_cast<double>(inserts) * state.ratio;
   return product - static_cast<double>(samples);
@@ -20,7 +20,7 @@ bool may_sample_at(const LimiterState& state, i64 samples) {
   return lead(state, state.inserts, samples) - 1.0 >= state.min_diff;
 }
 
-std::string text(double value) {  // shortest text that reads back as the same number: 8, 0.25, 1e+300
+std::string text(double value) {  // the shortest text that reads back as the same number: 8, 0.25, 1e+300
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
   return std::string(buffer, end);

@@ -1,6 +1,6 @@
-// When inserts and samples may pass. Pure functions of the LimiterState in the table's header. The caller holds the
-// table's lock, counts the inserts and samples that passed, and waits if they may not. stats() and the texts of waits read
-// the state without the lock: their numbers may be of different moments.
+// Decides when inserts and samples may pass, by pure functions of the LimiterState in the table's header. The caller
+// holds the table's lock, counts the inserts and samples that passed, and waits if they may not pass. stats() and the
+// texts of waits read the state without the lock: their numbers may come from different moments.
 //
 // The rule is Reverb's (rate_limiter.cc; Cassirer et al. 2021, section 3.3), decision by decision:
 //   insert: size + 1 <= min_size, or (inserts + 1) * ratio - samples <= max_diff
@@ -24,23 +24,23 @@ inline bool is_being_imported(const LimiterState& state) { return state.min_size
 bool may_insert(const LimiterState& state, i64 size, i64 count = 1);
 bool may_sample(const LimiterState& state, i64 size);  // one sample
 
-// How many samples in a row would pass, at most `want`, while `size` stays the same. The same result as a loop that
-// calls may_sample() and counts each sample before the next.
+// How many samples in a row would pass, at most `want`, while `size` stays the same. The result equals that of a loop
+// that calls may_sample() and counts each sample before the next.
 u64 samples_allowed(const LimiterState& state, i64 size, u64 want);
 
-// The limiter with its counts started again, for a table of `size` live and `held` held items. The first min_size items
+// The limiter with its counts restarted, for a table of `size` live and `held` held items. The first min_size items
 // count as inserts, so the limiter starts in the middle of its band, where both inserts and samples may pass. A queue
 // still counts the items that wait in it.
 LimiterState counted_anew(LimiterState state, i64 size, i64 held);
 
-// The limiter for draws. If draws use items up, a finished table may be drawn until it is empty: no insert will follow
-// that draws would have to wait for.
+// The limiter for draws. If draws use items up, a finished table may be drawn until it is empty: draws need not wait
+// for inserts that never come.
 LimiterState limiter_in_force(const TableHeader& table);
 
 // Why the next insert or sample has to wait, with the counts and the options that decide it; "" if it need not wait.
 std::string why_no_insert(const LimiterState& state, i64 size);
 std::string why_no_sample(const LimiterState& state, i64 size);
-// ", and …" of items that wait for late columns, and of groups that are not complete; "": there are none.
+// ", and …" with the number of items that wait for late columns and of incomplete groups; "": there are none.
 std::string waiting_text(const TableHeader& table);
 
 }  // namespace di

@@ -11,11 +11,12 @@ namespace di {
 namespace {
 
 constexpr u64 kSlotsAHold = 4096;
-constexpr u64 kPatienceNs = 1'000'000'000;  // for the lock of a table
+constexpr u64 kPatienceNs = 1'000'000'000;  // wait for the lock of a table
 
-using Uids = std::unordered_map<u32, u64>;  // by descriptor: the chunk that it was when it was lost
+using Uids = std::unordered_map<u32, u64>;  // by descriptor: the uid of the chunk when it was lost
 
-// Of one table. An item holds its chunks while the table's lock is held, so that the descriptors may be looked at.
+// The lost items of one table. While the table's lock is held, an item holds its chunks, so their descriptors may be
+// read.
 class LostItems {
  public:
   LostItems(TableCore& core, const Uids& lost) : core_(core), memory_(core.arena->heap().chunk_memory), lost_(lost) {}
@@ -70,7 +71,7 @@ class LostItems {
   const Uids& lost_;
 };
 
-// The tables of a chunk, if it is still there.
+// Finds the tables of a chunk, if the chunk still exists.
 void find_tables(Heap& heap, const LostBody& lost, std::set<u32>* tables, Deadline deadline) {
   Heap::Guard guard(heap, deadline);
   const u64 word = heap.descriptor(lost.chunk).word.load();
@@ -103,7 +104,7 @@ LostRows drop_lost_rows(const std::shared_ptr<Arena>& arena, bool marked, Deadli
       } catch (const Error& error) {
         if (error.code() == Code::kTimeout)
           bodies.put_back(lost);
-        else if (error.code() != Code::kTableNotFound)  // dropped meanwhile, and its items with it
+        else if (error.code() != Code::kTableNotFound)  // the table was dropped meanwhile, and its items with it
           throw;
       }
     }

@@ -1,8 +1,8 @@
-// Removes the items of chunks whose bodies cannot be read from disk any more (tier/lost_bodies.h), from all their tables, as
-// Table::remove() does. No lock is held when this is called.
+// Removes from all tables the items of chunks whose bodies can no longer be read from disk (tier/lost_bodies.h), as
+// Table::remove() does. The caller holds no lock.
 //
-// Items are found by a walk over all slots: a chunk that is on disk is closed, so that no new item needs it, and an item that was
-// there keeps its slot until it is gone. Killed on the way: the rest is removed by whoever reads the chunk next.
+// A walk over all slots finds the items. It misses none: a chunk on disk is closed, so no new item needs it, and an
+// item keeps its slot until it is gone. After a kill on the way, the next reader of the chunk removes the rest.
 #pragma once
 
 #include <memory>
@@ -14,12 +14,12 @@
 namespace di {
 
 struct LostRows {
-  u64 items = 0;                  // that were removed
-  std::vector<std::string> what;  // of chunks and files that nobody has told of yet
+  u64 items = 0;                  // items removed
+  std::vector<std::string> what;  // of chunks and files not reported yet
 };
 
-// Those that this process has noted. `marked`: and those that others have marked. A table whose lock is not available soon, and
-// all if this throws, are left to the next call.
+// Handles the chunks that this process has noted. `marked`: also the chunks that others have marked. A table whose lock
+// is not available soon is left to the next call, and so is everything if this throws.
 LostRows drop_lost_rows(const std::shared_ptr<Arena>& arena, bool marked, Deadline deadline);
 
 }  // namespace di

@@ -1,4 +1,5 @@
-// What one hold of a table's lock writes to a session's mark, with the items that it inserts (session_marks.h).
+// The change that one hold of a table's lock makes to a session's mark, together with the items it inserts
+// (session_marks.h).
 #pragma once
 
 #include "arena/undo.h"
@@ -13,8 +14,8 @@ struct MarkUpdate {
   u64 before;  // items of the call that earlier holds have inserted into the table
   u64 total;   // items that the call makes in the table
 
-  // Under the table's lock: `fresh` more items are in. Through the undo record of their words, before its commit: a kill
-  // leaves both or neither.
+  // Call under the table's lock once `fresh` more items are in, and before their commit. The mark changes through the
+  // same undo record: a kill leaves both the mark and the items, or neither.
   void set(Undo& undo, u64 fresh) const {
     DI_FAULT("marks.set");
     const u64 done = before + fresh;

@@ -9,7 +9,7 @@ NewBlocks::~NewBlocks() {
   for (const Made& made : made_) {
     try {
       arena_.heap().maker.abandon(made.descriptor, made.entry);
-    } catch (...) {  // the reaper frees it when this process ends
+    } catch (...) {  // the reaper frees the block when this process ends
     }
   }
 }

@@ -1,4 +1,4 @@
-// New meta blocks of a table, until its header names them. The destructor frees them unless seal() was called; the
+// New meta blocks of a table, before its header names them. The destructor frees them unless seal() was called; the
 // reaper frees those of a dead process.
 #pragma once
 
@@ -16,8 +16,8 @@ class NewBlocks {
   NewBlocks(const NewBlocks&) = delete;
   NewBlocks& operator=(const NewBlocks&) = delete;
   u32 add(u64 bytes, Deadline deadline);  // descriptor + 1; 0 for no bytes
-  // Under the table's lock, just before the header names them: sealed blocks without a link are then a dead process's,
-  // and the next owner of the lock frees them (Maker::begin_meta).
+  // Call under the table's lock, just before the header names the blocks. If the process dies then, sealed blocks
+  // without a link are left, and the next owner of the lock frees them (Maker::begin_meta).
   void seal();
 
  private:

@@ -82,7 +82,7 @@ void OnceSelector::mark_drawn_ahead() {
 }
 
 // If draws of earlier epochs were given back, the earliest epoch that some item still misses runs again. If all draws
-// of the running epoch were given back, that epoch has not begun, and the one before runs again. Looks at all items,
+// of the running epoch were given back, that epoch has not begun, and the previous one runs again. Looks at all items,
 // but only after draws were given back across the border of two epochs.
 void OnceSelector::end_give_back() {
   const bool behind = std::exchange(behind_, false);

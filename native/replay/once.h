@@ -1,11 +1,11 @@
 // Once: every item is drawn once in each epoch.
 //
-// UseCounts::drawn_epochs() is the number of epochs that are over for an item: those before it joined, and one for each
-// use. While that number is at most header.epoch, the item is still to be drawn in the running epoch.
+// UseCounts::drawn_epochs() is the number of epochs that are over for an item: all epochs before it joined, plus one
+// for each use. While that number is at most header.epoch, the item is still to be drawn in the running epoch.
 //
-// An epoch ends when no item is left to draw, even if some draws are still undelivered. If those are given back later
-// (Timeout, a death), their epoch runs again for these items only, and then the later epoch goes on with the items that
-// it had left. So every item is delivered once in each epoch.
+// An epoch ends when no item is left to draw, even if some draws are still undelivered. If such draws are given back
+// later (Timeout, a death), their epoch runs again for these items only. Then the later epoch goes on with the items
+// that it had left. So every item is delivered once in each epoch.
 #pragma once
 
 #include "replay/selector.h"

@@ -6,7 +6,8 @@
 
 namespace di {
 
-// Reserves room in late_ for so many writers (at most kMost: the count may be damaged): close_later() must not fail.
+// Reserves room in late_ for so many writers (at most kMost, because the count may be damaged): close_later() must not
+// fail.
 void OpenWriters::reserve_late(u64 writers) {
   constexpr u64 kMost = 4096;
   os::LocalGuard<std::recursive_mutex> local(core_.arena->local());
@@ -42,8 +43,8 @@ void OpenWriters::close_later(u32 entry) {
   core_.mark_late();
 }
 
-// If the table's lock is not available, the next settle() of this handle closes the writer, or else the reaper when
-// this process has ended.
+// If the table's lock is not available, the next settle() of this handle closes the writer. Otherwise the reaper closes
+// it when this process has ended.
 void OpenWriters::close(u32 entry) {
   Ledger& ledger = core_.arena->ledger();
   try {

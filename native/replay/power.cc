@@ -47,7 +47,7 @@ constexpr double kExp[] = {
 
 constexpr u32 kAtOnce = 64;
 
-// Through an array of its own: compilers do not take several bases at a time where a result may overwrite a base.
+// Copies the bases first: compilers do not take several bases at a time if a result may overwrite a base.
 [[gnu::always_inline]] inline void each(const double* bases, u32 count, double exponent, double* results) {
   double from[kAtOnce];
   for (u32 done = 0; done < count; done += kAtOnce) {

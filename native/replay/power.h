@@ -1,6 +1,6 @@
 // p^alpha for many priorities at once. libm's pow would take a third of the time of a priority update, and its last bit
-// depends on machine and libc. This one uses only additions, multiplications and one division, so the same seed gives
-// the same draws on every machine.
+// depends on machine and libc. This function uses only additions, multiplications and one division, so the same seed
+// gives the same draws on every machine.
 #pragma once
 
 #include "base/layout.h"

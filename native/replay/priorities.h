@@ -1,5 +1,5 @@
-// Which priorities a table accepts: 0, and those whose p^alpha lies in a range where sums over all items, probabilities
-// and importance weights stay normal floating-point numbers, which have full precision.
+// Which priorities a table accepts: 0, and priorities whose p^alpha lies in a certain range. Within it, sums over all
+// items, probabilities and importance weights stay normal floating-point numbers with full precision.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@ namespace di {
 constexpr double kLeastMass = 0x1p-640, kMostMass = 0x1p320;
 
 struct PriorityRange {
-  double alpha;        // for which the range was computed; < 0: the sampler only compares priorities
+  double alpha;        // the alpha of this range; < 0: the sampler only compares priorities
   double least, most;  // of positive priorities
   // mutant: nan-priority-accepted
   bool takes(double priority) const { return priority == 0 || (priority >= least && priority <= most); }  // not NaN
@@ -24,7 +24,8 @@ inline PriorityRange priority_range(const TableHeader& table) {
   __atomic_load(&table.alpha, &alpha, __ATOMIC_RELAXED);  // without the lock: the old or the new value
   return priority_range(static_cast<SamplerKind>(table.sampler), alpha);
 }
-// Throws kInvalid if a priority is not accepted. The text names the range and ends with `effect`: what was changed.
+// Throws kInvalid if a priority is not accepted. The text names the range and ends with `effect`, which says what was
+// changed.
 void require_priorities(const PriorityRange& range, std::span<const double> priorities, const char* effect);
 
 }  // namespace di

@@ -9,9 +9,9 @@ namespace di {
 
 namespace {
 
-constexpr std::size_t kAhead = 8;  // items whose words are fetched before they are needed
+constexpr std::size_t kAhead = 8;  // items whose words are prefetched
 
-// Stands for an item that is gone.
+// Makes *to stand for an item that is gone.
 void set_gone(u64 key, Drawn* to) {
   *to = Drawn{};
   to->key = key;
@@ -28,15 +28,15 @@ void Reads::found(u32 slot, Drawn* to) const {
   to->probability = item.is(ItemState::kLive) ? core_.selection.sampler().probability(slot) : 0.0;
 }
 
-// The slot of the item that a key stands for; kNone: it is gone, or a group that is not complete.
+// The slot of the item with this key; kNone: the item is gone, or its group is not complete.
 u32 Reads::shown(u64 key) const {
   const u32 slot = find_item(core_, key);
   const bool part = slot != kNone && core_.groups.on() && core_.items[slot].is(ItemState::kWaiting);
   return part ? kNone : slot;
 }
 
-// Adds a row to the set, or the rows of an item; its chunks stay until deliver(). The caller holds the lock and has
-// called change().
+// Adds a row to the set, or the rows of an item; the chunks stay held until deliver(). The caller holds the lock and
+// has called change().
 void Reads::hold(const Drawn& row, DrawSet* set) {
   Drawn drawn = row;
   drawn.chunks = core_.chunks.covered(drawn.chunk, drawn.row, drawn.rows);
@@ -79,8 +79,8 @@ void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
   }
 }
 
-// As Draws::take(): no item leaves a table whose lock is held, and an item holds its chunks. Nothing in shared memory
-// changes, so a kill leaves nothing behind.
+// As in Draws::take(): no item leaves a table whose lock is held, and an item holds its chunks. Nothing in shared
+// memory changes, so a kill leaves nothing behind.
 bool Reads::look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline) {
   const u32 rows = core_.groups.size();
   set->items.resize(keys.size() * rows);
@@ -108,8 +108,9 @@ void Reads::peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline) {
   walk(start, count, set, deadline);
 }
 
-// Items that leave in order keep the numbers from the oldest to the newest without a gap, and slots are reused in order.
-// So the item at a position has a known number, and most probably a known slot; its number shows whether it is there.
+// If items leave in order, their numbers have no gap from the oldest to the newest, and slots are reused in order. So
+// the item at a position has a known number, and most probably a known slot; the item's number shows whether it is
+// there.
 bool Reads::at(std::span<const i64> positions, std::vector<u64>* keys, Deadline deadline) {
   TableCore::Guard guard(core_, deadline);
   const u64 size = core_.header.size, slots = core_.items.slots();
@@ -197,7 +198,7 @@ std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadlin
   found.reserve(keys.size());
   const Heap& heap = core_.arena->heap();
   while (found.size() < keys.size()) {
-    TableCore::Guard guard(core_, deadline);  // an item holds its chunks
+    TableCore::Guard guard(core_, deadline);  // under the lock an item holds its chunks
     for (const std::size_t stop = std::min(keys.size(), found.size() + kBatchStep); found.size() < stop;) {
       const Item* const item = core_.items.find(keys[found.size()]);
       found.push_back({});
@@ -237,8 +238,8 @@ std::vector<u64> Reads::keys_spread(u64 start, u64 count, Deadline deadline) {
   return some;
 }
 
-// The slot with which a walk goes on in its next hold: the one after the last item seen, or, if that is gone, after the
-// last listed item that still exists.
+// The slot with which a walk goes on in its next hold: the one after the last item seen. If that item is gone, the one
+// after the last listed item that still exists.
 u32 Reads::after_last(const std::vector<u64>& seen, u64 last) {
   OrderList& order = core_.items.order();
   if (core_.items.holds(last)) return order.next(key_slot(last));

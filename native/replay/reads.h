@@ -12,16 +12,17 @@ namespace di {
 
 struct ItemPlace {  // where an item begins
   u64 episode;
-  i64 start;  // its first own step, in the episode
+  i64 start;  // number in the episode of its first own step
   u32 rows;   // 0: the item is gone
   u32 flags;
 };
 
-// By group, in the order in which they began; `keys`: of all answers, one group after the other.
+// Lists by group, in the order in which the groups began. `keys` has the keys of all answers, one group after the
+// other.
 struct IncompleteGroups {
   std::vector<u64> values;
   std::vector<u32> answers;
-  std::vector<u8> late;  // 1: it began when a group of this value had ended
+  std::vector<u8> late;  // 1: it began after a group of this value had ended
   std::vector<u64> keys;
 };
 
@@ -30,21 +31,21 @@ class Reads {
   Reads(TableCore& core, Draws& draws) : core_(core), draws_(draws) {}
 
   void peek(std::span<const u64> keys, DrawSet* set, Deadline deadline);
-  // Describes at most kTakeItems items and calls `copy` in one hold of the lock, without ledger entries. The set is not
-  // to be delivered: nothing in it is held once this returns. False: as `copy` returned.
+  // Describes at most kTakeItems items and calls `copy` in one hold of the lock, without ledger entries. Do not deliver
+  // the set: it holds nothing once this returns. False: `copy` returned false.
   bool look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline);
   // Reads up to `count` live items after the `start` oldest, each in the hold that found it.
   void peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline);
 
   // Keys of up to `count` live items after the `start` oldest.
   std::vector<u64> keys(u64 start, u64 count, Deadline deadline) { return walk(start, count, nullptr, deadline); }
-  // Keys of the live items at these positions, oldest first, in one hold. False: they can't be found without a walk, as
-  // items have left out of order, or the table was resized. Throws kInvalid for a position that no item has.
+  // Keys of the live items at these positions, oldest first, in one hold. False: finding them takes a walk, because
+  // items have left out of order or the table was resized. Throws kInvalid for a position without an item.
   bool at(std::span<const i64> positions, std::vector<u64>* keys, Deadline deadline);
-  // The reverse: positions of these items, -1: gone. False: as above.
+  // The reverse: the positions of these items; -1: the item is gone. False: as for at().
   bool positions(std::span<const u64> keys, std::vector<i64>* positions, Deadline deadline);
 
-  // Keys of the items that wait for late columns, in the order of their insertion.
+  // Keys of the items that wait for late columns, in order of insertion.
   std::vector<u64> waiting(Deadline deadline);
   // Groups that can't be drawn yet, kBatchStep in each hold of the lock. Empty in a table without groups.
   IncompleteGroups incomplete(Deadline deadline);
@@ -52,11 +53,11 @@ class Reads {
   // With Once: by key, the epochs that are over for the item (UseCounts::drawn_epochs); 0: it is gone.
   std::vector<u64> epochs(std::span<const u64> keys, Deadline deadline);
 
-  // With Prioritized: the sums of p^alpha that the next draw is made by.
+  // With Prioritized: the sums of p^alpha that the next draw uses.
   MassSums masses(Deadline deadline);
 
-  // Keys of the live items in `count` slots, for samples of the table: takes entries `start` to `start + count` of a
-  // fixed sequence of slots, any part of which is spread evenly over the table.
+  // Keys of the live items in `count` slots, for samples of the table. It takes entries `start` to `start + count` of a
+  // fixed sequence of slots; every part of that sequence is spread evenly over the table.
   std::vector<u64> keys_spread(u64 start, u64 count, Deadline deadline);
 
  private:

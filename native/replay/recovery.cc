@@ -40,7 +40,7 @@ std::vector<u32> TableRecovery::linked_blocks() const {
   return linked;
 }
 
-// Frees the blocks that a killed Growth left without a link in the header, new or old, and segments beyond the slots.
+// Frees the blocks, new or old, that a killed Growth left without a link in the header, and segments beyond the slots.
 void TableRecovery::free_strays(Deadline deadline) {
   u64 slots = 0;
   for (u32 i = 0; i < kTableSegments && header_.segment_block[i] != 0; ++i) {
@@ -85,7 +85,7 @@ void TableRecovery::fill() {
   core_.selection.ready();
 }
 
-// Puts an item that is not free into the lists and counts of its state. Items come in order of their numbers.
+// Adds an item that is not free to the lists and counts of its state. Items come in order of their numbers.
 void TableRecovery::fill_slot(u32 slot) {
   Items& items = core_.items;
   if (core_.groups.on()) {
@@ -128,7 +128,7 @@ void TableRecovery::free_damaged(u32 slot) {
 }
 
 namespace {
-// False: what it looks at is damaged. The item then waits until it is evicted.
+// False: the data that `look` reads is damaged. The item then waits until it is evicted.
 template <class Look>
 bool is_sound(Look look) {
   try {
@@ -139,7 +139,7 @@ bool is_sound(Look look) {
   }
 }
 
-// So that an update of the row finds the item; false: it never waited there.
+// Notes the wait, so that an update of the row finds the item. False: the item never waited there.
 bool note_wait(const Heap& heap, u32 table, RowAt at, u32 slot) {
   const u32 position = at.chunk == kNone ? kNone : attachment_of(heap, at.chunk, table);
   const LateRows late = position == kNone ? LateRows{} : head_at(heap, at).late;
@@ -149,7 +149,8 @@ bool note_wait(const Heap& heap, u32 table, RowAt at, u32 slot) {
 }
 }  // namespace
 
-// An update may have been killed after it showed the values that an item waits for, and before the item could go on.
+// An update may have been killed after it showed the values that an item waits for, and before it ended the item's
+// wait.
 void TableRecovery::end_waits() {
   if (core_.groups.on()) return end_group_waits();
   const Heap& heap = core_.arena->heap();
@@ -166,7 +167,7 @@ void TableRecovery::end_waits() {
   }
 }
 
-// The same for groups, any of whose answers may have waited for the values.
+// The same for groups, where any answer may have waited for the values.
 void TableRecovery::end_group_waits() {
   const Heap& heap = core_.arena->heap();
   for (u32 leader = core_.items.order().first_waiting(), after = kNone; leader != kNone; leader = after) {
@@ -202,7 +203,7 @@ u64 right_summary(const Heap& heap, u32 chunk) {
 }  // namespace
 
 // Counts this table's uses of chunks by items, and by the draws and reads in all ledgers. Each count is stored once,
-// when it is complete: if a count were too low for a moment, a sweep of another process could detach the chunk.
+// when it is complete. If a count were too low for a moment, a sweep of another process could detach the chunk.
 u64 TableRecovery::count_uses(Deadline deadline) {
   const Heap& heap = core_.arena->heap();
   std::unordered_map<u32, u64> uses;
@@ -252,7 +253,7 @@ u64 TableRecovery::set_uses(const std::unordered_map<u32, u64>& uses, Deadline d
       wrong += right_summary(heap, chunk);
       // mutant: uses-of-a-second-table-in-the-first-ones
       Uses& now = heap.chunk_memory.uses_at(chunk, k);
-      const u64 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // set under the heap's lock only
+      const u64 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // it is set under the heap's lock only
       if (now.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;
       if ((right | closed) == kUsesClosed) core_.chunks.note_unused(chunk);
     }
@@ -288,7 +289,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   compare("next to be drawn", drawn_next, selection.sampler().next());
   compare("next to be removed", removed_next, selection.remover().next());
   compare("miscounted chunks", wrong, 0);
-  const u64 held_bytes = header_.held * header_.item_bytes;  // more may be charged for a while, but never fewer
+  const u64 held_bytes = header_.held * header_.item_bytes;  // more may be charged for a while, but never less
   compare("bytes of held items", std::min<u64>(header_.held_bytes, held_bytes), held_bytes);
   core_.settle_held(deadline);
   const double right = selection.sampler().sums().total;

@@ -1,6 +1,6 @@
-// Rebuilds the derived parts of a table from its item slots and the ledgers: after a death, after growing, for a check.
-// Every call needs the table's lock. If it is killed, the lock's `dirty` mark is still set, and the next owner starts
-// the recovery again.
+// Rebuilds the derived parts of a table from its item slots and the ledgers: after a death, after growing, or for a
+// check. Every call needs the table's lock. If a call is killed, the lock's `dirty` mark is still set, and the next
+// owner starts the recovery again.
 #pragma once
 
 #include <string>
@@ -15,10 +15,11 @@ class TableRecovery {
  public:
   explicit TableRecovery(TableCore& core) : core_(core), header_(core.header) {}
 
-  // After an owner of the lock died: rolls back the words that it has not committed, then rebuilds every derived part.
+  // For use after an owner of the lock died: rolls back the words that it has not committed, then rebuilds every
+  // derived part.
   void recover(Deadline deadline) DI_REQUIRES(core_.lock);
   void fill();  // rebuilds the order, the selectors and the counts of items from the slots
-  // Rebuilds the derived parts and lists what was wrong with them.
+  // Rebuilds the derived parts and lists the errors found in them.
   void check(Deadline deadline, std::vector<std::string>* findings) DI_UNCHECKED;
 
  private:

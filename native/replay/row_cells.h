@@ -1,4 +1,4 @@
-// Reads the cells of a row from what a call gives, as the writer's plan prescribes.
+// Reads the cells of a row from a call's input, as the writer's plan prescribes.
 #pragma once
 
 #include <vector>
@@ -7,15 +7,15 @@
 
 namespace di {
 
-struct KeptRow {  // values of one row, of `columns` only, copied into this process's memory
+struct KeptRow {  // values of one row, for `columns` only, copied into this process's memory
   ColumnMask columns;
   std::vector<u8> bytes;
   std::vector<Cell> cells;  // by column, into `bytes`
 };
 
-struct RowSource {  // where one row's values come from
+struct RowSource {  // the source of one row's values
   const std::vector<ColumnInput>& input;
-  u32 t = 0, l = 0, lanes = 1;    // of the call: step, position of the lane, number of lanes
+  u32 t = 0, l = 0, lanes = 1;    // in the call: step, position of the lane, number of lanes
   const KeptRow* kept = nullptr;  // the values that the call does not give
 
   bool gives(u32 column) const { return input[column].given(); }
@@ -32,13 +32,13 @@ class RowCells {
  public:
   explicit RowCells(const WriterPlan& plan) : plan_(plan), nothing_(plan.layout.columns.size()) {}
 
-  // These two read the step's own columns, even if an earlier next= has given the values. Throw kColumnMissing.
+  // These two read the step's own columns, even if an earlier next= has given their values. Throw kColumnMissing.
   bool flag(const WriterCall& call, u32 column, u32 t, u32 l) const;
   bool stops(const WriterCall& call, u32 t, u32 l) const;  // every element of its discount is 0
-  // Whether all columns that the table takes from the row after an item's last step are known: by `input` or `ahead`.
+  // Whether `input` or `ahead` provides all columns that the table takes from the row after an item's last step.
   bool covers(const std::vector<ColumnInput>& input, const ColumnMask& ahead, u32 table) const;
   bool covers_all(const std::vector<ColumnInput>& input) const;
-  // False: the column is stored only where a sequence starts, and none starts at this step.
+  // False: the column is stored only at the start of a sequence, and none starts at this step.
   bool stored_here(u32 column, i64 step) const {
     bool sparse = false;
     for (const TableSink& sink : plan_.tables)
@@ -51,11 +51,11 @@ class RowCells {
   }
 
   // Bytes that the row still needs in its chunk's heap, for columns that are not stored `ahead`. `behind`: the row
-  // holds an observation after a step, of which every given column is written.
+  // holds an observation after a step, and every given column of it is written.
   u64 heap_need(const RowSource& source, const ColumnMask& ahead, i64 step, bool behind) const {
     return plan_.heap_bytes_per_row == 0 ? 0 : heap_need_of_ragged(source, ahead, step, behind);
   }
-  u64 heap_bytes(const RowSource& source) const;  // an upper bound of heap_need(): of all given columns
+  u64 heap_bytes(const RowSource& source) const;  // an upper bound of heap_need(): the bytes of all given columns
 
   void keep(const RowSource& source, KeptRow* kept) const;
   const std::vector<ColumnInput>& nothing() const { return nothing_; }  // the input of a call that gives no column

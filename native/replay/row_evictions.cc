@@ -7,13 +7,13 @@
 namespace di {
 namespace {
 
-constexpr u64 kOthersNs = 50'000'000;  // for the lock of a table that this writer does not write
-constexpr u64 kMomentNs = 500'000;     // between two looks whether readers have let go
+constexpr u64 kOthersNs = 50'000'000;  // wait for the lock of a table that this writer does not write
+constexpr u64 kMomentNs = 500'000;     // between two checks for readers that let go
 
 }  // namespace
 
-// Memory and disk are full, and another table takes more than was set aside for it: its oldest items go, until it lets a
-// chunk go.
+// Memory and disk are full, and another table takes more than was set aside for it: evicts that table's oldest items
+// until it releases a chunk.
 Table::Evicted RowEvictions::evict_of_others(u32 own, Deadline deadline) {
   const u32 index = state_.arena->heap().room_maker->most_over(own, deadline);
   if (index == kNone) return Table::Evicted::kNothing;
@@ -36,8 +36,8 @@ Table::Evicted RowEvictions::evict_of_others(u32 own, Deadline deadline) {
   }
 }
 
-// A chunk of the table has lost its last item and is still being read: its room comes with its last reader. Waits for that, so
-// that readers do not drain their table; kItems: it came.
+// A chunk of the table has lost its last item and is still being read: its room becomes free with its last reader. This
+// waits for that, so that readers do not drain their table. kItems: the room became free.
 Table::Evicted RowEvictions::await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline) {
   const os::Blocking scope;
   const auto fewer = [&] { return table.used_bytes.load() < used_bytes; };
@@ -69,7 +69,7 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
     if (files != RoomMaker::Emptied::kNothing) return files == RoomMaker::Emptied::kDone;
     const Table::Evicted gone = evict_of_others(short_of.table, deadline);
     if (gone == Table::Evicted::kItems) return true;
-    if (gone == Table::Evicted::kItemsBeingRead) return false;  // none of its own go for that
+    if (gone == Table::Evicted::kItemsBeingRead) return false;  // the table evicts none of its own items for that
   }
   if (own == tables.end()) return false;
   const TableHeader& table = own->table->header();

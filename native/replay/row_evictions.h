@@ -1,5 +1,5 @@
-// Evicts items so that a chunk for a lane's rows finds room. Of which table: Budget::evictable() or TableShares::most_over();
-// which items: Table::evict_for_room().
+// Evicts items so that a new chunk for a lane's rows fits. Budget::evictable() or TableShares::most_over() chooses the
+// table, and Table::evict_for_room() chooses the items.
 #pragma once
 
 #include <memory>
@@ -12,7 +12,8 @@ class RowEvictions {
  public:
   explicit RowEvictions(WriterState& state) : state_(state) {}
 
-  // Called when a new chunk found no room. True: try again. False: only others can make room; *blocked says where.
+  // Call when there was no room for a new chunk. True: try again. False: only others can make room; *blocked says
+  // where.
   bool make_room(const ShortOf& short_of, u64 bytes, Deadline deadline, Blocked* blocked);
 
  private:
@@ -20,7 +21,7 @@ class RowEvictions {
   Table::Evicted await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline);
 
   WriterState& state_;
-  std::shared_ptr<Table> other_;  // whose items went last, to make room for rows of these
+  std::shared_ptr<Table> other_;  // the table that last lost items to make room for these rows
 };
 
 }  // namespace di

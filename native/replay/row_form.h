@@ -1,5 +1,5 @@
-// Calls of one form as they come from another machine: the values of each lie behind those of the one before, at the
-// same places. Who sends them may say anything, so every place is checked against the bytes that are there.
+// Calls of one form as they come from another machine: their values lie one call behind the other, at the same offsets
+// in each call. The sender may say anything, so every offset is checked against the size of the data.
 #pragma once
 
 #include <vector>
@@ -20,9 +20,10 @@ class RowForm {
       : step_(std::move(step)), next_(std::move(next)), stride_(stride), lanes_(lanes) {}
 
   // Throws kCorruptData unless every value of `count` calls that begin at `at` lies in `bytes` bytes, and has a column.
-  // row_bytes: by column of the layout, bytes of one row's value; 0: of any size, and no call of a form gives it.
+  // row_bytes: by column of the layout, bytes of one row's value; 0: any size, and then no call of a form may give the
+  // column.
   void require(const std::vector<u64>& row_bytes, u64 at, u64 count, u64 bytes) const;
-  // Fills the inputs with the values of the call that begins at `call`. Checked by require().
+  // Fills the inputs with the values of the call that begins at `call`. require() has checked the form.
   void place(const u8* call, const std::vector<u64>& row_bytes, WriterCall* made) const;
 
   u64 stride() const { return stride_; }

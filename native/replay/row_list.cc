@@ -36,7 +36,7 @@ bool RowList::is_own_of_later(std::size_t item, const Id& id) const {
   return false;
 }
 
-// Whether the rows of the run from `from` on are the item's first ones, each with all that the item reads.
+// Whether the run's rows from `from` on are the item's first rows, and have all columns that the item reads.
 bool RowList::joins(const Covered& item, std::size_t from) const {
   for (std::size_t i = 0; item.begin + i < item.end && from + i < run_.size(); ++i) {
     const Row &listed = run_[from + i], &wanted = walked_[item.begin + i];

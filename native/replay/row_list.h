@@ -1,14 +1,14 @@
 // Lists the rows of a table's items, each row once, for table.export().
 //
-// The items come sorted by episode and first step, some in each call. Items that overlap or follow each other make a run:
-// their rows are listed one after the other, and an item begins at the row that is already there. Rows are known by
-// their episode and their number in it, which stay the same however long the export takes.
+// The items come sorted by episode and first step, some in each call. Items that overlap or follow each other make a
+// run: their rows are listed one after the other, and an item begins at a row that is listed already. A row's identity
+// is its episode and its number there, which stay the same however long the export takes.
 //
-// The row after an item's last step may still be a step that is being written, so of that row only the observation is
-// read, unless a later item has it as a step of its own. Where a later call finds that out too late, its item begins a
-// new run, and its rows are listed again.
+// The row after an item's last step may still be a step that is being written. So only the observation of that row is
+// read, unless a later item has the row as a step of its own. If a later call finds such an item too late, the item
+// begins a new run, and its rows are listed again.
 //
-// The caller holds the items' chunks (Reads::peek); no lock is held.
+// The caller holds the items' chunks (Reads::peek), and no lock.
 #pragma once
 
 #include <compare>
@@ -28,8 +28,8 @@ namespace di {
 
 struct ListedRow {
   RowAt at;
-  bool final;      // only the observation is there, or may be read
-  u32 late_there;  // which late columns are there: bits in the order of RowList's columns
+  bool final;      // the row has only the observation, or only that may be read
+  u32 late_there;  // which late columns the row has: bits in the order of RowList's columns
 };
 
 class RowList {
@@ -37,13 +37,13 @@ class RowList {
   // late: names of the late columns.
   RowList(std::shared_ptr<Arena> arena, const ViewSpec& spec, std::vector<std::string> late);
 
-  // Lists the rows of the first `count` items; those behind them are only looked at. Throws kCorruptData.
+  // Lists the rows of the first `count` items, and only looks at the items behind them. Throws kCorruptData.
   void list(std::span<const Drawn> items, std::size_t count);
-  // As if the last call had not been made: its rows could not be read.
+  // Undoes the last call, because its rows could not be read.
   void forget_call();
 
-  const std::vector<ListedRow>& rows() const { return rows_; }  // of the last call, without those listed before
-  // By item of the last call: the number of its first row among the rows of all calls; -1: the item is gone.
+  const std::vector<ListedRow>& rows() const { return rows_; }  // rows of the last call, without those listed before
+  // By item of the last call: the number of its first row, counted over the rows of all calls; -1: the item is gone.
   const std::vector<i64>& firsts() const { return firsts_; }
 
  private:
@@ -75,10 +75,10 @@ class RowList {
   std::vector<Covered> covered_;               // by item
   std::vector<ListedRow> rows_;
   std::vector<i64> firsts_;
-  std::deque<Row> run_;  // the listed rows that the next item may begin at; `at` means nothing in a later call
-  i64 run_first_ = 0;    // number of the first of them
+  std::deque<Row> run_;  // listed rows at which the next item may begin; `at` is invalid in a later call
+  i64 run_first_ = 0;    // number of the first row in run_
   i64 listed_ = 0;
-  std::deque<Row> run_before_;  // these three as they were before the last call
+  std::deque<Row> run_before_;  // the values of these three before the last call
   i64 run_first_before_ = 0, listed_before_ = 0;
 };
 

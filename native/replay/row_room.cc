@@ -7,9 +7,9 @@
 namespace di {
 namespace {
 
-constexpr u64 kLateNs = 250'000'000;  // that making room may take of a call which may not wait
+constexpr u64 kLateNs = 250'000'000;  // longest time that making room may take in a call that may not wait
 
-// The chunk size in bytes that the tables' reserves were computed with, the least of them; 0: not known.
+// The least chunk size in bytes that the tables' reserves were computed with; 0: not known.
 u64 least_block(const WriterPlan& plan) {
   u64 least = ~u64{0};
   for (const TableSink& sink : plan.tables) least = std::min(least, sink.table->header().chunk_block.load());
@@ -30,7 +30,7 @@ void RowRoom::refuse_larger_than_table(const ChunkPlan& plan) const {
     const TableHeader& table = sink.table->header();
     const u64 most = std::min<u64>(__atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED), budget);
     if (bytes <= most) continue;
-    sink.table->require_live();  // of a dropped table the figures mean nothing
+    sink.table->require_live();  // the figures of a dropped table mean nothing
     throw Error(Code::kCapacity, "a row of " + std::to_string(plan.heap_bytes) + " bytes needs a chunk of " +
                                      std::to_string(bytes) + " bytes, and table '" + std::string(table.name) +
                                      "' holds " + std::to_string(most) + " in all" +
@@ -47,7 +47,7 @@ void RowRoom::refuse_unaddressable(const ChunkPlan& plan) const {
       .told();
 }
 
-// What the table could hold if the rows of the call were all that it has. Chunks that windows keep open don't count
+// The bytes that the table could hold if it had only the rows of the call. Chunks that windows keep open don't count
 // here: they may use free memory beyond the reserve (Budget::admit).
 u64 RowRoom::most_of_call(const TableSink& sink) const {
   if (sink.grows()) return ~u64{0};
@@ -60,7 +60,7 @@ void RowRoom::refuse_larger_call(u64 bytes) const {
   for (const TableSink& sink : state_.plan.tables) {
     const u64 most = most_of_call(sink);
     if (bytes <= most) continue;
-    sink.table->require_live();  // of a dropped table the figures mean nothing
+    sink.table->require_live();  // the figures of a dropped table mean nothing
     throw Error(Code::kCapacity, "the rows of one call need " + std::to_string(bytes >> 10) + " KiB, and table '" +
                                      sink.table->name() + "' holds at most " + std::to_string(most >> 10) + " KiB" +
                                      (state_.plan.counted ? "" : " (rows inserted whole share no observations)") +
@@ -84,7 +84,7 @@ void RowRoom::follow_resize() {
   state_.chunk_plan.heap_bytes = fresh.heap_bytes;
 }
 
-// The plan of a chunk whose first row needs so many bytes of the chunk's heap. Throws if no chunk can hold them.
+// The plan of a chunk whose first row needs `heap_bytes` bytes of the chunk's heap. Throws if no chunk can hold them.
 ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
   follow_resize();
   ChunkPlan plan = state_.chunk_plan;
@@ -98,7 +98,7 @@ ChunkPlan RowRoom::plan_for(u64 heap_bytes) {
 
 // --------------------------------------------------------------------------------------------------------- new chunks
 
-// Makes the chunk's place in the lane's list first: if that allocation failed later, nobody would close the chunk.
+// Adds the chunk's entry to the lane's list first: if that allocation failed later, nobody would close the chunk.
 MakeResult RowRoom::add_chunk(u32 index, const ChunkPlan& plan, Deadline deadline, std::string* why,
                               ShortOf* short_of) {
   std::deque<OpenChunk>& chunks = state_.lanes[index].chunks;
@@ -137,7 +137,7 @@ bool RowRoom::open_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked* 
     } else if (!evictions_.make_room(short_of, bytes, deadline, blocked)) {
       return false;
     } else if (deadline.over() && os::now_ns() - began > kLateNs) {
-      return false;  // it got some; the next call goes on
+      return false;  // it got some room; the next call goes on
     }
   }
 }
@@ -208,7 +208,7 @@ void RowRoom::begin_rehearsal() {
   }
 }
 
-// As ensure(), but only counts the chunk that it would open.
+// Does what ensure() does, but only counts the chunk that it would open.
 void RowRoom::rehearse(u32 index, u64 heap_bytes) {
   Room& room = rehearsal_->rooms[index];
   const LanePosition& at = state_.lanes[index].staged;

@@ -1,4 +1,4 @@
-// Finds room for a lane's rows: in its open chunks, or in new ones, for which items may have to be evicted (RowEvictions).
+// Finds room for a lane's rows in its open chunks or in new ones. A new chunk may require evictions (RowEvictions).
 // Throws for rows that can never get room, whatever is evicted or deleted.
 #pragma once
 
@@ -19,11 +19,11 @@ class RowRoom {
   bool ensure(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked) {
     return fits(lane, heap_bytes) || make_fit(lane, heap_bytes, deadline, blocked);
   }
-  // Goes on to a new chunk whatever room the current one has: the next row becomes its row 0.
+  // Goes on to a new chunk, even if the current one has room: the next row becomes its row 0.
   bool begin_chunk(u32 lane, u64 heap_bytes, Deadline deadline, Blocked* blocked);
   // Closes chunks that were opened for a call that failed and can never pass.
   void close_spare(const std::vector<u32>& lanes);
-  // After a table was resized its reserve is for chunks of another size: gives new chunks that size.
+  // After a table was resized, its reserve is for chunks of another size: gives new chunks that size.
   void follow_resize();
 
   u64 plan_block() const { return block_of(state_.chunk_plan); }
@@ -46,7 +46,7 @@ class RowRoom {
     std::vector<Room> rooms;  // by lane
     u64 bytes;                // of chunks that the call opens
   };
-  // Whether the current chunk has room. A row stored ahead has taken its bytes already.
+  // Whether the current chunk has room. A row that was stored ahead has its bytes already.
   bool fits(u32 index, u64 heap_bytes) const {
     const Lane& lane = state_.lanes[index];
     if (rehearses() || lane.chunks.empty()) return false;

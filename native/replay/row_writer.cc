@@ -10,7 +10,7 @@ bool RowWriter::write_row(const WriterCall& call, u32 t, u32 l, Deadline deadlin
   if (!at.open) {
     at.open = true;
     at.steps = 0;
-    ++at.episode;  // columns stored ahead stay: they are the first observation, which came with the last step
+    ++at.episode;  // columns stored ahead stay: they are the first observation, given with the last step
     for (Windows& windows : lane.windows_staged) windows.begin(at.raw);
   }
   const u64 need = state_.cells.heap_need(source, at.ahead, at.steps, false);
@@ -61,7 +61,7 @@ void RowWriter::write_cells(u32 index, const RowSource& source) {
   at.heap_used = chunk.heap_used();
 }
 
-// Notes the version of the row that is written next. Drops runs that no window needs, also if this call is rolled back.
+// Notes the version of the next row. Drops runs that no window needs, even if this call is rolled back.
 void RowWriter::note_versions(Lane& lane) {
   for (u32 table = 0; table < state_.plan.tables.size(); ++table) {
     const i64 version = state_.versions[table];
@@ -70,7 +70,7 @@ void RowWriter::note_versions(Lane& lane) {
   }
 }
 
-// Throws kColumnDiffers if a value that was kept is given again with another value.
+// Throws kColumnDiffers if a kept value is given again with another value.
 void RowWriter::require_kept(u32 index, const RowSource& source) const {
   if (source.kept == nullptr) return;
   const LayoutInfo& layout = state_.plan.layout;
@@ -140,8 +140,9 @@ void RowWriter::write_cells_behind(u32 index, const RowSource& source) {
   at.heap_used = chunk.heap_used();
 }
 
-// Steps that are missing take rows without values where the chunk has room for them: only rows with a begin in their chunk
-// are numbered from there. Else a new chunk begins, whose header says which episode its first row continues.
+// Missing steps take rows without values, if the chunk has room for them: a row is numbered from its episode's begin
+// only if that begin lies in the row's chunk. Otherwise a new chunk begins, whose header says which episode its first
+// row continues.
 bool RowWriter::begin_given(const GivenRow& given, const RowSource& source, Deadline deadline, Blocked* blocked) {
   Lane& lane = state_.lanes[0];
   LanePosition& at = lane.staged;

@@ -1,5 +1,6 @@
-// How old the items are that a table's draws give, in items inserted since: TableHeader::sample_age, a mean over about the last
-// 10,000 draws. A hint for stats(), so it is written without the undo record, and what is given back still counts.
+// The age of the items that a table's draws give, counted in items inserted since: TableHeader::sample_age, a mean over
+// about the last 10,000 draws. It is a hint for stats(), so it is written without the undo record, and draws that are
+// given back still count.
 #pragma once
 
 #include <algorithm>
@@ -8,8 +9,8 @@
 
 namespace di {
 
-// Under the table's lock: of the draws from `first` on. A group has an entry for each answer, and each took a number, as did the
-// group.
+// Under the table's lock: notes the draws from `first` on. A group has an entry for each answer. Each answer took a
+// number, and so did the group.
 inline void note_ages(const DrawSet& set, std::size_t first, TableHeader* table) {
   constexpr double kLately = 10'000;      // draws
   const u64 answers = table->group_size;  // 0: no groups

@@ -1,8 +1,8 @@
-// Which live item of a table is drawn or removed next: one class for each SamplerKind. A table has a sampler, which
-// draws, and a remover.
+// Decides which live item of a table is drawn or removed next. There is one class for each SamplerKind. A table has a
+// sampler, which draws, and a remover.
 //
 // Selectors are derived from the items, and every call needs the table's lock. A kill in the middle of a call leaves a
-// selector half changed; the next owner of the lock rebuilds it: clear(), put() for every live item, ready().
+// selector half changed. The next owner of the lock rebuilds it: clear(), put() for every live item, ready().
 #pragma once
 
 #include <memory>
@@ -14,8 +14,9 @@
 
 namespace di {
 
-// Where in [0, 1) the next draw of a call falls: anywhere, or stratified: each of `count` draws in a part of its own
-// (Schaul et al. 2016, appendix B.2.1). Picks after the `count` first, made for rejected ones, fall anywhere.
+// Where in [0, 1) the next draw of a call falls. It falls anywhere, or with stratified draws, each of `count` draws
+// falls in its own part (Schaul et al. 2016, appendix B.2.1). Picks after the first `count`, made for rejected ones,
+// fall anywhere.
 struct Strata {
   double next = 0;
   double count = 0;  // 0: draws are not stratified
@@ -28,7 +29,7 @@ struct Strata {
 
 struct MassSums {  // of p^alpha over the live items
   double total = 0;
-  double least = 0;  // least positive one; 0: not known, or there is none
+  double least = 0;  // least positive mass; 0: not known, or there is none
 };
 
 class Selector {
@@ -50,7 +51,7 @@ class Selector {
   virtual double probability(u32) const { return 1; }  // that the next pick is this live item
   // Up to kBatchStep picks at once; false: nothing can be drawn now. Only if independent().
   virtual bool pick_many(u32 count, Strata* strata, u32* slots, double* probabilities);
-  virtual bool independent() const { return false; }  // with replacement: a pick does not influence the next one
+  virtual bool independent() const { return false; }  // with replacement: no pick influences the next one
   virtual u32 next() const { return kNone; }          // the next pick, if it is not random
   virtual bool in_order() const { return false; }     // picks follow the order of insertion: Fifo, Lifo
   virtual u32 following(u32) const { return kNone; }  // if in_order(): the live item after this one; kNone: none
@@ -58,7 +59,8 @@ class Selector {
   virtual std::string why_none() const { return "no item can be drawn"; }  // although some are live
   virtual MassSums sums() const { return {}; }
 
-  // After the item was drawn; after a draw of it was given back; at the end of a hold in which draws were given back.
+  // Call drawn() after an item was drawn, given_back() after a draw of it was given back, and end_give_back() at the
+  // end of a hold in which draws were given back.
   virtual void drawn(u32) {}
   virtual void given_back(u32) {}
   virtual void end_give_back() {}
@@ -102,7 +104,7 @@ class UniformSelector : public Selector {
   TableRandom& random_;
 };
 
-// MinHeap and MaxHeap: by priority; of equal priorities the oldest item.
+// MinHeap and MaxHeap: by priority. Among equal priorities the oldest item comes first.
 class HeapSelector : public Selector {
  public:
   HeapSelector(BestTree tree, Items& items) : tree_(tree), items_(items) {}
@@ -155,13 +157,15 @@ class PrioritizedSelector : public Selector {
   TableRandom& random_;
   struct {
     double priority = 0, alpha = 0, mass = 0;
-  } last_;  // a cache of the last mass: most items are inserted with the same priority, the largest one
+  } last_;  // a cache of the last mass: most items are inserted with the same priority, the largest
 };
 
-// Sampler and remover of one table. If both need the same structure they share it, and only the sampler changes it.
+// The sampler and the remover of one table. If both need the same structure they share it, and only the sampler changes
+// it.
 class Selection {
  public:
-  // From the blocks that the header names, which are the table's: TableCore::refresh() has asked. Throws kCorruptData.
+  // Opens the blocks that the header names; TableCore::refresh() has checked that they belong to the table. Throws
+  // kCorruptData.
   void open(const Heap& heap, TableHeader& header, Items& items, TableRandom& random, UseCounts& uses, Undo& undo);
 
   Selector& sampler() const { return *sampler_; }
@@ -191,11 +195,11 @@ class Selection {
   bool shared_ = false;
 };
 
-// Bytes of the blocks that a table of so many slots needs, by role; 0: none.
+// Bytes of the blocks that a table of so many slots needs, by role; 0: no such block.
 struct TableBlocks {
   u64 links = 0, dense = 0, sampler = 0, remover = 0, minimum = 0, groups = 0;
 };
-struct BlockKinds {  // what decides which of them a table has
+struct BlockKinds {  // the settings that decide which blocks a table has
   SamplerKind sampler, remover;
   bool normalize_table, shuffle, groups;
 };

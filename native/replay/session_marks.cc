@@ -35,7 +35,7 @@ std::vector<MarkOf> SessionMarks::list(const SessionId& session, Deadline deadli
       const SessionMark& mark = arena_->mark(index);
       if (!is_of_live_table(mark)) return;
       Table table(arena_, mark.table);
-      TableCore::Guard guard(table.core, deadline);  // rolls back what a dead writer has not committed
+      TableCore::Guard guard(table.core, deadline);  // rolls back the words that a dead writer has not committed
       const u64 word = mark.word.load(std::memory_order_acquire);
       found.push_back({table.name(), mark_seq(word), mark_done(word), mark_is_complete(word)});
     });
@@ -87,7 +87,7 @@ u32 SessionMarks::find(const SessionId& session, const Table& table) const {
   return kNone;
 }
 
-// A free place. Marks of dropped tables are free too: nothing writes to them any more.
+// Finds a free place. Places of dropped tables' marks are free too: nothing writes to these marks any more.
 u32 SessionMarks::place(Deadline deadline) {
   for (u32 i = 0; i < arena_->mark_count(); ++i) {
     SessionMark& mark = arena_->mark(i);
@@ -125,7 +125,7 @@ bool SessionMarks::add_page(Deadline deadline) {
   return true;
 }
 
-// The mark that was not used for the longest time, and for idle_ns_ at least, among those without an open writer.
+// The mark that was unused for the longest time, and for at least idle_ns_, among marks without an open writer.
 u32 SessionMarks::longest_idle() const {
   const u64 now = os::boot_ns();
   std::vector<std::pair<u64, u32>> idle;
@@ -141,7 +141,7 @@ u32 SessionMarks::longest_idle() const {
   return kNone;
 }
 
-// The place is free, and no undo record names it. The count of claims stays.
+// Afterwards the place is free, and no undo record names it. The count of claims stays.
 void SessionMarks::free(u32 index, Deadline deadline) {
   SessionMark& mark = arena_->mark(index);
   const auto let_go = [&mark] {

@@ -11,7 +11,7 @@
 namespace di {
 namespace {
 
-constexpr u32 kWordsToCountAnew = 64;  // of the undo record; draws to be forgotten commit when they need more
+constexpr u32 kWordsToCountAnew = 64;  // of the undo record; forgetting draws commits when it needs more
 
 }  // namespace
 
@@ -19,7 +19,7 @@ std::string TableSettings::text(const Shared<u32>& block) const {
   const u32 named = block.load(std::memory_order_acquire);
   std::string found;
   const bool sound = named == 0 || read_text(*core_.arena, named, &found);
-  core_.require_live();  // checked after the read: else the text may be another table's
+  core_.require_live();  // checked after the read: otherwise the text may be another table's
   if (!sound) throw Error(Code::kCorruptData, "a text of table '" + core_.name + "' is damaged");
   return found;
 }
@@ -51,7 +51,7 @@ bool TableSettings::try_declare(const std::string& text, const Reserve& reserve,
         return true;
       }
     }
-    heap.claims.make_room(missing, deadline);  // takes locks of tables: not under this one's
+    heap.claims.make_room(missing, deadline);  // takes locks of tables, so not under this table's lock
   }
 }
 
@@ -100,7 +100,7 @@ void TableSettings::set_limiter(const LimiterState& fresh) {
   for (u64 i = 0; i < kWords; ++i) core_.undo.set(reinterpret_cast<u64*>(&header_.limiter)[i], words[i]);
 }
 
-// Makes an empty table as it was when it was new, except for its settings and its largest priority.
+// Resets an empty table to the state of a new one, except for its settings and its largest priority.
 void TableSettings::count_anew() {
   draws_.forget_undelivered();
   LimiterState fresh = header_.limiter;
@@ -116,7 +116,7 @@ void TableSettings::count_anew() {
   header_.sample_age = -1;
 }
 
-// Throws kInvalid unless the table accepts the priorities of all its items and of new ones also with this alpha.
+// Throws kInvalid unless the table, with this alpha, accepts the priorities of all its items and of new ones.
 void TableSettings::require_alpha(double alpha) {
   const PriorityRange range = priority_range(static_cast<SamplerKind>(header_.sampler), alpha);
   const double fresh = header_.initial_priority >= 0 ? header_.initial_priority : header_.max_priority;
@@ -173,8 +173,8 @@ void TableSettings::give_up(Deadline deadline) {
   announce();
 }
 
-// A kill in between leaves some of the counts, and items in another order: the table is not open for draws yet
-// (kBeingImported).
+// A kill in between leaves some of the counts, and items in another order. That is harmless: the table is not open for
+// draws yet (kBeingImported).
 void TableSettings::restore(const RestoredCounts& counts, std::span<const u64> keys, Deadline deadline) {
   TableCore::Guard guard(core_, deadline);
   core_.change();

@@ -1,5 +1,5 @@
-// A table's settings: columns, limiter, exponents, whether it is finished. Each may change while the table is in use.
-// They change under the table's lock.
+// A table's settings: columns, limiter, exponents, whether it is finished. Each may change while the table is in use,
+// under the table's lock.
 #pragma once
 
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace di {
 
-// What an export keeps of a table beside its settings and items.
+// The counts of a table that an export keeps beside settings and items.
 struct RestoredCounts {
   u64 epoch, latest_epoch;  // Once
   u64 rng_counter;
@@ -22,19 +22,20 @@ class TableSettings {
 
   // Both read without a lock; they throw kTableNotFound once the table is dropped.
   std::string config() const { return text(header_.config_block); }
-  std::string schema() const { return text(header_.schema_block); }  // "" until declared
+  std::string schema() const { return text(header_.schema_block); }  // "" until the columns are declared
   // Declares the columns. False: the table has columns already.
   bool declare_schema(const std::string& text, const Reserve& reserve, u64 item_bytes, Deadline deadline);
-  // Null leaves a setting unchanged; beta NaN: all weights are 1. `opens`: the table was filled by an import. Until then
-  // kStoreError, as from finish(), reset() and require_filled(); kTableNotFound if another node has the table.
+  // Null leaves a setting unchanged; beta NaN: all weights are 1. `opens`: an import has filled the table. Until then
+  // this throws kStoreError, and so do finish(), reset() and require_filled(). kTableNotFound if another node has the
+  // table.
   void configure(const LimiterState* limiter, const double* alpha, const double* beta, const i64* max_staleness,
                  Deadline deadline, bool opens = false);
   void require_filled() const;
   void finish(Deadline deadline);
   void give_up(Deadline deadline);  // another node has taken the table over: require_not_taken_over()
-  // Of a table whose items have all been restored: `keys` has them in their order of insertion.
+  // Call when all items of the table were restored: `keys` has them in order of insertion.
   void restore(const RestoredCounts& counts, std::span<const u64> keys, Deadline deadline);
-  u64 keep_gone_keys(Deadline deadline);  // from now on; returns how many there were before
+  u64 keep_gone_keys(Deadline deadline);  // starts to keep them; returns how many were kept before
   void reset(Deadline deadline);          // removes every item and sets all counts to 0
 
  private:

@@ -22,15 +22,16 @@ u8* align(u8* block) { return reinterpret_cast<u8*>(round_up(reinterpret_cast<st
 // differ by rounding; pick() handles that.
 inline double sum8(const double* v) { return ((v[0] + v[2]) + (v[4] + v[6])) + ((v[1] + v[3]) + (v[5] + v[7])); }
 
-// The child of this group in whose share `rest` falls; `rest` becomes its position inside that child.
-// Without branches on data: 64 targets go through here together, and a mispredicted branch costs more than all of it.
+// Returns the child of this group in whose share `rest` falls; `rest` becomes its position inside that child.
+// There are no branches on data: 64 targets go through here together, and one mispredicted branch costs more than all
+// of it.
 inline u32 pick(const double* group, double& rest) {
   double before[kFan + 1];
   before[0] = 0;
   for (u32 i = 0; i < kFan; ++i) before[i + 1] = before[i] + group[i];
   if (__builtin_expect(rest >= before[kFan], 0)) {
     // Rounding has put the target past the end: take the last child above 0. Inside that child `rest` is past the end
-    // again, or within an ulp of it; in both cases the leaf that is found is not 0.
+    // again, or within an ulp of it. In both cases the leaf that is found is not 0.
     u32 last = 0;
     for (u32 i = 1; i < kFan; ++i) last = group[i] > 0 ? i : last;
     return last;
@@ -109,7 +110,7 @@ void SumTree::find_pass(const double* targets, u32 count, u32* slots) const {
     const double* below = levels_[level - 1].values;
     const u32 last = static_cast<u32>(levels_[level - 1].groups - 1);
     for (u32 i = 0; i < count; ++i) {
-      // The bound has an effect only in a damaged tree, where it keeps the walk inside the block.
+      // The bound matters only in a damaged tree, where it keeps the walk inside the block.
       slots[i] = std::min(slots[i] * static_cast<u32>(kFan) + pick(values + slots[i] * kFan, rest[i]), last);
       __builtin_prefetch(below + slots[i] * kFan);
     }
@@ -139,7 +140,7 @@ void SumTree::set_pass(const u32* slots, const double* values, u32 count) {
   }
   for (u32 i = 0; i < count; ++i) levels_[0].values[slots[i]] = std::min(values[i], kLargest);
   for (u32 level = 1; level < depth_; ++level) {
-    // Skips repeated groups. The filter may miss a repetition, which then costs a second computation of the same sum.
+    // Skips repeated groups. The filter may miss a repetition; then the same sum is computed twice.
     u32 kept = 0;
     for (u32 i = 0; i < count; ++i) {
       const u32 g = group[i] / kFan;
@@ -216,8 +217,8 @@ u32 BestTree::winner_of(u32 level, u64 group) const {
   return best;
 }
 
-// After the leaf of `slot` has changed: updates the winners above it, up to the first level where it neither wins nor
-// did win before. All other winners are still right.
+// Updates the winners above `slot` after its leaf has changed, up to the first level where the slot neither wins nor
+// won before. All other winners are still right.
 void BestTree::replay(u32 slot) {
   const bool present = leaves_[slot].number != 0;
   u64 group = slot;
@@ -229,7 +230,7 @@ void BestTree::replay(u32 slot) {
     } else if (present && better(slot, winner)) {
       winner = slot;
     } else {
-      return;  // another slot has won here before and still does
+      return;  // another slot won here before and still does
     }
   }
 }

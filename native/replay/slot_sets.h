@@ -1,9 +1,10 @@
-// Sets of a table's slots, of which selectors are made: data structures in a block of shared memory. All are derived: a
-// rebuild clears and refills them. Every call needs the table's lock. No call allocates or blocks, and none fails
-// unless the block is damaged: a slot or position read from it is compared with the number of slots before it is used.
+// Sets of a table's slots, from which selectors are built: data structures in a block of shared memory. All are
+// derived: a rebuild clears and refills them. Every call needs the table's lock. No call allocates or blocks, and none
+// fails unless the block is damaged: a slot or position read from it is compared with the number of slots before it is
+// used.
 //
 // A kill in the middle of a call leaves the block half changed. That is harmless: because of the lock's `dirty` mark
-// the next owner clears and refills it, and nothing here is read without the lock.
+// the next owner clears and refills the block, and nothing here is read without the lock.
 //
 // Blocks need not be aligned or zeroed: the constructors round up to a cache line (mappings are page-aligned, so every
 // process rounds to the same place), and `clear` writes every byte that a later call reads before it is set.
@@ -19,7 +20,7 @@ inline void require_sound(bool sound) {
     throw Error(Code::kCorruptData, "a table's order is damaged; run `di-store check`");
 }
 
-// p^alpha of every slot, summed in groups of 8 (one cache line a level): 8 levels at 10 M slots.
+// p^alpha of every slot, summed in groups of 8 (one cache line per level): 8 levels at 10 M slots.
 //
 // A sum is always recomputed from its 8 children, never changed by a difference, so rounding errors don't accumulate. A
 // leaf holds at most kLargest, so no sum of 2^28 leaves is infinite.
@@ -31,16 +32,16 @@ class SumTree {
   SumTree(u8* block, u64 slots);
   void clear();
   double get(u32 slot) const { return levels_[0].values[slot]; }
-  // Sets all leaves, then level by level each changed parent once. If a slot is repeated, its last value counts. Values
-  // are finite and not negative; above kLargest they count as kLargest.
+  // Sets all leaves, then recomputes level by level each changed parent once. If a slot is repeated, its last value
+  // counts. Values are finite and not negative; values above kLargest count as kLargest.
   void set(const u32* slots, const double* values, u32 count);
   double total() const;
-  // Finds for each target the slot with: sum of the values before it <= target < that sum + its own value. Targets
-  // are at least 0 and below total(), in any order. Never finds a slot of value 0 while total() > 0, even if rounding
-  // has moved a target to total() or past it. Goes down 64 targets at a time, level by level, with prefetch.
+  // For each target, finds the slot with: sum of the values before it <= target < that sum + its own value. Targets are
+  // at least 0 and below total(), in any order. While total() > 0 it never finds a slot of value 0, even if rounding
+  // has moved a target to total() or past it. It goes down 64 targets at a time, level by level, with prefetch.
   void find(const double* targets, u32 count, u32* slots) const;
   void load(const double* leaves);  // rebuild: leaves of all slots at once
-  // Rebuild without a second array: clear(), put() for each live slot, sum_up() once. In between the sums are wrong.
+  // A rebuild without a second array: clear(), put() for each live slot, sum_up() once. The sums are wrong in between.
   void put(u32 slot, double value);
   void sum_up();
 
@@ -48,7 +49,7 @@ class SumTree {
   static constexpr u32 kMaxLevels = 11;  // 8^11 > 2^32 slots
   struct Level {
     double* values = nullptr;
-    u64 groups = 0;  // of 8 values; those past the slots stay 0
+    u64 groups = 0;  // of 8 values; values past the slots stay 0
   };
   void find_pass(const double* targets, u32 count, u32* slots) const;
   void set_pass(const u32* slots, const double* values, u32 count);
@@ -58,8 +59,8 @@ class SumTree {
   Level levels_[kMaxLevels];
 };
 
-// Finds the slot with the least (or largest) key; of equal keys the one with the least number. A tournament: each node
-// names the winning slot of its 8 children.
+// Finds the slot with the least (or largest) key; among equal keys, the slot with the least number. It is a tournament:
+// each node names the winning slot of its 8 children.
 class BestTree {
  public:
   static u64 bytes(u64 slots);
@@ -95,8 +96,8 @@ class BestTree {
   Level levels_[kMaxLevels];
 };
 
-// The slots present as a dense array, for O(1) uniform draws. Once: those at positions [0, left) are still to be drawn,
-// the rest are drawn. Uniform keeps left == count.
+// The slots present as a dense array, for O(1) uniform draws. With Once, the slots at positions [0, left) are still to
+// be drawn, and the rest are drawn. Uniform keeps left == count.
 class DenseSet {
  public:
   static u64 bytes(u64 slots);
@@ -134,9 +135,10 @@ class DenseSet {
   u32* position_;  // by slot; kNone: absent
 };
 
-// Three lists in one array of links: the items in order of insertion and those that wait for late columns (both doubly
-// linked), and the free slots (first in, first out). A slot is in one of them or in none. The TableHeader has their ends as slot + 1, 0: none. Held items stay in
-// the order list; Items maintains the header's cursors that skip them, first_live and last_live.
+// Three lists in one array of links: the items in order of insertion and the items that wait for late columns (both
+// doubly linked), and the free slots (first in, first out). A slot is in one of them or in none. The TableHeader has
+// the lists' ends as slot + 1, 0: none. Held items stay in the order list; Items maintains first_live and last_live,
+// the header's cursors that skip held items.
 class OrderList {
  public:
   static u64 bytes(u64 slots);
@@ -144,8 +146,8 @@ class OrderList {
   void clear();              // all lists empty, O(1)
   void push_back(u32 slot);  // the slot is in no list
   void erase(u32 slot);      // the slot is in the order list
-  void wait(u32 slot);       // to the back of those that wait; the slot is in no list
-  void end_wait(u32 slot);   // the slot waits
+  void wait(u32 slot);       // to the back of the waiting list; the slot is in no list
+  void end_wait(u32 slot);   // the slot is in the waiting list
   u32 first_waiting() const { return table_->waiting_head - 1; }  // kNone when empty
   u32 next(u32 slot) const { return link(slot).next - 1; }        // kNone at the end
   u32 previous(u32 slot) const { return link(slot).previous - 1; }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr u32 kWordsOfAnswer = 16 + kWordsOfEnded;  // of the undo record: an answer that completes its group
 
-// As commit_if_short(), with the mark of `done` items.
+// Does what commit_if_short() does, and sets the mark for `done` items.
 void commit_if_short(TableCore& core, u32 words, const MarkUpdate* mark, u64 done) {
   if (core.undo.left() >= words) return;
   if (mark != nullptr) mark->set(core.undo, done);
@@ -42,17 +42,17 @@ std::string Table::why_no_insert() {
   limiter.inserts += static_cast<i64>(header_.waiting);
   if (!may_insert(limiter, static_cast<i64>(core.present())))
     return di::why_no_insert(limiter, static_cast<i64>(core.present())) + waiting_text(header_);
-  // Not if nothing can be drawn either (a new limiter doesn't count draws that were made under the old one and given
-  // back), and not if uses are unlimited: then no draw makes room. The size exceeds the capacity there only after a
-  // resize() that was killed half-way, and insert() evicts the rest.
+  // Two cases don't wait here. Nothing can be drawn either (a new limiter doesn't count draws that were made under the
+  // old one and given back). Or uses are unlimited, so no draw makes room; then the size exceeds the capacity only
+  // after a resize() that was killed half-way, and insert() evicts the rest.
   if (header_.max_times_sampled != 0 && header_.size > header_.capacity && may_sample(limiter_in_force(header_), size))
     return "draws were given back and lift the table above capacity=" + std::to_string(header_.capacity) +
            " until they are drawn again";
   return "";
 }
 
-// Groups that have all answers and wait for late columns count as inserted. Those that lack answers don't: else writers
-// would wait for groups that nobody may complete any more.
+// Groups that have all answers and wait for late columns count as inserted. Groups that lack answers don't count:
+// otherwise writers would wait for groups that nobody may complete any more.
 std::string Table::why_no_group() {
   LimiterState limiter = header_.limiter;
   limiter.inserts += static_cast<i64>(header_.gathered);
@@ -60,7 +60,7 @@ std::string Table::why_no_group() {
   return why.empty() ? why : why + why_waiting(core);
 }
 
-// Of a queue of groups only groups that lack answers leave, the oldest first.
+// From a queue of groups, only groups that lack answers are evicted, the oldest first.
 void Table::evict_group_of_queue() {
   Steps steps(core.items.slots(), "a table's order");
   u32 slot = core.items.order().first_waiting();
@@ -68,7 +68,7 @@ void Table::evict_group_of_queue() {
   if (slot != kNone) core.remove(slot, true);
 }
 
-// Evicts, so that there is a free slot and the new item fits the capacity.
+// Evicts until there is a free slot and the new item fits the capacity.
 void Table::evict_for_place(const NewItem& fresh) {
   if (core.groups.on() && header_.free_slots != 0 && core.groups.find(fresh.group) != kNone) return;
   if (header_.limiter.queue != 0) {
@@ -123,7 +123,7 @@ u32 Table::insert_one(const NewItem& fresh) {
   return slot;
 }
 
-// Makes an answer of a filled slot: the first one of a group, or one more of a group that lacks answers.
+// Makes a filled slot an answer: the first answer of a group, or another answer of a group that lacks answers.
 void Table::insert_answer(u32 slot, const NewItem& fresh) {
   Item& item = core.items[slot];
   core.undo.set(header_.next_number, header_.next_number + 1);  // numbers give a group's answers their order
@@ -151,8 +151,8 @@ void Table::insert_answer(u32 slot, const NewItem& fresh) {
   end_wait_of_group(core, leader);
 }
 
-// Counts an answer to a group that has ended. True: it is not let in, as a value names one group only; else it begins a
-// further one.
+// Counts an answer to a group that has ended. True: the answer is refused, because a value names one group only. False:
+// it begins another group.
 bool Table::refuses_late(const NewItem& fresh) {
   if (core.groups.find(fresh.group) != kNone || !core.ended.has(fresh.group)) return false;
   ++header_.late_answers;
@@ -171,7 +171,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
     if (!late) {
       evict_for_place(fresh);
       // mutant: a-group-that-went-for-a-slot-begins-again
-      late = joins && refuses_late(fresh);  // its own group was the oldest one, and there was no other slot
+      late = joins && refuses_late(fresh);  // its own group was the oldest, and there was no other slot
     }
     if (late) {
       if (keys != nullptr) keys->push_back(kNoItem);
@@ -195,7 +195,7 @@ Table::Evicted Table::evict_for_room(Deadline deadline) {
     core.change();
     any = core.chunks.has_unused();  // a chunk can be freed without evicting
     core.chunks.forget_kept_by_readers();
-    // Stops as soon as a chunk can be freed: if rows are large, kBatchStep items may be all that there are.
+    // Stops as soon as a chunk can be freed: if rows are large, the table may have only kBatchStep items.
     // mutant: an-import-evicts-what-it-has-imported
     const bool keeps = header_.limiter.queue != 0 || is_being_imported(header_.limiter);
     for (u32 i = 0; i < kBatchStep && !keeps && !core.chunks.has_unused() && !being_read; ++i) {
@@ -292,7 +292,7 @@ void Table::await_recovery(Deadline deadline) {
   } catch (const Error& error) {
     if (error.code() == Code::kTableNotFound) return;
     if (error.code() != Code::kTimeout || core.lock.in_recovery())
-      throw;  // else the owner is slow or stopped, but makes changes of its own: no recovery
+      throw;  // otherwise the owner is slow or stopped, but makes its own changes: no recovery
   }
 }
 
@@ -306,8 +306,8 @@ void Table::try_check(bool repair, Deadline deadline, std::vector<std::string>* 
   TableCore::Guard guard(core, deadline);
   aside.emplace();
   if (repair) return TableRecovery(core).check(deadline, findings);
-  // The private copy still shares the pages that it has not written with the store. With the heap's lock no chunk is
-  // freed while its uses are counted: otherwise the bytes of a reused block could be taken for a chunk's header.
+  // The private copy still shares unmodified pages with the store. Under the heap's lock no chunk is freed while its
+  // uses are counted: otherwise the bytes of a reused block could be taken for a chunk's header.
   Heap::Guard still(core.arena->heap(), deadline);
   const std::shared_ptr<Arena> copy = core.arena->private_copy();
   for (LockWord* lock : {&copy->table(core.index).lock, &copy->heap_header().lock}) {

@@ -1,8 +1,8 @@
 // A table as one process sees it: inserts items, updates their priorities, removes them. Its parts do the rest: draws,
 // reads, growth, settings.
 //
-// Calls don't wait for limiters: Python decides how long to wait, and what a Timeout says. table_core.h says how holds
-// of the table's lock change its words, and what a kill leaves.
+// Calls don't wait for limiters: Python decides how long to wait, and words the Timeout. table_core.h says how holds of
+// the table's lock change its words, and what a kill leaves.
 #pragma once
 
 #include <memory>
@@ -29,9 +29,9 @@ struct NewItem {
   u32 flags;
   i64 version;
   double priority;               // NaN: the table's default
-  Shared<u32>* waits = nullptr;  // not null: a late column is missing; where its slot is noted (rows/late.h)
+  Shared<u32>* waits = nullptr;  // not null: a late column is missing; the word that notes its slot (rows/late.h)
   u32 uses = 0;
-  i64 epochs = -1;  // Once: the epochs that are over for it; -1: it joins the running one
+  i64 epochs = -1;  // Once: number of epochs over for it; -1: it joins the running one
   u64 group = 0;    // in a table of groups: the value that groups it
 };
 
@@ -49,13 +49,14 @@ class Table : public std::enable_shared_from_this<Table> {
 
   // --- inserting. The writer holds the locks of all its tables, taken in order of index.
   std::string why_no_insert() DI_REQUIRES(core.lock);  // "" if one item may pass now
-  // At most kBatchStep items; kNoItem is the key of one that was refused, as its group has ended. `mark`: of the session that
-  // makes the call; it says what is in whenever items are committed.
+  // Inserts at most kBatchStep items. The key kNoItem marks an item that was refused because its group has ended.
+  // `mark`: the mark of the session that makes the call; each commit of items updates it with them.
   void insert(std::span<const NewItem> items, std::vector<u64>* keys, const MarkUpdate* mark = nullptr)
       DI_REQUIRES(core.lock);
-  // Evicts for the bytes of a new chunk: up to kBatchStep items that the remover picks, until a chunk can be freed. None
-  // if one can be freed already, and never from a queue or stack. With a disk tier it stops as well at a chunk that only
-  // readers keep. Which table evicts: Budget::evictable(). kItemsBeingRead: the last reader will free it. kItems: others went.
+  // Evicts to make room for a new chunk: up to kBatchStep items that the remover picks, until a chunk can be freed. It
+  // evicts none if a chunk can be freed already, and never evicts from a queue or stack. With a disk tier it also stops
+  // at a chunk that only readers keep. Budget::evictable() says which table evicts. kItemsBeingRead: the last reader
+  // will free the chunk. kItems: other items were evicted.
   enum class Evicted : u8 { kNothing, kItems, kItemsBeingRead };
   Evicted evict_for_room(Deadline deadline);
 
@@ -63,7 +64,7 @@ class Table : public std::enable_shared_from_this<Table> {
   u64 remove(std::span<const u64> keys, Deadline deadline);
 
   u64 check(bool repair, Deadline deadline, std::vector<std::string>* findings);
-  // Returns once no process is recovering the table: then no undo record of a dead process is left.
+  // Returns when no process is recovering the table: then no undo record of a dead process is left.
   void await_recovery(Deadline deadline);
 
   TableHeader& header() const { return header_; }
@@ -81,9 +82,9 @@ class Table : public std::enable_shared_from_this<Table> {
   TableSettings settings;
 
  private:
-  // Before an insert into a full table, in the same hold: evicts what the remover picks, two items if a shrunk table has too
-  // many, and one more if there is no free slot. Nothing if no item is live, and nothing in a queue or stack: these wait, and evict only groups that
-  // lack answers. Nothing for an answer of a group that is there.
+  // Runs before an insert into a full table, in the same hold. Evicts what the remover picks: two items if a shrunk
+  // table has too many, and one more if there is no free slot. Evicts nothing if no item is live, for an answer of an
+  // existing group, or in a queue or stack: an insert into these waits, and evicts only groups that lack answers.
   void evict_for_place(const NewItem& fresh);
   void evict_group_of_queue();
   bool refuses_late(const NewItem& fresh);

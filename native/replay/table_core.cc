@@ -69,8 +69,8 @@ TableCore::Guard::~Guard() {
   core_.lock.release();
 }
 
-// After an exception: rolls the hold's words back at once, so that the ledger entries that the caller takes back are
-// free, and no use ends for a change that was undone. The `dirty` mark stays: the next owner rebuilds derived parts.
+// After an exception: rolls the hold's words back at once. So the ledger entries that the caller takes back are free,
+// and no use ends for a change that was undone. The `dirty` mark stays: the next owner rebuilds derived parts.
 void TableCore::forget_hold() noexcept {
   chunks.forget_ending();
   gone.forget();
@@ -80,7 +80,7 @@ void TableCore::forget_hold() noexcept {
   }
 }
 
-// In a forked child: makes these members new, as another thread of the parent may have been changing them.
+// In a forked child: constructs these members anew, because another thread of the parent may have been changing them.
 void TableCore::forget_parent() {
   fork_generation_ = arena->fork_generation();
   forget_blocks();
@@ -211,7 +211,7 @@ void TableCore::remove(u32 slot, bool undrawn_counts) {
 
 namespace {
 
-// The other answers of a group that goes; they are in no list.
+// Frees the other answers of a group that is removed; these answers are in no list.
 void free_members(TableCore& core, u32 leader) {
   core.groups.each_other(leader, [&core](u32 slot, Item& item) {
     core.undo.set(item.state, Item::free_state(item.generation() + 1));
@@ -238,7 +238,7 @@ void TableCore::free_slot(u32 slot) {
 
 // -------------------------------------------------------------------------------------------------------- housekeeping
 
-// May exceed the budget: draw() has charged the bytes before.
+// May exceed the budget, but draw() has charged the bytes before.
 void TableCore::settle_held(Deadline deadline) {
   const u64 right = header.held * header.item_bytes, now = header.held_bytes.load();
   if (right != now) arena->heap().claims.hold(index, static_cast<i64>(right - now), deadline, true);
@@ -270,7 +270,7 @@ void TableCore::settle(Deadline deadline) {
   }
 }
 
-// Does what earlier calls left because the heap's lock or this table's was not available.
+// Does the work that earlier calls left because the heap's lock or this table's was not available.
 void TableCore::settle_late(Deadline deadline) {
   if (!late_.exchange(false, std::memory_order_relaxed)) return;
   try {

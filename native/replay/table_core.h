@@ -1,5 +1,5 @@
-// What a table's lock guards, as one process sees it: the items, the sampler and the remover, the uses of chunks.
-// Table, Draws, Reads, Growth, TableSettings and TableRecovery all work on it.
+// The state that a table's lock guards, as one process sees it: the items, the sampler and the remover, the uses of
+// chunks. Table, Draws, Reads, Growth, TableSettings and TableRecovery all work on it.
 //
 // The lock is held for at most kBatchStep items at a time. A hold that changes something calls change() first and
 // commit() last. After a kill in between, the next owner rolls back the words in the undo record (undo.h), then
@@ -25,13 +25,13 @@
 
 namespace di {
 
-// TableHeader::finished. kTakenOver: another node of the cluster has the table, so rows, draws and priorities are refused here;
-// what is in it can be read.
+// Values of TableHeader::finished. kTakenOver: another node of the cluster has the table. Rows, draws and priorities
+// are refused here; the content can be read.
 constexpr u64 kFinished = 1, kTakenOver = 2;
 
 constexpr u32 kMostRemovals = 2 * kBatchStep;  // in one hold: an insert may remove two items (Table::evict_for_place)
 
-// Something of a table that processes wait for: a futex word that counts its changes, and the number of waiters.
+// An event that processes wait for: a futex word that counts changes of a table, and the number of waiters.
 struct Event {
   Shared<u32>& seq;
   Shared<u32>& waiters;
@@ -46,7 +46,7 @@ class TableCore {
   TableCore(const TableCore&) = delete;
   TableCore& operator=(const TableCore&) = delete;
 
-  // One hold of the lock. The constructor first recovers what a dead owner left.
+  // One hold of the lock. The constructor first recovers from a dead owner.
   class DI_SCOPED_CAPABILITY Guard {
    public:
     Guard(TableCore& core, Deadline deadline) DI_ACQUIRE(core.lock);
@@ -73,17 +73,17 @@ class TableCore {
   }
 
   void make_live(u32 slot);  // after the item's words are set: from now on it can be drawn and removed
-  void end_live(u32 slot);   // from now on it can't
-  void free_slot(u32 slot);  // of an item no longer live or held; the uses of its chunks end with the commit
-  // An inserted item that is complete becomes live: it gets the next insertion number, and the limiter counts it.
-  // `joined`: with Once, the epoch in which it joins.
+  void end_live(u32 slot);   // from now on the item can't be drawn or removed
+  void free_slot(u32 slot);  // its item is no longer live or held; the uses of its chunks end with the commit
+  // A complete inserted item becomes live: it gets the next insertion number, and the limiter counts it. `joined`: with
+  // Once, the epoch in which it joins.
   void enter_order(u32 slot, u64 joined);
-  void end_wait(u32 slot);  // the same for an item that waited for late columns, which are all there now
-  // Removes a live, held or waiting item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the limiter
-  // counts one insert less.
+  void end_wait(u32 slot);  // the same for an item that waited for late columns and now has them all
+  // Removes a live, held or waiting item. undrawn_counts: if the item was never drawn and the limiter is a queue's, the
+  // limiter counts one insert less.
   void remove(u32 slot, bool undrawn_counts);
-  // The slot to remove next. If no item is live, the one that has waited longest for late columns; kNone: there is none.
-  // A group that is not complete goes before complete ones if it began before the one that the remover picks was complete.
+  // The slot to remove next. If no item is live, this is the item that has waited longest for late columns; kNone:
+  // there is none. An incomplete group goes before a complete one, if it began before the remover's pick was complete.
   u32 victim() {
     const u32 live = selection.remover().pick({}), waiting = items.order().first_waiting();
     const bool older = groups.on() && live != kNone && waiting != kNone && items[waiting].number < items[live].number;
@@ -93,16 +93,17 @@ class TableCore {
   bool is_stale(const Item& item) const;
   i64 newest_version() const;
 
-  // Sets the charge of held items to their number times item_bytes. Takes the heap's lock. Called before a hold ends
-  // and by every recovery: a kill in between leaves a wrong charge only until the table's lock has its next owner.
+  // Sets the charge of held items to their number times item_bytes. Takes the heap's lock. It is called before a hold
+  // ends, and by every recovery. So a kill in between leaves a wrong charge only until the table's lock has its next
+  // owner.
   void settle_held(Deadline deadline) DI_REQUIRES(lock);
-  // The same after a call has had its effect: neither fails nor waits long; the next settle() does what is left.
+  // The same after a call has had its effect: it neither fails nor waits long, and the next settle() does the rest.
   void settle_held_soon() DI_REQUIRES(lock);
-  // Frees chunks that this table no longer uses, and does what earlier calls have left. With Deadline::only_try() it
-  // neither fails nor waits, for calls that have had their effect; the next call does what is left.
+  // Frees chunks that this table no longer uses, and does the work that earlier calls have left. With
+  // Deadline::only_try() it neither fails nor waits, for calls that have had their effect; the next call does the rest.
   void settle(Deadline deadline);
 
-  void mark_late() {  // the next settle() has something to do
+  void mark_late() {  // notes that the next settle() has work to do
     late_.store(true, std::memory_order_relaxed);
     chunks.mark_unsettled();
   }
@@ -142,7 +143,7 @@ class TableCore {
 
 [[noreturn]] void refuse_taken_over(const TableCore& core);
 
-// Throws kTableNotFound once another node has the table. Before what changes it or gives its items away; under its lock.
+// Throws kTableNotFound once another node has the table. Call before a change of the table or a draw, under its lock.
 inline void require_not_taken_over(const TableCore& core) {
   // mutant: a-table-that-was-taken-over-is-used-on
   if (core.header.finished == kTakenOver) [[unlikely]]

@@ -36,8 +36,8 @@ void write_text(const Heap& heap, u32 block, const std::string& text) {
 }
 
 // Reads without a lock, perhaps while the table is dropped and its block reused. Every address is checked to lie within
-// the store, and the size is bounded by the descriptor's. The caller uses the text only if the table is still the same
-// afterwards. This is the one place where the thread sanitizer is switched off (docs/concurrency.md).
+// the store, and the descriptor's size bounds the text's size. The caller uses the text only if the table is still the
+// same afterwards. This is the one place where the thread sanitizer is switched off (docs/concurrency.md).
 DI_NO_TSAN bool read_text(const Arena& arena, u32 block, std::string* out) {
   const Descriptor& entry = arena.heap().descriptor(block - 1);
   const u64 offset = __atomic_load_n(&entry.offset, __ATOMIC_ACQUIRE);

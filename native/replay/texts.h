@@ -1,5 +1,5 @@
 // Texts of a table: its name in the header, its settings and columns in meta blocks. The name is written under the
-// directory lock, a block before other processes can find it. Both are read without a lock.
+// directory lock, and a block before other processes can find it. Both are read without a lock.
 #pragma once
 
 #include <string>

@@ -8,7 +8,7 @@ constexpr u32 kUndeliveredBits = 8;
 
 }  // namespace
 
-// Item::state holds only the low bits of the epoch in which the item joined. That is enough: drawn_epochs() differs
+// Item::state holds only the low bits of the epoch in which the item joined. These are enough: drawn_epochs() differs
 // from the running epoch by at most the undelivered draws, which are far fewer than half of the range of these bits.
 u32 UseCounts::joined_shift() const { return limited() ? 32 + kUndeliveredBits : 32; }
 
@@ -28,7 +28,8 @@ u64 UseCounts::drawn_epochs(const Item& item) const {
   return header_.epoch + static_cast<u64>(static_cast<i64>(away) >> shift);
 }
 
-// Uses that have reached kMostUses stay there, as the true number is not known. With a use limit the count is exact.
+// Uses that have reached kMostUses stay there, because the true number is not known. With a use limit the count is
+// exact.
 void UseCounts::uncount(Item& item) {
   const u32 uses = item.uses();
   if (uses != 0 && (uses < kMostUses || limited()))

@@ -1,5 +1,5 @@
-// The counts of draws in an item's words `span` and `state` (base/item.h): uses; with a use limit also undelivered
-// draws; with Once also epochs. Every call needs the table's lock; every change goes through the undo record.
+// The counts of draws in an item's words `span` and `state` (base/item.h): uses, with a use limit also undelivered
+// draws, and with Once also epochs. Every call needs the table's lock; every change goes through the undo record.
 #pragma once
 
 #include "arena/undo.h"

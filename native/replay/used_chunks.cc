@@ -15,7 +15,7 @@ u32 UsedChunks::covered(u32 chunk, u32 row, u32 rows) const {
 void UsedChunks::change(u32 chunk, u32 count, u64 delta) {
   const Heap& heap = arena_.heap();
   for (u32 i = 0; i < count && chunk != kNone; ++i) {
-    // Read `next` first: the chunk may be freed with its last use. For a range in one chunk no header is read.
+    // Read `next` first, because the chunk may be freed with its last use. For a range in one chunk no header is read.
     const u32 next = i + 1 < count ? heap.chunk_memory.head(chunk).next.load(std::memory_order_acquire) - 1 : kNone;
     if (Uses* uses = heap.chunk_memory.uses_of(chunk, table_)) {
       // release: this process's reads of the chunk come before it is freed. acquire: pairs with ChunkEnds::close().
@@ -71,7 +71,7 @@ void UsedChunks::put_back(const std::vector<u32>& chunks) {
   try {
     os::LocalGuard<std::recursive_mutex> local(arena_.local());
     put_back_.insert(put_back_.end(), chunks.begin(), chunks.end());
-  } catch (const std::bad_alloc&) {  // ChunkEnds::sweep() finds them
+  } catch (const std::bad_alloc&) {  // ChunkEnds::sweep() finds the chunks
   }
   mark_unsettled();
 }

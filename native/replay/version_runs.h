@@ -1,5 +1,5 @@
-// Which version of the weights a process had when it wrote the rows of a lane, for one table. A run holds the rows from
-// its first raw row (windows.h) to the next run. Rows that hold no step belong to the run of the step before them.
+// The version of the weights that a process had when it wrote the rows of a lane, for one table. A run holds the rows
+// from its first raw row (windows.h) to the next run. Rows that hold no step belong to the run of the step before them.
 #pragma once
 
 #include <vector>
@@ -11,9 +11,10 @@ namespace di {
 class VersionRuns {
  public:
   bool goes_on(i64 version) const { return !runs_.empty() && runs_.back().version == version; }
-  // The next step, row `raw`, has another version than the rows before it. Rows before `oldest` are no longer needed.
+  // The next step, in row `raw`, has another version than the rows before it. Rows before `oldest` are no longer
+  // needed.
   void begin(i64 raw, i64 version, i64 oldest);
-  // The call was rolled back: rows from this one on were not written.
+  // The call was rolled back: the rows from `raw` on were not written.
   void rewind(i64 raw) {
     while (!runs_.empty() && runs_.back().first >= raw) runs_.pop_back();
   }

@@ -51,7 +51,8 @@ void Writer::restart_call(const std::vector<u32>& lanes, bool several) {
   commit_.begin_call();
 }
 
-// First finishes what an earlier call has left. False: that is not possible yet, and nothing of this call was written.
+// First finishes the work that an earlier call has left. False: that is not possible yet, and nothing of this call was
+// written.
 bool Writer::begin_call(const WriterCall& call, bool several, Blocked* blocked) {
   *blocked = resume();
   blocked->passed = false;
@@ -167,7 +168,7 @@ Blocked Writer::finish(Deadline deadline) {
   return commit_.commit(call.lanes, deadline);
 }
 
-// As one call, so that the session's marks say when all its items are in.
+// Ends the episodes in one call, so that the session's marks say when all its items are in.
 Blocked Writer::finish_at_once(const WriterCall& call, Deadline deadline) {
   Blocked blocked;
   if (!begin_call(call, false, &blocked)) return blocked;

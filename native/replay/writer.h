@@ -1,9 +1,9 @@
 // A writer writes the rows of some lanes to chunks, and inserts the items that they complete into tables.
 //
-// A call has two halves. The first writes rows after the published ones and runs copies of the windows (RowWriter,
-// Episodes); it takes locks only to make room for chunks, and readers see none of it. The second takes the locks of all
-// tables in order of index, publishes the rows and inserts the items (ItemCommit). Or it returns what the call waits
-// for and leaves everything as it was before, so that the call may be repeated.
+// A call has two halves. The first half writes rows after the published ones and runs copies of the windows (RowWriter,
+// Episodes). It takes locks only to make room for chunks, and readers see none of it. The second half takes the locks
+// of all tables in order of index, publishes the rows and inserts the items (ItemCommit). Or it returns the reason to
+// wait and leaves everything as it was before, so that the call may be repeated.
 //
 // A kill in the first half leaves unpublished rows, which are lost; a kill after publishing may leave rows without
 // their items. The reaper closes the chunks.
@@ -26,26 +26,26 @@ class Writer {
   Writer& operator=(const Writer&) = delete;
 
   Blocked append(const WriterCall& call, Deadline deadline);
-  // call.final: columns for each lane of the call, or empty. discard: makes no further items of the open episodes.
+  // call.final: columns for each lane of the call, or empty. discard: the open episodes make no further items.
   Blocked end_episode(const WriterCall& call, bool discard, Deadline deadline);
   // Inserts rows whole: each item is an episode of lane 0. A single entry of `items` stands for all. call.priority has
   // one number for each item.
   Blocked insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline);
-  // Rows of an export, in lane 0. call.columns: of all rows; call.next: the columns that an observation behind a step has.
-  // Their raw numbers are in restored().
+  // Writes rows of an export to lane 0. call.columns: the columns of all rows; call.next: the columns of an observation
+  // behind a step. restored() has the raw numbers of the rows.
   Blocked restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline);
-  // Items over these rows. `next`: raw row before which no further item will begin: chunks before it are closed. Throws
-  // kInvalid for rows that are not there.
+  // Inserts items over these rows. `next`: the raw row before which no further item will begin; chunks before it are
+  // closed. Throws kInvalid for rows that don't exist.
   Blocked restore_items(std::vector<GivenItem> items, i64 next, Deadline deadline);
   Blocked finish(Deadline deadline);             // ends open episodes as end_episode() does
   Blocked resume() { return commit_.resume(); }  // inserts the rest of a call that has passed; kNothing: all is done
-  void close();                                  // closes the writer's chunks, and is no longer counted by its tables
+  void close();                                  // closes the writer's chunks; its tables no longer count the writer
 
   const std::vector<MadeItem>& made(u32 table) const { return state_.made[table]; }
   const std::vector<i64>& restored() const { return state_.restored; }
-  // The number of the call that follows, for a writer of a session: see call_marks.h. Throws kInvalid.
+  // Sets the number of the next call, for a writer of a session: see call_marks.h. Throws kInvalid.
   void number_call(u64 seq);
-  // The version of rows written from now on, in a table that tracks versions.
+  // Sets the version of rows written from now on, in a table that tracks versions.
   void set_version(u32 table, i64 version) { state_.versions[table] = version; }
   const WriterPlan& plan() const { return state_.plan; }
 

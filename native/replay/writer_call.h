@@ -12,22 +12,22 @@
 
 namespace di {
 
-constexpr u64 kNoMaxBytes = u64{1} << 63;  // a max_bytes of this or more means: no limit
+constexpr u64 kNoMaxBytes = u64{1} << 63;  // a max_bytes of this or more is no limit
 
 enum class Autoreset : u32 { kOff = 0, kNextStep = 1, kSameStep = 2 };
 
 struct TableSink {  // how one table turns this stream's rows into items
   std::shared_ptr<Table> table;
   ViewSpec spec;
-  ColumnMask observed;         // columns it takes from the row after an item's last step
+  ColumnMask observed;         // columns that it takes from the row after an item's last step
   std::vector<u32> first;      // columns stored only where a sequence starts
-  bool track_version = false;  // there is no column `version`: rows get the version that latest() returned last
+  bool track_version = false;  // no column `version`: rows get the version that latest() returned last
   bool weighted = false;       // its rows have the column `discount`
-  u32 group = kNone;           // the column whose value groups its rows; kNone: items are no groups
+  u32 group = kNone;           // the column whose value groups its rows; kNone: items are not groups
   u32 needs = 0;               // late columns that its items wait for, as bits (ColumnLayout::index)
 
-  // Whether more may be set aside for the table. That of one of values of any size was estimated from the first value, so
-  // it grows while there is memory.
+  // Whether the table's reserve may grow. For values of any size the reserve was estimated from the first value, so it
+  // grows while there is memory.
   bool grows() const {
     return spec.kind == ViewKind::kOpaque &&
            __atomic_load_n(&table->header().max_bytes, __ATOMIC_RELAXED) >= kNoMaxBytes;
@@ -48,12 +48,12 @@ struct WriterPlan {
   u64 heap_row_max = 0;              // the most heap bytes of one row's values whose length is bounded
   ColumnMask unbounded;              // columns whose length has no bound
   ColumnMask late;                   // columns that a step need not give
-  bool counted = true;               // its tables count it as an open writer; not so the writer of table.insert()
+  bool counted = true;               // its tables count it as an open writer; table.insert()'s writer is not counted
   std::optional<SessionId> session;  // of a remote writer: its calls are numbered and marked (call_marks.h)
-  bool restores = false;  // writes what was exported: asks no limiter, and keeps chunks until restore_items() lets go
+  bool restores = false;  // writes an export: asks no limiter, and keeps chunks until restore_items() lets go
 };
 
-// The values of one column in a call. That of step t and the l-th lane of the call is cells[t * lanes + l], or lies at
+// The values of one column in a call. The value of step t and the call's l-th lane is cells[t * lanes + l], or lies at
 // base + t * step_stride + l * lane_stride.
 struct ColumnInput {
   const u8* base = nullptr;  // if `cells` is null too, the call does not give the column
@@ -70,25 +70,25 @@ struct WriterCall {
   std::vector<ColumnInput> next, final;       // empty, or by column of the layout; some may not be given
   std::vector<u8> final_given;                // [steps * lanes of the call]
   std::vector<std::vector<double>> priority;  // by table: empty, or [steps * lanes of the call]
-  std::vector<double> alpha;                  // by table: PriorityRange::alpha that `priority` was checked with
+  std::vector<double> alpha;                  // by table: the PriorityRange::alpha used to check `priority`
   bool limited = false;                       // refuse more items than a table's capacity
-  bool closes = false;                        // the writer's last call: episodes that are open then just stop
-  bool extends = false;                       // extend(): the limit is for items, also of queues (call_limits.h)
+  bool closes = false;                        // the writer's last call: open episodes just stop
+  bool extends = false;                       // extend(): the limit counts items, also for queues (call_limits.h)
 };
 
-// One item of rows inserted whole: `rows` of them, of which the first `steps` are steps.
+// One item of rows inserted whole: it has `rows` rows, and the first `steps` of them are steps.
 struct WholeItem {
   u32 rows = 1, steps = 1, flags = 0;
 };
 
-// One row as an export has it (Writer::restore_rows).
+// One row of an export (Writer::restore_rows).
 struct GivenRow {
-  i64 episode;  // any number that tells episodes apart
+  i64 episode;  // any number that distinguishes episodes
   i64 step;     // in the episode
-  bool final;   // it holds only an observation after a step
-  u32 late;     // which of its late values are there, as in LateWord
+  bool final;   // the row holds only an observation after a step
+  u32 late;     // which late values the row has, as in LateWord
 };
-// One item over rows that were restored.
+// One item over restored rows.
 struct GivenItem {
   i64 first;  // raw row
   u32 rows, back, flags, uses;
@@ -107,7 +107,7 @@ struct MadeItem {
 struct Blocked {
   enum class Why { kNothing, kLimiter, kTableRoom, kStoreRoom, kLock } why = Why::kNothing;
   u32 table = 0;        // position among the writer's tables
-  u32 seq = 0;          // value of the futex word before the check: wait until it changes
+  u32 seq = 0;          // the futex word before the check: wait until it changes
   u32 holder = kNone;   // client slot of the lock's owner
   bool passed = false;  // the call has passed, and some items are inserted: only resume() may follow
   std::string text;

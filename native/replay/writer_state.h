@@ -1,5 +1,5 @@
-// What the parts of a writer share: its plan, its lanes, and the items that the current call is about to make. In this
-// process's memory, without a lock: one thread at a time calls a writer.
+// The state that the parts of a writer share: its plan, its lanes, and the items that the current call will make. It
+// lies in this process's memory and needs no lock: one thread at a time calls a writer.
 #pragma once
 
 #include <memory>
@@ -36,19 +36,19 @@ struct WriterState {
   std::vector<Lane> lanes;
   std::vector<i64> versions;  // by table: weights version of rows written from now on; -1: not known
   bool tracks_versions = false;
-  std::unique_ptr<CallMarks> marks;  // null: the writer writes for no session
+  std::unique_ptr<CallMarks> marks;  // null: the writer has no session
 
-  // Of the current call.
+  // State of the current call.
   bool several = false;         // the call has more than one row for a lane, or rows inserted whole
   std::vector<u8> next_covers;  // by table: next= gives all columns that the table takes from the row after an item
   std::vector<double> alpha;
   std::vector<std::vector<Pending>> pending;  // by table
   std::vector<std::vector<MadeItem>> made;    // by table
   std::vector<Window> windows;                // of one table, from the row just written
-  std::vector<i64> restored;                  // raw numbers of the rows that were restored
-  std::vector<GivenItem> given;               // items that are restored
+  std::vector<i64> restored;                  // raw numbers of the restored rows
+  std::vector<GivenItem> given;               // restored items
 
-  i64 next_given = 0;  // raw row of a restoring writer before which no further item begins
+  i64 next_given = 0;  // for a restoring writer: raw row before which no further item begins
 };
 
 }  // namespace di

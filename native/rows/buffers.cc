@@ -8,10 +8,11 @@
 namespace di {
 namespace {
 
-// Committed between two looks at what memory has left: at most this, and at most an eighth of what is left, as other
-// processes that look at the same time see the same room.
+// The most to commit between two looks at the memory that is left: this, and at most an eighth of what is left, because
+// other processes that look at the same time see the same room.
 constexpr u64 kPieceBytes = u64{8} << 20, kLeastPieceBytes = u64{256} << 10;
-// A look takes 40 us: 1 % of the time that a batch of this size takes. Smaller ones return without one.
+// A look takes 40 us: 1 % of the time that a batch of this size takes. Smaller batches return their buffers without a
+// look.
 constexpr u64 kLargeBytes = u64{32} << 20;
 
 // All pools of this process, under `mutex`. It is locked before a pool's own mutex.
@@ -41,18 +42,18 @@ Pools& pools() {
       .told();
 }
 
-// Whether `bytes` may be committed, if need be after buffers that nobody uses were given back.
+// Whether `bytes` may be committed. If memory is short, it first gives back unused buffers.
 bool has_room(u64 bytes) {
   // mutant: batch-buffers-do-not-ask-for-memory
   if (os::memory_for_buffers() >= bytes) return true;
   return BufferPool::give_back_unused() && os::memory_for_buffers() >= bytes;
 }
 
-// Whether one more of this size would fit. If not, memory is short for whoever else wants some. Called by destructors.
+// Whether one more buffer of this size would fit. If not, memory is short for other users. Called by destructors.
 bool fits_again(u64 bytes) noexcept {
   try {
     return os::memory_for_buffers() >= bytes;
-  } catch (...) {  // no descriptor or memory left to read the limits with: nothing is known
+  } catch (...) {  // no descriptor or memory left for reading the limits: nothing is known
     return true;
   }
 }
@@ -82,7 +83,7 @@ u8* commit_region(u64 bytes) {
       os::touch_private(data + done, piece);
       done += piece;
     }
-  } catch (...) {  // refused, or no descriptor left to read the limits with
+  } catch (...) {  // refused, or no descriptor left for reading the limits
     os::unmap_private(data, bytes, done);
     throw;
   }
@@ -119,7 +120,7 @@ bool BufferPool::take_free(u64 bytes, Region* region) {
 BufferPool::Buffer* BufferPool::take(u64 bytes) {
   bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   if (bytes == 0) bytes = kPageBytes;
-  auto buffer = std::make_unique<Buffer>(Buffer{shared_from_this()});  // first: if it throws, no region is lost
+  auto buffer = std::make_unique<Buffer>(Buffer{shared_from_this()});  // first: if this throws, no region is lost
   Region region{nullptr, bytes};
   if (!take_free(bytes, &region)) region.data = commit_region(bytes);
   buffer->data = region.data;

@@ -69,14 +69,14 @@ namespace {
 
 constexpr const char* kLateOutside = "a chunk's late columns lie outside it";
 
-// Part of each draw: written field by field where the view stays.
+// Part of each draw, so it writes field by field into the final view.
 inline __attribute__((always_inline)) const char* open_head(const ChunkBytes& chunk, HeadView* view) {
   const u64 head = chunk.head_bytes;
   if (head < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
   const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
   // mutant: any-head-is-read-as-the-chunks
   if (header.identity() != chunk.identity) return "a descriptor leads to the head of another chunk";
-  // Acquire: pairs with the owner's release store, so that the rows below the count, and `next`, are seen.
+  // Acquire: pairs with the owner's release store, so that this thread sees the rows below the count, and `next`.
   const u32 rows = header.published.load(std::memory_order_acquire);
   const u64 capacity = header.row_capacity, marks = header.marks_offset, late = header.late_offset;
   if (rows > capacity) return "a chunk publishes more rows than it has";
@@ -106,7 +106,7 @@ inline __attribute__((always_inline)) const char* open_head(const ChunkBytes& ch
   return nullptr;
 }
 
-// `words` null: they lie outside the head.
+// `words` is null if the values lie outside the head.
 LateRows with_values(const HeadView& view, u64 late_bytes) {
   u8* const at = reinterpret_cast<u8*>(view.late.words);
   return late_rows_in(at, view.head_bytes - static_cast<u64>(at - view.head), view.row_capacity, view.late.tables,
@@ -138,7 +138,7 @@ const char* validate_chunk(const ChunkBytes& chunk, const ColumnMap& map, ChunkV
     return "a chunk's records lie outside it";
   }
   if (map.column_wise != 0) {
-    // The last column has the highest end: see column_base(). The division rules out that the product wraps.
+    // The last column has the highest end: see column_base(). The division ensures that the product does not wrap.
     if (columns > body || (map.last_before != 0 && capacity > body / map.last_before)) {
       return "a chunk's columns lie outside it";
     }
@@ -166,10 +166,10 @@ void prefetch_mark(const HeadView& view, u32 row) { __builtin_prefetch(&view.mar
 u64 episode_of(const HeadView& view, u32 row) {
   const RowMark& mark = view.marks[row / kMarkRows];
   const u64 here = mark_bits(mark.first) & up_to(row);
-  // At most one bit, as is usual, saves the popcount: without the instruction it is a function call.
+  // Usually at most one bit is set. That case skips the popcount, which is a function call without the instruction.
   const bool few = (here & (here - 1)) == 0;
   u64 begun = mark.episodes + (few ? here != 0 : static_cast<u64>(std::popcount(here)));
-  // first_episode is row 0's episode whether that row begins or continues it, so a begin at row 0 doesn't count.
+  // first_episode is row 0's episode, whether that row begins or continues it, so a begin at row 0 doesn't count.
   return view.first_episode + begun - (mark_bits(view.marks[0].first) & 1);
 }
 

@@ -10,11 +10,12 @@ namespace di {
 namespace {
 
 constexpr u32 kMarkEvery = 64;
-constexpr u64 kSmallRecord = 16;  // times a record's bytes are at most those of the rest of its row
+constexpr u64 kSmallRecord = 16;  // a record is small up to 1 / so many of the rest of its row's bytes
 
 u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
-// Where the parts of a chunk lie. Those of the body count from its start, which without a disk tier is the head's.
+// Where the parts of a chunk lie. Offsets of body parts count from the body's start, which without a disk tier is the
+// head's start.
 struct Parts {
   u64 tier, crcs, packs, late, marks, head_end;
   u64 records, columns, heap, end;
@@ -22,8 +23,8 @@ struct Parts {
   bool records_in_head;
 };
 
-// Records that are small beside the rest stay in the head, so that to read a row from disk only its columns are read. Those
-// by which a table groups its items are also read to recover it.
+// Records that are small beside the rest of the row stay in the head, so that reading a row from disk reads only its
+// columns. The columns by which a table groups its items stay there too, because recovery reads them.
 bool keeps_records(const LayoutInfo& layout, const ChunkPlan& plan) {
   const bool groups = plan.groups || std::any_of(plan.group_columns.begin(), plan.group_columns.end(),
                                                  [](u32 column) { return column; });
@@ -45,7 +46,7 @@ void for_pack_parts(const LayoutInfo& layout, const ChunkPlan& plan, const Parts
   part(parts.heap, 1, plan.heap_bytes);
 }
 
-// Room in the head for what unpacking needs to know, behind the checksums.
+// Adds room in the head for the data that unpacking needs, behind the checksums.
 void add_packs(const LayoutInfo& layout, const ChunkPlan& plan, Parts* parts) {
   u64 blocks = 0;
   for_pack_parts(layout, plan, *parts, [&](const PackPart& part) {
@@ -258,7 +259,7 @@ namespace {
 
 [[noreturn]] void throw_dropped() { throw Error(Code::kTableNotFound, "a table of this writer was dropped"); }
 
-// A body's block until it is linked: a ledger entry holds it, so a kill leaves it to the reaper.
+// The block of a body that is not linked yet: a ledger entry holds it, so the reaper frees it after a kill.
 class NewBody {
  public:
   explicit NewBody(Arena& arena) : arena_(arena) {}
@@ -286,8 +287,8 @@ class NewBody {
     return result;
   }
 
-  // Under the heap's lock, before the chunk's descriptor is stored. Killed in between, the body is sealed and no chunk's: the
-  // heap's recovery frees it.
+  // Under the heap's lock, before the chunk's descriptor is stored. A kill in between leaves the body sealed and
+  // without a chunk; the heap's recovery frees it.
   void link(ChunkTier* tier) {
     arena_.heap().maker.seal(descriptor_, entry_);
     tier->body.store(descriptor_ + 1);
@@ -356,7 +357,7 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   request.bytes = plan.tiered ? parts.head_end : parts.end;
   request.body_block = plan.tiered ? Blocks::block_bytes(parts.end) : 0;
   request.kind = ObjectKind::kChunk;
-  // Under the heap's lock, so that others never see the chunk without its header.
+  // Under the heap's lock, so that other processes never see the chunk without its header.
   const auto format = [&](u8* at, u64 identity) {
     format_head(at, layout, plan, parts, arena.slot());
     // mutant: restored-chunks-get-new-uids

@@ -1,6 +1,6 @@
 // Layouts, and the open chunks of one writer: how they are made, filled row by row and published. One thread of one
-// process writes a chunk, without a lock; readers use only the rows below `published`. If the process is killed, a
-// ledger entry still owns the chunk, and the reaper closes it with the rows published so far.
+// process writes a chunk, without a lock. Readers use only the rows below `published`. If the process is killed, a
+// ledger entry still owns the chunk, and the reaper closes the chunk with the rows published so far.
 #pragma once
 
 #include <bitset>
@@ -26,7 +26,7 @@ struct LayoutInfo {  // a layout as this process reads it
   // By column: bytes of one floating-point number, 0 for columns of other numbers. Only writers know it; else empty.
   std::vector<u8> float_bytes;
 };
-// Returns the layout's index; equal layouts share one. Searches without a lock; a new layout is added under the heap's
+// Returns the layout's index; equal layouts share one. The search takes no lock. A new layout is added under the heap's
 // lock, and its block is filled before `layout_count` covers it. A kill before that leaves a block without a link,
 // which the reaper or the next rebuild of the heap frees.
 u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const ColumnLayout> columns,
@@ -50,18 +50,18 @@ struct ChunkPlan {
   u32 rows = 0;         // rows a chunk holds
   u64 heap_bytes = 0;   // for values of variable length
   u64 block_bytes = 0;  // of the blocks that the chunk fills; set by plan_chunk()
-  bool tiered = false;  // head and body in blocks of their own
-  u32 pack_rows = 0;    // rows that an item spans, by which a body is packed when it goes to disk; 0: it is not packed
+  bool tiered = false;  // head and body have blocks of their own
+  u32 pack_rows = 0;    // rows an item spans; sets the block size when a body is packed for disk; 0: it is not packed
   std::vector<u32> tables;
   std::vector<u32> table_generations;
   std::vector<u32> table_needs;    // Attachment::needs
   std::vector<u32> group_columns;  // Attachment::group_column
   u32 stream = 0;
-  bool groups = false;  // some table groups its items by rows, perhaps one that is attached no more
-  u64 uid = 0;          // of a chunk that was saved, not above HeapHeader::next_uid; 0: a new one
+  bool groups = false;  // some table groups its items by rows, perhaps one that is no longer attached
+  u64 uid = 0;          // of a saved chunk, at most HeapHeader::next_uid; 0: a new one
 };
-// As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`. With `tiered` this
-// block holds the body alone.
+// As many rows as fit a block of `target_bytes` rounded up to its size class, but at least `least_rows`. With `tiered`
+// this block holds only the body.
 ChunkPlan plan_chunk(const LayoutInfo& layout, u64 target_bytes, u32 least_rows, u64 heap_bytes_per_row, u32 tables,
                      bool tiered, u32 pack_rows = 0);
 u64 chunk_bytes(const LayoutInfo& layout, const ChunkPlan& plan);        // of the body
@@ -70,9 +70,9 @@ u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan);  // of a
 
 class OpenChunk {
  public:
-  // Takes the heap's lock. All but kMade: nothing was made, see Maker::make(). Throws kTableNotFound if a table of the
-  // plan was dropped.
-  // With a disk tier the body is made first, in a hold of its own; the head's hold links it.
+  // Takes the heap's lock. Any result but kMade: no chunk was made, see Maker::make(). Throws kTableNotFound if a table
+  // of the plan was dropped.
+  // With a disk tier, one hold makes the body first, and another hold makes the head and links the body.
   static MakeResult open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
                          OpenChunk* out, std::string* why, ShortOf* short_of);
 
@@ -84,12 +84,13 @@ class OpenChunk {
   void write(const LayoutInfo& layout, u32 row, u32 column, Cell cell);
   bool equals(const LayoutInfo& layout, u32 row, u32 column, Cell cell) const;  // see same_values()
   const u8* cell(const LayoutInfo& layout, u32 row, u32 column) const;          // kRecord and kColumn places
-  // Late columns of a row that is written anew: none is there yet. Then which of `needs` are there.
+  // begin_late(): a row is written anew, so it has no late values yet. has_late(): whether the row has all columns of
+  // `needs`.
   void begin_late(u32 row) { late_.words[row].word.store(0, std::memory_order_relaxed); }
   bool has_late(u32 row, u32 needs) const {
     return (needs & ~late_there(late_.words[row].word.load(std::memory_order_relaxed))) == 0;
   }
-  // Of a row that no reader sees yet: shows only these of the late values that were written.
+  // For a row that no reader sees yet: shows only those late values of `there` that were written.
   void show_late(u32 row, u32 there) {
     const u32 written = late_there(late_.words[row].word.load(std::memory_order_relaxed));
     late_.words[row].word.store(late_word(0, written & there, 0), std::memory_order_relaxed);
@@ -107,7 +108,7 @@ class OpenChunk {
   u64 heap_used() const { return heap_used_; }
   void rewind_heap(u64 used) { heap_used_ = used; }
 
-  // Where its rows lie, for who fills it without a writer (rows/saved_rows.h).
+  // The addresses of its rows, for code that fills it without a writer (rows/saved_rows.h).
   struct Places {
     u8* body;
     u8* records;
@@ -122,7 +123,7 @@ class OpenChunk {
   RowMark& row_mark(u32 row) const;
   u64 column_at(const ColumnLayout& column) const { return column_base(columns_offset_, rows_, column); }
 
-  // As this process has laid the chunk out: others may damage what the header says.
+  // These addresses come from this process's own plan: other processes may damage what the header says.
   u8* base_ = nullptr;  // of the body
   u8* records_ = nullptr;
   RowMark* marks_ = nullptr;

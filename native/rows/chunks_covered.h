@@ -1,6 +1,6 @@
-// How many chunks a range of rows covers, from `chunk` along the lane's links. The number of rows of a full chunk is
-// fixed, so the answer stays the same as long as the chunks are in use. The caller holds their table's lock, which
-// keeps items, and so their chunks, from going.
+// Counts the chunks that a range of rows covers, from `chunk` along the lane's links. The number of rows of a full
+// chunk is fixed, so the answer stays the same as long as the chunks are in use. The caller holds their table's lock,
+// which keeps the items, and so their chunks, in place.
 #pragma once
 
 #include "heap/heap.h"

@@ -11,11 +11,11 @@ struct ColdGather::Portion {
   explicit Portion(BodyMemory& memory) : buffers(memory) {}
 
   std::vector<u32> items;
-  std::vector<Span> spans;  // of them
+  std::vector<Span> spans;  // of the portion's items
   u64 bytes = 0;
   ColdBodies bodies;
   BodyBuffers buffers;
-  std::unique_ptr<BodyReads> reads;  // last: they end first, and fill the buffers until then
+  std::unique_ptr<BodyReads> reads;  // declared last: they end first, and fill the buffers until then
 };
 
 ColdGather::ColdGather(Gather& gather, BodyReader& reader, const ViewPlan& plan, std::span<const Span> spans,
@@ -33,7 +33,7 @@ ColdGather::ColdGather(Gather& gather, BodyReader& reader, const ViewPlan& plan,
     ColdBodies bodies;
     gather_.list_cold(&spans[i], 1, outputs, &bodies);
     if (bodies.empty()) continue;
-    // Values of variable length are not listed yet; of those with a fixed place in the batch the size is known.
+    // Values of variable length are not listed yet; the sizes of values with a fixed place in the batch are known.
     bytes_[i] = std::max(reader_.memory_for(bodies), copied);
     order_.push_back(i);
     open_[i] = true;

@@ -13,7 +13,8 @@ constexpr u64 kWord = 8;
 u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 u64 words_size(u64 rows, u64 tables) { return round_up(rows * (sizeof(LateWord) + tables * sizeof(u32)), 64); }
 
-// Word by word and atomic, as a reader may copy what an update writes over; it then sees that and reads again.
+// Copies word by word with atomic loads, because an update may overwrite the source meanwhile. The reader then notices
+// that and reads again.
 void copy_out(u8* to, const u8* from, u64 bytes) {
   for (u64 at = 0; at < bytes; at += kWord) {
     const u64 word = __atomic_load_n(reinterpret_cast<const u64*>(from + at), __ATOMIC_RELAXED);
@@ -62,7 +63,7 @@ void read_late(const LateRows& late, u32 row, const ColumnLayout& column, u8* to
       return;
     }
     copy_out(to, late.value(row, late_copies(before) >> column.index & 1, column), column.row_bytes);
-    std::atomic_thread_fence(std::memory_order_acquire);  // the copy before the second look
+    std::atomic_thread_fence(std::memory_order_acquire);  // orders the copy before the second look
     // mutant: torn-late-values
     if (late.words[row].word.load(std::memory_order_relaxed) == before) return;
   }
@@ -80,7 +81,7 @@ LateChange::LateChange(const LateRows& late, u32 row) : late_(late), row_(row) {
   there_ = late_there(word);
   copies_ = late_copies(word);
   changes_ = static_cast<u32>(word >> 32);
-  // A reader that sees a value written from here on also sees the word of the update before.
+  // A reader that sees a value written after this fence also sees the word of the previous update.
   std::atomic_thread_fence(std::memory_order_release);
 }
 
@@ -93,7 +94,7 @@ void LateChange::set(const ColumnLayout& column, const u8* from) {
 
 void LateChange::show() {
   DI_FAULT("late.before_show");
-  // release: who sees the word sees the values; a value still being read is in the other copy.
+  // release: a reader that sees the word also sees the values. A value that is still being read is in the other copy.
   late_.words[row_].word.store(late_word(changes_ + 1, there_, copies_), std::memory_order_release);
 }
 

@@ -1,4 +1,4 @@
-// Where the late columns of a chunk lie (LateWord in base/layout.h), and how their values are read and written.
+// Where the late columns of a chunk lie (LateWord in base/layout.h), and how to read and write their values.
 #pragma once
 
 #include "base/layout.h"
@@ -20,17 +20,17 @@ struct LateRows {
 };
 
 u64 late_size(u64 rows, u64 tables, u64 late_bytes);               // of the whole part; 0 without late columns
-LateRows late_rows(u8* at, u32 rows, u32 tables, u64 late_bytes);  // of a part that begins there; checks nothing
-// The same of a part in front of whose end `bytes` bytes are left; `words` is null: it does not lie there as a whole.
+LateRows late_rows(u8* at, u32 rows, u32 tables, u64 late_bytes);  // of a part that begins at `at`; checks nothing
+// The same for a part with `bytes` bytes left behind `at`. `words` is null if the whole part does not fit there.
 // late_bytes 0: without the values.
 LateRows late_rows_in(u8* at, u64 bytes, u32 rows, u32 tables, u64 late_bytes);
 
-// Copies the value of a late column, without a lock: all of it is of one update. Zeros if it is not there yet.
+// Copies the value of a late column, without a lock. All bytes come from one update. Zeros if there is no value yet.
 void read_late(const LateRows& late, u32 row, const ColumnLayout& column, u8* to);
-// For the writer of a row that no reader sees yet: the value is there from the start.
+// For the writer of a row that no reader sees yet: the row has this value from the start.
 void write_late_first(const LateRows& late, u32 row, const ColumnLayout& column, const u8* from);
-// The locks of all attached tables are held: writes values into the copies that readers don't use, and shows them all
-// in one store when it is done.
+// The caller holds the locks of all attached tables. set() writes values into the copies that readers don't use; show()
+// makes all of them visible in one store.
 class LateChange {
  public:
   LateChange(const LateRows& late, u32 row);

@@ -58,7 +58,7 @@ u32 number_bytes(Number number) {
 
 void store_integer(u8* to, u32 value, u32 bytes) {
   const u64 wide = value;
-  std::memcpy(to, &wide, bytes);  // little-endian, as on every machine that this runs on
+  std::memcpy(to, &wide, bytes);  // little-endian, as on every supported machine
 }
 
 Returns::Returns(const ViewPlan& plan) : plan_(plan) {

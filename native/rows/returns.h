@@ -15,10 +15,10 @@ namespace di {
 class Returns {
  public:
   explicit Returns(const ViewPlan& plan);
-  // Ends transitions at the first step whose `discount` column is 0: steps and next_* then refer to that step. Items of
-  // a writer that passed `stops` to Windows::row() end there already.
+  // Cuts transitions at the first step whose `discount` column is 0: steps and next_* then refer to that step. If a
+  // writer passed `stops` to Windows::row(), its items already end there.
   void cut(Block& block) const;
-  // Each fills its output for all items of the block, from `to` on without gaps.
+  // Each function fills its output for all items of the block, from `to` on without gaps.
   void reward(const Block& block, u8* to) const;
   void discount(const Output& output, const Block& block, u8* to) const;
   void steps(const Output& output, const Block& block, u8* to) const;
@@ -30,9 +30,9 @@ class Returns {
   double weight(const Place& place, u32 element) const;
 
   const ViewPlan& plan_;
-  std::vector<double> powers_;  // gamma^k, each the one before times gamma
+  std::vector<double> powers_;  // gamma^k, each computed from the one before
 };
 
-void store_integer(u8* to, u32 value, u32 bytes);  // of 4 or 8 bytes
+void store_integer(u8* to, u32 value, u32 bytes);  // an integer of 4 or 8 bytes
 
 }  // namespace di

@@ -67,7 +67,8 @@ const Attachment* SavedRows::attachment_of(u32 table, u32 generation) const {
   return nullptr;
 }
 
-// Rows lie there as in the saved chunk, but for where the parts begin: a store with a disk tier keeps head and body apart.
+// The rows lie as in the saved chunk, except that the parts may begin elsewhere: a store with a disk tier keeps head
+// and body apart.
 void SavedRows::copy_to(const OpenChunk::Places& to, const LayoutInfo& layout, const Mapping& memory) const {
   const u64 rows = rows_;
   if (header_.row_capacity != to.header->row_capacity || heap_bytes() != to.header->heap_end - to.header->heap_offset)
@@ -105,7 +106,7 @@ void SavedRows::move_values(const OpenChunk::Places& to, const LayoutInfo& layou
   }
 }
 
-// Without the bits of rows that were not published yet.
+// Leaves out the bits of rows that were not published yet.
 void SavedRows::copy_marks(const OpenChunk::Places& to) const {
   u8* const marks = reinterpret_cast<u8*>(to.header) + to.header->marks_offset;
   for (u64 i = 0; i < marks_.size(); ++i) {
@@ -119,7 +120,7 @@ void SavedRows::copy_marks(const OpenChunk::Places& to) const {
   to.header->first_episode = header_.first_episode;
 }
 
-// Which items wait for values is noted anew: the slots of items may be others.
+// Notes anew which items wait for values, because items may have other slots now.
 void SavedRows::copy_late(const OpenChunk::Places& to, const LayoutInfo& layout) const {
   if (late_ == nullptr) return;
   const u64 capacity = header_.row_capacity, value_bytes = 2 * layout.late_bytes;

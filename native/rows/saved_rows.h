@@ -1,5 +1,5 @@
-// The rows of a chunk as a checkpoint has them: the bytes of its head and body, as they lay in some store. Nothing in them is
-// believed: what would lead out of the two raises kCorruptData.
+// The rows of a chunk from a checkpoint: the bytes of its head and body, as they lay in some store. Nothing in them is
+// trusted: an offset that leads out of head or body raises kCorruptData.
 #pragma once
 
 #include <span>
@@ -11,18 +11,18 @@ namespace di {
 
 class SavedRows {
  public:
-  // The first `rows` rows. `origin`: where in the chunk's body `body` begins; null: it stays on disk, and only what lies in the head
-  // can be copied. The caller keeps head and body.
+  // Covers the first `rows` rows. `origin`: where in the chunk's body `body` begins. `body` null: the body stays on
+  // disk, and only data in the head can be copied. The caller keeps head and body alive.
   SavedRows(std::span<const u8> head, const u8* body, u64 body_bytes, u64 origin, const LayoutInfo& layout, u32 rows);
 
   const ChunkHeader& header() const { return header_; }
   u32 rows() const { return rows_; }
   u64 heap_bytes() const { return header_.heap_end - header_.heap_offset; }
-  // Copies the rows to a chunk that has room for as many and shows none yet.
+  // Copies the rows to a chunk that has room for them and shows none yet.
   void copy_to(const OpenChunk::Places& to, const LayoutInfo& layout, const Mapping& memory) const;
-  // Likewise what lies in the head: for a chunk whose body is that of the saved one.
+  // The same for data in the head only: for a chunk that takes over the saved body.
   void copy_head_to(const OpenChunk::Places& to, const LayoutInfo& layout) const;
-  // An attachment of the chunk, that of a table by its number and generation; null: it was never attached.
+  // The chunk's attachment to a table, given by its number and generation; null: the chunk was never attached to it.
   const Attachment* attachment_of(u32 table, u32 generation) const;
   std::span<const Attachment> attachments() const { return attachments_; }
 
@@ -45,7 +45,7 @@ class SavedRows {
   std::vector<RowMark> marks_;
 };
 
-// Bytes of a saved head: of a chunk whose head and body lie in one block, what is in front of the body.
+// Bytes of a saved head. If head and body share one block, these are the bytes in front of the body.
 u64 saved_head_bytes(const ChunkHeader& header, u64 block_bytes, bool tiered);
 
 }  // namespace di

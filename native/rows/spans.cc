@@ -11,7 +11,7 @@ namespace {
 
 constexpr u64 kHashFactor = 0x9e3779b97f4a7c15;
 constexpr std::size_t kMostViews = 128;  // more would leave the processor's first cache
-constexpr u64 kPrefetchBytes = 1024;     // of an item's records; the hardware prefetches what follows
+constexpr u64 kPrefetchBytes = 1024;     // of an item's records; the hardware prefetches the rest
 
 void prefetch_range(const u8* from, u64 bytes) {
   for (u64 at = 0; at < bytes; at += 64) __builtin_prefetch(from + at);
@@ -37,7 +37,7 @@ Frames frames(const ViewSpec& spec, const Output& output, const Rows& item) {
       const u32 taken = spec.taken(item.steps);
       u32 boot = output.boot != 0 && item.next ? 1 : 0;
       if (spec.stride != 1 || output.skip != 0) {
-        // What is left of the window without its first `skip` rows. One that ends in front of them also lacks the row
+        // The rest of the window without its first `skip` rows. A window that ends before them also lacks the row
         // behind it.
         const u32 left = taken > output.skip ? taken - output.skip : 0;
         const u32 more = taken >= output.skip ? output.boot : 0;
@@ -133,14 +133,14 @@ void Resolver::check(const ColumnMap& map) const {
   size(plan_.reward_column, u64{number_bytes(plan_.reward_number)} * plan_.reward_count, "the reward");
   size(plan_.discount_column, u64{number_bytes(plan_.discount_number)} * plan_.discount_count, "the discount");
   for (const Output& output : plan_.outputs) {
-    known(output.finished);  // its size is checked where it is read
+    known(output.finished);  // its size is checked when it is read
     if (output.op >= Op::kReward || !known(output.column)) continue;
     const ColumnLayout& layout = map.column[output.column];
     if (output.ragged) {
       if (layout.place == static_cast<u32>(ColumnPlace::kHeap) && layout.row_bytes == output.row_bytes) continue;
       damaged("column " + std::to_string(output.column) + " is not of variable length as its output expects");
     }
-    // The row of an item inserted whole may hold all stacked frames.
+    // The row of an item inserted whole may contain all stacked frames.
     const bool stack = output.op == Op::kStack || output.op == Op::kNextStack;
     if (stack && layout.row_bytes == u64{output.stack} * output.row_bytes) continue;
     size(output.column, output.row_bytes, "an output");
@@ -160,7 +160,7 @@ const ColumnMap& Resolver::map(u32 layout) {
 
 void Resolver::open(const ChunkBytes& chunk, Block& block) {
   if (chunk.head_bytes < sizeof(ChunkHeader)) damaged("a chunk is shorter than its header");
-  // The view is held against this map, also where the header's number has changed by then.
+  // The view is checked against this map, even if the header's number has changed since.
   const ColumnMap& columns = map(reinterpret_cast<const ChunkHeader*>(chunk.head)->layout);
   const char* wrong = validate_chunk(chunk, columns, &block.views.emplace_back());
   if (wrong != nullptr) damaged(wrong);
@@ -183,9 +183,9 @@ u32 Resolver::opened(const Span& span, Block& block) {
   return seen - 1;
 }
 
-// Appends the pieces of a span that needs more than one, starting in the view opened last. Leaves out final
-// observations between its episodes, but not from row `keep` of the span on, the row after its last step. Returns how
-// many rows it took.
+// Appends the pieces of a span that needs several, starting in the view opened last. It leaves out final observations
+// between the span's episodes, but keeps all rows from row `keep` of the span on (the row after its last step). Returns
+// the number of rows it took.
 u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
   u32 row = span.row, done = 0, taken = 0;
   Steps steps(u64{span.rows} + kMostEmptyChunks, "damaged store: an item's chain of chunks");
@@ -224,7 +224,7 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
   return taken;
 }
 
-// Drops an item's rows before row `first`. The item is the last one of the block so far.
+// Drops the item's rows before row `first`. The item is the last one in the block so far.
 static void drop_rows(Rows& item, u32 first, Block& block) {
   while (first >= block.pieces[item.piece].at + block.pieces[item.piece].count) {
     ++item.piece;
@@ -239,8 +239,8 @@ static void drop_rows(Rows& item, u32 first, Block& block) {
   }
 }
 
-// Chooses the later observation of a transition with a horizon, and leaves it its own n steps. Behind a termination
-// without a final observation that is the last one again, as next_* is.
+// Chooses the later observation of a transition with a horizon, and reduces the item to its own n steps. After a
+// termination without a final observation, the last observation is used again, as for next_*.
 static void choose_future(const ViewSpec& spec, u32 pick, Rows& item) {
   // mutant: the-future-is-the-next-step
   item.later = static_cast<u32>(u64{pick} * std::min(item.steps, spec.horizon) >> 32) + 1;
@@ -251,15 +251,15 @@ static void choose_future(const ViewSpec& spec, u32 pick, Rows& item) {
   item.flags &= ~(kItemTerminal | kItemNoNext);
 }
 
-// Leaves of an item with random starts the window that this draw gives. Each is as likely as any other, up to
-// starts / 2^32.
+// Reduces an item with random starts to the window that this draw gives. All windows are equally likely, up to starts /
+// 2^32.
 void Resolver::choose(const Span& span, Rows& item, Block& block) const {
   const ViewSpec& spec = plan_.spec;
   if (spec.horizon != 0) return choose_future(spec, span.pick, item);
   const u32 starts = item.steps > spec.span() ? item.steps - spec.span() + 1 : 1;
   // mutant: every-draw-gives-the-first-window
   const u32 chosen = static_cast<u32>(u64{span.pick} * starts >> 32);
-  if (chosen + 1 < starts) {  // steps follow it, so it does not end with its episode
+  if (chosen + 1 < starts) {  // steps follow the window, so it does not end with its episode
     item.next = spec.has_next();
     item.flags &= ~(kItemTerminal | kItemNoNext);
   }

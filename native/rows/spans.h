@@ -1,4 +1,4 @@
-// Resolves drawn items into addresses of rows: across chunk borders, and without the final observations inside a window
+// Resolves drawn items into addresses of rows, across chunk borders. It leaves out final observations inside a window
 // over several episodes. Row numbers of an item (`at`, `from`) count its history first, then its own steps, then the
 // row after the last step, if it has one.
 #pragma once
@@ -36,8 +36,8 @@ struct Rows {  // one item
   u32 steps;
   u32 flags;       // kItem…
   bool next;       // there is a row after the last step: row back + steps
-  u32 later = 0;   // kFuture: how many steps after the first one,
-  u32 future = 0;  // and the row
+  u32 later = 0;   // kFuture: how many steps behind the first one,
+  u32 future = 0;  // and the row there
   u32 end() const { return next ? back + steps : back + steps - 1; }  // the row that next_* is read from
 };
 
@@ -48,19 +48,20 @@ struct Piece {  // consecutive rows of an item in one chunk
   u32 count;
 };
 
-struct Block {  // some of the drawn items, resolved together
+struct Block {  // a group of drawn items, resolved together
   std::vector<Rows> items;
   std::vector<Piece> pieces;
   bool finished = false;  // some item carries kItemFinished
-  // Of the chunks of these items, and of earlier ones of the same call: items of small steps share few chunks.
+  // The chunks of these items, and of earlier items of the same call: items of small steps share few chunks.
   std::vector<ChunkView> views;
   const ColumnMap* map = nullptr;  // of every view, or nullptr when they differ
-  // A cache, by a hash of the head's address: index of the chunk's view, + 1.
+  // A cache: maps a hash of the head's address to the index of the chunk's view, + 1.
   static constexpr u32 kSeenBits = 7;
   std::array<u32, 1u << kSeenBits> seen{};
-  void forget_views();  // before the first items of a call, and where the views have become many
+  void forget_views();  // before the first items of a call, and when there are too many views
 
-  // By item, the record of: its first step, the row that next_* is read from, its last step. Filled by point().
+  // By item: the records of its first step, of the row that next_* is read from, and of its last step. Filled by
+  // point().
   std::vector<const u8*> row, next, last;
   void point();
 
@@ -75,8 +76,8 @@ struct Block {  // some of the drawn items, resolved together
   }
 };
 
-// The rows of an output, in this order: `pad` rows before the episode's start, `copy` rows of the item, every `step`-th
-// from row `from` on, the last of these `again` times more (0 or 1), `zeros` rows of zeros.
+// The rows of an output, in this order: `pad` rows before the episode's start; `copy` rows of the item, every `step`-th
+// from row `from` on; the last of these once more if `again` is 1 (it is 0 or 1); `zeros` rows of zeros.
 struct Frames {
   u32 pad;
   u32 from;
@@ -93,7 +94,7 @@ struct Elements {
   u32 count;
 };
 Elements elements(const Place& place, const ColumnLayout& layout);
-// Where they lie, in the bounds of the chunk's heap. Throws kCorruptData.
+// The place of a variable-length value, checked against the bounds of the chunk's heap. Throws kCorruptData.
 HeapSlot slot_of(const Place& place, const ColumnLayout& layout);
 
 // The value of a column in a row, which must have `bytes` bytes; nullptr if it is absent. Throws kCorruptData.
@@ -102,15 +103,16 @@ const u8* fixed(const Place& place, u32 column, u64 bytes);
 class Resolver {
  public:
   Resolver(const ViewPlan& plan, ChunkSource& source) : plan_(plan), source_(source) {}
-  // Before the first block of a call: maps may have changed since the last call. `cold`: what was read for this batch of
-  // bodies that are not in memory; null: NotInMemory is thrown for such a body, unless `lists`: only heads are read then.
+  // Call this before the first block of a call: maps may have changed since the last call. `cold`: the parts of bodies
+  // that were read for this batch. null: a body that is not in memory throws NotInMemory, unless `lists` is set: then
+  // only heads are read.
   void begin(const ColdBodies* cold, bool lists) {
     known_.clear();
     cold_ = cold;
     lists_ = lists;
   }
   // Fills the block from the first n of the call's remaining `left` spans, and prefetches the records of its items.
-  // Throws kCorruptData. Keeps its views, unless they have become many.
+  // Throws kCorruptData. Keeps its views, unless there are too many.
   void resolve(const Span* spans, u32 n, u32 left, Block& block);
 
  private:

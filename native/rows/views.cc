@@ -15,10 +15,10 @@ namespace di {
 namespace {
 
 constexpr u32 kBlock = 32;                    // items resolved at a time
-constexpr u64 kTouchBytes = 2048;             // of each copy that are prefetched; the hardware prefetches what follows
-constexpr u64 kAheadBytes = 8192;             // bytes of the copies ahead that are prefetched
+constexpr u64 kTouchBytes = 2048;             // bytes of each copy to prefetch; the hardware prefetches the rest
+constexpr u64 kAheadBytes = 8192;             // bytes to prefetch in the copies ahead
 constexpr u64 kAheadMost = 8;                 // the most copies ahead
-constexpr u64 kStreamTotalBytes = 32u << 20;  // batches from here on leave the cache before they are read: stream them
+constexpr u64 kStreamTotalBytes = 32u << 20;  // larger batches leave the cache before they are read: stream them
 
 bool computed(Op op) { return op >= Op::kReward; }
 
@@ -52,7 +52,7 @@ class Gather::Engine {
   const ViewPlan& plan_;
   Resolver resolver_;
   Returns returns_;
-  std::vector<char> done_;  // by output: it is filled for the current block
+  std::vector<char> done_;  // by output: whether it is filled for the current block
   struct Move {
     u8* to;
     const u8* from;
@@ -61,7 +61,7 @@ class Gather::Engine {
   std::vector<Move> moves_;  // the block's contiguous copies: listed first, so that they can be prefetched
   std::array<Block, 2> blocks_;
   const ColdBodies* cold_ = nullptr;
-  bool stream_ = false;  // the current batch is larger than what stays in the cache
+  bool stream_ = false;  // the current batch is too large to stay in the cache
 };
 
 Gather::Engine::Engine(const ViewPlan& plan, ChunkSource& source)
@@ -98,7 +98,7 @@ void Gather::Engine::check_plan() const {
   }
 }
 
-// Before the first block of a call. What an earlier call has opened may be gone.
+// Call before the first block of a call. Views that an earlier call has opened may be invalid.
 void Gather::Engine::begin(const ColdBodies* cold, bool lists) {
   resolver_.begin(cold, lists);
   // mutant: views-of-an-earlier-batch
@@ -107,7 +107,7 @@ void Gather::Engine::begin(const ColdBodies* cold, bool lists) {
 
 void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
   begin(cold_, false);
-  moves_.clear();  // of a call that threw
+  moves_.clear();  // left by a call that threw
   u64 total = 0;
   for (size_t o = 0; o < plan_.outputs.size(); ++o) {
     if (targets[o].data != nullptr && !plan_.outputs[o].ragged) total += n * item_bytes(plan_, static_cast<u32>(o));
@@ -157,7 +157,8 @@ void Gather::Engine::copy_block(const Block& block, u64 first, const Target* tar
   move_all();
 }
 
-// Fills an output that is one small value of each item's record, for the whole block. False: it is of another kind.
+// Fills an output that is one small value of each item's record, for the whole block. False: the output is of another
+// kind.
 bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* to) const {
   if (block.map == nullptr || (block.finished && output.finished != kNone)) return false;
   const ColumnLayout& layout = block.map->column[output.column];
@@ -168,7 +169,8 @@ bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* 
   return true;
 }
 
-// Lists the copies of an output that is one row of a column-wise column for each item. False: it is of another kind.
+// Lists the copies of an output that is one row of a column-wise column for each item. False: the output is of another
+// kind.
 bool Gather::Engine::list_rows(const Output& output, const Block& block, u8* to) {
   if (block.map == nullptr || output.op > Op::kLast || (block.finished && output.finished != kNone)) return false;
   const ColumnLayout& layout = block.map->column[output.column];
@@ -204,7 +206,7 @@ void Gather::Engine::move_all() {
   moves_.clear();
 }
 
-// Writes `count` rows of the item, beginning with row `from`; returns the end of what was written.
+// Writes `count` rows of the item from row `from` on; returns the end of the written bytes.
 u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to) {
   const u64 bytes = output.row_bytes;
   while (count > 0) {
@@ -236,7 +238,7 @@ u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Ro
   return to;
 }
 
-// Copies an output that an item inserted whole holds as a column of its row. False: it must be made from rows.
+// Copies an output that a row of an item inserted whole has as a column. False: it must be made from rows.
 bool Gather::Engine::copy_finished(const Output& output, const Block& block, const Rows& item, u8* to) {
   if ((item.flags & kItemFinished) == 0) return false;
   const Place place = block.place(item, item.back);
@@ -271,7 +273,7 @@ void Gather::Engine::copy_fixed(const Output& output, const Block& block, const 
 
 // ----------------------------------------------------------------------------------------------- bodies not in memory
 
-// The table's columns that these outputs are made of.
+// The table's columns that these outputs need.
 std::vector<u32> Gather::Engine::columns_of(const std::vector<u32>& outputs) const {
   std::vector<u32> columns = {plan_.reward_column, plan_.discount_column};
   for (const u32 number : outputs) {
@@ -311,7 +313,7 @@ bool Gather::Engine::list_cold(const Span* spans, u32 n, const std::vector<u32>&
   for (u32 at = 0; at < n; at += kBlock) {
     Block& block = blocks_[0];
     resolver_.resolve(spans + at, std::min(kBlock, n - at), n - at, block);
-    for (ChunkView& view : block.views)  // also of a chunk of which the item has no row: run() opens it again
+    for (ChunkView& view : block.views)  // also of a chunk without rows of the item: run() opens it again
       if (view.body == nullptr) view.cold = &bodies->of(view.head, view.descriptor);
     for (const Piece& piece : block.pieces) {
       const ChunkView& view = block.views[piece.view];
@@ -328,7 +330,7 @@ bool Gather::Engine::list_cold(const Span* spans, u32 n, const std::vector<u32>&
 
 namespace {
 
-// The row of the item that row `at` of the output is copied from; kNone: it is empty.
+// The item's row from which row `at` of the output is copied; kNone: that row is empty.
 u32 source_row(const Frames& rows, u32 at, bool pad_zero) {
   if (at < rows.pad) return pad_zero ? kNone : 0;
   at -= rows.pad;
@@ -336,7 +338,7 @@ u32 source_row(const Frames& rows, u32 at, bool pad_zero) {
   return at - rows.copy < rows.again ? rows.from + rows.copy - 1 : kNone;
 }
 
-// Where a value of variable length is noted; without a layout: it is empty.
+// Where a value of variable length is noted. Without a layout the value is empty.
 struct Noted {
   Place place{nullptr, 0};
   const ColumnLayout* layout = nullptr;
@@ -367,7 +369,7 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
   const i64* offsets = target.offsets + at * output.rows();
   for (u32 i = 0; i < output.rows(); ++i) {
     const Elements value = ragged_value(output, block, item, source_row(rows, i, plan_.pad_zero)).value();
-    // measure() has computed the target's size; a length that has changed since then would be written past its end.
+    // measure() has computed the target's size. A length that has changed since then would be written past its end.
     if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
     if (value.count == 0) continue;
     // mutant: ragged-offsets-off-by-one

@@ -1,6 +1,6 @@
-// Copies the rows of drawn items into the arrays of a batch, as the view prescribes. chunk_view.h says what may be read
-// without a lock, and why. Which rows a stack of frames takes, and where it is padded: frames() in spans.h; how far back
-// an item keeps rows for it: windows.h.
+// Copies the rows of drawn items into the arrays of a batch, as the view prescribes. chunk_view.h says which bytes may
+// be read without a lock, and why. frames() in spans.h says which rows a stack of frames takes and where it is padded.
+// windows.h says how far back an item keeps rows for a stack.
 //
 // Items are handled in blocks (spans.h, views.cc). Chunk headers are prefetched a few items ahead, records one block
 // ahead. A loop of fixed-size copies fills each small output for the whole block. Large outputs follow item by item,
@@ -47,9 +47,9 @@ struct Output {
   u32 stack = 1;      // kStack, kNextStack, kWindow
   u32 time = 1;       // kWindow, kMask, kIsFirst
   u32 boot = 0;       // kWindow: 1 with a bootstrap row
-  u32 skip = 0;       // kWindow: rows of the view's time axis in front that it leaves out
+  u32 skip = 0;       // kWindow: rows in front of the view's time axis that it leaves out
   bool ragged = false;
-  u32 finished = kNone;  // kNext, kNextStack, kDiscount, kSteps: the column that holds it in a kItemFinished row
+  u32 finished = kNone;  // kNext, kNextStack, kDiscount, kSteps: the column with this value in a kItemFinished row
   Number finished_number = Number::kF4;  // kDiscount, kSteps: type of that column
 
   u32 rows() const {  // rows of the output per item
@@ -81,7 +81,7 @@ struct Span {  // one drawn item; the chunk is held
   u32 rows;
   u16 back;
   u16 flags;
-  u32 pick = 0;  // a random word: which of its examples an item gives (ViewSpec::chooses()). 0: the first one
+  u32 pick = 0;  // a random word that chooses one of the item's examples (ViewSpec::chooses()). 0: the first one
 };
 
 struct Identities {  // by item: the episode of its own first step, and that step's number there; either may be nullptr
@@ -91,7 +91,7 @@ struct Identities {  // by item: the episode of its own first step, and that ste
 
 struct Target {
   u8* data = nullptr;            // the whole batch's array, contiguous; nullptr: not wanted
-  const i64* offsets = nullptr;  // ragged: what measure() filled, for the whole batch
+  const i64* offsets = nullptr;  // ragged: the output of measure(), for the whole batch
 };
 
 // ------------------------------------------------------------------------------------------------------------ gather
@@ -107,14 +107,14 @@ class Gather {
 
   // Fills element first + i of every wanted target from spans[i]. `targets`: one per output of the plan.
   void run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities = {});
-  // Lists in *bodies what run() and measure() of these outputs need of bodies that are not in memory and *bodies does not
-  // hold yet. True: there is something to be read, and then to be listed again, as values of variable length can be listed
-  // only when their rows' records are there.
+  // Adds to *bodies the parts of bodies that run() and measure() of these outputs need, that are not in memory and that
+  // *bodies lacks. True: parts were added. The caller reads them and calls again, because values of variable length can
+  // be listed only once their rows' records are there.
   bool list_cold(const Span* spans, u32 n, const std::vector<u32>& outputs, ColdBodies* bodies);
-  // What was read, for the calls that follow; null: none. They throw NotInMemory where they need more.
+  // Sets the parts that were read, for the following calls; null: none. They throw NotInMemory when they need more.
   void use(const ColdBodies* bodies);
-  // For a ragged output: fills `offsets` with the position of each of its n * rows() values, in elements, and then the
-  // total: n * rows() + 1 numbers. Returns the total.
+  // For a ragged output: fills `offsets` with the position of each of its n * rows() values, counted in elements, and
+  // then the total: n * rows() + 1 numbers. Returns the total.
   u64 measure(u32 output, const Span* spans, u32 n, i64* offsets);
   // Bytes of one item of a fixed-size output.
   static u64 item_bytes(const ViewPlan& plan, u32 output);

@@ -46,7 +46,7 @@ const Windows::Segment& Windows::segment(i64 step) const {
   return after == older_.begin() ? older_.front() : *(after - 1);
 }
 
-// The first own step of the earliest window that may still be made.
+// The first own step of the earliest window that can still be made.
 i64 Windows::needed() const {
   switch (spec_.kind) {
     case ViewKind::kTransition: return start_;
@@ -117,13 +117,14 @@ void Windows::transitions(bool all, bool next, u32 flags, std::vector<Window>& o
   }
 }
 
-// The transitions with a horizon of an episode whose last observation is unknown: each covers the steps before that.
+// For an episode whose last observation is unknown: makes the transitions with a horizon. Each covers the steps before
+// that observation.
 void Windows::known_transitions(std::vector<Window>& out) {
   while (spec_.horizon != 0 && steps_ - 1 - start_ >= spec_.n_step) emit(start_++, steps_ - 1, true, 0, out);
 }
 
-// If the next item ends with the last step: makes it. Where the row after that step never came, skips the window that
-// needs it, which is the item, or the last of its windows.
+// Makes the next item if it ends with the last step. If the row after that step never came, skips the window that needs
+// it: the item, or the last of its windows.
 void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out) {
   if (start_ + spec_.most_steps() != steps_) return;
   if (known) {
@@ -135,8 +136,8 @@ void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out
   start_ += spec_.period;
 }
 
-// The windows with random starts that are left at the end of the run. `known`: as in reached(). A run that is shorter
-// than one window has a padded one.
+// Makes the windows with random starts that are left at the end of the run. `known`: as in reached(). A run that is
+// shorter than one window gets a padded one.
 void Windows::rest(bool known, bool next, u32 flags, std::vector<Window>& out) {
   const i64 stop = known ? steps_ : steps_ - 1;
   const bool padded = known && start_ == 0 && stop < spec_.span() && spec_.tail != Tail::kDrop && warm() < stop;
@@ -199,7 +200,7 @@ void Windows::last(std::vector<Window>& out) {
   if (spec_.kind == ViewKind::kSequence && !spec_.cross_episodes) tail(false, 0, out);
 }
 
-// At the end of an episode whose last observation is missing: its steps that items would begin with, or cover.
+// For the end of an episode whose last observation is missing: counts the steps that items would begin with, or cover.
 u64 Windows::unmade() const {
   i64 left = 0;
   if (spec_.kind == ViewKind::kTransition) left = steps_ - start_;

@@ -1,19 +1,20 @@
-// Which items are made as the steps of one lane are written. Pure arithmetic on row numbers: nothing here knows bytes,
-// chunks or tables, so the writer can run it on a copy first and learn what a call would make before it writes.
+// Decides which items are made as the steps of one lane are written. It is pure arithmetic on row numbers and knows no
+// bytes, chunks or tables. So the writer can run it on a copy first, and learn before it writes what a call would make.
 //
 // Raw rows number everything that a lane stores. The steps of an episode have consecutive numbers. An observation given
-// ahead (`next=`, `final=`) lies in the raw row after the last step; that row later becomes the next step, or stays a
-// row that holds only the final observation.
+// ahead (`next=`, `final=`) lies in the raw row after the last step. That row later becomes the next step, or keeps
+// only the final observation.
 //
 // Order of calls for one episode:
 //   begin(raw)  ( row() [observed()] )*  [last()]  end(…) | discard()
 // After a step with `terminated` or `truncated` call end(), not observed(): end() covers the observation after the
-// step, and marks the windows that end there as terminal. If the final observation may still come with a later call,
-// call last() at once, and end() when that is settled.
+// step, and marks the windows that end there as terminal. If a later call may still give the final observation, call
+// last() at once, and end() when that is settled.
 //
 // Details that the public contract leaves open:
-//  * kItemTerminal and kItemNoNext are about the row after the last step. Items of views that use no such row (Step;
-//    Sequence and Episode without bootstrap) never have them, and may be made before it is known how the episode ends.
+//  * kItemTerminal and kItemNoNext describe the row after the last step. Items of views that use no such row (Step;
+//    Sequence and Episode without bootstrap) never have them. These items may be made before it is known how the
+//    episode ends.
 //  * Tail::kShift acts as kPad in an episode shorter than one window. A tail (pad or shift) is made only if no window
 //    has reached the last row. The bootstrap row of a padded tail is the row right after the last valid one.
 //  * period > length skips rows. If no start leaves a valid row after burn-in, the episode ends without a tail.
@@ -21,17 +22,17 @@
 //    history of a window stops where the episode of its first step begins; is_first does not cover the history. If a
 //    window ends with an episode, its bootstrap row is that episode's final observation. If that was not given, the
 //    last observation is repeated after termination, and no item is made after truncation.
-//  * random_start: the windows are those of period 1, and an item stands for those whose starts are the `period` rows
-//    from one start of the grid on. It covers the rows of all of them, and is made as soon as the last one is complete;
-//    at the end of the run, with the windows that there are by then. Which of them a draw gives: Resolver::choose().
-//    A window of the part that lacks its bootstrap row is the last one, so the item ends in front of it; across episodes
-//    it could be any, so cross_episodes and bootstrap exclude each other here.
-//  * stride: all counts of windows here are of steps, those between the rows taken included. A window reaches the end
-//    if its last row taken is the last step. What lies behind it, between the rows of a stack or at an episode's start
-//    may be left out, so bootstrap, stacks and cross_episodes exclude it.
-//  * horizon: a transition is made when so many steps follow, or its episode is over. Where the observation behind an
-//    episode never came, its last transitions cover the steps before that; those whose n steps end there are not made,
-//    also if their sum stops earlier.
+//  * random_start: the windows are those of period 1. An item stands for `period` of them: the windows that start at
+//    the `period` rows from one start of the grid on. It covers the rows of all these windows, and is made as soon as
+//    the last one is complete; at the end of the run it is made with the windows that exist by then. Resolver::choose()
+//    says which of them a draw gives. Only the last window can lack its bootstrap row, so the item ends in front of
+//    that window. Across episodes any window could lack it, so cross_episodes and bootstrap exclude each other here.
+//  * stride: windows are counted in steps here, including the steps between the rows taken. A window reaches the end if
+//    its last row taken is the last step. Rows behind it, between the rows of a stack or at an episode's start may be
+//    left out, so bootstrap, stacks and cross_episodes exclude stride.
+//  * horizon: a transition is made when so many steps follow it, or when its episode is over. If the observation behind
+//    an episode never came, the episode's last transitions cover the steps before that observation. Transitions whose n
+//    steps end there are not made, even if their sum stops earlier.
 //  * discard(): items already made stay, and the episode makes no others. With cross_episodes it also ends the run: the
 //    rows before the episode get their tail as at close(), unless an item has reached into the episode. The next
 //    episode begins a new run.
@@ -49,17 +50,17 @@ enum class Tail : u32 { kPad = 0, kDrop = 1, kShift = 2 };
 struct ViewSpec {
   ViewKind kind = ViewKind::kStep;
   u32 n_step = 1;      // Transition
-  u32 horizon = 0;     // Transition: an item covers so many steps at least, as far as its episode goes; 0: n_step
+  u32 horizon = 0;     // Transition: least number of steps an item covers, within its episode; 0: n_step
   u32 stack = 1;       // largest frame_stack over the columns; 1..256
   u32 length = 1;      // Sequence: rows to learn from
   u32 period = 1;      // Sequence: rows between starts
-  u32 burn_in = 0;     // Sequence: real rows in front of `length`
+  u32 burn_in = 0;     // Sequence: rows of the episode in front of `length`
   u32 max_length = 1;  // Episode
   Tail tail = Tail::kPad;
   bool cross_episodes = false;
   bool bootstrap = false;     // Sequence, Episode: some column has one row more
   u32 stride = 1;             // Sequence: every `stride`-th step of the window is one row of the time axis
-  bool random_start = false;  // Sequence: an item stands for `period` windows, of which each draw gives one
+  bool random_start = false;  // Sequence: an item stands for `period` windows; each draw gives one of them
 
   // Rows of one example's time axis, without the bootstrap row and frame stacks.
   u32 time() const {
@@ -67,26 +68,27 @@ struct ViewSpec {
   }
   // Steps from the first to the last one of a full example.
   u32 span() const { return (time() - 1) * stride + 1; }
-  // Rows of the time axis that so many steps fill.
+  // Rows of the time axis that `steps` steps fill.
   u32 taken(u32 steps) const { return stride == 1 ? steps : (steps + stride - 1) / stride; }
   // The most steps that an item covers.
   u32 most_steps() const {
     return kind == ViewKind::kTransition ? std::max(n_step, horizon) : span() + (random_start ? period - 1 : 0);
   }
-  // How many rows the copy of an example visits, about: without those that only the choice among an item's examples
-  // passes over. It goes chunk by chunk, of 8 rows or more; across episodes row by row.
+  // About how many rows the copy of an example visits, without the rows that only the choice among an item's examples
+  // passes over. The copy goes chunk by chunk, of 8 rows or more; across episodes it goes row by row.
   u32 rows_visited() const {
     const u32 own = kind == ViewKind::kTransition ? n_step : time();
     return cross_episodes ? most_steps() : std::max(own, most_steps() / 8);
   }
-  // Whether an item holds more than one example, of which every draw chooses one: Span.pick.
+  // Whether an item holds several examples. Each draw then chooses one: Span.pick.
   bool chooses() const { return random_start || horizon != 0; }
   // Whether an item includes the row after its last step (unless kItemNoNext).
   bool has_next() const { return kind == ViewKind::kTransition || bootstrap; }
 };
 
-// A window is copied soon after it was made. The members of 4 bytes lie apart: compilers copy two neighbours by one load of
-// 8, which has to wait until all stores before theirs are in the cache, those of an image that was just written too.
+// A window is copied soon after it was made. The 4-byte members are kept apart on purpose: compilers copy two
+// neighbours by one load of 8 bytes. That load waits until all earlier stores are in the cache, including those of an
+// image that was just written.
 struct Window {
   u32 rows;   // raw rows, with history, final observations in between and the row after the last step
   i64 first;  // raw row where the item's rows begin, `back` rows of stack history included
@@ -104,9 +106,9 @@ class Windows {  // of one table and lane; copies are cheap
  public:
   explicit Windows(const ViewSpec& spec);  // throws kInvalid when an item's rows do not fit its slot
 
-  // An episode begins; its step 0 will lie at this raw row. The episode before has ended. Up to two rows between them
-  // hold no step: the final observation of the one, and a first observation of the other that was given ahead and
-  // dropped.
+  // An episode begins; its step 0 will lie at this raw row. The previous episode has ended. Up to two rows between them
+  // hold no step: the final observation of the previous one, and a first observation of this one that was given ahead
+  // and dropped.
   void begin(i64 raw);
   // The next step has been written completely; the observation after it is not known yet. `stops`: every element of
   // its `discount` column is 0, so the n-step sum stops here (Transition). Implies observed() for the step before.
@@ -116,9 +118,9 @@ class Windows {  // of one table and lane; copies are cheap
   // The last row() was the episode's last step: makes the items that need no observation after it.
   void last(std::vector<Window>& out);
   // The episode is over and complete. has_final: the raw row after its last step holds the final observation (implied
-  // by observed()). Without it, items of a terminated episode repeat the last observation (kItemNoNext), and of any
-  // other episode no item that needs it is made.
-  // counted: whether left_out() grows by the steps that no item begins with, or covers.
+  // by observed()). Without it, items of a terminated episode repeat the last observation (kItemNoNext); for any other
+  // episode, no item that needs the observation is made.
+  // counted: whether left_out() also counts the steps of this episode that no item begins with, or covers.
   void end(bool terminated, bool has_final, std::vector<Window>& out, bool counted = true);
   // Makes no further items from the open episode, if there is one.
   void discard(std::vector<Window>& out);
@@ -129,7 +131,8 @@ class Windows {  // of one table and lane; copies are cheap
 
   bool open() const { return open_; }
   i64 steps() const { return steps_ - current_.step; }  // complete steps of the open episode
-  // Of all episodes so far: steps without an item, as the observation behind the last step of their episode is missing.
+  // Steps without an item because the observation behind their episode's last step is missing; counted over all
+  // episodes so far.
   u64 left_out() const { return left_out_; }
 
  private:

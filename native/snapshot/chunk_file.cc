@@ -7,9 +7,9 @@
 namespace di {
 namespace {
 
-constexpr u64 kPatienceNs = 60'000'000'000;  // for the heap's lock: a checkpoint is not begun anew for it
+constexpr u64 kPatienceNs = 60'000'000'000;  // wait for the heap's lock: a checkpoint must not fail for it
 
-// What lies behind the head: with a disk tier the body, else the rest of the block.
+// The bytes behind the head: with a disk tier the body, else the rest of the block.
 std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 head_bytes) {
   const Heap& heap = from.arena().heap();
   if (!from.arena().tiered()) {
@@ -21,7 +21,8 @@ std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 h
   return body.first(std::min<u64>(heap.chunk_memory.tier(chunk.chunk)->body_bytes, body.size()));
 }
 
-// The snapshot's pin keeps bytes that are in memory there, and others in their log; those may come back meanwhile.
+// Reads an object's bytes. The snapshot's pin keeps bytes in memory there, and bytes in a log in that log. Bytes in a
+// log may come back to memory meanwhile.
 std::span<const u8> bytes_of(const Snapshot& from, const ObjectImage& object, std::vector<u8>* read) {
   Heap& heap = from.arena().heap();
   for (int moves = 0; moves < ObjectReader::kMostMoves; ++moves) {
@@ -58,7 +59,8 @@ u32 ChunkFile::append(const Record& record) {
   return writer_.append(record).record_page;
 }
 
-// The writer of an open chunk may be adding rows: they are not in the copy that is summed up and written.
+// The writer of an open chunk may be adding rows. They are not in the copy, and the copy is what is summed up and
+// written.
 u32 ChunkFile::add_chunk(const Snapshot& from, u32 number, bool body) {
   const ChunkImage& chunk = from.chunks().at(number);
   if (chunk.entry == kNone) throw Error(Code::kStoreError, "the chunk is not held any more");

@@ -1,6 +1,6 @@
-// Bodies that stay where they lie when a store is restored: their files of the checkpoint get a second name in the folder of the
-// disk tier, and nothing of them is read. Until end() no file goes, though none of its bodies is in use yet. Killed: its files go
-// when a store opens the folder again.
+// Bodies that stay in place when a store is restored: their checkpoint files get a second name in the folder of the
+// disk tier, and their bytes are not read. Until end() no such file is removed, although none of its bodies is in use
+// yet. After a kill, the files are removed when a store opens the folder again.
 #pragma once
 
 #include <map>
@@ -18,19 +18,20 @@ class LinkedBodies {
 
   struct Wanted {
     const SavedFile* file = nullptr;
-    u64 needed = 0;  // bytes of it
+    u64 needed = 0;  // bytes of the file that are needed
   };
-  // Links these files, if there is room for all of them and for `beside` bytes that are loaded. Else those of which little is
-  // needed are left out: their rows are loaded, and take less room. None of another filesystem. Files of the store's `own`
-  // folder lie on the disk already, and what it was filled with comes back whatever fills it: all of them are linked.
+  // Links these files if there is room for all of them and for `beside` loaded bytes. Otherwise it leaves out files of
+  // which little is needed: their rows are loaded, which takes less room. It never links files of another filesystem.
+  // With `own` the files lie in the store's own folder and already take disk space, and a store must come back however
+  // full it was: all of them are linked.
   void link(std::vector<Wanted> files, u64 beside, bool own, Deadline deadline);
-  // What follows may run in several threads.
+  // The functions below may run in several threads.
   u32 entry_of(
-      const SavedFile& file) const;  // in the store's folder; kNone: it was not linked, and its rows are to be loaded
-  // Whether a new chunk has its body laid out as the saved one, of which this is the head.
+      const SavedFile& file) const;  // entry in this store; kNone: it was not linked, and its rows must be loaded
+  // Whether a new chunk lays out its body as the saved chunk with this head did.
   bool fits(u32 chunk, std::span<u8> head, const RecordHeader& record) const;
-  // The chunk, which is still open, so that nobody writes its body to disk, and fits, has its body at `page` of the file with this
-  // entry, and not in memory any more.
+  // Gives a chunk the body at `page` of the file with this entry, and drops its body in memory. The chunk must fit, and
+  // must still be open, so that no process writes its body to disk.
   void adopt(u32 chunk, std::span<u8> head, const RecordHeader& record, u32 entry, u32 page, Deadline deadline);
   void end(Deadline deadline);
 

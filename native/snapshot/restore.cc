@@ -13,8 +13,8 @@
 namespace di {
 namespace {
 
-constexpr u64 kMostUnpacked = u64{1} << 15;  // what zstd makes of a byte: 128 KiB of 4 bytes, where all are alike
-constexpr u64 kMostVersions = u64{1} << 40;  // none goes
+constexpr u64 kMostUnpacked = u64{1} << 15;  // the most that zstd makes of a byte: 128 KiB of equal bytes take 4
+constexpr u64 kMostVersions = u64{1} << 40;  // no version is removed
 
 [[noreturn]] void damaged(const std::string& what) {
   throw Error(Code::kCorruptData, "the checkpoint is damaged: " + what);
@@ -22,7 +22,7 @@ constexpr u64 kMostVersions = u64{1} << 40;  // none goes
 
 }  // namespace
 
-// --------------------------------------------------------------------------------------------------------------- chunks
+// -------------------------------------------------------------------------------------------------------------- chunks
 
 u32 Restore::add_layout(const std::string& bytes, Deadline deadline) {
   LayoutHeader header;
@@ -39,7 +39,7 @@ u32 Restore::add_layout(const std::string& bytes, Deadline deadline) {
   return static_cast<u32>(layouts_.size() - 1);
 }
 
-// Memory is committed for what the file's blocks really unpack to, not for what its numbers say.
+// Commits memory for the size that the file's blocks really unpack to, not for the size that its numbers claim.
 std::span<const u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
                                       Unpacked* room) {
   const std::span<const u8> stored = file.body(record);
@@ -77,9 +77,10 @@ void Restore::link_files(const FilePages& files, const FilePages& loaded, bool o
 
 namespace {
 
-// The rows that an item spans, for which a body was packed as the saved head says; 0: it never is. nullopt: not known.
+// The rows that an item spans, by which a body was packed, as the saved head says. 0: it is never packed. nullopt: not
+// known.
 std::optional<u32> saved_pack_rows(std::span<u8> head) {
-  constexpr u32 kMost = 64;  // more make no difference
+  constexpr u32 kMost = 64;  // a larger number makes no difference
   const ChunkTier* const tier = find_tier(head.data(), head.size());
   if (tier == nullptr) return std::nullopt;
   const std::optional<BodyPacks> packs = packs_of(head, *tier);
@@ -110,7 +111,7 @@ ChunkPlan Restore::plan_for(const SavedRows& saved, std::span<u8> head, u64 uid,
     plan.group_columns.push_back(at->group_column);
     if (plan.tiered) plan.pack_rows = std::max(plan.pack_rows, to.pack_rows);
   }
-  // As it was written: tables that need nothing of it any more had their say in it.
+  // As the chunk was written: tables that no longer need it influenced its form.
   const auto anew = [this](u32 number) { return tables_[number].packed_anew; };
   for (const Attachment& at : saved.attachments()) plan.groups = plan.groups || at.group_column != 0;
   if (plan.tiered && std::none_of(tables.begin(), tables.end(), anew))
@@ -152,7 +153,7 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
       whole.copy_to(chunk.places(), layout, *arena_);
     }
     chunk.publish(rows);
-    // A use for items to come, so that the chunk stays; fill() counts them.
+    // A use for items to come keeps the chunk; fill() counts the items' uses.
     for (u32 i = 0; i < plan.tables.size(); ++i) arena_->heap().chunk_memory.uses_at(number, i).fetch_add(kUseOfItem);
   } catch (...) {
     arena_->heap().chunks.close(number, kNone, chunk.entry(), deadline);
@@ -168,11 +169,11 @@ void Restore::link(u32 chunk, u32 next) {
   arena_->heap().chunk_memory.head(chunk).next.store(next + 1, std::memory_order_release);
 }
 
-// ---------------------------------------------------------------------------------------------------------------- items
+// --------------------------------------------------------------------------------------------------------------- items
 
 namespace {
 
-// What the items do not give.
+// Sets the counts that don't follow from the items.
 void set_counts(TableHeader& header, const TableImage& image) {
   const TableCounts& counts = image.counts;
   header.next_number = counts.next_number;
@@ -198,7 +199,7 @@ void set_counts(TableHeader& header, const TableImage& image) {
   header.limiter = image.limiter;
 }
 
-// Derives all else from the items, as after a death. The caller holds the table's lock.
+// Derives everything else from the items, as after a death. The caller holds the table's lock.
 void recover(TableCore& core, Deadline deadline) DI_UNCHECKED { TableRecovery(core).recover(deadline); }
 
 }  // namespace
@@ -233,10 +234,10 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
     restore_orders(core, image);
     core.commit();
   }
-  // Its chunks may be those of a larger capacity: see Budget::charge().
+  // The table's chunks may date from a larger capacity: see Budget::charge().
   // mutant: a-smaller-table-is-restored-without-room
   arena_->heap().claims.cover_used(core.index, deadline);
-  // Draws that were not delivered are given back, as those of processes that died.
+  // Undelivered draws are given back, as those of processes that died.
   // mutant: draws-under-way-stay-drawn
   for (const u64 key : image.draws) {
     const u32 entry = arena_->ledger().take_one(deadline);
@@ -251,7 +252,7 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
 
 namespace {
 
-// Puts the members of a set in an order in which they were.
+// Restores the saved order of a set's members.
 void reorder(u8* block, u64 slots, const std::vector<u32>& order, u64 in_front, u64* count, u64* left) {
   DenseSet set(block, slots, count, left);
   std::vector<u32> all(*count);
@@ -287,7 +288,7 @@ void Restore::restore_orders(TableCore& core, const TableImage& image) {
   if (free != wanted) damaged("the order of free slots");
 }
 
-// -------------------------------------------------------------------------------------------------------------- objects
+// ------------------------------------------------------------------------------------------------------------- objects
 
 void Restore::add_objects(SavedFile& file, u32 page, const std::map<std::string, std::pair<u32, i64>>& versions,
                           Deadline deadline) {
@@ -324,7 +325,7 @@ void Restore::add_object(const SavedObject& saved, const u8* bytes, const std::p
   entry.newest.store(newest);
 }
 
-// Versions come newest last, so that each is published as the next one. The numbers of those that are gone stay used.
+// The newest versions come last, so each is published as the next one. The numbers of removed versions stay used.
 u32 Restore::add_weights(const std::string& name, i64 newest, i64 oldest, Deadline deadline) {
   const u32 entry = Weights(arena_->heap()).entry(name, deadline);
   const Heap::Guard guard(arena_->heap(), deadline);
@@ -332,7 +333,7 @@ u32 Restore::add_weights(const std::string& name, i64 newest, i64 oldest, Deadli
   if (at.durable.load() == 0) {
     at.newest.store(newest);
     at.oldest.store(oldest);
-  } else if (newest > at.newest.load()) {  // durable weights are there already; newer versions were not durable
+  } else if (newest > at.newest.load()) {  // durable weights exist already; newer versions were not durable
     at.lost.store(newest);
     at.newest.store(newest);
   }

@@ -1,4 +1,4 @@
-// A file of a checkpoint, open for reading: where its records lie. Damage raises kCorruptData.
+// A checkpoint file, open for reading: finds its records. Damage raises kCorruptData.
 #pragma once
 
 #include <map>
@@ -13,13 +13,13 @@ namespace di {
 class SavedFile {
  public:
   SavedFile(const std::string& path, const Uuid& uuid);
-  // The head of the record at this page; *header: of it.
+  // The head of the record at this page, and its header in *header.
   const std::vector<u8>& head(u32 page, RecordHeader* header) const;
-  std::span<const u8> body(const RecordHeader& header);  // as it lies there; until the next call
+  std::span<const u8> body(const RecordHeader& header);  // as stored; valid until the next call
   RecordHeader with_body_at(u32 page) const;             // the record whose body begins there
   const std::string& path() const { return path_; }
   u64 bytes() const { return reader_.header().bytes; }
-  u64 filled_bytes() const { return filled_bytes_; }  // of it, in records
+  u64 filled_bytes() const { return filled_bytes_; }  // bytes of records in the file
 
  private:
   struct Found {
@@ -32,7 +32,7 @@ class SavedFile {
   SegmentReader reader_;
   std::map<u32, Found> records_;  // by page
   std::map<u32, u32> by_body_page_;
-  std::vector<u8> body_;  // kept: fresh pages cost as much as reading them from a drive
+  std::vector<u8> body_;  // reused: fresh pages cost as much as reading them from a drive
   u64 filled_bytes_ = 0;
 };
 

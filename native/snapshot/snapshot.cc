@@ -10,10 +10,10 @@
 namespace di {
 namespace {
 
-constexpr u64 kSpareShare = 8, kSpareLeast = 256;  // entries beyond those that are needed at the last count
+constexpr u64 kSpareShare = 8, kSpareLeast = 256;  // entries beyond those that the last count needs
 constexpr int kMostTries = 16;
 
-// All tables' locks, by index.
+// Holds all tables' locks, taken by index.
 class AllTables {
  public:
   AllTables(const std::vector<std::shared_ptr<Table>>& tables, Deadline deadline) DI_UNCHECKED {
@@ -64,7 +64,7 @@ Snapshot::Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>*
       try {
         reserve(deadline);
         if (patiently(*arena_, deadline, [&] { return take(deadline); })) break;
-      } catch (const Error& error) {  // a table was dropped since it was listed
+      } catch (const Error& error) {  // a table was dropped after it was listed
         if (error.code() != Code::kTableNotFound || tries == kMostTries) throw;
       }
       forget(deadline);
@@ -81,16 +81,16 @@ Snapshot::~Snapshot() {
   if (!arena_->owns(fork_generation_)) return;
   try {
     release_all(Deadline::brief());
-  } catch (...) {  // the reaper ends what is left, when this process is gone
+  } catch (...) {  // the reaper ends the other holds when this process is gone
   }
 }
 
-// Room for what is about to be copied, so that little is allocated while everybody waits.
+// Sets room aside for the copies, so that little is allocated while all other processes wait.
 void Snapshot::reserve(Deadline deadline) {
   const TableDirectory directory(arena_);
   tables_.clear();
   for (const std::string& name : all_ ? directory.names() : names_)
-    // What is being imported is no table yet.
+    // A table that is being imported does not count yet.
     if (std::shared_ptr<Table> table = directory.find(name);
         table != nullptr && !is_being_imported(table->header().limiter))
       tables_.push_back(std::move(table));
@@ -128,7 +128,7 @@ bool Snapshot::take(Deadline deadline) {
   copy_draws();
   bool all = false;
   {
-    const Heap::Guard guard(heap_, deadline);  // first: a wait for it that fails leaves no table to be rebuilt
+    const Heap::Guard guard(heap_, deadline);  // first: if the wait for this lock fails, no table must be rebuilt
     for (const std::shared_ptr<Table>& table : tables_) table->core.change();
     all = hold_all();
     for (const std::shared_ptr<Table>& table : tables_) table->core.commit();
@@ -165,7 +165,7 @@ void Snapshot::copy_table(Table& table, TableImage* image) {
                    header.rng_counter,
                    header.epoch,
                    header.latest_epoch,
-                   header.finished == kFinished ? u64{1} : u64{0},  // a store that is made from it is another node
+                   header.finished == kFinished ? u64{1} : u64{0},  // a store made from it is another node
                    header.total_inserts,
                    header.total_samples,
                    header.total_removed,
@@ -213,7 +213,7 @@ bool Snapshot::hold_all() {
   return true;
 }
 
-// As Reads::hold(). False: there are more chunks than entries.
+// Does what Reads::hold() does. False: there are more chunks than entries.
 bool Snapshot::hold_chunk(u32 chunk) {
   if (!heap_.chunk_memory.has_attachments(chunk)) return true;
   const std::span<Attachment> all = heap_.chunk_memory.attachments(chunk);
@@ -231,7 +231,7 @@ bool Snapshot::hold_chunk(u32 chunk) {
   made.rows = header.published.load();
   made.next = header.next.load() - 1;
   made.closed = word_state(heap_.descriptor(chunk).word.load()) == ObjectState::kSealed ? 1 : 0;
-  // The last uid whose low half is this one: no chunk lives while 2^32 others are made.
+  // The last uid with this low half: no chunk lives while 2^32 others are made.
   made.uid = next_uid_ - static_cast<u32>(static_cast<u32>(next_uid_) - all[0].serial);
   made.table = table;
   made.late = header.late_offset != 0 ? 1 : 0;
@@ -273,7 +273,7 @@ std::vector<u8> Snapshot::head_of(const ChunkImage& chunk) const {
   const auto found = std::lower_bound(late_parts_.begin(), late_parts_.end(), chunk.chunk,
                                       [](const auto& a, u32 b) { return a.first < b; });
   if (found == late_parts_.end() || found->first != chunk.chunk) return copy;
-  // The late part as it was; what a copy on disk has added since, as it is.
+  // The late part as of the instant; parts that a copy on disk has added since, as they are now.
   const std::span<const u8> now = late_part(copy);
   if (now.size() == found->second.size())
     std::copy(found->second.begin(), found->second.end(), copy.begin() + (now.data() - copy.data()));
@@ -351,7 +351,7 @@ void Snapshot::release_all(Deadline deadline) {
   }
 }
 
-// What a try has taken, to begin anew.
+// Releases all that a try has taken, to begin anew.
 void Snapshot::forget(Deadline deadline) {
   release_all(deadline);
   chunks_.clear();

@@ -1,9 +1,10 @@
-// All of a store at one instant, for a checkpoint: the items of its tables, and which chunks and objects there are.
+// A snapshot of a whole store at one instant, for a checkpoint: the items of its tables, and the list of its chunks and
+// objects.
 //
-// The instant is one hold of all tables' locks, by index, and then the heap's: items are copied to memory of this process, and
-// every chunk and object is held by an entry of this process's ledger (a read of a table, a pin), so that its bytes stay
-// where they are until release(). Nobody waits for what is written afterwards. Killed at any line: the reaper ends the
-// entries; nothing else was changed.
+// The instant is one hold of all tables' locks, taken by index, and then the heap's lock. During the hold, items are
+// copied to memory of this process, and an entry of this process's ledger (a read of a table, or a pin) holds every
+// chunk and object. So their bytes stay where they are until release(), and other processes need not wait while they
+// are written. After a kill at any line the reaper ends the entries; nothing else was changed.
 #pragma once
 
 #include <memory>
@@ -14,7 +15,7 @@
 
 namespace di {
 
-// The counts of a table that its items do not give.
+// The counts of a table that don't follow from its items.
 struct TableCounts {
   u64 next_number, rng_counter, epoch, latest_epoch, finished;
   u64 total_inserts, total_samples, total_removed, total_updates, stale_updates;
@@ -31,10 +32,10 @@ struct TableImage {
   double alpha = 1, beta = 1;
   i64 max_staleness = -1;
   std::vector<Item> items;               // by slot
-  std::vector<u32> dense, removed_from;  // the dense sets of sampler and remover, in their order (slot_sets.h)
+  std::vector<u32> dense, removed_from;  // the dense sets of sampler and remover, in order (slot_sets.h)
   u64 dense_left = 0, removed_left = 0;
-  std::vector<u32> free;   // free slots, in the order in which they are used again
-  std::vector<u64> draws;  // keys of draws that were not delivered, one for each
+  std::vector<u32> free;   // free slots, in the order of their reuse
+  std::vector<u64> draws;  // keys of undelivered draws, one for each draw
   std::vector<u64> ended;  // values of ended groups, the oldest first
 };
 
@@ -45,12 +46,13 @@ struct ChunkImage {
   u32 next = kNone;  // descriptor of the lane's next chunk
   u32 closed = 0;
   u32 late = 0;  // 1: it has late columns, whose values were copied at the instant
-  // The copy of its body on disk, by the last look: number of the file, first page, bytes there; stored_bytes 0: there is none.
+  // The copy of its body on disk at the last look: file number, first page, bytes stored. stored_bytes 0: there is no
+  // copy.
   u32 file = 0, page = 0;
   u64 stored_bytes = 0;
   u32 codec = 0;
   u32 entry = kNone;  // of the ledger; kNone: no longer held
-  u32 table = 0;      // number of the image of the table whose read holds it
+  u32 table = 0;      // number of the table image whose read holds the chunk
 };
 
 struct ObjectImage {
@@ -66,9 +68,9 @@ struct WeightsImage {
 
 class Snapshot {
  public:
-  // `names`: of some tables only, and no objects; null: all.
+  // `names`: some tables only, and no objects. null: everything.
   Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>* names, Deadline deadline);
-  ~Snapshot();  // lets go of what is still held, if the locks are soon available; else it stays until this process ends
+  ~Snapshot();  // releases all holds if the locks are soon available; otherwise they last until this process ends
   Snapshot(const Snapshot&) = delete;
   Snapshot& operator=(const Snapshot&) = delete;
 
@@ -80,18 +82,18 @@ class Snapshot {
   u64 next_uid() const { return next_uid_; }
   u64 held_ns() const { return held_ns_; }  // how long all locks were held
 
-  // Looks again which bodies have a copy on disk: their place.
+  // Looks again for copies of bodies on disk, and notes their places.
   void find_copies(Deadline deadline);
-  // Lets go of these chunks, by their numbers. When it throws, some of them are still held.
+  // Releases these chunks, given by their numbers. When it throws, some of them are still held.
   void release(std::span<const u32> numbers, Deadline deadline);
-  void release_objects(u64 first, u64 count);  // likewise; without a lock
+  void release_objects(u64 first, u64 count);  // the same for objects; takes no lock
   void release_all(Deadline deadline);
-  // The head of a chunk as of the instant.
+  // The head of a chunk as it was at the instant.
   std::vector<u8> head_of(const ChunkImage& chunk) const;
 
  private:
   using Tables = std::vector<std::shared_ptr<Table>>;
-  bool take(Deadline deadline);  // false: there was too little room for what is there now
+  bool take(Deadline deadline);  // false: the room set aside was too small for the store's content
   void reserve(Deadline deadline);
   void copy_table(Table& table, TableImage* image) DI_UNCHECKED;
   void copy_draws();

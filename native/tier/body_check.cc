@@ -9,8 +9,8 @@
 namespace di {
 namespace {
 
-constexpr u64 kStepBytes = 256u << 20;  // of bodies that are listed together
-constexpr u32 kLookedAt = 4096;         // descriptors in one hold
+constexpr u64 kStepBytes = 256u << 20;  // bodies listed in one step
+constexpr u32 kLookedAt = 4096;         // descriptors looked at in one hold
 constexpr std::size_t kMostListed = 100;
 constexpr u64 kHead = 0, kBody = 1;  // low bit of a read's tag
 
@@ -51,17 +51,17 @@ void BodyCheck::note_bad(u64 number, const std::string& what, bool no_file) {
   bad_.try_emplace(number, Bad{what, no_file});
 }
 
-// The first pages of files that were not met before.
+// Reads the first pages of files that were not seen before.
 void BodyCheck::read_headers() {
   std::vector<Read> reads;
-  std::map<std::pair<u32, u64>, u64> wanted;  // the first of bodies_ that is in it
+  std::map<std::pair<u32, u64>, u64> wanted;  // index of the file's first body in bodies_
   for (u64 i = 0; i < bodies_.size(); ++i)
     if (!headers_.contains({bodies_[i].file, bodies_[i].incarnation}))
       wanted.try_emplace({bodies_[i].file, bodies_[i].incarnation}, i);
   const std::string folder = folder_of(heap_.memory.tier_header());
   std::map<std::pair<u32, u64>, Bad> unsound;
   for (const auto& [file, first] : wanted) {
-    // Asked first: this process may have it open, and could go on reading it.
+    // Check the name first: this process may have the file open, and could go on reading it.
     const std::string path = folder + "/" + segment_name(file.first);
     if (os::names_of(path) == 0)
       unsound.try_emplace(file, Bad{"the file " + path + " is gone", true});

@@ -1,9 +1,11 @@
-// Reads all copies of bodies on disk, and compares them with their checksums: the first page of each file, and of each record its
-// header, head and body; of records in files that another store has written, the bodies.
+// Compares all copies of bodies on disk with their checksums. It reads the first page of each file, and of each record
+// the header, the head and the body. Of a record in a file that another store has written, it reads the body only.
 //
-// Beside everybody: chunks are listed under the heap's lock, and read without a lock or a hold. What differs is looked at again
-// under the lock: if its chunk is gone, or lies elsewhere by now, the file was used again, and nothing is wrong.
-// Memory is bounded: pages are compared where the threads of the pool read them; of the chunks of a step the checksums are kept.
+// The check runs while other processes work. It lists chunks under the heap's lock, and reads their files without a
+// lock or a hold. After a mismatch it looks at the chunk again under the lock: if the chunk is gone, or lies elsewhere
+// by now, its old place was reused and nothing is wrong.
+// Memory is bounded: the threads of the pool compare pages as they read them, and only the checksums of one step's
+// chunks are kept.
 #pragma once
 
 #include <map>
@@ -20,10 +22,11 @@ namespace di {
 
 class BodyCheck {
  public:
-  // repair: damaged ones are listed in `lost`; whose rows are also in memory lose their copy, and get another one in time.
+  // repair: `lost` lists damaged bodies. A body that is also in memory loses its copy on disk, and gets another one in
+  // time.
   BodyCheck(Heap& heap, LostBodies& lost, bool repair) : heap_(heap), lost_(lost), repair_(repair) {}
 
-  bool step(Deadline deadline);  // false: that were all
+  bool step(Deadline deadline);  // false: all bodies were checked
   std::vector<std::string> findings() const;
 
  private:
@@ -31,7 +34,7 @@ class BodyCheck {
     u32 chunk = 0, file = 0, page = 0, pages = 0;  // page: of the body; pages: of the record
     u64 uid = 0, stored_bytes = 0, incarnation = 0;
     std::vector<u32> crcs;
-    bool linked = false;  // its file is one of a checkpoint, which another store has written
+    bool linked = false;  // its file belongs to a checkpoint that another store has written
   };
   struct Bad {
     std::string what;
@@ -49,13 +52,13 @@ class BodyCheck {
   LostBodies& lost_;
   const bool repair_;
   u32 next_ = 0;                                          // descriptor
-  std::vector<Listed> bodies_;                            // of the step
-  std::map<std::pair<u32, u64>, SegmentHeader> headers_;  // by file and incarnation, of those that are sound
-  std::mutex mutex_;                                      // of threads of the pool
+  std::vector<Listed> bodies_;                            // of the current step
+  std::map<std::pair<u32, u64>, SegmentHeader> headers_;  // by file and incarnation; sound headers only
+  std::mutex mutex_;                                      // held by threads of the pool
   std::map<u64, Bad> bad_;                                // by number in bodies_
-  std::map<u32, std::pair<u64, std::string>> missing_;    // by file: its chunks, and what was said
+  std::map<u32, std::pair<u64, std::string>> missing_;    // by file: its number of chunks, and the error
   std::vector<std::string> findings_;
-  u64 unlisted_ = 0;  // beyond the most that are listed
+  u64 unlisted_ = 0;  // findings beyond the most that are listed
 };
 
 }  // namespace di

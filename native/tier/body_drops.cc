@@ -7,21 +7,21 @@
 namespace di {
 namespace {
 
-constexpr u64 kPatienceNs = 50'000'000;  // for the locks of some tables
+constexpr u64 kPatienceNs = 50'000'000;  // wait for the locks of some tables
 constexpr u64 kMomentNs = 500'000;
-constexpr u64 kReadersNs = 300'000'000;  // for readers, as long as none lets go
-constexpr std::size_t kLookedAt = 1024;  // bodies in one hold
+constexpr u64 kReadersNs = 300'000'000;  // wait for readers, while none lets go
+constexpr std::size_t kLookedAt = 1024;  // bodies looked at in one hold
 constexpr u64 kMostBytes = u64{1} << 50;
-constexpr u32 kChoice = 16;              // of so many bodies the one goes that was read least
-constexpr u64 kAgainNs = 5'000'000'000;  // after which they are waited for again
+constexpr u32 kChoice = 16;              // of so many bodies, the least read one goes
+constexpr u64 kAgainNs = 5'000'000'000;  // after which it waits for them again
 
 }  // namespace
 
-// Under the heap's lock; and, for the last word, under those of its tables.
+// Under the heap's lock; an answer to act on also needs the locks of the chunk's tables.
 BodyDrops::Keeps BodyDrops::what_keeps(u32 chunk) const {
   const u64 word = heap_.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return Keeps::kMore;
-  // Most chunks are on disk only, or in memory only, and their heads are not in the caches.
+  // Most chunks are on disk only or in memory only, and their heads are not in the caches.
   if ((heap_.descriptor(chunk).summary.body.load(std::memory_order_relaxed) & kBodyHasCopy) == 0) return Keeps::kMore;
   if (!heap_.chunk_memory.has_attachments(chunk)) return Keeps::kMore;
   const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
@@ -54,7 +54,7 @@ bool BodyDrops::Search::passes(const std::vector<u32>& tables) const {
   return !hot && !held_up.contains(tables);
 }
 
-// The next ones on the way round all descriptors, of which *left are still to be looked at. Under the heap's lock.
+// Looks at the next descriptors of the round; *left of the round remain. Under the heap's lock.
 std::vector<BodyDrops::Found> BodyDrops::look(u64 bytes, u32* left, Search* search) {
   std::vector<Found> found;
   TierHeader& header = heap_.memory.tier_header();
@@ -72,14 +72,14 @@ std::vector<BodyDrops::Found> BodyDrops::look(u64 bytes, u32* left, Search* sear
     Shared<u16>& reads = heap_.descriptor(chunk).summary.reads;
     const u16 lately = reads.load(std::memory_order_relaxed);
     reads.store(lately / 2, std::memory_order_relaxed);
-    // + 1: a damaged one may have 0.
+    // + 1: a damaged chunk may have body size 0.
     found.push_back({static_cast<double>(lately) / static_cast<double>(body + 1), chunk, body});
     seen += body;
   }
   return found;
 }
 
-// The ones that were read least, of `search->choice` times as many.
+// The least read bodies, chosen from `search->choice` times as many.
 BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, Search* search, Deadline deadline) {
   ByTables all;
   Heap::Guard guard(heap_, deadline);
@@ -103,7 +103,7 @@ u64 BodyDrops::drop_some(u64 bytes, Search* search, Deadline deadline) {
         if (got < bytes) got += drop_of(tables, chunks, bytes - got, deadline.at_most(kPatienceNs));
       } catch (const Error& error) {
         if (error.code() != Code::kTimeout) throw;
-        search->held_up.insert(tables);  // bodies of others may do
+        search->held_up.insert(tables);  // bodies of other tables may be free to go
       }
     }
   }
@@ -118,7 +118,7 @@ u64 BodyDrops::drop(u64 bytes, bool hot_too, Deadline deadline) {
     search.spared = heat_.hot();
   }
   u64 got = drop_some(bytes, &search, deadline);
-  search.choice = 1;  // a round ends with all of it looked at, and some of it dropped
+  search.choice = 1;  // a complete round looks at every body and drops some
   if (got < bytes && search.any) got += drop_some(bytes - got, &search, deadline);
   if (got < bytes && hot_too && search.spared.any()) {
     search.spared.reset();

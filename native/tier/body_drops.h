@@ -1,11 +1,12 @@
 // Takes bodies out of memory that have a copy on disk.
 //
-// Under the locks of all tables that are attached to the chunk, by index, and then the heap's. So no draw, read or copy of a
-// small batch is under way that found the body in memory and still needs it: the first two count as readers, the last holds its
-// table's lock. A kill in between leaves the heap's lock dirty, and the body with its chunk or freed.
+// A drop holds the locks of all tables that are attached to the chunk, taken by index, and then the heap's lock. So no
+// draw, read or copy of a small batch is under way that found the body in memory and still needs it: draws and reads
+// count as readers, and a copy of a small batch holds its table's lock. A kill in between leaves the heap's lock dirty,
+// and the body either with its chunk or freed.
 //
-// Which of them go: each draw or read counts in the chunk's descriptor, and the count is halved whenever the body is looked at. Of
-// sixteen bodies the one goes that was read least, byte for byte.
+// The choice: each draw or read is counted in the chunk's descriptor, and each look at the body halves the count. Of
+// sixteen bodies, the one with the fewest reads per byte goes.
 #pragma once
 
 #include <map>
@@ -22,12 +23,12 @@ class BodyDrops {
  public:
   explicit BodyDrops(Heap& heap) : heap_(heap), heat_(heap.memory) {}
 
-  // Bytes of blocks that are free now; at least `bytes`, or all there are. Bodies of tables that are drawn from most go last,
-  // and stay without `hot_too`.
+  // Returns the bytes of blocks that are free now: at least `bytes`, or all there are. Bodies of the tables that are
+  // drawn from most go last; without `hot_too` they stay.
   u64 drop(u64 bytes, bool hot_too, Deadline deadline);
-  // A moment, in which those who read bodies may let go of them; false: no body is only kept by readers, or they have kept
-  // theirs for so long that one of them seems to be stopped. Who draws batches ahead copies at once what is in memory: items
-  // must not go for that. No lock may be held.
+  // Sleeps for a moment, so that readers can let go of bodies. False: no body is kept by readers alone, or readers have
+  // kept theirs for so long that one of them seems to be stopped. A process that draws batches ahead copies at once
+  // what is in memory, so a wait is better than the loss of items. The caller holds no lock.
   bool await_readers(Deadline deadline);
   // Whether the last drop() met bodies that only readers keep.
   bool met_readers();
@@ -36,7 +37,7 @@ class BodyDrops {
   using ByTables = std::map<std::vector<u32>, std::vector<u32>>;  // chunks by their tables
   struct Search {
     TableHeat::Tables spared;
-    u32 choice = 1;  // of so many bodies one goes
+    u32 choice = 1;  // one body in so many goes
     std::set<std::vector<u32>> held_up;
     bool read = false;  // it met bodies that only readers keep
     bool any = false;   // it met bodies that may go
@@ -55,10 +56,10 @@ class BodyDrops {
   Keeps what_keeps(u32 chunk) const;
 
   Heap& heap_;
-  std::mutex mutex_;  // of what follows; no lock of the store is waited for with it
+  std::mutex mutex_;  // guards the members below; nobody waits for a lock of the store while holding it
   TableHeat heat_;
   bool read_ = false;      // the last search met bodies that only readers keep
-  u64 kept_since_ns_ = 0;  // that drop() has given nothing; 0: it has
+  u64 kept_since_ns_ = 0;  // since when drop() frees nothing; 0: it frees
 };
 
 }  // namespace di

@@ -10,13 +10,13 @@ namespace di {
 namespace {
 
 constexpr u64 kSliceOfMoves = 8u << 20;
-constexpr u64 kPatienceNs = 1'000'000'000;  // with another process
-constexpr u64 kReadersNs = 300'000'000;     // with readers
-constexpr u64 kAgainNs = 5'000'000'000;     // after which they are waited for again
-constexpr u64 kTablesNs = 50'000'000;       // for the locks of some tables
-constexpr u64 kCopiedNs = 100'000'000;      // with readers of what is copied already
+constexpr u64 kPatienceNs = 1'000'000'000;  // wait for another process
+constexpr u64 kReadersNs = 300'000'000;     // wait for readers
+constexpr u64 kAgainNs = 5'000'000'000;     // after which it waits for them again
+constexpr u64 kTablesNs = 50'000'000;       // wait for the locks of some tables
+constexpr u64 kCopiedNs = 100'000'000;      // wait for readers of bodies that are copied already
 constexpr u64 kMomentNs = 2'000'000;
-constexpr u64 kSlackShare = 16;  // of a segment, for its footer and what does not fit at its end
+constexpr u64 kSlackShare = 16;  // of a segment, for its footer and records that don't fit at its end
 
 }  // namespace
 
@@ -24,7 +24,7 @@ BodyMover::~BodyMover() {
   if (heap_.client.is_foreign()) return;
   try {
     end(Deadline::brief());
-  } catch (...) {  // its owner is gone soon, and then it ends
+  } catch (...) {  // the turn's owner is gone soon, and then the turn ends
   }
 }
 
@@ -43,7 +43,7 @@ bool BodyMover::take_turn() {
   return true;
 }
 
-// False: it is not this process's turn, or (bodies_ is empty) there is nothing to move.
+// False: another process has the turn, or (if bodies_ is empty) there is nothing to move.
 bool BodyMover::begin(bool all, Deadline deadline) {
   u64 room = 0;
   {
@@ -70,7 +70,8 @@ void BodyMover::end(Deadline deadline) {
   if (mover.load() == lock_owner_word(heap_.client)) mover.store(0);
 }
 
-// All were tried. Those that were held up are tried again, so that files do get empty; for a while only.
+// All bodies of the list were tried. Those that were held up are tried again, so that files do get empty, but only for
+// a while.
 void BodyMover::end_list(bool moved, Deadline deadline) {
   const u64 now = os::now_ns();
   if (moved) went_on_ns_ = now;
@@ -85,7 +86,7 @@ BodyMover::Await BodyMover::await(Deadline deadline) {
     os::LocalGuard<std::mutex> local(mutex_);
     const u64 now = os::now_ns();
     if (held_up_ns_ == 0 || now - held_up_ns_ > kAgainNs) held_up_ns_ = now;
-    const u64 since = std::max(held_up_ns_, seen_ns_);  // another process may go on
+    const u64 since = std::max(held_up_ns_, seen_ns_);  // another process may make progress
     if (deadline.tries_only() || (now > since && now - since > (read_ ? kReadersNs : kPatienceNs)))
       return Await::kGaveUp;
     if (deadline.over()) return Await::kLater;
@@ -96,7 +97,7 @@ BodyMover::Await BodyMover::await(Deadline deadline) {
 }
 
 // ------------------------------------------------------------------------------------------------------------ claims
-// Under the heap's lock. True: it is claimed, and listed.
+// Under the heap's lock. True: the body is claimed and listed.
 bool BodyMover::claim_one(const StoredBody& body) {
   const u64 word = heap_.descriptor(body.chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
@@ -111,7 +112,7 @@ bool BodyMover::claim_one(const StoredBody& body) {
   }
   const std::span<u8> head = heap_.chunk_memory.head_bytes(body.chunk);
   const std::span<const u32> crcs = page_checksums(head, tier, tier.stored_bytes);
-  // Damaged: whoever reads it says so.
+  // The chunk is damaged: its next reader reports it.
   if (crcs.empty() || record_pages(head.size(), tier.stored_bytes) != tier.stored_pages.load()) return false;
   Move& move = moves_.emplace_back();  // first: a claim that is not listed would never end
   tier.claim.store(lock_owner_word(heap_.client));
@@ -135,7 +136,7 @@ void BodyMover::claim(Deadline deadline) {
   DI_FAULT("tier.move_claimed");
 }
 
-void BodyMover::end_claims(std::size_t count, Deadline deadline) {  // of the first ones; then they are no longer listed
+void BodyMover::end_claims(std::size_t count, Deadline deadline) {  // ends the first ones; takes them off the list
   if (count == 0) return;
   {
     Heap::Guard guard(heap_, deadline);
@@ -156,7 +157,7 @@ void BodyMover::settle(Deadline deadline) {
 }
 
 // ----------------------------------------------------------------------------------------------------------- copying
-// The body as it is stored, in memory of the segment or of this object; null: it is damaged, or cannot be read.
+// The body as stored, in memory of the segment or of this object; null: it is damaged, or cannot be read.
 const u8* BodyMover::read(const Move& move) {
   if (!file_.is_open() || file_number_ != move.file) {
     file_.close();
@@ -168,7 +169,7 @@ const u8* BodyMover::read(const Move& move) {
   u8* to = segment_.body_memory(move.head.size(), move.stored_bytes);
   if (to == nullptr) {
     if (large_.bytes() < bytes) {
-      large_.clear();  // first, so that there are never two
+      large_.clear();  // first, so that there are never two buffers
       large_ = os::AlignedBuffer(bytes);
     }
     to = large_.data();
@@ -181,7 +182,8 @@ const u8* BodyMover::read(const Move& move) {
 void BodyMover::write(Move* move, const u8* body) {
   Record record;
   record.uid = move->uid;
-  // Counts of uses and late columns change in it while it is written, and its checksum is to be that of what is written.
+  // Counts of uses and late columns in the head may change during the write. The checksum must match the bytes that are
+  // written, so both use this copy.
   head_.assign(move->head.begin(), move->head.end());
   record.head = head_;
   record.body = {body, move->stored_bytes};
@@ -210,16 +212,17 @@ u64 BodyMover::copy_claimed(Deadline deadline) {
 }
 
 // -------------------------------------------------------------------------------------------------------- committing
-// Under the locks of these tables and the heap's. Others may have taken a claim over, if they took this process for dead.
+// Under the locks of these tables and the heap's lock. Another process may have taken over a claim because it took this
+// process for dead.
 bool BodyMover::move_held(const std::vector<u32>& tables, Move* move) {
   move->written = false;
   if (heap_.descriptor(move->chunk).word.load() != move->word) return false;
   ChunkTier& tier = *heap_.chunk_memory.tier(move->chunk);
   if (tier.claim.load() != lock_owner_word(heap_.client) || tier.place.load() != move->place) return false;
-  if (tier.stored_pages.load() == 0) return false;  // it was found damaged meanwhile
+  if (tier.stored_pages.load() == 0) return false;  // the body was found damaged meanwhile
   const bool read = is_read(heap_, move->chunk);
   read_ = read_ || read;
-  move->written = read || tables_of(heap_, move->chunk) != tables;  // then it is to be tried again
+  move->written = read || tables_of(heap_, move->chunk) != tables;  // then the move must be tried again
   if (move->written) return false;
   const u64 bytes = u64{tier.stored_pages.load()} * kPageBytes;
   DI_FAULT("tier.before_move");
@@ -243,14 +246,15 @@ u64 BodyMover::commit_unread(std::size_t count, Deadline deadline) {
       const TableLocks locks(heap_, tables, deadline.at_most(kTablesNs));
       Heap::Guard guard(heap_, deadline);
       for (const std::size_t i : numbers) moved += move_held(tables, &moves_[i]) ? 1 : 0;
-    } catch (const Error& error) {  // a table is held up: its bodies stay where they are
+    } catch (const Error& error) {  // a table is held up: the bodies of its chunks stay in place
       if (error.code() != Code::kTimeout) throw;
     }
   }
   return moved;
 }
 
-// A copy takes room that is short: one of a body that is read just now waits for the reader, or it is in vain.
+// A copy takes room, which is short. So if a body is being read right now, its copy waits for the reader; otherwise it
+// would be in vain.
 u64 BodyMover::commit(std::size_t count, Deadline deadline) {
   const auto first = moves_.begin(), last = first + static_cast<std::ptrdiff_t>(count);
   const auto waits = [](const Move& move) { return move.written; };

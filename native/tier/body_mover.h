@@ -1,16 +1,16 @@
-// Copies bodies forward: out of files of which little is needed any more, so that these can be used again.
+// Copies bodies forward: out of files of which little is still needed, so that these files can be used again.
 //
-// Bodies are claimed under the heap's lock, read and written as they are stored, without a lock, to a segment of this process's
-// own, and moved under the locks of the chunk's tables and the heap's, by one store of the place. That only while nobody reads
-// the chunk, as a body leaves memory (body_drops.h): who reads has seen the old place, and its file may be used again at once.
-// The old file keeps all it has until then, so a kill at any line leaves the old place or the new one, and both are whole; a copy
-// that nobody names is dead space.
+// The mover claims bodies under the heap's lock. It reads and writes them as they are stored, without a lock, to a
+// segment of this process's own. It moves each one under the locks of the chunk's tables and the heap's lock, by one
+// store of the place. A body moves only while nobody reads its chunk, just as it leaves memory (body_drops.h): a reader
+// has seen the old place, and the old file may be reused at once. The old file keeps its content until the move. So a
+// kill at any line leaves the old place or the new one, and both are whole. A copy that no chunk names is dead space.
 //
-// One process at a time does this (TierHeader::mover), as it begins with the last room that the files have, and gives that
-// back: a file is empty before the next process begins. So readers of a body are waited for, for a moment each time, and it is
-// tried again before others; only one that is read all the time stays where it is, and its file too. The turn of a process that
-// is gone ends at once, that of one which has moved nothing for a second is taken from it. Should both then go on, no body is
-// moved twice: a claim has one owner.
+// One process at a time moves bodies (TierHeader::mover), because a move starts with the last room that the files have
+// and gives it back: one file is empty before the next process begins. The mover waits a moment for the readers of a
+// body, and retries that body before others. Only a body that is read all the time stays where it is, and so does its
+// file. The turn of a process that is gone ends at once. A process that has moved nothing for a second loses its turn.
+// If it goes on later, no body is moved twice: a claim has one owner.
 #pragma once
 
 #include <mutex>
@@ -30,10 +30,12 @@ class BodyMover {
   BodyMover(const BodyMover&) = delete;
   BodyMover& operator=(const BodyMover&) = delete;
 
-  // Moves some MiB. kHeldUp: another process does, or what is left to move is being read. Throws when a file cannot be written.
+  // Moves some MiB. kHeldUp: another process has the turn, or readers hold the bodies that are left. Throws when a file
+  // cannot be written.
   Result move_some(bool all, Deadline deadline);  // all: of more files (sparse_files.h)
   void settle(Deadline deadline);                 // ends claims that an earlier call could not end
-  // A moment, after kHeldUp. kLater: the deadline is over. kGaveUp: it has been held up for too long, or may not wait.
+  // Sleeps for a moment, after kHeldUp. kLater: the deadline is over. kGaveUp: the move was held up for too long, or
+  // may not wait.
   enum class Await { kWaited, kLater, kGaveUp };
   Await await(Deadline deadline);
 
@@ -46,8 +48,8 @@ class BodyMover {
     std::vector<u32> crcs;  // of the body's pages
     u64 stored_bytes = 0, raw_bytes = 0;
     u32 codec = 0;
-    u64 to = 0;            // place
-    bool written = false;  // and not moved yet
+    u64 to = 0;            // the new place
+    bool written = false;  // the copy is written, and the body not moved yet
   };
   bool begin(bool all, Deadline deadline);
   bool take_turn();
@@ -58,7 +60,7 @@ class BodyMover {
   u64 copy_claimed(Deadline deadline);  // how many have moved
   const u8* read(const Move& move);
   void write(Move* move, const u8* body);
-  u64 commit(std::size_t count, Deadline deadline);  // the first ones; then they are no longer listed
+  u64 commit(std::size_t count, Deadline deadline);  // commits the first `count` moves and takes them off the list
   u64 commit_unread(std::size_t count, Deadline deadline);
   bool move_held(const std::vector<u32>& tables, Move* move);
   void end_claims(std::size_t count, Deadline deadline);
@@ -67,18 +69,18 @@ class BodyMover {
   std::mutex mutex_;  // of this process
   SparseFiles files_;
   OwnSegment segment_;
-  std::vector<StoredBody> bodies_;  // to move before the files that were chosen are empty; none: choose
-  std::size_t next_ = 0;            // of them
-  std::vector<StoredBody> held_;    // of them, those to try again: they are read, or a table is held up
-  u64 went_on_ns_ = 0;              // when one of them moved last
-  std::vector<Move> moves_;         // claimed
-  bool read_ = false;               // some bodies stayed where they are, for their readers
-  u64 seen_ = 0, seen_ns_ = 0;      // how many were ever moved, and when that was new
+  std::vector<StoredBody> bodies_;  // still to move until the chosen files are empty; none: choose
+  std::size_t next_ = 0;            // the next of bodies_
+  std::vector<StoredBody> held_;    // bodies to try again: readers use them, or a table is held up
+  u64 went_on_ns_ = 0;              // when a body moved last
+  std::vector<Move> moves_;         // claimed bodies
+  bool read_ = false;               // readers kept some bodies where they are
+  u64 seen_ = 0, seen_ns_ = 0;      // moves ever counted in the store, and when this number last changed
   u64 held_up_ns_ = 0;              // since when nothing moves; 0: it does
   std::vector<u8> head_;
   os::DirectFile file_;
   u32 file_number_ = 0;
-  os::AlignedBuffer large_;  // for a body that the segment has no memory for
+  os::AlignedBuffer large_;  // for a body that is too large for the segment's memory
 };
 
 }  // namespace di

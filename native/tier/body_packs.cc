@@ -11,7 +11,7 @@ std::optional<BodyPacks> packs_of(std::span<u8> head, const ChunkTier& tier) {
   if (count == 0) return std::nullopt;
   const auto damaged = [] { return Error(Code::kCorruptData, "damaged store: a chunk does not say how it is packed"); };
   if (at % alignof(PackPart) != 0 || at > head.size() || count > (head.size() - at) / sizeof(PackPart)) throw damaged();
-  std::vector<PackPart> parts(count);  // a copy: what was checked is what is used
+  std::vector<PackPart> parts(count);  // a copy, so that the checked values are the ones used
   std::memcpy(parts.data(), head.data() + at, count * sizeof(PackPart));
   BodyPacks packs{PackPlan(std::move(parts), tier.body_bytes), nullptr};
   const u64 ends = at + count * sizeof(PackPart);

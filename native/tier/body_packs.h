@@ -10,10 +10,10 @@ namespace di {
 
 struct BodyPacks {
   PackPlan plan;
-  u32* ends;  // in the head: plan.blocks() of them
+  u32* ends;  // in the head: plan.blocks() entries
 };
 
-// nullopt: the body is never packed. Throws kCorruptData when what the head says fits neither it nor the body.
+// nullopt: the body is never packed. Throws kCorruptData when the head contradicts itself or the body.
 std::optional<BodyPacks> packs_of(std::span<u8> head, const ChunkTier& tier);
 
 }  // namespace di

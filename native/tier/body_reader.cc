@@ -39,22 +39,22 @@ void BodyMemory::give(os::AlignedBuffer buffer) {
     if (other.bytes() < buffer.bytes()) return std::swap(other, buffer);
 }
 
-// Where a body lies on disk, and how.
+// The place and form of a body on disk.
 struct BodyReader::Stored {
   u32 chunk = 0;
   u32 file = 0;
-  u64 first_page = 0, bytes = 0;   // of the body, in the segment
+  u64 first_page = 0, bytes = 0;   // of the body; first_page counts in the segment
   std::span<const u32> checksums;  // of the body's pages
   std::optional<BodyPacks> packs;  // nullopt: it is not packed
 };
 
-// What is read at once: bytes of a body as it was in memory, in whole blocks where it is packed.
+// One read: bytes of a body as it was in memory, extended to whole blocks if it is packed.
 struct BodyReader::Extent {
   const Stored* of = nullptr;
-  u64 from = 0, bytes = 0;                // of the body
+  u64 from = 0, bytes = 0;                // in the body
   u64 stored_from = 0, stored_bytes = 0;  // on disk
   PackPlan::Blocks blocks{};
-  std::vector<BodyPart*> parts;  // that lie in it
+  std::vector<BodyPart*> parts;  // parts that lie in it
 };
 
 BodyReader::Stored BodyReader::find(u32 chunk) const {
@@ -80,7 +80,8 @@ BodyReader::Stored BodyReader::find(u32 chunk) const {
   return found;
 }
 
-// A part of a packed body as the blocks that hold it. Parts in blocks that were wanted already become one with them.
+// Adds a part of a packed body as the blocks that hold it. If some of these blocks are in an extent already, the part
+// joins that extent.
 void BodyReader::add_packed(const Stored& of, BodyPart* part, std::vector<Extent>* extents) {
   const PackPlan& plan = of.packs->plan;
   PackPlan::Blocks blocks = plan.blocks_of(part->from, part->bytes);
@@ -127,12 +128,12 @@ void BodyReader::unpack(const Extent& extent, std::span<const u8> stored, u8* to
   }
   const PackPlan& plan = of.packs->plan;
   const PackedBody packed(plan, of.packs->ends, stored, extent.stored_from);
-  u64 end = 0;  // so far
+  u64 end = 0;  // filled up to here
   for (u32 number = extent.blocks.first; number <= extent.blocks.last; ++number) {
     const u32 part = plan.part_of(number);
     const PackPlan::Block block = plan.block(part, number);
     const u64 at = block.offset - extent.from;
-    std::memset(to + end, 0, at - end);  // between parts
+    std::memset(to + end, 0, at - end);  // the gap between parts
     packed.block(part, number, {to + at, block.bytes});
     end = at + block.bytes;
   }
@@ -159,7 +160,7 @@ u64 BodyReader::memory_for(const ColdBodies& bodies) const {
   return bytes;
 }
 
-// Threads of the pool use the extents, so that the object stays where it is until the reads have ended.
+// Threads of the pool use the extents, so the object must stay in place until the reads have ended.
 class BodyReader::Reads : public BodyReads {
  public:
   Reads(TierHeader& header, LostBodies& bodies) : header_(header), bodies_(bodies) {}
@@ -167,7 +168,7 @@ class BodyReader::Reads : public BodyReads {
   void wait() override {
     fetch_.wait();
     if (reads_.empty()) return;
-    if (!lost_.empty()) {  // of all reads, so that one more try does for all of them
+    if (!lost_.empty()) {  // reports all lost reads at once, so that one more try handles all of them
       for (const Lost& each : lost_) bodies_.note(each.of->chunk, each.what, each.no_file ? each.of->file : kNone);
       throw Error(Code::kRowsLost, lost_.front().what).told();
     }
@@ -186,7 +187,7 @@ class BodyReader::Reads : public BodyReads {
     if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages)) return false;
     try {
       unpack(extent, pages.subspan(read.offset % kPageBytes, read.bytes), read.to);
-    } catch (const Error& error) {  // as they were written, and yet no such blocks: nothing else can be got from them
+    } catch (const Error& error) {  // the checksums hold, and yet the blocks are invalid: the body is lost
       if (error.code() != Code::kCorruptData) throw;
       return false;
     }
@@ -210,7 +211,7 @@ class BodyReader::Reads : public BodyReads {
   u64 stored_bytes_ = 0;
   std::mutex mutex_;  // of threads of the pool
   std::vector<Lost> lost_;
-  Fetch fetch_;  // last: it ends first
+  Fetch fetch_;  // declared last, so that it ends first
 };
 
 std::unique_ptr<BodyReads> BodyReader::begin(ColdBodies* bodies, BodyBuffers* buffers) {

@@ -12,7 +12,7 @@
 
 namespace di {
 
-// Memory for what was read, kept from batch to batch: pages that were touched before cost a sixth of fresh ones.
+// A pool of read buffers, kept from batch to batch: pages that were touched before cost a sixth of fresh ones.
 class BodyMemory {
  public:
   os::AlignedBuffer take(u64 bytes);
@@ -25,8 +25,8 @@ class BodyMemory {
 
 class BodyReader;
 
-// What the parts of a batch lie in, until it has been copied. A forked child has none of this memory, and leaves the
-// parent's pool of it alone.
+// The buffers that hold the parts of one batch until it is copied. A forked child has none of this memory, and does not
+// touch the parent's pool.
 class BodyBuffers {
  public:
   explicit BodyBuffers(BodyMemory& memory) : memory_(memory) {}
@@ -44,11 +44,11 @@ class BodyBuffers {
   std::vector<os::AlignedBuffer> buffers_;
 };
 
-// Reads that BodyReader has begun. Its end lets go those that have not started, and waits for the others.
+// Reads that BodyReader has begun. The destructor cancels reads that have not started, and waits for the others.
 class BodyReads {
  public:
   virtual ~BodyReads() = default;
-  // Until all are done; leaves the GIL. Throws what BodyReader::read() throws.
+  // Waits until all reads are done, without the GIL. Throws what BodyReader::read() throws.
   virtual void wait() = 0;
 };
 
@@ -57,14 +57,15 @@ class BodyReader {
   BodyReader(const Heap& heap, LostBodies& lost) : heap_(heap), lost_(lost) {}
 
   BodyMemory& memory() { return memory_; }
-  // Reads all parts that are missing, many at a time, checks and unpacks them. The caller holds the chunks as a reader. Takes no shared
-  // lock. Throws kRowsLost when the bytes are not those that were written, or are gone: all such chunks are noted then, and
-  // their items are to be removed before the next try. kStoreError: this process cannot read them now.
+  // Reads all missing parts, many at a time, checks and unpacks them. The caller holds the chunks as a reader. Takes no
+  // shared lock. Throws kRowsLost when stored bytes are gone or differ from those that were written: all such chunks
+  // are noted by then, and their items must be removed before the next try. Throws kStoreError when this process cannot
+  // read them now.
   void read(ColdBodies* bodies, BodyBuffers* buffers) { begin(bodies, buffers)->wait(); }
-  // The same, not waited for: the parts are there when wait() has returned. *bodies and *buffers stay where they are until
-  // then, and outlive what is returned. What is damaged in memory is thrown here.
+  // Begins the same reads without waiting: the parts are there when wait() has returned. *bodies and *buffers stay in
+  // place until then, and outlive the returned object. Damage in memory is thrown here.
   std::unique_ptr<BodyReads> begin(ColdBodies* bodies, BodyBuffers* buffers);
-  // Bytes of memory that the parts which are wanted and missing take, at most.
+  // The most memory, in bytes, that the wanted and missing parts take.
   u64 memory_for(const ColdBodies& bodies) const;
 
  private:

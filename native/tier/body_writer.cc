@@ -10,14 +10,15 @@
 namespace di {
 namespace {
 
-// A slice of bodies is written at a time: 8 MiB, in a small store an eighth of its memory. A process that is stopped while it
-// writes keeps no more than that in memory.
+// Bodies are written one slice at a time: 8 MiB, or an eighth of memory in a small store. A process that is stopped
+// while it writes keeps no more than a slice in memory.
 constexpr u64 kSliceOfBodies = 8u << 20;
 constexpr u64 kSliceShare = 8;
-constexpr u32 kLookedAt = 4096, kMostLookedAt = 16384;  // descriptors in one hold
+constexpr u32 kLookedAt = 4096, kMostLookedAt = 16384;  // descriptors looked at in one hold
 constexpr u64 kPatienceNs = 1'000'000'000, kMomentNs = 2'000'000;
 
-// Where the checksums of a body go, of as many pages as it has unpacked; empty: what the chunk says of its body is damaged.
+// The place for the checksums of a body, one for each page that it has unpacked. Empty: the chunk's description of its
+// body is damaged.
 std::span<u32> checksums(const Heap& heap, u32 chunk) {
   const ChunkTier& tier = *heap.chunk_memory.tier(chunk);
   if (tier.body.load() == 0 || tier.body.load() > heap.descriptor_count()) return {};
@@ -26,12 +27,12 @@ std::span<u32> checksums(const Heap& heap, u32 chunk) {
   return page_checksums(heap.chunk_memory.head_bytes(chunk), tier, tier.body_bytes);
 }
 
-// Whether the chunk is closed, and its body only in memory.
+// Whether the chunk is closed and its body lies only in memory.
 bool lacks_copy(const Heap& heap, u32 chunk) {
   const u64 word = heap.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return false;
   const u64 body = heap.descriptor(chunk).summary.body.load(std::memory_order_relaxed);
-  if (body == 0 || (body & kBodyHasCopy) != 0) return false;  // most chunks: their heads are not in the caches
+  if (body == 0 || (body & kBodyHasCopy) != 0) return false;  // true of most chunks, whose heads are not in the caches
   if (!heap.chunk_memory.has_attachments(chunk)) return false;
   return heap.chunk_memory.tier(chunk)->stored_pages.load() == 0 && !checksums(heap, chunk).empty();
 }
@@ -49,8 +50,9 @@ bool BodiesWanted::has(const Heap& heap, u32 chunk) const {
   return false;
 }
 
-// Looks at the descriptors behind *at, `most` of them, until it has found enough, and claims what it found; returns at how many it
-// looked. Among so many chunks those that came last: they stay longest, and what goes soon need not be written at all.
+// Looks at up to `most` descriptors behind *at until it has found enough chunks, claims chunks among them, and returns
+// how many descriptors it looked at. It claims the chunks that came last: they stay longest, and chunks that go soon
+// need not be written at all.
 u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
   std::vector<std::pair<u64, u32>> found;  // uid, chunk
   const u32 count = heap_.descriptor_count();
@@ -88,7 +90,7 @@ u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
 
 void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
   others_.clear();
-  u32 at = kNone;  // of this call alone: others move the hand meanwhile, and no chunk is to be left out
+  u32 at = kNone;  // own to this call: others move the hand meanwhile, and this call must skip no chunk
   for (u32 looked = 0, count = 1; looked < count && bodies_.empty();) {
     Heap::Guard guard(heap_, deadline);
     u32& hand = heap_.memory.tier_header().hand;
@@ -128,7 +130,8 @@ void BodyWriter::write(Claimed* body, std::span<const u8> stored) {
   body->crcs = page_crcs(stored);
   Record record;
   record.uid = body->uid;
-  // Counts of uses and late columns change in it while it is written, and its checksum is to be that of what is written.
+  // Counts of uses and late columns in the head may change during the write. The checksum must match the bytes that are
+  // written, so both use this copy.
   head_.assign(body->head.begin(), body->head.end());
   record.head = head_;
   record.body = stored;
@@ -141,7 +144,7 @@ void BodyWriter::write(Claimed* body, std::span<const u8> stored) {
   header.written_bodies.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Others may have taken a claim over, if they took this process for dead.
+// Another process may have taken over the claim because it took this process for dead.
 u64 BodyWriter::commit_one(const Claimed& body) {
   if (heap_.descriptor(body.chunk).word.load() != body.word) return 0;
   ChunkTier& tier = *heap_.chunk_memory.tier(body.chunk);
@@ -199,11 +202,11 @@ bool BodyWriter::await_others(Deadline deadline) {
   return true;
 }
 
-// Segments are sealed after what lies in them was committed: one without live bytes would be used again at once.
+// Segments are sealed after their bodies were committed: a segment without live bytes would be used again at once.
 u64 BodyWriter::write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why) {
   const os::LongGuard local(mutex_);
   commit(bodies_.size(), deadline);
-  if (segment_.is_removed()) segment_.close(deadline);  // by somebody: what were written to it would be lost
+  if (segment_.is_removed()) segment_.close(deadline);  // somebody removed the file: bodies written to it would be lost
   claim(wanted, deadline);
   u64 bytes = 0;
   try {
@@ -217,7 +220,7 @@ u64 BodyWriter::write_some(const BodiesWanted& wanted, Deadline deadline, std::s
       DI_FAULT("tier.written");
     }
   } catch (...) {
-    commit(bodies_.size(), deadline);  // what was written counts, and no claim stays
+    commit(bodies_.size(), deadline);  // written bodies count, and no claim stays
     throw;
   }
   return bytes + commit(bodies_.size(), deadline);

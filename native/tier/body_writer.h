@@ -1,10 +1,11 @@
 // Writes copies of chunk bodies to disk, a slice of a few MiB at a time.
 //
-// Bodies are claimed under the heap's lock, packed and written without a lock, to a segment that this process alone fills, and
-// committed under the heap's lock again. A closed chunk never changes, and a claimed one is not freed, so its body may be read
-// all the while. A kill leaves claims of the dead, which whoever looks for bodies takes over, and what it wrote is nobody's. One
-// thread of a process writes at a time; a stopped one keeps its claims and nothing else. Claims that a call could not end, because
-// the heap's lock was held up, are ended by the next one.
+// The writer claims bodies under the heap's lock. It packs and writes them without a lock, to a segment that this
+// process alone fills, and commits them under the heap's lock again. A closed chunk never changes and a claimed chunk
+// is not freed, so its body can be read all the while. A kill leaves claims of a dead process, which the next search
+// for bodies takes over; the bytes that it wrote belong to nobody. One thread of a process writes at a time. A stopped
+// writer keeps its claims and nothing else. If a call cannot end its claims because the heap's lock is held up, the
+// next call ends them.
 #pragma once
 
 #include <mutex>
@@ -15,10 +16,10 @@
 
 namespace di {
 
-// Bodies that are to have a copy on disk.
+// Which bodies should have a copy on disk.
 struct BodiesWanted {
-  u64 last_uid = ~u64{0};        // none of chunks that came later
-  std::vector<u32> tables = {};  // of one of these, by index; empty: of any
+  u64 last_uid = ~u64{0};        // no chunk that came later
+  std::vector<u32> tables = {};  // chunks of one of these tables, by index; empty: of any table
 
   bool has(const Heap& heap, u32 chunk) const;
 };
@@ -29,11 +30,12 @@ class BodyWriter {
   BodyWriter(const BodyWriter&) = delete;
   BodyWriter& operator=(const BodyWriter&) = delete;
 
-  // Bytes of bodies that now have a copy on disk; 0: *why, or none that is wanted lacks one. Throws when a file can't be written.
+  // Returns the bytes of bodies that now have a copy on disk. 0: *why, or every wanted body has one. Throws when a file
+  // can't be written.
   u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
   void settle(Deadline deadline);  // ends claims that an earlier call could not end
-  // Sleeps for a moment where other processes are writing copies of bodies, as write_some() found them. False: none are, or they
-  // have been the same ones for a second.
+  // Sleeps for a moment if other processes are writing copies of bodies, as write_some() found. False: no process is,
+  // or the bodies have been the same ones for a second.
   bool await_others(Deadline deadline);
 
  private:
@@ -46,24 +48,24 @@ class BodyWriter {
     RecordPlace place{};
     BodyCodec codec = BodyCodec::kRaw;
     u64 stored_bytes = 0;
-    std::vector<u32> crcs, ends;  // of pages as stored; of blocks, empty where it is not packed
+    std::vector<u32> crcs, ends;  // CRCs of stored pages; ends of blocks, empty if not packed
     u32* ends_to = nullptr;       // in the head
     bool written = false;
   };
   void claim(const BodiesWanted& wanted, Deadline deadline);
   u32 claim_some(const BodiesWanted& wanted, u32* at, u32 most) DI_REQUIRES(heap_.lock);
-  // Packs a body, where that is wanted and worth it. Returns what is to be stored, valid until the next call.
+  // Packs a body, if that is wanted and worth it. Returns the bytes to store, valid until the next call.
   std::span<const u8> pack(Claimed* body);
   void write(Claimed* body, std::span<const u8> stored);
-  u64 commit(std::size_t count, Deadline deadline);  // the first ones; then they are no longer listed
+  u64 commit(std::size_t count, Deadline deadline);  // commits the first `count` bodies and takes them off the list
   u64 commit_one(const Claimed& body) DI_REQUIRES(heap_.lock);
 
   Heap& heap_;
   std::mutex mutex_;                      // of this process
   std::vector<Claimed> bodies_;           // claimed and not committed
-  std::vector<u64> others_, waited_for_;  // uids of bodies that others had claimed: at the last look, when a wait began
+  std::vector<u64> others_, waited_for_;  // uids that others had claimed: at the last look; when the wait began
   u64 waits_since_ns_ = 0;
-  std::vector<u8> head_;  // the one that is being written, as it was when that began
+  std::vector<u8> head_;  // the head being written, as it was when the write began
   OwnSegment segment_;
   std::vector<u8> packed_;
 };

@@ -18,7 +18,7 @@ std::vector<BodyPart*> ColdBody::missing(u64 gap) {
       BodyPart& last = *fresh.back();
       last.bytes = std::max(last.bytes, want.from + want.bytes - last.from);
     } else {
-      BodyPart& part = parts_[want.from];  // one that begins here and is too short is replaced
+      BodyPart& part = parts_[want.from];  // a part that begins here and is too short is replaced
       part = want;
       fresh.push_back(&part);
     }

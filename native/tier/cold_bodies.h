@@ -1,5 +1,5 @@
-// Parts of chunk bodies that are not in memory, as a batch needs them: Gather lists them, the disk tier reads them, and Gather
-// then finds its rows in them. For one batch, one thread at a time.
+// Parts of chunk bodies that a batch needs and that are not in memory. Gather lists them, the disk tier reads them, and
+// Gather then finds its rows in them. One object serves one batch, from one thread at a time.
 #pragma once
 
 #include <map>
@@ -9,12 +9,12 @@
 
 namespace di {
 
-// Thrown by Gather when it meets a body that is not in memory and was not read for it. Nothing has changed but the targets.
+// Gather throws this when it meets a body that is not in memory and was not read for it. Only the targets have changed.
 struct NotInMemory {};
 
 struct BodyPart {
   u64 from = 0, bytes = 0;  // of the body
-  const u8* at = nullptr;   // where they were read to; null: not yet
+  const u8* at = nullptr;   // the bytes once they are read; null: not yet
 };
 
 class ColdBody {
@@ -24,11 +24,11 @@ class ColdBody {
   u32 chunk() const { return chunk_; }  // its descriptor
   void want(u64 from, u64 bytes);
   bool wants() const { return !wanted_.empty(); }
-  const std::vector<BodyPart>& wanted() const { return wanted_; }  // and not there
-  // What was wanted and is not there, sorted; parts at most `gap` bytes apart are joined. The caller sets their `at`.
+  const std::vector<BodyPart>& wanted() const { return wanted_; }  // wanted and missing parts
+  // The wanted parts that are missing, sorted. Parts at most `gap` bytes apart are joined. The caller sets their `at`.
   std::vector<BodyPart*> missing(u64 gap);
   bool has(u64 from, u64 bytes) const { return find(from, bytes) != nullptr; }
-  // The address of these bytes, which lie in one part. Throws kCorruptData when they do not.
+  // The address of these bytes, which must lie in one part; otherwise throws kCorruptData.
   const u8* at(u64 from, u64 bytes) const;
 
  private:
@@ -39,7 +39,8 @@ class ColdBody {
   std::map<u64, BodyPart> parts_;  // by `from`; they may overlap
 };
 
-// The bodies of a batch, by the address of their chunks' heads. Sorted by address, so that a batch is always read alike.
+// The bodies of a batch, keyed by the address of the chunk's head. The map is sorted, so a batch is always read in the
+// same order.
 class ColdBodies {
  public:
   ColdBody& of(const u8* head, u32 chunk) { return bodies_.try_emplace(head, chunk).first->second; }

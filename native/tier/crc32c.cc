@@ -1,11 +1,12 @@
 // CRC-32C by tables and by instructions.
 //
-// The instruction takes a new word each cycle but needs three cycles for one, so three parts of the data are summed up
-// at once. Sums are joined by what the checksum's algebra says: bytes are coefficients of a polynomial modulo P, and n
-// zero bytes behind some data multiply its sum by x^(8n).
+// The instruction takes a new word each cycle but needs three cycles for one, so three parts of the data are summed at
+// once. The checksum's algebra joins the sums: bytes are coefficients of a polynomial modulo P, and n zero bytes behind
+// some data multiply its sum by x^(8n).
 //
-// Carry-less products do the same to whole registers: 256 bytes, each 16 of them multiplied by x^2048, are added to the
-// next 256, which then have the checksum of all. What is left after the last is summed up by the instruction.
+// Carry-less products do the same with whole registers: each 16 bytes of a block of 256 bytes are multiplied by x^2048
+// and added to the next 256 bytes. Those then have the checksum of both blocks. The instruction sums up the rest behind
+// the last block.
 #include "tier/crc32c.h"
 
 #include <algorithm>
@@ -46,7 +47,7 @@ constexpr u32 shift_by(u64 bytes) {
 
 using Table = std::array<std::array<u32, 256>, 8>;
 
-// [k][b]: what byte b adds to the sum when k bytes follow.
+// [k][b]: the amount that byte b adds to the sum when k bytes follow.
 constexpr Table make_table() {
   Table table{};
   for (u32 byte = 0; byte < 256; ++byte) {
@@ -79,13 +80,13 @@ u32 by_tables(const u8* data, u64 bytes, u32 state) {
 
 #if defined(__x86_64__) || defined(__aarch64__)
 
-// Bytes of each of the three parts. Three of them and 16 bytes are a page.
+// Bytes of each of the three parts. Three parts and 16 bytes make a page.
 constexpr u64 kPart = 1360;
 static_assert(3 * kPart + 16 == kPageBytes && kPart % 8 == 0);
 
 using ShiftTable = std::array<std::array<u32, 256>, 4>;
 
-// [k][b]: what byte k of a sum becomes when `bytes` zero bytes follow.
+// [k][b]: the value of byte k of a sum after `bytes` zero bytes.
 constexpr ShiftTable make_shift(u64 bytes) {
   ShiftTable table{};
   const u32 factor = shift_by(bytes);
@@ -104,11 +105,11 @@ u32 shifted(const ShiftTable& table, u32 sum) {
 }
 
 #if defined(__x86_64__)
-#define DI_CRC_TARGET __attribute__((target("sse4.2,crc32")))  // crc32: what clang 20 and later want
+#define DI_CRC_TARGET __attribute__((target("sse4.2,crc32")))  // crc32: needed by clang 20 and later
 DI_CRC_TARGET inline u64 add_word(u64 sum, u64 word) { return _mm_crc32_u64(sum, word); }
 DI_CRC_TARGET inline u32 add_byte(u32 sum, u8 byte) { return _mm_crc32_u8(sum, byte); }
 #else
-// In assembly, as compilers disagree on how a single function asks for the instruction.
+// In assembly, because compilers disagree on how a single function asks for the instruction.
 #define DI_CRC_TARGET
 inline u64 add_word(u64 sum, u64 word) {
   u32 result = static_cast<u32>(sum);
@@ -146,8 +147,8 @@ DI_CRC_TARGET u32 by_instruction(const u8* data, u64 bytes, u32 state) {
 constexpr u64 kFold = 256;  // bytes of four registers
 constexpr u64 kLeastFold = 1u << 10;
 
-// What multiplies 8 bytes whose last is `bytes` before the place that they are added to. A carry-less product of
-// reflected numbers is one bit short, which the shift makes up for.
+// The factor for 8 bytes whose last byte is `bytes` before the place that they are added to. A carry-less product of
+// reflected numbers is one bit short; the shift makes up for that.
 constexpr long long fold_factor(u64 bytes) { return static_cast<long long>(u64{shift_by(bytes)} << 1); }
 
 DI_FOLD_TARGET inline __m512i folded(__m512i sum, __m512i factors, const u8* next) {
@@ -179,7 +180,7 @@ DI_FOLD_TARGET u32 by_folding(const u8* data, u64 bytes, u32 state) {
 }
 #endif
 
-// Chosen at load: before main, so no call needs to look whether it has been.
+// Chosen at load, before main, so no call needs to check whether the choice was made.
 const Crc32cFunction g_best = crc32c_functions().back();
 
 }  // namespace

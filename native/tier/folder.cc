@@ -33,7 +33,7 @@ std::string parent_of(const std::string& path) {
   return slash == 0 || slash == std::string::npos ? "/" : path.substr(0, slash);
 }
 
-// The folder, made if need be, on a filesystem that can hold a store.
+// Checks the folder, and makes it if needed, on a filesystem that can hold a store.
 void prepare(const std::string& path) {
   if (path.empty() || path[0] != '/') refuse(path, "the path is relative", "give the whole path");
   if (!os::is_folder(path)) {
@@ -113,7 +113,7 @@ void TierFolder::lock_open(os::LockFile* file, Deadline deadline) const {
 
 namespace {
 
-// Unlocks at the end of its scope, and not only closes: a child that another thread forks meanwhile has the file open.
+// Unlocks at the end of its scope, not only closes: if another thread forks meanwhile, the child has the file open.
 class OpenLock {
  public:
   os::LockFile file;
@@ -141,14 +141,14 @@ bool TierFolder::find_owner() {
 
 TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   prepare(path);
-  TierFolder(path).find_owner();  // before the lock files are made: a folder that is refused stays as it was
+  TierFolder(path).find_owner();  // before the lock files are made: a refused folder stays as it was
   TierFolder folder(path);
   OpenLock opening;
   folder.lock_open(&opening.file, deadline);
   int number = folder.alive_.open(folder.alive_path());
   // mutant: stores-share-a-folder
   if (number == 0) number = folder.alive_.lock_exclusive();
-  // A store that was just closed may be in the hands of a thread of its process, or of a process that ends, for a moment.
+  // A thread or process that has just closed the store may hold the lock for a moment.
   for (const Deadline leaving = deadline.at_most(kLeavingNs); number == EWOULDBLOCK && !leaving.over();) {
     const os::Blocking scope;
     os::sleep_ns(kLookNs);
@@ -167,9 +167,10 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   DI_FAULT("folder.before_epoch");
   folder.raise_epoch();
   DI_FAULT("folder.after_epoch");
-  // Not in one step: whoever else asks for alive.lock holds open.lock.
+  // The exclusive lock becomes a shared one in two steps, which is safe: any process that asks for alive.lock holds
+  // open.lock.
   folder.require(folder.alive_.lock_shared());
-  ReadPool::of_process().close_all(path);  // numbers of files begin anew
+  ReadPool::of_process().close_all(path);  // file numbers begin anew
   return folder;
 }
 
@@ -256,7 +257,7 @@ std::vector<SegmentFile> TierFolder::files(bool (*parse)(const std::string&, u32
   for (const std::string& name : names) {
     SegmentFile file;
     if (!parse(name, &file.number)) continue;
-    if (os::blocks_of(path_ + "/" + name, &file.bytes) == 0) found.push_back(file);  // else it has just gone
+    if (os::blocks_of(path_ + "/" + name, &file.bytes) == 0) found.push_back(file);  // else the file was just removed
   }
   std::sort(found.begin(), found.end(), [](const SegmentFile& a, const SegmentFile& b) { return a.number < b.number; });
   return found;
@@ -270,12 +271,12 @@ void TierFolder::remove_segment(u32 number) const {
 
 void TierFolder::leave(const std::vector<u32>& logs) noexcept {
   try {
-    OpenLock opening;  // so that nobody joins meanwhile
+    OpenLock opening;  // so that no process joins meanwhile
     lock_open(&opening.file, Deadline::only_try());
     if (alive_.lock_exclusive() != 0) return;
     sweep([](const SegmentHeader&) { return false; });
     for (const u32 log : logs) os::remove_file(path_ + "/" + log_name(log));
-  } catch (...) {  // they stay until a store opens the folder again
+  } catch (...) {  // the files stay until a store opens the folder again
   }
 }
 

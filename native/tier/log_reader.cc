@@ -21,7 +21,7 @@ LogState LogReader::open(const std::string& path, const Uuid& uuid, u32 number) 
   seal_ = LogSeal(uuid, number);
   window_bytes_ = 0;
   LogHeader header;
-  if (!fetch(0, sizeof header)) return LogState::kSound;  // too short for a record as well
+  if (!fetch(0, sizeof header)) return LogState::kSound;  // too short for a record too
   std::memcpy(&header, window_at(0), sizeof header);
   if (!is_intact(header)) return LogState::kSound;
   if (header.uuid != uuid) return LogState::kForeign;
@@ -94,7 +94,7 @@ bool LogReader::Found::extra(WeightsExtra* extra, std::string* name) const {
   return true;
 }
 
-// Small ones by way of the window; a large one is read to its place.
+// A small object is read through the window, a large one directly to its place.
 bool LogReader::Found::copy_to(u8* to) const {
   const u64 at = offset_ + sizeof record_, extra = record_.extra_bytes, bytes = record_.bytes;
   if (extra + bytes <= kWindow) {

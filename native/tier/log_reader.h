@@ -1,5 +1,5 @@
-// Reads an object log from front to back, and trusts nothing in it: a damaged record is left out, and the next sound one is
-// looked for. What follows the last sound record is the end, as a kill or a power cut leaves it.
+// Reads an object log from front to back, and trusts nothing in it: it skips a damaged record and looks for the next
+// sound one. The log ends behind the last sound record; a kill or a power cut may leave other bytes there.
 #pragma once
 
 #include <functional>
@@ -19,13 +19,13 @@ enum class LogState {
 
 struct LogWalk {
   u64 records = 0;
-  u64 damaged = 0;  // gaps between sound records, and records whose bytes are not those that were written
-  u64 end = 0;      // of the last sound record
+  u64 damaged = 0;  // gaps between sound records, and records with changed bytes
+  u64 end = 0;      // offset behind the last sound record
 };
 
 class LogReader {
  public:
-  // Throws what file_error() makes, if the file cannot be read. A damaged header is no reason to leave a file out.
+  // Throws what file_error() makes, if the file cannot be read. A file with a damaged header is still read.
   LogState open(const std::string& path, const Uuid& uuid, u32 number);
 
   // A sound record. Its bytes are checked when they are copied.
@@ -33,7 +33,7 @@ class LogReader {
    public:
     const LogRecord& record() const { return record_; }
     u64 offset() const { return offset_; }
-    // Of weights; false: damaged.
+    // For weights only. False: damaged.
     bool extra(WeightsExtra* extra, std::string* name) const;
     bool copy_to(u8* to) const;  // all of the object's bytes; false: they are damaged
    private:
@@ -44,12 +44,12 @@ class LogReader {
   };
   using Each = std::function<void(const Found&)>;
   LogWalk walk(const Each& each);
-  Found at(u64 offset);  // the record there, as walk() found it before. Throws kCorruptData: it is no longer sound
+  Found at(u64 offset);  // the record that walk() found there. Throws kCorruptData if it is no longer sound
 
  private:
-  bool fetch(u64 offset, u64 bytes);  // into the window; false: the file ends before
+  bool fetch(u64 offset, u64 bytes);  // into the window; false: the file is shorter
   const u8* window_at(u64 offset) const { return window_.data() + (offset - window_start_); }
-  u64 next_sound(u64 from);  // the place of a sound record; 0: there is none
+  u64 next_sound(u64 from);  // the offset of a sound record; 0: there is none
   bool read_record(u64 offset, LogRecord* record);
 
   std::string path_;

@@ -3,9 +3,9 @@
 namespace di {
 namespace {
 
-constexpr u32 kLookedAt = 4096;  // descriptors in one hold
+constexpr u32 kLookedAt = 4096;  // descriptors looked at in one hold
 
-// Whether this is a chunk that is closed, of which all can be said.
+// Whether this is a closed chunk, about which everything is known.
 bool is_closed(const Heap& heap, u32 chunk) {
   const u64 word = heap.descriptor(chunk).word.load();
   return word_kind(word) == ObjectKind::kChunk && word_state(word) == ObjectState::kSealed &&

@@ -5,14 +5,14 @@
 namespace di {
 namespace {
 
-constexpr u32 kLookedAt = 256;  // in one hold
-constexpr u32 kOthers = 4;      // descriptors on the walk, for each of the list
+constexpr u32 kLookedAt = 256;  // descriptors looked at in one hold
+constexpr u32 kOthers = 4;      // descriptors of the walk for each one of the list
 constexpr std::size_t kMostListed = std::size_t{1} << 18;
 constexpr std::size_t kAtOnce = 64;
-constexpr u64 kWrittenAtOnce = u64{8} << 20;  // more, if it is one
-constexpr u64 kLeastBytes = u64{256} << 10;   // a little more than is asked for: the next ones find room
-constexpr u64 kRest = 20;                     // times as long as a look that found nothing, until the next one
-constexpr u64 kRounds = 2;                    // the first may clear all bits
+constexpr u64 kWrittenAtOnce = u64{8} << 20;  // a single larger object is written too
+constexpr u64 kLeastBytes = u64{256} << 10;   // frees a little more than asked for: the next calls find room
+constexpr u64 kRest = 20;                     // wait so many times as long as the look that found nothing
+constexpr u64 kRounds = 2;                    // the first round may only clear bits
 
 }  // namespace
 
@@ -22,7 +22,7 @@ void ObjectDrops::note(u32 index) noexcept {
     os::LocalGuard<std::mutex> local(list_mutex_);
     if (list_.size() == kMostListed) list_.pop_front();
     list_.push_back(generation << 32 | index);
-  } catch (...) {  // the walk meets it
+  } catch (...) {  // the walk finds the object
   }
 }
 
@@ -49,7 +49,7 @@ ObjectDrops::Look ObjectDrops::look(u32 index) const {
   return word_pins(word) != 0 ? Look::kRead : Look::kMayGo;
 }
 
-// One that may go: dropped, or chosen to be written. False: there is no room to choose more.
+// An object that may go: drops it, or chooses it for writing. False: there is no room to choose more.
 bool ObjectDrops::take(u32 index, Search* search) {
   const u64 block = Blocks::block_bytes(heap_.descriptor(index).bytes);
   if (is_logged(heap_.descriptor(index))) {
@@ -101,7 +101,7 @@ void ObjectDrops::choose(Search* search, Deadline deadline) {
   if (search->got != before) heap_.budget.announce_room();
 }
 
-// Their pins end, and those whose record was written leave; the others are listed anew.
+// Ends the pins of the chosen objects. Those whose record was written leave memory; the others are listed anew.
 void ObjectDrops::settle_chosen(Search* search, Deadline deadline) {
   Heap::Guard guard(heap_, deadline);
   for (const Chosen& each : chosen_) {

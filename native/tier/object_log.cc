@@ -11,14 +11,14 @@ namespace di {
 namespace {
 
 constexpr u64 kLeastFile = u64{1} << 20;
-constexpr u64 kAtOnce = u64{1} << 20;       // records up to so many bytes are written by one call
-constexpr u64 kCachedBytes = u64{4} << 20;  // of the file that is filled, a third of what the page cache holds
+constexpr u64 kAtOnce = u64{1} << 20;       // records up to this size are written by one call
+constexpr u64 kCachedBytes = u64{4} << 20;  // a third of what the page cache holds of the file being filled
 
 constexpr u32 kMarked = 1, kSyncBits = 20;  // of SegmentEntry::dirty
 
 u64 whole_pages(u64 bytes) { return pages_of(bytes) * kPageBytes; }
 
-// Whether records were marked that may not be on disk yet. Without the heap's lock.
+// Whether there are marked records that may not be on disk yet. Call without the heap's lock.
 bool has_marked_logs(const TierHeader& tier) {
   const SegmentEntry* const end = tier.segment + std::min(tier.segment_high.load(), kMaxSegments);
   return std::any_of(tier.segment, end, [](const SegmentEntry& at) {
@@ -32,7 +32,7 @@ ObjectLog::~ObjectLog() {
   if (file_ == nullptr || heap_.client.is_foreign()) return;
   try {
     end_file(Deadline::brief());
-  } catch (...) {  // others find its owner gone
+  } catch (...) {  // other processes find that its owner is gone
   }
 }
 
@@ -42,7 +42,7 @@ void ObjectLog::fail(u32 file, const char* what, int number) const {
 
 // ----------------------------------------------------------------------------------------------------------- the files
 
-// Passing logs take what the rows of tables do not need, were all of them on disk.
+// A passing log may take only the room that is left if all rows of all tables were on disk.
 bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
   if (!passing_) return true;
   const TierHeader& tier = heap_.memory.tier_header();
@@ -55,11 +55,11 @@ bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
   if (logs + rows + bytes + (copy ? 0 : usual_file_bytes(capacity)) <= capacity) return true;
   *why = "the disk tier has " + std::to_string(logs >> 20) + " MiB of disk_capacity=" + std::to_string(capacity) +
          " in use for objects, and keeps " + std::to_string(rows >> 20) + " MiB for rows of tables";
-  heap_.memory.tier_header().idle_logs.store(1);  // files may be copied, and go
+  heap_.memory.tier_header().idle_logs.store(1);  // files may be copied, and then removed
   return false;
 }
 
-// Room for a file of *bytes, or of less, `least` at least: files that are kept to be used again go first.
+// Takes room for a file of *bytes, or of fewer but at least `least`. Files kept for reuse are removed first.
 DiskSpace::Taken ObjectLog::take(u64 least, bool copy, u64* bytes, Deadline deadline) {
   for (;;) {
     DiskSpace::Taken taken;
@@ -106,7 +106,7 @@ bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
   return true;
 }
 
-// Killed after take(): a log whose owner is gone, and whose file may not be there.
+// A kill after take() leaves a log whose owner is gone, and whose file may not exist.
 void ObjectLog::begin_file(u64 record_bytes, bool copy, Deadline deadline) {
   const u64 least = whole_pages(std::max(kLeastFile, sizeof(LogHeader) + record_bytes));
   u64 bytes = std::max(least, usual_file_bytes(heap_.memory.tier_header().capacity.load()));
@@ -118,7 +118,7 @@ void ObjectLog::begin_file(u64 record_bytes, bool copy, Deadline deadline) {
     heap_.disk.forget_log(taken.number, taken.file);
   };
   try {
-    if (!make_file(taken, bytes)) return forget();  // the caller tries again, with another name
+    if (!make_file(taken, bytes)) return forget();  // the caller tries again with another name
   } catch (...) {
     os::remove_file(path_of(taken.file));
     forget();
@@ -132,7 +132,7 @@ void ObjectLog::begin_file(u64 record_bytes, bool copy, Deadline deadline) {
   rolled_.store(true, std::memory_order_relaxed);
 }
 
-// Killed before it: a log whose owner is gone.
+// A kill before this leaves a log whose owner is gone.
 bool ObjectLog::seal(u32 number, Deadline deadline) {
   const auto found = open_.find(number);
   // mutant: logs-are-sealed-before-their-records-count
@@ -153,17 +153,17 @@ void ObjectLog::settle(const LogPlace& place) noexcept {
     if (found == open_.end() || found->second.records == 0) return;
     --found->second.records;
     seal(place.segment, Deadline::slice());
-  } catch (...) {  // its owner is gone one day
+  } catch (...) {  // the owner will be gone one day
   }
 }
 
-// What is in it was synced, or has failed to be.
+// All records in the file were synced, or their sync has failed.
 void ObjectLog::end_file(Deadline deadline) {
   const u64 bytes = whole_pages(end_);
-  file_->drop_cache(0, bytes);  // who reads it goes past the cache
+  file_->drop_cache(0, bytes);  // readers of the file go past the cache
   open_[taken_.number].bytes = file_->truncate(bytes) == 0 ? bytes : size_;
   file_.reset();
-  std::vector<u32> others;  // that a busy lock kept
+  std::vector<u32> others;  // files that a busy lock kept open
   for (const auto& [number, open] : open_)
     if (number != taken_.number) others.push_back(number);
   for (const u32 number : others) seal(number, deadline);
@@ -180,7 +180,7 @@ void ObjectLog::remove_file(u32 file) {
   if (number != 0 && number != ENOENT) fail(file, "removed", number);
 }
 
-// ------------------------------------------------------------------------------------------------------------- appending
+// ----------------------------------------------------------------------------------------------------------- appending
 
 void ObjectLog::write(const LogRecord& record, const LoggedObject& object) {
   const u64 front = sizeof record + object.extra.size();
@@ -188,15 +188,15 @@ void ObjectLog::write(const LogRecord& record, const LoggedObject& object) {
   buffer_.assign(reinterpret_cast<const u8*>(&record), reinterpret_cast<const u8*>(&record) + sizeof record);
   buffer_.insert(buffer_.end(), object.extra.begin(), object.extra.end());
   if (at_once) buffer_.insert(buffer_.end(), object.bytes.begin(), object.bytes.end());
-  // The bytes of a large one first: until its record is there, nothing is.
+  // The bytes of a large object are written first: without its record the object does not exist.
   int number = at_once ? 0 : file_->write(end_ + front, object.bytes.data(), object.bytes.size());
   DI_FAULT("log.bytes_written");
   if (number == 0) number = file_->write(end_, buffer_.data(), buffer_.size());
   if (number != 0) fail(taken_.file, "written", number);
 }
 
-// Pages of the file count as memory of this process's cgroup. Who reads it goes past them, so they leave some appends later,
-// when they are on the disk: asked to drop others, the kernel first makes all processors look for them.
+// Pages of the file count as memory of this process's cgroup, and readers go past them. The cache drops them some
+// appends later, when they are on disk: to drop others, the kernel first makes all processors look for them.
 void ObjectLog::leave_cache() {
   const u64 until = end_ / kCachedBytes * kCachedBytes;
   if (until <= leaving_) return;
@@ -240,8 +240,8 @@ ObjectLog::Appended ObjectLog::append(const LoggedObject& object, Deadline deadl
   return {place, appended_};
 }
 
-// One fdatasync, by this thread or another one. An error loses what was appended since the last one: its file is not used any
-// more, and who waits for that is told.
+// Waits for one fdatasync, by this thread or another one. An error loses the records that were appended since the last
+// sync: the file is not used any more, and threads that wait for these records get the error.
 void ObjectLog::sync_some(Lock* lock) {
   if (syncing_) {
     synced_some_.wait(*lock);
@@ -276,9 +276,10 @@ void ObjectLog::sync(u64 ticket) {
     if (ticket > failed.from && ticket <= failed.to) fail(failed.file, "synced", failed.number);
 }
 
-// ------------------------------------------------------------------------------------------------------------- deletions
+// ----------------------------------------------------------------------------------------------------------- deletions
 
-// `dirty` is set first, as a sync may follow a kill, and again, as one in between did not see the mark.
+// `dirty` is set before the write, because a sync may follow a kill, and again after it, because a sync in between did
+// not see the mark.
 void ObjectLog::mark(const LogPlace& place, u32 mark) {
   Shared<u32>& dirty = heap_.memory.tier_header().segment[place.segment % kMaxSegments].dirty;
   dirty.store(kMarked);
@@ -291,8 +292,8 @@ void ObjectLog::mark(const LogPlace& place, u32 mark) {
   DI_FAULT("log.marked");
 }
 
-// Looks without the lock, which a stopped process may hold: it is taken for a file that seems to be missing. A log that goes
-// meanwhile, as nobody needs it, is none any more under the lock.
+// Looks without the lock, which a stopped process may hold, and takes it only for a file that seems to be missing. If a
+// log was removed meanwhile because nobody needs it, it is no longer a log under the lock.
 void ObjectLog::require_files(Deadline deadline) {
   const TierHeader& tier = heap_.memory.tier_header();
   const u32 high = std::min(tier.segment_high.load(), kMaxSegments);
@@ -309,18 +310,18 @@ void ObjectLog::require_files(Deadline deadline) {
   }
 }
 
-// Puts a word of its own, neither 0 nor kMarked, into `dirty` before it syncs the file, and clears that only: while another call
-// is at it, or once there are further marks, the file counts as not synced, also when a call is killed. A call whose word was
-// replaced syncs the file all the same.
+// Puts a word of its own, neither 0 nor kMarked, into `dirty`, syncs the file, and then clears only that word. The file
+// counts as not synced while another call is syncing it or once there are further marks, even if a call is killed. A
+// call whose word was replaced still syncs the file.
 void ObjectLog::sync_marks(Deadline deadline) {
-  if (!has_marked_logs(heap_.memory.tier_header())) return;  // as usual: close() then waits for no lock
+  if (!has_marked_logs(heap_.memory.tier_header())) return;  // the usual case: close() then waits for no lock
   const u32 mine = kMarked + 1 + ((heap_.client.slot() << kSyncBits) | (syncs_.fetch_add(1) & ((1u << kSyncBits) - 1)));
   const auto dirty = [this](const DiskSpace::Log& log) -> Shared<u32>& {
     return heap_.memory.tier_header().segment[log.number].dirty;
   };
   std::vector<DiskSpace::Log> logs;
   {
-    Heap::Guard guard(heap_, deadline);  // meanwhile no entry becomes that of another file
+    Heap::Guard guard(heap_, deadline);  // under the lock no entry passes to another file
     logs = heap_.disk.logs();
     std::erase_if(logs, [&](const DiskSpace::Log& log) {
       u32 found = dirty(log).load();

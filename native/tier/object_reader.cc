@@ -12,7 +12,7 @@ namespace {
 
 constexpr u64 kPieceBytes = u64{1} << 20;
 
-// A buffer of the pool, for a scope.
+// A buffer from the pool for one scope.
 class Borrowed {
  public:
   Borrowed(BodyMemory& memory, u64 bytes) : memory_(memory), buffer_(memory.take(bytes)) {}
@@ -61,7 +61,7 @@ bool ObjectReader::read(const LogPlace& place, const u8* id, std::span<u8> to) {
     if (const int number = file.read(at, pages.data(), wanted, &got))
       throw os::file_error("the file " + path + " cannot be read", number);
     if (at + got < std::min(end, at + wanted)) throw damaged();
-    // The record's 64 bytes lie in one page, as pages are multiples of them.
+    // The record's 64 bytes lie in one page, because a page is a multiple of 64 bytes.
     if (at <= place.offset) {
       std::memcpy(&record, pages.data() + (place.offset - at), sizeof record);
       if (!LogSeal(folder_.uuid(), place.file).is_sound(record, place.offset) || !is_of(record, id, to.size()))

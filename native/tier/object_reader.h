@@ -1,4 +1,4 @@
-// Reads objects that are not in memory, each from its record in an object log, past the page cache.
+// Reads objects that are not in memory. Each is read from its record in an object log, past the page cache.
 #pragma once
 
 #include <span>
@@ -12,12 +12,12 @@ class ObjectReader {
  public:
   ObjectReader(const Heap& heap, const TierFolder& folder) : heap_(heap), folder_(folder) {}
 
-  // Fills `to` with all bytes of the object whose record lies there. Takes no shared lock; leaves the GIL. False: the file was
-  // removed, so the record lies elsewhere by now, or the object is gone. Throws kCorruptData: the record is damaged, or what
-  // file_error() makes.
+  // Fills `to` with all bytes of the object whose record is at `place`. Takes no shared lock; leaves the GIL. False:
+  // the file was removed, so the record lies elsewhere by now, or the object is gone. Throws kCorruptData when the
+  // record is damaged, and what file_error() makes.
   bool read(const LogPlace& place, const u8* id, std::span<u8> to);
-  static constexpr int kMostMoves = 16;  // of a record, while it is looked for
-  Error not_found() const;               // that it moved more often
+  static constexpr int kMostMoves = 16;  // of a record, during one search for it
+  Error not_found() const;               // the record moved more often than that
 
  private:
   const Heap& heap_;

@@ -9,7 +9,7 @@
 namespace di {
 namespace {
 
-// One may be lost to a process that stops while it fills it; a disk of few files can't spare it.
+// A process that stops while it fills a file may cost one file; a disk of few files can't spare one.
 u64 files_for_moves(u64 capacity) { return capacity / segment_bytes(capacity) >= 32 ? 2 : 1; }
 
 }  // namespace
@@ -18,7 +18,7 @@ OwnSegment::~OwnSegment() {
   if (number_ == kNone || heap_.client.is_foreign()) return;
   try {
     close(Deadline::brief());
-  } catch (...) {  // its owner is gone soon, and then it counts as sealed
+  } catch (...) {  // the owner is gone soon, and then the segment counts as sealed
   }
 }
 
@@ -37,7 +37,7 @@ bool OwnSegment::open(u64 head_bytes, u64 body_bytes, Deadline deadline, std::st
       if (take == DiskSpace::Take::kDone) break;
       if (take == DiskSpace::Take::kFull || !heap_.disk.take_spare(&spare, 0)) return false;
     }
-    // A file of another size. If it cannot be removed, there is a file too many.
+    // The file has another size. If it cannot be removed, there is one file too many.
     os::remove_file(folder_of(header) + "/" + segment_name(spare));
   }
   why->clear();
@@ -58,14 +58,15 @@ bool OwnSegment::open(u64 head_bytes, u64 body_bytes, Deadline deadline, std::st
   return true;
 }
 
-// A file that is to be used again may be missing: its last owner was killed, or failed, before it had made it.
+// A file that should be reused may be missing: its last owner was killed, or failed, before it had made the file.
 void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline deadline) {
   const std::string folder = folder_of(heap_.memory.tier_header());
   u64 blocks = 0;
   const std::string path = folder + "/" + segment_name(owner.number);
   again = again && os::blocks_of(path, &blocks) != ENOENT;
-  // A checkpoint has the file too, or had it: it keeps what lies in it, and the store takes a new one. Of another name: readers
-  // may have the old one open. Killed before it is removed: it stays until a store opens the folder again.
+  // A checkpoint has the file too, or had it: the old file keeps its content, and the store takes a new one. The new
+  // one gets another name, because readers may have the old one open. A kill before the old name is removed leaves the
+  // file until a store opens the folder again.
   // mutant: files-of-checkpoints-are-used-again
   if (again && (os::names_of(path) > 1 || (owner.number & kLinkedFile) != 0)) {
     {
@@ -77,7 +78,7 @@ void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline d
     again = false;
   }
   segment_ = again ? SegmentWriter::recycle(folder, owner, bytes) : SegmentWriter::create(folder, owner, bytes);
-  // A thread that goes on while its process ends. Whoever removes the files has set this before.
+  // A thread may go on while its process ends. The process that removes the files sets `ended` first.
   if (heap_.memory.tier_header().ended.load() != 0) {
     os::remove_file(segment_->path());
     throw Error(Code::kStoreClosed, "the store has ended");
@@ -87,7 +88,7 @@ void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline d
   count();
 }
 
-// Without its footer, should that fail, a segment is read record by record.
+// If writing its footer fails, a segment is read record by record.
 void OwnSegment::close(Deadline deadline) {
   if (number_ == kNone) return;
   try {

@@ -38,7 +38,7 @@ ZSTD_DCtx* unpacker() {
   return context.get();
 }
 
-// The packed size; `from.size()` if it would not be smaller.
+// Returns the packed size, or `from.size()` if that is not smaller.
 u64 squeeze(std::span<const u8> from, std::span<u8> to) {
   const u64 size = ZSTD_compressCCtx(packer(), to.data(), to.size(), from.data(), from.size(), kLevel);
   if (ZSTD_isError(size)) {
@@ -48,12 +48,12 @@ u64 squeeze(std::span<const u8> from, std::span<u8> to) {
   return std::min<u64>(size, from.size());
 }
 
-// Whether a part may become smaller, by a sample of 2 KiB: 256 bytes at four places, each of two neighbouring rows (of
-// small rows, 512 bytes), so that what frames have in common with the frame before is seen. A sample gains less than whole
-// blocks do, so little is asked of it.
+// Decides whether a part may become smaller, by a sample of 2 KiB: 256 bytes at four places, each from two neighbouring
+// rows (512 bytes from small rows). So the sample sees what frames share with the previous frame. A sample gains less
+// than whole blocks do, so the threshold is low.
 class Sample {
  public:
-  static constexpr u64 kLeastPart = 64 << 10;  // smaller ones are packed untested
+  static constexpr u64 kLeastPart = 64 << 10;  // smaller parts are packed without a test
 
   static bool promises(const u8* body, const PackPart& part) {
     if (part.row_bytes * part.rows < kLeastPart) return true;
@@ -70,7 +70,7 @@ class Sample {
     const u8* rows = body + part.offset;
     const u64 bytes = part.row_bytes * part.rows;
     u8* to = bytes_.data() + place * 2 * kWindow;
-    if (part.row_bytes < kWindow || part.rows < 2) {  // neighbours in any case
+    if (part.row_bytes < kWindow || part.rows < 2) {  // the window holds neighbours in any case
       std::memcpy(to, rows + (bytes - 2 * kWindow) / kPlaces * place, 2 * kWindow);
       return;
     }
@@ -83,7 +83,7 @@ class Sample {
   std::array<u8, kPlaces * 2 * kWindow> bytes_;
 };
 
-// One call of pack().
+// The state of one call of pack().
 class Packing {
  public:
   Packing(const u8* body, const PackPlan& plan, std::span<u8> to, u32* ends)
@@ -102,7 +102,7 @@ class Packing {
   }
 
  private:
-  // False if the body is not worth it.
+  // False: the body is not worth packing.
   bool add(u32 part, u32 number) {
     const PackPlan::Block block = plan_.block(part, number);
     const std::span<const u8> from(body_ + block.offset, block.bytes);
@@ -118,7 +118,8 @@ class Packing {
     return used_ <= plan_.most_packed() && !is_hopeless();
   }
 
-  // What was tried so far stands for the rest, from an eighth on, if it misses the aim by more than a tenth.
+  // Whether the rest is not worth trying. From an eighth of the bytes on, the result so far decides: it is hopeless if
+  // it misses the aim by more than a tenth.
   bool is_hopeless() const {
     if (tried_ < hoped_ / 8 || tried_ == 0) return false;
     const double expected = static_cast<double>(plain_) +
@@ -131,8 +132,8 @@ class Packing {
   std::span<u8> to_;
   u32* ends_;
   std::vector<bool> promising_;
-  u64 plain_ = 0, hoped_ = 0;   // bytes of the parts that are stored as they are, and of the others
-  u64 tried_ = 0, gained_ = 0;  // of the others: packed so far, and what that became
+  u64 plain_ = 0, hoped_ = 0;   // bytes of the parts stored as they are, and of the others
+  u64 tried_ = 0, gained_ = 0;  // of the others: bytes packed so far, and their packed size
   u64 used_ = 0;
 };
 
@@ -187,7 +188,7 @@ PackPlan::Blocks PackPlan::blocks_of(u64 from, u64 bytes) const {
   return found;
 }
 
-// Up to most_packed() is kept; a block more is written before that is known.
+// pack() keeps up to most_packed() bytes, but may write one more block before it knows the size.
 u64 PackPlan::room() const { return most_packed() + ZSTD_COMPRESSBOUND(largest_); }
 
 u64 pack(const u8* body, const PackPlan& plan, std::span<u8> to, u32* ends) {
@@ -216,11 +217,11 @@ void PackedBody::block(u32 part, u32 number, std::span<u8> to) const {
   }
   const u64 size = ZSTD_decompressDCtx(unpacker(), to.data(), to.size(), from.data(), from.size());
   // mutant: unpacked-blocks-may-be-short
-  if (size != to.size()) corrupt("a block of a packed chunk is damaged");  // errors are sizes above all others
+  if (size != to.size()) corrupt("a block of a packed chunk is damaged");  // zstd errors are sizes above all others
 }
 
 void PackedBody::rows(u32 part, u64 row, u64 count, u8* to) const {
-  thread_local std::vector<u8> scratch;  // for a block of which some rows are wanted
+  thread_local std::vector<u8> scratch;  // for a block of which only some rows are wanted
   if (count == 0) return;
   range(plan_, ends_, part, row, count);
   const PackPart& of = plan_.parts()[part];

@@ -39,7 +39,7 @@ void PieceThreads::start(std::vector<u64> pieces, u32 threads) {
       running_.fetch_add(1);
       threads_.emplace_back([this] { work(); });
     }
-  } catch (const std::system_error&) {  // no more threads: those that are there do it
+  } catch (const std::system_error&) {  // no more threads: those that exist do the work
     running_.fetch_sub(1);
     if (threads_.empty()) throw Error(Code::kStoreError, "no thread can be started; see `ulimit -u`").told();
   }
@@ -56,7 +56,7 @@ void PieceThreads::work() {
   } catch (...) {
     if (!failed_.exchange(true)) error_ = std::current_exception();
   }
-  // Pairs with the load in wait(): what this thread has written is seen when it counts as ended.
+  // Pairs with the load in wait(): when this thread counts as ended, the waiter sees all that it has written.
   if (running_.fetch_sub(1, std::memory_order_acq_rel) == 1) os::futex_wake(running_, 1);
 }
 
@@ -80,7 +80,7 @@ void PieceThreads::stop() {
     if (pid_ == os::pid())
       thread.join();
     else
-      thread.detach();  // of the parent
+      thread.detach();  // a thread of the parent
   }
   threads_.clear();
 }
@@ -111,7 +111,7 @@ PieceWriter::PieceWriter(PieceFile layout, std::vector<Extent> extents, u32 thre
   if (const int number = file_.open(layout_.path, os::FileAccess::kReadWrite))
     throw failed(layout_.path, " cannot be opened", number);
   os::Filesystem where;
-  // Many network filesystems cannot set room aside, and it would be written twice.
+  // Many network filesystems cannot reserve room; the file would be written twice.
   if (os::filesystem_of(layout_.path, &where) != 0 || !where.network)
     if (const int number = file_.preallocate(layout_.begin + pages))
       throw failed(layout_.path, " cannot be written", number);
@@ -162,8 +162,8 @@ PieceReader::PieceReader(PieceFile layout, std::vector<Extent> extents, std::vec
 void PieceReader::move(const Piece& piece, u8* staging) {
   const std::span<const Extent> extents = extents_of(piece);
   const Extent first = part(extents.front(), piece);
-  // The disk writes to the caller's memory itself, where it can. A fork at that moment may let what arrives go to the
-  // child's copy of a page; then the checksum differs, and the piece is read again.
+  // Where possible, the disk writes directly to the caller's memory. If the process forks at that moment, the data may
+  // arrive in the child's copy of a page; then the checksum differs, and the piece is read again.
   const bool direct = first.bytes == piece.bytes && piece.bytes == piece.stored_bytes() &&
                       reinterpret_cast<u64>(first.memory) % os::kDirectBytes == 0;
   if (direct && read(piece, first.memory)) return;

@@ -1,13 +1,13 @@
-// Moves a large payload between memory and a file, in pieces, by several threads at the speed of the disk.
+// Moves a large payload between memory and a file, in pieces, with several threads, at the speed of the disk.
 //
-// The payload is a range of bytes that starts at `begin` of a file. Pieces of equal size (the last one is what is left)
-// are copied through an aligned buffer of the thread, so that the disk reads and writes past the page cache whatever the
-// alignment of the caller's memory is. While a piece is in the buffer its CRC-32C is computed or compared. Where the
-// payload has bytes that no extent holds, zeros are written, and what is read is dropped. A piece that belongs to one
+// The payload is a range of bytes that starts at `begin` of a file. All pieces have equal size, except the last one.
+// Each piece is copied through an aligned buffer of its thread, so the disk reads and writes past the page cache
+// whatever the alignment of the caller's memory. While a piece is in the buffer, its CRC-32C is computed or compared.
+// Bytes of the payload that no extent holds are written as zeros and dropped on reading. A piece that belongs to one
 // extent, at a multiple of os::kDirectBytes in memory, is read without the buffer.
 //
-// The threads touch the caller's memory until wait() has returned true, thrown, or the object is gone. They never run
-// Python. After a fork the child has none of them: the object there only goes away.
+// The threads touch the caller's memory until wait() has returned true or thrown, or the object is destroyed. They
+// never run Python. After a fork the child has none of them, and its object can only be destroyed.
 #pragma once
 
 #include <exception>
@@ -35,19 +35,19 @@ struct PieceFile {
   u64 pieces() const { return payload_bytes / piece_bytes + (payload_bytes % piece_bytes != 0); }
 };
 
-// What both directions share: the threads, and how they end.
+// The part that both directions share: the threads, and how they end.
 class PieceThreads {
  public:
-  // Threads have ended. Sleeps for at most `seconds`, without the GIL; then rethrows what a thread has met, after all of
-  // them have ended.
+  // Whether the threads have ended. Sleeps for at most `seconds`, without the GIL. Rethrows a thread's error after all
+  // threads have ended.
   bool wait(double seconds);
-  // Ends the threads, after the piece each is at. Afterwards the caller's memory is its own again.
+  // Ends the threads, each after its current piece. Afterwards they no longer touch the caller's memory.
   void stop();
 
  protected:
   // Extents in the order of their offsets, without overlap; else throws kCorruptData.
   PieceThreads(PieceFile layout, std::vector<Extent> extents);
-  virtual ~PieceThreads() { stop(); }  // derived classes too: before their members go
+  virtual ~PieceThreads() { stop(); }  // derived classes stop too, before their members are destroyed
   PieceThreads(const PieceThreads&) = delete;
   PieceThreads& operator=(const PieceThreads&) = delete;
 
@@ -59,7 +59,7 @@ class PieceThreads {
   };
   Piece piece(u64 number) const;
   std::span<const Extent> extents_of(const Piece& piece) const;
-  // The part of `extent` in the piece: its memory, and where it lies in the piece.
+  // The part of `extent` in the piece: its memory, and its place in the piece.
   static Extent part(const Extent& extent, const Piece& piece);
 
   const PieceFile layout_;
@@ -70,25 +70,26 @@ class PieceThreads {
   void work();
 
   const std::vector<Extent> extents_;
-  std::vector<u64> pieces_;  // still to be moved from next_ on
+  std::vector<u64> pieces_;  // from next_ on: not moved yet
   std::atomic<u64> next_{0};
   std::atomic<bool> failed_{false};
-  std::exception_ptr error_;  // written by whoever set failed_, before it ends
+  std::exception_ptr error_;  // written by the thread that set failed_, before it ends
   Shared<u32> running_{0};
   std::vector<std::thread> threads_;
   u32 pid_;
 };
 
-// Writes a file that is there and empty: the payload first, then the head in front of it. Without finish() the file has
-// no valid head.
+// Writes an existing, empty file: the payload first, then the head in front of it. Without finish() the file has no
+// valid head.
 class PieceWriter : public PieceThreads {
  public:
-  // kStoreFull when the filesystem has no room: it is set aside here, but for network filesystems.
+  // kStoreFull when the filesystem has no room. Room is reserved here, except on network filesystems.
   PieceWriter(PieceFile layout, std::vector<Extent> extents, u32 threads);
   ~PieceWriter() override { stop(); }
-  // Of each piece, when wait() has returned true.
+  // The checksum of each piece, once wait() has returned true.
   const std::vector<u32>& crcs() const { return crcs_; }
-  // After that: writes `head`, at most layout.begin bytes, and has all of the file on disk.
+  // Call this after wait() has returned true. Writes `head`, at most layout.begin bytes, and syncs the whole file to
+  // disk.
   void finish(std::span<const u8> head);
 
  private:
@@ -97,7 +98,7 @@ class PieceWriter : public PieceThreads {
   std::vector<u32> crcs_;
 };
 
-// Reads the pieces in which extents lie. kCorruptData names the piece that differs from its checksum.
+// Reads the pieces that extents touch. kCorruptData names the piece that differs from its checksum.
 class PieceReader : public PieceThreads {
  public:
   PieceReader(PieceFile layout, std::vector<Extent> extents, std::vector<u32> crcs, u32 threads);
@@ -105,7 +106,7 @@ class PieceReader : public PieceThreads {
 
  private:
   void move(const Piece& piece, u8* staging) override;
-  bool read(const Piece& piece, u8* to);  // false: not what the checksum says
+  bool read(const Piece& piece, u8* to);  // false: its checksum differs
   std::string name(const Piece& piece) const;
 
   const std::vector<u32> crcs_;

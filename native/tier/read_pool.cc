@@ -14,15 +14,15 @@ namespace di {
 
 namespace {
 
-constexpr u64 kSliceNs = 50'000'000;  // of a wait: as long as an interrupt may go unseen
+constexpr u64 kSliceNs = 50'000'000;  // longest slice of a wait, and so longest delay of an interrupt
 constexpr u64 kLookNs = 1'000'000'000;
 
 u64 first_page(const Read& read) { return read.offset / kPageBytes; }
 u64 last_page(const Read& read) { return pages_of(read.offset + read.bytes); }
 
-constexpr int kTries = 3;  // of a read that the drive refuses
+constexpr int kTries = 3;  // for a read that the drive refuses
 
-// Errors that say that these bytes are lost, not that this process may not, or cannot now, read them.
+// Errors that mean that the bytes are lost, not that this process may not, or cannot now, read them.
 bool is_loss(int number) {
   return number == EIO || number == ENOENT || number == ENODATA || number == EBADMSG || number == EUCLEAN;
 }
@@ -39,8 +39,8 @@ struct Fetch::Batch {
   TakeRead take;
   LoseRead lose;
   u32 pid = os::pid();
-  // Under the pool's mutex:
-  u64 pending = 0;  // runs
+  // Guarded by the pool's mutex:
+  u64 pending = 0;  // runs not finished
   std::exception_ptr error;
   std::condition_variable done;
 };
@@ -75,7 +75,7 @@ bool Fetch::wait(Deadline deadline) {
 void Fetch::end() {
   if (batch_ == nullptr) return;
   if (batch_->pid != os::pid()) {
-    // Threads of the parent may sleep on it as this process sees it: its destructor would wait for them.
+    // Threads of the parent may sleep on the batch, as this process sees it: its destructor would wait for them.
     new std::shared_ptr<Batch>(std::move(batch_));
     return;
   }
@@ -105,13 +105,14 @@ ReadPool& ReadPool::of_process() {
 
 namespace {
 
-// At load, before stores watch forks (attach/fork): a fork takes mutexes in the opposite order, so this one last. Else it
-// would wait for theirs with this one in hand, for which their owners may wait.
+// The pool is made at load, before stores watch forks (attach/fork): a fork takes mutexes in the opposite order, so it
+// takes the pool's mutex last. Otherwise the fork would hold this mutex while it waits for theirs, and their owners may
+// wait for this one.
 [[maybe_unused]] const ReadPool& g_made_at_load = ReadPool::of_process();
 
 }  // namespace
 
-// The forking thread holds the mutex, so that what it guards is whole.
+// The forking thread held the mutex, so all that it guards is consistent.
 void ReadPool::renew_in_child() {
   for (auto& [path, open] : files_) open.file->close();
   files_.clear();
@@ -122,13 +123,13 @@ void ReadPool::renew_in_child() {
   new (&work_) std::condition_variable;
 }
 
-// Reads that are only copied can be read by several threads.
+// Splits reads that are only copied, so that several threads can read them.
 std::vector<Read> ReadPool::parts_of(std::span<const Read> reads) {
   std::vector<Read> parts;
   parts.reserve(reads.size());
   for (Read read : reads) {
     while (read.bytes > kRunBytes) {
-      const u64 bytes = kRunBytes - read.offset % kPageBytes;  // to the end of a page
+      const u64 bytes = kRunBytes - read.offset % kPageBytes;  // up to the end of a page
       parts.push_back({read.segment, read.offset, bytes, read.to, read.tag});
       read.offset += bytes;
       read.to += bytes;
@@ -139,7 +140,7 @@ std::vector<Read> ReadPool::parts_of(std::span<const Read> reads) {
   return parts;
 }
 
-// Neighbours in the order of place that are close enough become one run.
+// Merges reads that are close neighbours on disk into one run.
 std::vector<ReadPool::Run> ReadPool::plan(const std::shared_ptr<Fetch::Batch>& batch) {
   std::vector<Read>& reads = batch->reads;
   std::sort(reads.begin(), reads.end(), [](const Read& a, const Read& b) {
@@ -164,7 +165,7 @@ std::vector<ReadPool::Run> ReadPool::plan(const std::shared_ptr<Fetch::Batch>& b
 }
 
 Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, TakeRead take, LoseRead lose) {
-  constexpr u64 kMostBytes = u64{1} << 44;  // of a segment, whose pages have 32 bits
+  constexpr u64 kMostBytes = u64{1} << 44;  // of a segment: page numbers have 32 bits
   if (reads.empty()) return {};
   for (const Read& read : reads)
     if (read.offset > kMostBytes || read.bytes > kMostBytes) throw Error(Code::kInvalid, "a read behind every segment");
@@ -190,7 +191,7 @@ Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, Ta
   return fetch;
 }
 
-// As many as there is work for that no idle one will take.
+// Starts as many threads as there are runs beyond those that idle threads will take.
 void ReadPool::start_threads() {
   for (u64 wanted = queue_.size() - std::min<u64>(queue_.size(), idle_); wanted != 0 && threads_ < kThreads; --wanted) {
     try {
@@ -221,13 +222,13 @@ void ReadPool::work(u8* slot) {
 u8* ReadPool::Memory::of(u64 bytes) {
   if (bytes <= slot_bytes) return slot;
   if (large.bytes() < bytes) {
-    large.clear();  // first, so that there are never two
+    large.clear();  // first, so that there are never two buffers
     large = os::AlignedBuffer(bytes);
   }
   return large.data();
 }
 
-// The lock is free meanwhile.
+// Releases the lock while it performs the run.
 void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, Memory* memory) {
   Run run = std::move(queue_.front());
   queue_.pop_front();
@@ -242,14 +243,14 @@ void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, Memory* memory) 
   if (error && !run.batch->error) run.batch->error = std::move(error);
   if (--run.batch->pending == 0) run.batch->done.notify_all();
   lock->unlock();
-  run.batch.reset();  // without the lock: what the batch holds may do anything when it ends
+  run.batch.reset();  // without the lock: the end of the batch may run any code
   lock->lock();
 }
 
 void ReadPool::wait_once(Fetch::Batch* batch, u64 most_ns) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (batch->pending == 0) return;
-  if (threads_ == 0 && !queue_.empty()) {  // none could be started
+  if (threads_ == 0 && !queue_.empty()) {  // no thread could be started
     Memory memory;
     perform_next(&lock, &memory);
     return;
@@ -257,7 +258,7 @@ void ReadPool::wait_once(Fetch::Batch* batch, u64 most_ns) {
   batch->done.wait_for(lock, std::chrono::nanoseconds(most_ns));
 }
 
-// An error of the drive may pass: a few tries.
+// An error of the drive may be temporary: makes a few tries.
 int ReadPool::read(const std::string& path, u64 first_page, u8* to, u64 bytes, u64* got) {
   int number = 0;
   for (int tries = 0; tries < kTries; ++tries) {
@@ -269,7 +270,7 @@ int ReadPool::read(const std::string& path, u64 first_page, u8* to, u64 bytes, u
   return number;
 }
 
-// Of a run that could not be read each read by itself: it may be another's part of the drive that is damaged.
+// Reads each read of a failed run by itself: perhaps only another read's part of the drive is damaged.
 void ReadPool::lose(const Run& run, const std::string& path, int number, Memory* memory) {
   const Error error = os::file_error("the segment " + path + " cannot be read", number);
   if (!run.batch->lose || !is_loss(number)) throw error;
@@ -330,7 +331,7 @@ int ReadPool::open(const std::string& path, File* file) {
     files_.erase(oldest);
   }
   Open& open = files_[path];
-  if (open.file == nullptr) open.file = std::move(fresh);  // else another thread was faster
+  if (open.file == nullptr) open.file = std::move(fresh);  // otherwise another thread was faster
   open.used = ++uses_;
   *file = open.file;
   return 0;

@@ -1,10 +1,10 @@
 // Reads parts of segments with many reads in flight: one pool of threads for each process, started when it is first
 // used. They run no Python and take no shared lock.
 //
-// Reads of a call are sorted by place, and those with small gaps between them become one. They go past the page cache
-// into memory of the process's own, never into that of a store, whose pages may be given back meanwhile.
+// The reads of a call are sorted by place, and reads with small gaps between them are merged. They go past the page
+// cache into the process's own memory, never into a store's, whose pages may be given back meanwhile.
 //
-// A forked child has none of the threads: it starts its own when it reads, and leaves alone what its parent had begun.
+// A forked child has none of the threads: it starts its own when it reads, and leaves alone the reads of its parent.
 #pragma once
 
 #include <condition_variable>
@@ -26,16 +26,17 @@ struct Read {
   u32 segment = 0;
   u64 offset = 0;  // in its file, any
   u64 bytes = 0;
-  u8* to = nullptr;  // where they are copied to, unless a TakeRead is given; valid until the Fetch has ended
+  u8* to = nullptr;  // target of the copy, unless a TakeRead is given; valid until the Fetch has ended
   u64 tag = 0;       // for the caller
 };
 
-// What becomes of a read. `pages`: whole pages, those from offset / kPageBytes on that hold its bytes. False: they are
-// damaged. Runs on threads of the pool, on several at once; must not block, nor call Python. What it throws is thrown
-// again by Fetch::wait().
+// Consumes a read. `pages`: whole pages, from page offset / kPageBytes on, that hold its bytes. False: they are
+// damaged. Runs on several threads of the pool at once; must not block or call Python. Fetch::wait() rethrows what it
+// throws.
 using TakeRead = std::function<bool(const Read& read, std::span<const u8> pages)>;
-// What becomes of a read that cannot be had: damaged, behind the end of the file, refused by the drive, or the file is gone.
-// `what` says so, with file and page. Without it Fetch::wait() throws. Runs where a TakeRead does; must not throw.
+// Consumes a read that fails: it is damaged or behind the end of the file, the drive refuses it, or the file is gone.
+// `what` names the reason, file and page. Without a LoseRead, Fetch::wait() throws. Runs where a TakeRead does; must
+// not throw.
 struct LostRead {
   const Read& read;
   std::string what;
@@ -45,7 +46,7 @@ using LoseRead = std::function<void(const LostRead& lost)>;
 
 class ReadPool;
 
-// Reads that have been begun. Its end lets go those that have not started yet, and waits for the others. For one thread
+// Reads that have begun. The destructor cancels those that have not started, and waits for the others. For one thread
 // at a time. Movable.
 class Fetch {
  public:
@@ -55,8 +56,8 @@ class Fetch {
   ~Fetch() { end(); }
 
   bool is_done() const;
-  // Until all are done; leaves the GIL, looks for signals. False: the deadline came first. Throws what failed first:
-  // kCorruptData (a TakeRead said so, or the file is too short), kStoreError (it cannot be read).
+  // Waits until all reads are done; leaves the GIL, looks for signals. False: the deadline came first. Throws the first
+  // failure: kCorruptData (a TakeRead said so, or the file is too short), kStoreError (it cannot be read).
   bool wait(Deadline deadline = Deadline::none());
 
  private:
@@ -70,22 +71,24 @@ class Fetch {
 
 class ReadPool {
  public:
-  static constexpr u32 kThreads = 16;             // as many keep a drive busy with reads of 32 KiB
-  static constexpr u64 kGapBytes = 32 << 10;      // read for nothing rather than read apart
-  static constexpr u64 kRunBytes = 256 << 10;     // of merged reads, and of parts of large ones that are only copied
-  static constexpr u64 kSlotBytes = 384 << 10;    // of memory for each thread, together in huge pages
-  static constexpr std::size_t kMostFiles = 128;  // held open
+  static constexpr u32 kThreads = 16;             // enough to keep a drive busy with reads of 32 KiB
+  static constexpr u64 kGapBytes = 32 << 10;      // a smaller gap is read too, rather than split the read
+  static constexpr u64 kRunBytes = 256 << 10;     // of merged reads, and of parts of large reads that are only copied
+  static constexpr u64 kSlotBytes = 384 << 10;    // memory of each thread; all slots together in huge pages
+  static constexpr std::size_t kMostFiles = 128;  // kept open
 
   static ReadPool& of_process();
 
-  // Reads from segments below `folder`. A number must name the same file until close_all(). Thread-safe, as all of the pool.
+  // Begins reads from segments below `folder`. A number must name the same file until close_all(). Thread-safe, as all
+  // of the pool.
   Fetch begin(const std::string& folder, std::span<const Read> reads, TakeRead take = {}, LoseRead lose = {});
   void fetch(const std::string& folder, std::span<const Read> reads, TakeRead take = {}, LoseRead lose = {}) {
     begin(folder, reads, std::move(take), std::move(lose)).wait();
   }
-  // Closes files that somebody has removed: until then their blocks are not free. begin() does it once a second.
+  // Closes files that were removed: until then their blocks are not free. begin() calls this once a second.
   void close_removed();
-  // A store is opened or joined there, whose files may have the names of earlier ones; or it was closed here.
+  // Call this when a store is opened or joined in `folder`, because its files may have the names of earlier ones, and
+  // when it was closed.
   void close_all(const std::string& folder);
 
  private:
@@ -98,10 +101,10 @@ class ReadPool {
   };
   struct Open {
     File file;
-    u64 used = 0;  // when: the value of uses_
+    u64 used = 0;  // value of uses_ at the last use
   };
 
-  // Of one thread. A buffer for a run that does not fit into the slot is kept until there is nothing to do.
+  // Memory of one thread. A buffer for a run that does not fit into the slot is kept until there is nothing to do.
   struct Memory {
     u8* slot = nullptr;
     u64 slot_bytes = 0;
@@ -122,7 +125,7 @@ class ReadPool {
   int open(const std::string& path, File* file);
   void renew_in_child();
 
-  std::mutex mutex_;  // of all below; taken by nobody who waits for anything else
+  std::mutex mutex_;  // guards all below; its holder waits for nothing else
   std::condition_variable work_;
   std::deque<Run> queue_;
   u32 threads_ = 0, idle_ = 0;

@@ -60,7 +60,7 @@ bool is_sound(const RecordHeader& record, const SegmentHeader& segment, u64 page
   if (record.magic != kRecordMagic || record.crc != crc_of(record, segment.crc)) return false;
   if (record.incarnation != segment.incarnation || record.page == 0 || record.head_bytes > kMostHeadBytes) return false;
   if (record.codec == 0 && record.raw_bytes != record.stored_bytes) return false;
-  // Compared first with what is there: their sum may not fit.
+  // Compare with `pages` first: the sum may overflow.
   return pages_of(record.stored_bytes) <= pages && end_page(record) <= pages;
 }
 

@@ -24,7 +24,7 @@ T form_at(const u8* at) {
 bool SegmentReader::fetch(u64 page, u64 bytes, os::AlignedBuffer* into) {
   const u64 padded = pages_of(bytes) * kPageBytes;
   if (into->bytes() < padded) {
-    into->clear();  // first, so that there are never two
+    into->clear();  // first, so that there are never two buffers
     *into = os::AlignedBuffer(padded);
   }
   u64 got = 0;
@@ -72,7 +72,7 @@ bool SegmentReader::walk_footer(const Each& each, Walk* walk) {
   return true;
 }
 
-// Of the footer in memory_: all of its entries are sound and lie as a writer puts them, so that they can be trusted.
+// Whether the footer in memory_ can be trusted: all its entries are sound and lie as a writer puts them.
 bool SegmentReader::is_footer_sound(const SegmentTrailer& trailer) const {
   const u8* const footer = memory_.data();
   const u64 bytes = trailer.footer_bytes;
@@ -98,7 +98,7 @@ void SegmentReader::walk_records(const Each& each, Walk* walk) {
     if (!is_sound(record, header_, pages_) || record.page != walk->end_page) return;
     walk->end_page = end_page(record);
     const u64 bytes = sizeof record + record.head_bytes;
-    // A second look at the page of the header, when it is read again, may see another one: only `record` is used.
+    // The page of the header is read again here and may differ now: only `record` is used.
     const bool there = bytes <= kPageBytes || fetch(record.page, bytes, &memory_);
     const std::span<const u8> head{memory_.data() + sizeof record, there ? record.head_bytes : 0u};
     // mutant: heads-of-records-are-not-verified

@@ -12,7 +12,7 @@ namespace di {
 
 namespace {
 
-constexpr u64 kPieceBytes = SegmentWriter::kMemoryBytes;  // written at once
+constexpr u64 kPieceBytes = SegmentWriter::kMemoryBytes;  // bytes written at once
 
 template <class T>
 std::span<const u8> bytes_of(const T& form) {
@@ -47,7 +47,8 @@ SegmentWriter SegmentWriter::recycle(const std::string& folder, const SegmentOwn
   SegmentWriter writer(folder, owner);
   if (const int number = writer.file_.open(writer.path_, os::FileAccess::kReadWrite)) writer.fail("be opened", number);
   writer.begin(std::max(bytes, writer.file_.bytes()));
-  // Before any record: else a power cut could leave the old header, whose records seem to be there, over new bodies.
+  // Before any record: otherwise a power cut could leave the old header over new bodies, and its records would seem to
+  // exist.
   writer.sync();
   return writer;
 }
@@ -86,7 +87,7 @@ bool SegmentWriter::has_room(u64 head_bytes, u64 body_bytes) const {
 // -------------------------------------------------------------------------------------------------------- writing
 void SegmentWriter::make_room(u64 bytes) {
   if (memory_.bytes() >= bytes) return;
-  memory_.clear();  // first, so that there are never two
+  memory_.clear();  // first, so that there are never two buffers
   memory_ = os::AlignedBuffer(bytes);
 }
 
@@ -102,7 +103,7 @@ u32 SegmentWriter::write_padded(u64 page, std::span<const u8> from) {
     const u64 bytes = std::min(kPieceBytes, from.size() - done), padded = pages_of(bytes) * kPageBytes;
     std::memcpy(memory_.data(), from.data() + done, bytes);
     std::memset(memory_.data() + bytes, 0, padded - bytes);
-    crc = crc32c(memory_.data(), bytes, crc);  // of the copy: what is written is what was summed up
+    crc = crc32c(memory_.data(), bytes, crc);  // of the copy, so that the sum is of the bytes written
     write(page + done / kPageBytes, padded);
   }
   return crc;
@@ -164,7 +165,7 @@ RecordPlace SegmentWriter::append(const Record& record) {
   const u64 pages = record_pages(record.head.size(), record.body.size());
   const u64 entry = footer_.size();
   footer_.resize(entry + footer_entry_bytes(record.head.size()),
-                 0);  // first: a write is not to be followed by bad_alloc
+                 0);  // first: bad_alloc must not follow a write
   try {
     DI_FAULT("segment.before_write");
     if (pages * kPageBytes <= kPieceBytes)
@@ -195,7 +196,7 @@ void SegmentWriter::sync() {
 void SegmentWriter::seal() {
   check_usable();
   if (sealed_) return;
-  sealed_ = true;  // also when it fails: a record that came later could lie where part of the footer does
+  sealed_ = true;  // even on failure: a later record could overlap part of the footer
   SegmentTrailer trailer;
   trailer.records = records_;
   trailer.incarnation = header_.incarnation;

@@ -10,7 +10,7 @@
 
 namespace di {
 
-// What a segment is written for; set once by create() and recycle(), which also fill in its size.
+// Whom a segment is written for. Set once by create() and recycle(), which also fill in its size.
 struct SegmentOwner {
   Uuid uuid{};
   u64 epoch = 0;
@@ -23,8 +23,8 @@ struct Record {
   RecordKind kind = RecordKind::kChunk;
   u64 uid = 0;
   std::span<const u8> head;
-  std::span<const u8> body;  // as it is to lie on disk
-  u64 raw_bytes = 0;         // unpacked; with codec 0 those of the body
+  std::span<const u8> body;  // as it will lie on disk
+  u64 raw_bytes = 0;         // unpacked; with codec 0 the size of the body
   u8 codec = 0;
   u16 flags = 0;
 };
@@ -34,36 +34,37 @@ struct RecordPlace {
   u32 segment = 0;
   u32 page = 0;         // of the body
   u32 record_page = 0;  // of its RecordHeader
-  u32 pages = 0;        // of all of it
+  u32 pages = 0;        // of the whole record
 };
 
 class SegmentWriter {
  public:
-  // Makes the file, with blocks behind all of it: kStoreFull here, and afterwards only on filesystems that copy what is
-  // overwritten (btrfs, zfs). kStoreError when it exists. After an error there is no file.
+  // Makes the file and allocates blocks for all of it. kStoreFull comes here; later only on filesystems that copy
+  // overwritten blocks (btrfs, zfs). kStoreError when the file exists. After an error there is no file.
   static SegmentWriter create(const std::string& folder, const SegmentOwner& owner, u64 bytes);
-  // Uses a file again whose records nobody needs. It keeps its size, or grows to `bytes`. After an error the file is
-  // there, and may hold what it held or nothing.
+  // Reuses a file whose records nobody needs. It keeps its size, or grows to `bytes`. After an error the file exists,
+  // with its old content or none.
   static SegmentWriter recycle(const std::string& folder, const SegmentOwner& owner, u64 bytes);
   SegmentWriter(SegmentWriter&&) = default;
   SegmentWriter& operator=(SegmentWriter&&) = default;
 
-  // Memory that bodies pass through: a writer takes what it needs, at most kMemoryBytes and the head of a large record.
-  // Who must be able to write while memory is short makes a buffer of that size ahead and lends it to one after the other.
+  // Memory that bodies pass through. A writer takes what it needs: at most kMemoryBytes and the head of a large record.
+  // A process that must be able to write while memory is short makes a buffer of that size ahead, and lends it to one
+  // writer after the other.
   static constexpr u64 kMemoryBytes = u64{8} << 20;
   void lend_memory(os::AlignedBuffer memory) { memory_ = std::move(memory); }
   os::AlignedBuffer return_memory() { return std::move(memory_); }
 
-  // Whether a record of this size fits, and then the footer.
+  // Whether a record of this size fits, with room left for the footer.
   bool has_room(u64 head_bytes, u64 body_bytes) const;
-  // Memory in which the body of the next record can be made, so that append() need not copy it: body_bytes at a page
-  // boundary, until any other call. nullptr: the record is too large for that, or does not fit.
+  // Memory in which the caller can make the body of the next record, so that append() need not copy it: body_bytes at a
+  // page boundary, valid until any other call. nullptr: the record is too large for that, or does not fit.
   u8* body_memory(u64 head_bytes, u64 body_bytes);
-  // Writes the record, by one write when it has up to 8 MiB; a larger one gets its header and head last. On disk only
-  // after sync(). kInvalid: it does not fit. After an error of a write or a sync the segment takes nothing more.
+  // Writes the record, by one write if it has up to 8 MiB; a larger one gets its header and head last. On disk only
+  // after sync(). kInvalid: it does not fit. After a failed write or sync the segment takes no more records.
   RecordPlace append(const Record& record);
-  void sync();  // all that was appended survives a power cut
-  void seal();  // writes the footer; no record comes after it. Not synced
+  void sync();  // everything appended survives a power cut
+  void seal();  // writes the footer; no more records after it. Not synced
 
   const SegmentHeader& header() const { return header_; }
   bool is_sealed() const { return sealed_; }
@@ -76,8 +77,8 @@ class SegmentWriter {
   void begin(u64 bytes);
   void check_usable() const;
   void make_room(u64 bytes);                             // in memory_
-  void write(u64 page, u64 bytes);                       // what lies in memory_
-  u32 write_padded(u64 page, std::span<const u8> from);  // through memory_, in pieces; their checksum
+  void write(u64 page, u64 bytes);                       // writes memory_
+  u32 write_padded(u64 page, std::span<const u8> from);  // through memory_, in pieces; returns the checksum
   void write_at_once(RecordHeader* header, const Record& record);
   void write_in_pieces(RecordHeader* header, const Record& record);
   [[noreturn]] void fail(const char* what, int number);
@@ -90,7 +91,7 @@ class SegmentWriter {
   u64 next_page_ = 1, written_bytes_ = 0;
   u32 records_ = 0;
   u32 pid_;
-  bool sealed_ = false, failed_ = false, named_ = false;  // named_: the folder's entry is on disk
+  bool sealed_ = false, failed_ = false, named_ = false;  // named_: the folder's entry is synced
 };
 
 }  // namespace di

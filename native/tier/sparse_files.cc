@@ -7,12 +7,13 @@
 namespace di {
 namespace {
 
-// Of a file's bytes that are needed. What is moved again and again costs 1 / (1 - share) writes: docs/disk_tier.md.
+// Shares of a file's bytes that are needed. Moving bytes again and again costs 1 / (1 - share) writes:
+// docs/disk_tier.md.
 constexpr double kMostNeeded = 0.75, kMostNeededOfAll = 0.94;
 constexpr std::size_t kCandidates = 32;
-constexpr u32 kLookedAt = 4096;  // descriptors in one hold
-// Of the bodies that leave in order, the older half: one file has bodies of ages that differ by as much as memory holds, as newer
-// ones are written first.
+constexpr u32 kLookedAt = 4096;  // descriptors looked at in one hold
+// "Soon" means the older half of the bodies that leave in order. The bodies of one file differ in age by as much as
+// memory holds, because newer ones are written first.
 constexpr u64 kSoonShare = 2;
 
 }  // namespace
@@ -22,7 +23,7 @@ bool SparseFiles::leaves_in_order(u32 chunk) const {
   bool any = false;
   for (const Attachment& at : heap_.chunk_memory.attachments(chunk)) {
     if (at.attached.load() == 0 || at.table >= heap_.memory.table_count()) continue;
-    const TableHeader& table = heap_.memory.table(at.table);  // of these, what never changes
+    const TableHeader& table = heap_.memory.table(at.table);  // only fields that never change
     const auto fifo = [](u64 kind) { return static_cast<SamplerKind>(kind) == SamplerKind::kFifo; };
     if (!fifo(table.remover) || (table.max_times_sampled != 0 && !fifo(table.sampler))) return false;
     any = true;
@@ -72,7 +73,7 @@ std::vector<StoredBody> SparseFiles::find(u64 bytes, bool all, Deadline deadline
   const u64 soon = found.first_in_order + (next_uid - std::min(next_uid, found.first_in_order)) / kSoonShare;
   std::vector<StoredBody> bodies;
   u64 needed = 0;
-  // Of files that are held up only where there are no others.
+  // Chooses files that are held up only if there are no others.
   for (const bool held : {false, true}) {
     if (!bodies.empty()) break;
     for (u32 i = 0; i < candidates.size(); ++i) {

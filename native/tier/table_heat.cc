@@ -22,7 +22,7 @@ const TableHeat::Tables& TableHeat::hot() {
   return hot_;
 }
 
-// Every body of a table counts alike, as draws are spread over its items.
+// All bodies of a table count the same, because draws are spread over its items.
 void TableHeat::look() {
   std::array<double, kMaxTables> rates{};
   double draws = 0, bytes = 0;

@@ -1,5 +1,6 @@
-// Which tables are drawn from so often that their bodies should leave memory last. For one process: it looks at the counts in the
-// tables' headers now and then, reading them freely, and keeps what it has seen. A wrong answer costs reads from disk.
+// Finds the tables that are drawn from so often that their bodies should leave memory last. Each process keeps its own
+// record: now and then it reads the counts in the tables' headers, without a lock. A wrong answer costs reads from
+// disk.
 #pragma once
 
 #include <array>
@@ -15,14 +16,15 @@ class TableHeat {
 
   explicit TableHeat(const Memory& memory) : memory_(memory) {}
 
-  // Those whose bodies are drawn more often, byte for byte, than what is in memory is on average. None, where there is one table.
+  // The tables whose bodies are drawn more often per byte than the average of all that is in memory. Empty if there is
+  // one table only.
   const Tables& hot();
 
  private:
   struct Seen {
     u32 generation = 0;
     u64 samples = 0;   // at the last look
-    double draws = 0;  // lately: halved at each look
+    double draws = 0;  // recent draws: halved at each look
   };
   void look();
 

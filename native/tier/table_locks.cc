@@ -37,7 +37,7 @@ TableLocks::TableLocks(Heap& heap, const std::vector<u32>& tables, Deadline dead
   }
 }
 
-void TableLocks::release() {  // a list of locks: the analysis sees single ones only
+void TableLocks::release() {  // a list of locks: the analysis follows only single ones
   while (held_ > 0) locks_[--held_]->release();
 }
 

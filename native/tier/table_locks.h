@@ -1,5 +1,6 @@
-// The locks of all tables that are attached to a chunk, for whoever takes away what its readers use: its body in memory, or the
-// place of its copy on disk. With these, and then the heap's, nobody begins to read the chunk.
+// The locks of all tables that are attached to a chunk. A process needs them to take away what readers use: the chunk's
+// body in memory, or the place of its copy on disk. Under these locks and then the heap's, nobody begins to read the
+// chunk.
 #pragma once
 
 #include <memory>
@@ -10,13 +11,15 @@
 
 namespace di {
 
-// The tables that still hold the chunk, by index. An old answer is harmless: it is asked again under their locks.
+// The tables that still hold the chunk, by index. A stale answer is harmless: the caller asks again under their locks.
 std::vector<u32> tables_of(const Heap& heap, u32 chunk);
 
-// Whether a draw or a read of one of its tables uses the chunk. Under the locks of all of them: then it stays so.
+// Whether a draw or a read of one of its tables uses the chunk. The answer holds only under the locks of all these
+// tables.
 bool is_read(const Heap& heap, u32 chunk);
 
-// The locks of tables, in their order. What a dead owner left is for the table's next user: nothing here changes a table.
+// Holds the locks of tables, taken in their order. It changes no table: the table's next user repairs what a dead owner
+// left.
 class TableLocks {
  public:
   TableLocks(Heap& heap, const std::vector<u32>& tables, Deadline deadline) DI_UNCHECKED;

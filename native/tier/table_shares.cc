@@ -8,8 +8,8 @@
 namespace di {
 namespace {
 
-constexpr u32 kLookedAt = 256, kLookedAtFirst = 8192;  // descriptors in one hold
-constexpr double kAlike = 1.05;                        // factors that differ by less are the same
+constexpr u32 kLookedAt = 256, kLookedAtFirst = 8192;  // descriptors looked at in one hold
+constexpr double kAlike = 1.05;                        // factors that differ by less count as equal
 
 }  // namespace
 
@@ -29,7 +29,7 @@ void TableShares::look(u32 chunk) {
   }
 }
 
-// The next ones on the way round. What was seen in earlier rounds counts half as much.
+// Looks at the next descriptors of the round. Bytes seen in earlier rounds count half as much.
 void TableShares::look_at_some() {
   const u32 count = heap_.descriptor_count();
   for (u32 left = std::min(count, all_seen_ ? kLookedAt : kLookedAtFirst); left != 0; --left) {
@@ -45,9 +45,10 @@ void TableShares::look_at_some() {
   }
 }
 
-// What the table's items take of memory and disk together, by what was set aside there; 0: they may not go. Of items, not of
-// chunks: a chunk stays while it is read, and what has left already must not be asked for again. Not where items leave in any
-// order, as chunks then go when nearly all items have.
+// The room that the table's items take in memory and on disk together, divided by what was set aside there; 0: they may
+// not go. It counts items, not chunks: a chunk stays while it is read, and items that have left already must not be
+// asked for again. It skips tables whose items leave in any order, because their chunks go only when nearly all items
+// have.
 double TableShares::factor(u32 index) const {
   const TableHeader& table = heap_.memory.table(index);
   const Seen& seen = seen_[index];
@@ -56,7 +57,7 @@ double TableShares::factor(u32 index) const {
   if (!table.is(TableState::kLive) || used == 0 || table.used_bytes.load() == table.open_bytes.load()) return 0;
   const SamplerKind remover = static_cast<SamplerKind>(table.remover);
   if (remover != SamplerKind::kFifo && remover != SamplerKind::kLifo) return 0;
-  // Under the table's lock, but never changed once it is live.
+  // Guarded by the table's lock, but never changed once the table is live.
   if (__atomic_load_n(&table.limiter.queue, __ATOMIC_RELAXED) != 0) return 0;
   const double part = seen.generation == table.generation.load() && seen.bytes > 0 ? seen.taken / seen.bytes : 1;
   return static_cast<double>(used) * part / static_cast<double>(std::max<u64>(1, share_of(table)));
@@ -64,7 +65,7 @@ double TableShares::factor(u32 index) const {
 
 u32 TableShares::most_over(u32 own, Deadline deadline) {
   Heap::Guard guard(heap_, deadline);
-  os::LocalGuard<std::mutex> local(mutex_);  // after it: nobody waits for another process with it in hand
+  os::LocalGuard<std::mutex> local(mutex_);  // after the heap's lock: the mutex's holder waits for no other process
   look_at_some();
   u32 found = kNone;
   // mutant: tables-evict-only-their-own-items

@@ -1,9 +1,10 @@
-// Which table's items take most of memory and disk, by what was set aside for it. Where both are full, items of that one go,
-// whoever needs the room: a table whose rows take more than was expected must not take what was set aside for others.
+// Finds the table whose items take the most of memory and disk relative to what was set aside for it. When both are
+// full, that table loses items, whichever table needs the room. So a table with larger rows than expected does not take
+// what was set aside for others.
 //
-// For one process: it looks at some chunks each time, under the heap's lock, which guards all that it reads but the sizes of
-// tables; these are read freely. mutex_ guards what it has seen. A wrong answer costs items of a table that takes more than
-// the estimate of its share.
+// Each process keeps its own record. A call looks at some chunks under the heap's lock, which guards all that it reads
+// except the sizes of tables; those are read without a lock. mutex_ guards what was seen. A wrong answer costs items of
+// a table that takes more than its estimated share.
 #pragma once
 
 #include <array>
@@ -16,14 +17,15 @@ class TableShares {
  public:
   explicit TableShares(Heap& heap) : heap_(heap) {}
 
-  // Of the tables whose items leave in order, the one that exceeds its share by the largest factor. kNone: none does, or `own`
-  // does by a factor as large, or nearly. Takes the heap's lock. `own` may be kNone.
+  // Of the tables whose items leave in order, the one that exceeds its share by the largest factor. kNone: no table
+  // exceeds its share, or `own` exceeds its own by as large a factor, or nearly. Takes the heap's lock. `own` may be
+  // kNone.
   u32 most_over(u32 own, Deadline deadline);
 
  private:
-  struct Seen {  // of chunks of one table
+  struct Seen {  // of the chunks of one table
     u32 generation = 0;
-    double bytes = 0, taken = 0;  // in memory if none were written; where they lie now
+    double bytes = 0, taken = 0;  // their size in memory if none were written; their size where they lie now
   };
   void look(u32 chunk);
   void look_at_some();

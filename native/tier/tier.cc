@@ -11,13 +11,13 @@ static_assert(sizeof(RecordHeader) == kRecordHeaderBytes);
 
 namespace {
 
-constexpr u64 kAheadBytes = 32u << 20, kAheadShare = 8;  // of memory that is free, or clean, ahead of need
-constexpr u64 kFilesAhead = 4;                           // that have room on disk
+constexpr u64 kAheadBytes = 32u << 20, kAheadShare = 8;  // memory to keep free or clean, ahead of need
+constexpr u64 kFilesAhead = 4;                           // files that have room on disk
 
 }  // namespace
 
-// A forked child's copy of its parent's tier is never destroyed. Files that the last process removes are free once nobody
-// has them open.
+// A forked child never destroys its copy of the parent's tier. The files that the last process removes are freed once
+// no process has them open.
 Tier::~Tier() {
   heap_.room_maker = nullptr;
   ReadPool::of_process().close_all(folder_.path());
@@ -40,7 +40,7 @@ void Tier::end_as_last() noexcept {
     Heap::Guard guard(heap_, Deadline::brief());
     for (const DiskSpace::Log& log : heap_.disk.logs())
       if (log.passing) passing.push_back(log.file);
-  } catch (...) {  // they stay until a store opens the folder again
+  } catch (...) {  // the files stay until a store opens the folder again
   }
   folder_.leave(passing);
 }
@@ -72,7 +72,7 @@ u64 Tier::write_some(const BodiesWanted& wanted, Deadline deadline, std::string*
 u64 Tier::drop_objects(u64 bytes, Deadline deadline, std::string* why) {
   try {
     return object_drops_.drop(bytes, deadline);
-  } catch (const Error& error) {  // of a file, or a full disk
+  } catch (const Error& error) {  // a file error, or a full disk
     if (error.code() == Code::kTimeout) throw;
     if (why->find(error.what()) == std::string::npos) *why += std::string("; ") + error.what();
     return 0;
@@ -89,14 +89,14 @@ RoomMaker::Emptied Tier::empty_more(Deadline deadline) {
     if (waited == BodyMover::Await::kWaited) return Emptied::kDone;
     // mutant: items-go-though-another-process-empties-files
     return waited == BodyMover::Await::kLater ? Emptied::kLater : Emptied::kNothing;
-  } catch (const Error& error) {  // of a file
+  } catch (const Error& error) {  // a file error
     if (error.code() == Code::kTimeout) throw;
     return Emptied::kNothing;
   }
 }
 
 bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
-  // Who makes room may itself need a little, for its ledger.
+  // A call that makes room may itself need some memory, for its ledger.
   static thread_local bool inside = false;
   if (inside) return false;
   struct Scope {
@@ -105,7 +105,7 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
   } scope;
   u64 got = object_drops_.take_most() ? drop_objects(bytes, deadline, why) : 0;
   if (got >= bytes) return true;
-  // Of tables that are drawn from most nothing goes until copies of others were written.
+  // Bodies of the tables drawn from most stay until copies of others were written.
   for (bool last = false, writable = true, hot_too = false;; hot_too = true) {
     got += drops_.drop(bytes - got, hot_too, deadline);
     if (got < bytes && last) got += drop_objects(bytes - got, deadline, why);
@@ -121,13 +121,14 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
     std::string stopped;
     try {
       if (write_some({}, deadline, &stopped) != 0) continue;
-    } catch (const Error& error) {  // of a file: items go as if there were no disk, and who asks is told
+    } catch (const Error& error) {  // a file error: items go as without a disk, and the caller gets the reason
       if (error.code() == Code::kTimeout) throw;
       stopped = error.what();
     }
     if (!stopped.empty()) *why += "; " + stopped;
     writable = stopped.empty();
-    // What others are writing leaves memory soon, and no item need go for it. Another thread may have written all there was.
+    // Bodies that others are writing leave memory soon, so no item need go for them. Another thread may have written
+    // the rest.
     const auto await = [&] {
       return (stopped.empty() && writer_.await_others(deadline)) || drops_.await_readers(deadline);
     };
@@ -141,7 +142,7 @@ void Tier::resize(u64 capacity, Deadline deadline) {
   TierHeader& header = heap_.memory.tier_header();
   const u64 all = reserved_in_tiers(heap_.memory) + others_in_tiers(heap_.memory, heap_.disk);
   const u64 least = std::max(least_disk(all, heap_.budget.spendable()), header.file_bytes.load());
-  // Objects that came after the tables may take more than there is: then it can still be made larger.
+  // Objects that came after the tables may take more than there is: then the capacity can still be raised.
   // mutant: disks-shrink-below-what-tables-need
   if (capacity < std::min(least, header.capacity.load()))
     throw Error(Code::kCapacity, "disk_capacity=" + std::to_string(capacity) + " is less than the " +
@@ -163,7 +164,8 @@ bool Tier::remove_file(Deadline deadline) {
   return true;
 }
 
-// Files have room for one or two more: the least needed ones are emptied now, so that whoever needs room finds some.
+// When the files have room for only one or two more, this empties the least needed ones, so that the next call that
+// needs room finds some.
 bool Tier::move_ahead(Deadline deadline) {
   const u64 usual = segment_bytes(heap_.memory.tier_header().capacity.load());
   if (budget_.wait_ns() != 0) return false;
@@ -176,17 +178,17 @@ bool Tier::chore(Deadline deadline) {
   if (remove_file(deadline)) return true;
   try {
     if (move_ahead(deadline)) return true;
-  } catch (const Error& error) {  // of a file, as below
+  } catch (const Error& error) {  // a file error, as below
     if (error.code() == Code::kTimeout) throw;
   }
-  // Figures of others, read freely: an old one lets this run a little too early or too late.
+  // Figures of other processes, read without a lock: an old one lets this run a little too early or too late.
   const u64 claimed = heap_.budget.claimed(), most = heap_.budget.spendable();
   const u64 free = most > claimed ? most - claimed : 0, clean = heap_.memory.tier_header().clean_bytes.load();
   if (free + clean >= std::max(kAheadBytes, most / kAheadShare)) return false;
   std::string why;
   try {
     return write_some({}, deadline, &why) != 0;
-  } catch (const Error& error) {  // of a file: who needs room is told, and the next look may find it mended
+  } catch (const Error& error) {  // a file error: a call that needs room reports it, and the next look may succeed
     if (error.code() == Code::kTimeout) throw;
     return false;
   }

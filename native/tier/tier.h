@@ -35,20 +35,21 @@ class Tier : public RoomMaker {
     heap_.room_maker = this;
   }
   ~Tier() override;
-  // No other process has the store, and this one is about to leave it (TierHeader::ended): nothing needs the files any more.
+  // Called when no other process has the store and this one is about to leave it (TierHeader::ended): nobody needs the
+  // files any more.
   void end_as_last() noexcept;
-  void leave_folder() noexcept { folder_.unlock(); }  // to another store; this one reads and writes nothing any more
+  void leave_folder() noexcept { folder_.unlock(); }  // leaves the folder to another store; this one stops using files
 
   static TierFolder join(const Memory& memory, Deadline deadline);
 
-  // Drops bodies that have a copy on disk; writes copies of others when these don't suffice. Objects go before bodies while
-  // they take more memory than these, else when no body can go.
+  // Drops bodies that have a copy on disk, and writes copies of others when these don't suffice. Objects go before
+  // bodies while they take more memory than bodies do; otherwise they go only when no body can.
   bool make_room(u64 bytes, Deadline deadline, std::string* why) override;
   Emptied empty_more(Deadline deadline) override;
   Kept take_kept() override { return kept_.exchange(Kept::kNot, std::memory_order_relaxed); }
   u32 most_over(u32 own, Deadline deadline) override { return shares_.most_over(own, deadline); }
-  // Bytes that the files may take from now on. Throws kStoreFull: the filesystem has no room for so many; kCapacity: tables
-  // need more, or the files take more already. Killed: done or not.
+  // Sets how many bytes the files may take. Throws kStoreFull when the filesystem has no room for so many, and
+  // kCapacity when tables need more or the files already take more. A kill leaves the old or the new size.
   void resize(u64 capacity, Deadline deadline);
   void set_write_budget(u64 bytes_a_day) {  // 0: no limit
     budget_.set(bytes_a_day);
@@ -57,18 +58,19 @@ class Tier : public RoomMaker {
   BodyReader& reader() { return reader_; }
   ObjectLog& log() { return log_; }                  // of durable objects
   ObjectLog& passing_log() { return passing_log_; }  // of objects that left memory
-  // Whether either has begun a file, or any process found one that nobody needs, since this was last asked.
+  // Whether, since the last call, either log has begun a file or any process found a file that nobody needs.
   bool take_rolled();
-  bool has_rolled() const;  // likewise, without asking
+  bool has_rolled() const;  // the same, without resetting it
   ObjectReader& object_reader() { return object_reader_; }
   ObjectDrops& object_drops() { return object_drops_; }
   const TierFolder& folder() const { return folder_; }
   LostBodies& lost() { return lost_; }
-  // Copies of some bodies more; 0: none that is wanted lacks one that this process may write, or *why. Throws when a file can't
-  // be written. Where the files are full, bodies in them are copied forward first. Nothing is written while write_budget= is used up.
+  // Writes copies of some more bodies. 0: every wanted body that this process may write has one, or *why. Throws when a
+  // file can't be written. If the files are full, bodies are first copied forward. Writes nothing while write_budget=
+  // is used up.
   u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
-  // A piece of what is done ahead of need: copies of bodies while little memory is free or could be dropped at once; files that
-  // nobody needs are removed. False: there is nothing to do.
+  // Does one piece of work ahead of need: writes copies of bodies while too little memory is free or could be freed at
+  // once, and removes files that nobody needs. False: there is nothing to do.
   bool chore(Deadline deadline);
 
  private:
@@ -77,7 +79,7 @@ class Tier : public RoomMaker {
   bool move_ahead(Deadline deadline);
 
   Heap& heap_;
-  TierFolder folder_;  // locked for as long as this process has the store open
+  TierFolder folder_;  // locked as long as this process has the store open
   WriteBudget budget_;
   BodyWriter writer_;
   BodyMover mover_;

@@ -8,7 +8,7 @@ namespace {
 
 constexpr u64 kHourNs = 3'600'000'000'000, kDayNs = 24 * kHourNs;
 
-// The clock of `paid_ns`: an hour ahead, so that there is an hour ago on a machine that has just booted.
+// The clock of `paid_ns`: an hour ahead, so that "an hour ago" exists on a machine that has just booted.
 u64 budget_clock() { return os::now_ns() + kHourNs; }
 
 }  // namespace
@@ -27,7 +27,7 @@ void WriteBudget::charge(u64 bytes) {
   if (budget == 0) return;
   const double ns = static_cast<double>(bytes) / static_cast<double>(budget) * static_cast<double>(kDayNs);
   u64 paid = header_.paid_ns.load();
-  // A full bucket: what was paid for longer ago than an hour counts no more.
+  // The bucket is full at most: writes paid for more than an hour ago no longer count.
   while (
       !header_.paid_ns.compare_exchange_weak(paid, std::max(paid, budget_clock() - kHourNs) + static_cast<u64>(ns))) {
   }

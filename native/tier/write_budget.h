@@ -1,8 +1,9 @@
-// write_budget=: how many bytes a day the files may be written, by all processes together. A bucket that holds the bytes of an
-// hour, full at first. Who finds it empty waits; what was written is charged afterwards, so that it may be overdrawn by a slice.
+// write_budget=: how many bytes a day all processes together may write to the files. It is a bucket that holds one
+// hour's bytes, full at first. A process that finds it empty waits. Writes are charged afterwards, so the bucket may be
+// overdrawn by a slice.
 //
-// One word in shared memory says up to when what was written is paid for; it changes by compare and swap. Killed between writing
-// and charging: some bytes are not counted.
+// One word in shared memory holds the time up to which all writes are paid for; it changes by compare and swap. A kill
+// between writing and charging leaves some bytes uncounted.
 #pragma once
 
 #include <string>
@@ -16,10 +17,10 @@ class WriteBudget {
  public:
   explicit WriteBudget(TierHeader& header) : header_(header) {}
 
-  void set(u64 bytes_a_day);  // 0: no limit. What was overdrawn is forgotten
+  void set(u64 bytes_a_day);  // 0: no limit. Forgets any overdraft
   void charge(u64 bytes);
-  u64 wait_ns() const;       // until something may be written; 0: now
-  std::string text() const;  // what is waited for
+  u64 wait_ns() const;       // until the next write may begin; 0: now
+  std::string text() const;  // the reason for a wait, for messages
 
  private:
   TierHeader& header_;
