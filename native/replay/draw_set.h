@@ -29,7 +29,7 @@ struct Drawn {
   u16 back, flags;
   u32 pick;   // which of the item's examples this is, if the view has several: Span.pick
   u32 uses;   // this draw included
-  u32 entry;  // of the ledger; kNone: peek() found the item gone
+  u32 entry;  // ledger entry; kNone: peek() found the item gone
   i64 version;
   double priority;
   double probability;

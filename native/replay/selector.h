@@ -27,7 +27,7 @@ struct Strata {
   }
 };
 
-struct MassSums {  // of p^alpha over the live items
+struct MassSums {  // sums of p^alpha over the live items
   double total = 0;
   double least = 0;  // least positive mass; 0: not known, or there is none
 };
@@ -48,7 +48,7 @@ class Selector {
   virtual void ready() {}
 
   virtual u32 pick(const Strata& strata) = 0;          // kNone: nothing can be drawn now
-  virtual double probability(u32) const { return 1; }  // that the next pick is this live item
+  virtual double probability(u32) const { return 1; }  // of the next pick being this live item
   // Up to kBatchStep picks at once; false: nothing can be drawn now. Only if independent().
   virtual bool pick_many(u32 count, Strata* strata, u32* slots, double* probabilities);
   virtual bool independent() const { return false; }  // with replacement: no pick influences the next one

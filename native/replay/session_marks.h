@@ -30,7 +30,7 @@ namespace di {
 
 using SessionId = std::array<u8, 16>;
 
-struct MarkOf {  // of one table
+struct MarkOf {  // a mark in one table
   std::string table;
   u64 seq, done;
   bool complete;

@@ -8,8 +8,8 @@
 namespace di {
 namespace {
 
-// The most to commit between two looks at the memory that is left: this, and at most an eighth of what is left, because
-// other processes that look at the same time see the same room.
+// Between two looks at free memory, a process commits at most an eighth of it, and between kLeastPieceBytes and
+// kPieceBytes: other processes that look at the same time see the same memory.
 constexpr u64 kPieceBytes = u64{8} << 20, kLeastPieceBytes = u64{256} << 10;
 // A look takes 40 us: 1 % of the time that a batch of this size takes. Smaller batches return their buffers without a
 // look.

@@ -102,7 +102,7 @@ constexpr u32 kMaxWindowRows = kMostChunks - kMostEmptyChunks;  // each row may 
 constexpr u32 kMaxStack = 256;
 static_assert(kMaxWindowRows < 1u << kSpanRowsBits && kMaxStack <= 1u << kSpanBackBits);
 
-class Windows {  // of one table and lane; copies are cheap
+class Windows {  // state of one table and lane; copies are cheap
  public:
   explicit Windows(const ViewSpec& spec);  // throws kInvalid when an item's rows do not fit its slot
 

@@ -51,7 +51,7 @@ struct ChunkImage {
   u32 file = 0, page = 0;
   u64 stored_bytes = 0;
   u32 codec = 0;
-  u32 entry = kNone;  // of the ledger; kNone: no longer held
+  u32 entry = kNone;  // ledger entry; kNone: no longer held
   u32 table = 0;      // number of the table image whose read holds the chunk
 };
 

@@ -66,7 +66,7 @@ class BodyMover {
   void end_claims(std::size_t count, Deadline deadline);
 
   Heap& heap_;
-  std::mutex mutex_;  // of this process
+  std::mutex mutex_;  // one call of this process at a time
   SparseFiles files_;
   OwnSegment segment_;
   std::vector<StoredBody> bodies_;  // still to move until the chosen files are empty; none: choose

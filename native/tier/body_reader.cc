@@ -209,7 +209,7 @@ class BodyReader::Reads : public BodyReads {
   std::vector<Extent> extents_;
   std::vector<Read> reads_;  // one for each extent; empty when they are done
   u64 stored_bytes_ = 0;
-  std::mutex mutex_;  // of threads of the pool
+  std::mutex mutex_;  // held by threads of the pool
   std::vector<Lost> lost_;
   Fetch fetch_;  // declared last, so that it ends first
 };

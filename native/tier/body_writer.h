@@ -61,7 +61,7 @@ class BodyWriter {
   u64 commit_one(const Claimed& body) DI_REQUIRES(heap_.lock);
 
   Heap& heap_;
-  std::mutex mutex_;                      // of this process
+  std::mutex mutex_;                      // one call of this process at a time
   std::vector<Claimed> bodies_;           // claimed and not committed
   std::vector<u64> others_, waited_for_;  // uids that others had claimed: at the last look; when the wait began
   u64 waits_since_ns_ = 0;

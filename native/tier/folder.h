@@ -2,8 +2,8 @@
 // time:
 //
 //   open.lock   locked by a process while it opens the folder or joins the processes that have it open
-//   alive.lock  locked, shared, by every process that has the store open; a forked child has its parent's lock. A process
-//               that opens the folder first locks it exclusively: then no other process has the store open
+//   alive.lock  locked, shared, by every process that has the store open; a forked child has its parent's lock. The
+//               first process to open the folder locks it exclusively: then no other process has the store open
 //   epoch       the owner of the folder, and how often it was opened: "di-store-tier 1 <uuid> <epoch> <CRC-32C>"
 //   segment-…   segments (segment_format.h)
 //

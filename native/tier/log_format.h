@@ -28,7 +28,7 @@ struct LogHeader {
   u64 epoch = 0;   // of the folder
   u64 zeros[2] = {};
   u32 zero = 0;
-  u32 crc = 0;  // of all fields in front of it
+  u32 crc = 0;  // checksum of all fields in front of it
 };
 static_assert(sizeof(LogHeader) == kLogUnit && offsetof(LogHeader, crc) == 60);
 
@@ -44,7 +44,7 @@ struct LogRecord {
   u64 expires_ns = 0;   // by the wall clock; 0: never
   u8 id[20] = {};       // of weights: zeros
   u32 body_crc = 0;     // of extra and object
-  u32 crc = 0;          // of all fields in front of it
+  u32 crc = 0;          // checksum of all fields in front of it
   u32 mark = 0;         // kMark…, or the nearest one. Any process may write it later
 };
 static_assert(sizeof(LogRecord) == kLogUnit && offsetof(LogRecord, mark) == 60);
@@ -73,7 +73,7 @@ inline u64 log_record_bytes(u64 extra, u64 bytes) {
 std::string log_name(u32 number);                           // "objects-0000002a"
 bool parse_log_name(const std::string& name, u32* number);  // false: not a name that log_name() gives
 void set_crc(LogHeader* header);
-bool is_intact(const LogHeader& header);  // of any version
+bool is_intact(const LogHeader& header);  // for headers of any version
 
 // The checksums of records of one file.
 class LogSeal {

@@ -34,8 +34,8 @@ class LostBodies {
   // Handles a damaged copy on disk. Does nothing if the chunk with this uid is gone. A chunk that is also in memory
   // loses only the copy, and gets another one in time. Under the heap's lock.
   void lose_copy(u32 chunk, u64 uid, const std::string& what) DI_UNCHECKED;
-  // Returns the listed bodies, each once, with all bodies of files that are gone. `marked`: also every marked chunk,
-  // whoever marked it.
+  // Takes all bodies off the list and returns them, with all bodies of files that are gone. `marked`: also every marked
+  // chunk, whichever process marked it.
   std::vector<LostBody> take(bool marked, Deadline deadline);
   void put_back(const std::vector<LostBody>& lost);
 

@@ -98,7 +98,7 @@ bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
   if (const int number = made->write(0, &header, sizeof header)) fail(taken.file, "written", number);
   if (const int number = made->sync()) fail(taken.file, "synced", number);
   if (const int number = os::sync_folder(folder_.path())) fail(taken.file, "synced in its folder", number);
-  if (heap_.memory.tier_header().ended.load() != 0) {  // as in OwnSegment::make_file()
+  if (heap_.memory.tier_header().ended.load() != 0) {  // see OwnSegment::make_file()
     os::remove_file(path_of(taken.file));
     throw Error(Code::kStoreClosed, "the store has ended");
   }

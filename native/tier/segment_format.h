@@ -42,7 +42,7 @@ struct SegmentHeader {
   u32 number = 0;       // of the segment: its file's name
   u32 writer = 0;       // client slot of the process that writes it
   u32 zero = 0;
-  u32 crc = 0;  // of all fields in front of it
+  u32 crc = 0;  // checksum of all fields in front of it
 };
 static_assert(sizeof(SegmentHeader) == 72 && offsetof(SegmentHeader, crc) == 68);
 
@@ -62,7 +62,7 @@ struct RecordHeader {
   u32 body_crc = 0;      // of stored_bytes bytes
   u32 head_crc = 0;      // of the head image
   u32 zero = 0;
-  u32 crc = 0;  // of all fields in front of it
+  u32 crc = 0;  // checksum of all fields in front of it
 };
 static_assert(sizeof(RecordHeader) == 64 && offsetof(RecordHeader, crc) == 60);
 
@@ -75,7 +75,7 @@ struct SegmentTrailer {
   u32 footer_page = 0;
   u32 footer_crc = 0;
   u8 zeros[20] = {};
-  u32 crc = 0;  // of all fields in front of it
+  u32 crc = 0;  // checksum of all fields in front of it
 };
 static_assert(sizeof(SegmentTrailer) == 64 && offsetof(SegmentTrailer, crc) == 60);
 
@@ -109,7 +109,7 @@ void set_crc(RecordHeader* record, const SegmentHeader& segment);
 void set_crc(SegmentTrailer* trailer, const SegmentHeader& segment);
 // Whether these bytes were written as such a struct, for this segment, and no number in them leads out of a file of
 // `pages` pages. Nothing else in them may be used before.
-bool is_intact(const SegmentHeader& header);  // of any version
+bool is_intact(const SegmentHeader& header);  // for headers of any version
 bool is_sound(const SegmentHeader& header);
 bool is_sound(const RecordHeader& record, const SegmentHeader& segment, u64 pages);
 bool is_sound(const SegmentTrailer& trailer, const SegmentHeader& segment, u64 pages);
