@@ -138,9 +138,8 @@ void Draws::pass_on(DrawSet* set) {
   if (may_sample(limiter_in_force(header_), size)) core_.items_came().signal(1);
 }
 
-// Wakes writers that wait for room. It runs once the batch is copied, or before the learner waits for more draws:
-// writers woken earlier would take the CPU from the learner in the middle of its batch. If the learner dies before
-// that, they wake up at the end of their slice of waiting.
+// Wakes writers that wait for room. It runs once the batch is copied, or before the learner waits for more draws: woken
+// earlier, writers would take the CPU from the learner in mid-batch. If the learner dies, they wake at their slice's end.
 void Draws::wake_inserts(DrawSet* set) {
   if (!set->made_room) return;
   set->made_room = false;
@@ -159,8 +158,7 @@ std::string Draws::why_no_more(const DrawSet& set) {
   return why;
 }
 
-// Takes room and ledger entries for `step` draws, and entries for more of the `want` draws that may follow. Each answer
-// needs one.
+// Takes room and ledger entries for `step` draws, and entries for more of `want` that may follow; one for each answer.
 void Draws::prepare(DrawSet* set, u32 step, u32 want, Deadline deadline) {
   const u32 rows = core_.groups.size();
   if (set->spare.size() < step * rows)
@@ -374,8 +372,7 @@ bool Draws::end_draw(u64 key, bool give_back) {
   return true;
 }
 
-// For draws of a dropped table, or settled draws: clears their ledger entries and gives the entries back. Takes no
-// shared lock.
+// For draws that are settled, or of a dropped table: gives back their ledger entries, cleared. Takes no shared lock.
 void Draws::forget(DrawSet* set) {
   for (const Drawn& drawn : set->items)
     if (drawn.entry != kNone) arena_.ledger().entry(drawn.entry).what.store(0, std::memory_order_release);
