@@ -29,7 +29,7 @@ from di_store.cluster.store import ClusterStore
 from di_store.remote.table import RemoteTable
 
 SCHEMA = {"x": di_store.Spec((4,), "float32"), "n": di_store.Spec((), "int64")}
-TABLE: dict[str, Any] = {"capacity": 10_000, "schema": SCHEMA, "lanes": 64, "timeout": 600}
+TABLE: dict[str, Any] = {"capacity": 10_000, "schema": SCHEMA, "lanes": 64}
 NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80_000_000}
 
 
@@ -88,7 +88,7 @@ class Actor:
 
     def read(self, store: ClusterStore, refs: list[di_store.Ref]) -> list[Any]:
         assert store is cluster.store()
-        return [store.get(each, timeout=600) for each in refs]
+        return [store.get(each) for each in refs]
 
     def make(self, name: str) -> di_store.Table:
         return cluster.store(timeout=300).create_table(name, **TABLE)
@@ -196,10 +196,10 @@ def test_the_directory_is_killed(store: ClusterStore) -> None:
     for restart in range(2):
         ray.kill(ray.get_actor(ACTOR, namespace=NAMESPACE), no_restart=False)
         near.extend({"x": np.zeros((2, 4), np.float32), "n": np.arange(2)})
-        assert store.table("far", timeout=600).name == "far"
+        assert store.table("far", timeout=60).name == "far"
         ray.kill(ray.get_actor(ACTOR, namespace=NAMESPACE), no_restart=False)
         with pytest.raises(TableExists):
-            store.create_table("far", **TABLE)
+            store.create_table("far", timeout=60, **TABLE)
         assert len(store.table("near")) == 2 * (restart + 1)
     store.drop_table("far")
     with pytest.raises(TableNotFound):
@@ -215,8 +215,8 @@ def test_agents_holders_and_keepers_are_killed(store: ClusterStore) -> None:
     for turn, kill in enumerate((agent_of, holder_of, keeper_of, holder_of)):
         os.kill(kill(name), signal.SIGKILL)
         until(lambda: _served(store), "all to be served again")
-        with store.table("far", timeout=600).writer() as writer:
-            writer.append({"x": np.zeros(4, np.float32), "n": np.int64(10 + turn)}, timeout=600)
+        with store.table("far", timeout=60).writer() as writer:
+            writer.append({"x": np.zeros(4, np.float32), "n": np.int64(10 + turn)}, timeout=60)
         assert numbers(store.table("far")) == list(range(11 + turn))
     store.drop_table("far")
 
@@ -228,7 +228,7 @@ def _served(store: ClusterStore) -> bool:
 def _answers(address: str) -> bool:
     plan = ray.get(ray.get_actor(ACTOR, namespace=NAMESPACE).plan.remote())
     try:
-        with di_store.connect(address, token=plan.token, timeout=60) as found:
+        with di_store.connect(address, token=plan.token, timeout=5) as found:
             return found.stats() is not None
     except StoreError:
         return False
@@ -270,7 +270,7 @@ def test_a_node_joins(machines: Cluster, store: ClusterStore) -> None:
     began = time.monotonic()
     late = Actor.options(resources={"later": 1}).remote()  # type: ignore[attr-defined]
     assert ray.get(late.write.remote(table, 0, 10)) == "RemoteTable"
-    assert time.monotonic() - began < 600
+    assert time.monotonic() - began < 50
     assert len(store.nodes()) == 4
     name = ray.get(late.name.remote())
     machines.remove_node(node, allow_graceful=False)
@@ -287,7 +287,7 @@ def test_down_and_up_again(served: ClusterStore) -> None:
     before = served.name, ray.get(one.name.remote())
     ref = served.put("old")
     with stopped(keeper_of(before[1])):
-        with pytest.raises(NodeUnavailable, match=r"nodes have not ended their stores|does not answer"):
+        with pytest.raises(NodeUnavailable, match="nodes have not ended their stores"):
             cluster.down(timeout=0.5)
         assert any(each.name == before[1] for each in di_store.list_stores())
     cluster.down(timeout=600)  # waits for what the first call has begun

@@ -33,7 +33,7 @@ NAMESPACE, ACTOR = "di_store", "directory"
 """Of the directory's actor in Ray: its name can be given once in each Ray cluster."""
 LOOK_SECONDS = 1.0
 """How often the directory looks for nodes, and a keeper after its store."""
-READY_SECONDS = 60.0
+READY_SECONDS = 20.0
 """How long a directory that was started anew waits for what the nodes keep, before words can be changed."""
 SILENT_SECONDS = 10.0
 """A node whose keeper has said nothing for so long is not listed."""
@@ -142,7 +142,7 @@ class DirectoryActor:
     def _await_words(self) -> None:
         """Until every node of the cluster has said what it keeps: a name must not be given twice."""
         while not self._ready:
-            missing = _alive() - self._nodes.keys()
+            missing = _alive() - self._served().keys()
             if not missing or time.monotonic() - self._began > READY_SECONDS:
                 self._ready = True
             else:
