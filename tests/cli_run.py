@@ -27,11 +27,16 @@ def run(*arguments: str) -> Done:
 
 
 def call(*arguments: str) -> Done:
-    """Run a command in this process: no interpreter starts for it."""
+    """Run a command in this process: no interpreter starts for it. Signals and the timer are as before afterwards."""
     timer = signal.getitimer(signal.ITIMER_REAL)  # of pytest-timeout; commands use it too
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
-        status = main(arguments)
-    signal.setitimer(signal.ITIMER_REAL, *timer)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+            status = main(arguments)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        for number, handler in handlers.items():  # `demo` ignores both from its end on
+            signal.signal(number, handler)
     return Done(arguments, status, out.getvalue(), err.getvalue())
 
 

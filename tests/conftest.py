@@ -135,3 +135,11 @@ def _no_children_left() -> Iterator[None]:
     for child in set(mp.active_children()) - before:
         child.kill()
         child.join(30)
+
+
+@pytest.fixture(autouse=True)
+def _signals_stay() -> Iterator[None]:
+    """What a test starts later inherits which signals this process ignores: such a child cannot be terminated."""
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    yield
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before

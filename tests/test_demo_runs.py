@@ -17,8 +17,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import pytest
-
-from di_store.cli import main
+from cli_run import call
 
 PNG = b"\x89PNG\r\n\x1a\n"
 WAIT_SECONDS = 120.0
@@ -236,8 +235,9 @@ def test_actors_end_with_the_learner(tmp_path: Path) -> None:
 def test_what_cannot_work_is_one_line(
     tmp_path: Path, options: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["demo", "--out", str(tmp_path / "demo.png"), *options]) == 1
-    said = "".join(capfd.readouterr())
+    done = call("demo", "--out", str(tmp_path / "demo.png"), *options)
+    assert done.returncode == 1
+    said = done.stdout + done.stderr + "".join(capfd.readouterr())  # of this process, and of those that it started
     assert says in said
     assert len(said.splitlines()) == 1, said
     assert not list(tmp_path.iterdir())
