@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 MIB = 1 << 20
-BOUND_SECONDS = 600.0
+BOUND_SECONDS = 120.0
 """A generous bound: nothing here needs a tenth of it."""
 
 

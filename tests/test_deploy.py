@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEPLOY = ROOT / "deploy"
 LAUNCHER = DEPLOY / "ray/cluster.yaml"
 SBATCH = DEPLOY / "slurm/di_store.sbatch"
-SECONDS = 1_200.0
+SECONDS = 120.0
 TOKEN = "a token of the tests, long enough"
 PROCESS_BYTES = 2**30
 """What the processes of a served store may take beside it."""

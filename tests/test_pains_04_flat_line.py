@@ -124,8 +124,8 @@ def test_steady_use_stays_flat(count: Callable[[int, int], int], store_name: Cal
         ):
             programs = [one, two, learner]
             pids = [*(program.pid for program in programs), os.getpid()]
-            until(lambda: store.stats()["live"] > 0.7 * 512 * MIB, "the store to fill", 1_200)
-            until(lambda: len(store.table("t")) == 20_000, "the table to fill", 1_200)
+            until(lambda: store.stats()["live"] > 0.7 * 512 * MIB, "the store to fill", 120)
+            until(lambda: len(store.table("t")) == 20_000, "the table to fill", 120)
             for program in programs:
                 program.line()
             begin = time.monotonic()

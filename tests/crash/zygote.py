@@ -19,7 +19,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe, wait
 from typing import Any
 
-BOUND_SECONDS = 600.0
+BOUND_SECONDS = 120.0
 """How long anything may take before it counts as stuck: far more than it needs, also on a busy machine."""
 
 KILLED = -signal.SIGKILL

@@ -28,7 +28,7 @@ from soak.fuzz.plants import PLANTS
 from soak.fuzz.player import Round
 from soak.fuzz.surface import MADE_IN_A_WORLD, constructed, known
 
-BOUND_SECONDS = 600.0
+BOUND_SECONDS = 120.0
 ROUND_SECONDS = 3.0
 
 

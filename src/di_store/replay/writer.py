@@ -41,7 +41,7 @@ def forget_writers() -> None:
 
 
 def count_calls(writer: Writer, calls: int) -> None:
-    """So many calls of `append` were made in another way."""
+    """Count calls of `append` that were made elsewhere, and look after the writer once in `LOOK_EVERY` of them."""
     before, writer._calls = writer._calls, writer._calls + calls
     if writer._calls // LOOK_EVERY > before // LOOK_EVERY:
         writer._open().look()
