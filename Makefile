@@ -102,7 +102,7 @@ full: programs $(STAMP)-test build  ## all tests with full counts, and the long 
 dropped: programs $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/test_table.py")
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) --timeout 1200 -o faulthandler_timeout=1260 -n $(JOBS) --dist loadfile $(ARGS)
 
-busy: programs $(STAMP)-test build  ## all tests three times beside eight busy loops, about an hour each (RUNS=1: once)
+busy: programs $(STAMP)-test build  ## all tests three times beside eight busy loops, about half an hour each with JOBS=8 (RUNS=1: once)
 	tools/busy.sh $(RUNS) $(MAKE) test-all ARGS="--timeout 2400 -o faulthandler_timeout=2460 $(ARGS)"
 
 far: programs $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted)

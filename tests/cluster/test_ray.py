@@ -88,7 +88,7 @@ class Actor:
 
     def read(self, store: ClusterStore, refs: list[di_store.Ref]) -> list[Any]:
         assert store is cluster.store()
-        return [store.get(each) for each in refs]
+        return [store.get(each, timeout=600) for each in refs]
 
     def make(self, name: str) -> di_store.Table:
         return cluster.store(timeout=300).create_table(name, **TABLE)
@@ -177,7 +177,7 @@ def test_handles_through_tasks_and_actors(store: ClusterStore) -> None:
     found = ray.get(one.read.remote(store, refs))
     assert (found[0] == large).all()
     assert found[1:] == [{"a": "b"}, TypeError]
-    assert store.get(refs[1]) == {"a": "b"}
+    assert store.get(refs[1], timeout=600) == {"a": "b"}
     other = ray.get(one.make.remote("other"))
     assert isinstance(other, RemoteTable)
     ray.get([two.write.remote(other, 0, 5), one.write.remote(other, 5, 5)])
@@ -204,6 +204,20 @@ def test_the_directory_is_killed(store: ClusterStore) -> None:
     store.drop_table("far")
     with pytest.raises(TableNotFound):
         ray.get(one.read.remote(store, [])) or store.table("far")
+
+
+@pytest.mark.extended
+def test_a_node_is_slow_to_report(store: ClusterStore) -> None:
+    """A directory that was started anew gives no name that the node may have."""
+    one = actor(0)
+    ray.get(one.make.remote("far"))
+    keeper = keeper_of(ray.get(one.name.remote()))
+    with stopped(keeper, raylet_of(keeper)):  # the raylet would start another keeper
+        ray.kill(ray.get_actor(ACTOR, namespace=NAMESPACE), no_restart=False)
+        with pytest.raises(NodeUnavailable):
+            store.create_table("far", timeout=25, **TABLE)
+    with pytest.raises(TableExists):
+        store.create_table("far", timeout=300, **TABLE)
 
 
 def test_agents_holders_and_keepers_are_killed(store: ClusterStore) -> None:
@@ -262,6 +276,11 @@ def keeper_of(name: str) -> int:
     return next(pid for pid in pids if "ray::KeeperActor" in every[pid][0])
 
 
+def raylet_of(worker: int) -> int:
+    with open(f"/proc/{worker}/stat") as file:
+        return int(file.read().rsplit(")", 1)[1].split()[1])
+
+
 @pytest.mark.extended
 def test_a_node_joins(machines: Cluster, store: ClusterStore) -> None:
     """It is served soon; when its raylet is killed, it is listed no more, and the others go on."""
@@ -304,4 +323,4 @@ def test_down_and_up_again(served: ClusterStore) -> None:
     assert store is not served
     assert (store.name, ray.get(one.name.remote())) == before
     assert not store.contains(ref)
-    assert store.get(ray.get(one.put.remote("new"))) == "new"
+    assert store.get(ray.get(one.put.remote("new")), timeout=600) == "new"

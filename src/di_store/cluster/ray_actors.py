@@ -33,8 +33,9 @@ NAMESPACE, ACTOR = "di_store", "directory"
 """Of the directory's actor in Ray: its name can be given once in each Ray cluster."""
 LOOK_SECONDS = 1.0
 """How often the directory looks for nodes, and a keeper after its store."""
-READY_SECONDS = 20.0
-"""How long a directory that was started anew waits for what the nodes keep, before words can be changed."""
+READY_SECONDS = 60.0
+"""How long a directory that was started anew waits for what the nodes keep, before words can be changed. Nodes whose
+raylet is gone are not waited for."""
 SILENT_SECONDS = 10.0
 """A node whose keeper has said nothing for so long is not listed."""
 
@@ -66,7 +67,8 @@ class DirectoryActor:
         self._words: Words = {}
         self._dropped: set[str] = set()  # keys that were taken out, and are not there again
         self._nodes: dict[str, tuple[Node, float]] = {}  # by Ray's id: what its keeper said last, and when
-        self._ready = False
+        self._expected: set[str] | None = None  # Ray's ids of the nodes whose raylets listen; None: not known yet
+        self._ready = False  # whether every expected node has said what it keeps
         self._began = time.monotonic()
         self._keepers: dict[str, Any] = {}
         self._anchors: dict[str, Any] = {}
@@ -142,8 +144,8 @@ class DirectoryActor:
     def _await_words(self) -> None:
         """Until every node of the cluster has said what it keeps: a name must not be given twice."""
         while not self._ready:
-            missing = _alive() - self._served().keys()
-            if not missing or time.monotonic() - self._began > READY_SECONDS:
+            told = self._expected is not None and self._expected <= self._nodes.keys()
+            if told or time.monotonic() - self._began > READY_SECONDS:
                 self._ready = True
             else:
                 self._lock.wait(LOOK_SECONDS / 10)
@@ -151,6 +153,11 @@ class DirectoryActor:
     def _look(self) -> None:
         """Have a keeper on each node, and an anchor on each that has a shard."""
         alive = _alive()
+        if not self._ready:  # Ray lists a node for a while after its raylet was killed
+            listening = {each for each, address in _raylets().items() if _listens(address)}
+            with self._lock:
+                self._expected = listening
+                self._lock.notify_all()
         with self._lock:
             for gone in self._nodes.keys() - alive:
                 del self._nodes[gone]
@@ -208,7 +215,7 @@ class KeeperActor:
                 self._session = Session.attach(self._name)
         session = self._session
         membership = None if session is None else membership_of(session)
-        if session is None or membership is None or not _listens(membership):
+        if session is None or membership is None or not _listens(Address.parse(membership.address)):
             self._serve(membership)
             session = self._session = self._session or Session.attach(self._name)
             membership = membership_of(session)
@@ -263,7 +270,16 @@ def look_again(look: Callable[[], None], stopped: threading.Event, what: str) ->
 
 
 def _alive() -> set[str]:
-    return {each["NodeID"] for each in ray.nodes() if each["Alive"]}
+    return set(_raylets())
+
+
+def _raylets() -> dict[str, Address]:
+    """Where the raylets of the nodes listen that Ray takes for alive, by Ray's id."""
+    return {
+        each["NodeID"]: Address(each["NodeManagerAddress"], each["NodeManagerPort"], "")
+        for each in ray.nodes()
+        if each["Alive"]
+    }
 
 
 def _shards(word: bytes) -> tuple[str, ...]:
@@ -272,9 +288,8 @@ def _shards(word: bytes) -> tuple[str, ...]:
     return ()
 
 
-def _listens(membership: Membership) -> bool:
-    """Whether the port of a store's holder is open: it is also while the agent is being started anew."""
-    address = Address.parse(membership.address)
+def _listens(address: Address) -> bool:
+    """Whether the port is open: that of a store's holder is also while the agent is being started anew."""
     with suppress(OSError), socket.create_connection((address.host, address.port), 5):
         return True
     return False
