@@ -26,7 +26,7 @@ def unexplained(source: str) -> list[int]:
     comments = {
         token.start[0]
         for token in tokenize.generate_tokens(io.StringIO(source).readline)
-        if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa", "# pragma", "# mutant"))
+        if token.type == tokenize.COMMENT and not token.string.startswith(("# type:", "# noqa", "# pragma"))
     }
     return [each.lineno for each in handlers if not comments & {each.lineno - 1, each.lineno, each.lineno + 1}]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from mutants.__main__ import failed
 from mutants.catalogue import MUTANTS
-from mutants.mutant import NATIVE, Mutant, marked_files
+from mutants.mutant import NATIVE, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -22,14 +23,13 @@ PROMISES = [
 ]
 
 
-PLACES = marked_files()
-
-
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
-    """Its text follows its mark, and the tests that are to notice it are there."""
-    text = PLACES[mutant.name].read_text()
-    assert mutant.broken(text) != text
+    """Its text stands once at its place, Python can still be parsed, and the tests that must notice it are there."""
+    broken = mutant.broken()
+    assert broken != (ROOT / mutant.file).read_text()
+    if mutant.file.endswith(".py"):
+        ast.parse(broken)
     for test in mutant.tests:
         if test.startswith(NATIVE):
             assert (ROOT / "tests" / "native" / f"{test.removeprefix(NATIVE)}.cc").exists(), test
@@ -38,24 +38,67 @@ def test_a_mutant_fits_the_tree(mutant: Mutant) -> None:
         assert not function or f"def {function.partition('[')[0]}(" in (ROOT / path).read_text(), test
 
 
-def test_every_mark_has_its_mutant() -> None:
-    assert set(PLACES) == {mutant.name for mutant in MUTANTS}
+CORE = """
+namespace di {
+class Door {
+ public:
+  void open() { wake(); }
+  struct Hinge { void turn(); };
+};
+// act() and wake()
+void Door::Hinge::turn() { act(); }
+void Door::close(int hard) { act(); act(); }
+void Door::close() { wake(); }
+void act() {}
+}  // namespace di
+"""
+PACKAGE = """
+class Door:
+    def open(self):
+        wake()
+        def inner(): act()
+        return inner
+    @property
+    def wide(self): return 1
+def open():
+    act()
+"""
 
 
-def test_a_place_is_marked_once(tmp_path: Path) -> None:
-    for name in ("one.cc", "other.cc"):
-        (tmp_path / "native").mkdir(exist_ok=True)
-        (tmp_path / "native" / name).write_text("  // mutant: same\n  act();\n")
-    with pytest.raises(ValueError, match="same is marked twice"):
-        marked_files(tmp_path)
+def test_a_mutant_changes_the_text_in_its_function(tmp_path: Path) -> None:
+    for file, text in (("door.cc", CORE), ("door.py", PACKAGE)):
+        (tmp_path / file).write_text(text)
+    for place, old, before, behind in (
+        ("door.cc::Door::open", "wake();", "open() { ", " }\n  struct"),
+        ("door.cc::Door::Hinge::turn", "act();", "turn() { ", " }\nvoid Door::close(int"),
+        ("door.cc::Door::close", "wake();", "close() { ", " }\nvoid act"),
+        ("door.py::Door.open", "wake()", "self):\n        ", "\n        def inner"),
+        ("door.py::Door.open.inner", "act()", "inner(): ", "\n        return"),
+        ("door.py::Door.wide", "@property", "inner\n    ", "\n    def wide"),
+        ("door.py::open", "act()", "open():\n    ", "\n"),
+    ):
+        broken = Mutant("odd", "kills", place, old, "BROKEN", ()).broken(tmp_path)
+        assert before + "BROKEN" + behind in broken, place
+        assert broken.replace("BROKEN", old) == (tmp_path / place.partition("::")[0]).read_text()
 
 
-def test_the_text_begins_near_its_mark() -> None:
-    mutant = Mutant("lost", "kills", "act();", "", ())
-    assert mutant.broken("  // mutant: lost\n  // mutant: other\n  act();\n  act();\n").count("act();") == 1
-    for far in ("act();\n  // mutant: lost\n  wait();\n", "  // mutant: lost\n" + "  wait();\n" * 6 + "  act();\n"):
-        with pytest.raises(ValueError, match="does not follow its mark"):
-            mutant.broken(far)
+@pytest.mark.parametrize(
+    ("place", "old", "reason"),
+    [
+        ("gone.cc::Door::open", "wake();", "there is no file gone.cc"),
+        ("door.cc::Door::shut", "wake();", "door.cc has no function or class Door::shut"),
+        ("door.cc::Door::open", "act();", "its text is 0 times in door.cc::Door::open"),
+        ("door.cc::Door::close", "act();", "its text is 2 times in door.cc::Door::close"),
+        ("door.py::shut", "act()", "door.py has no function or class shut"),
+        ("door.py::Door.open", "()", "its text is 3 times in door.py::Door.open"),
+    ],
+)
+def test_a_place_that_is_not_there_is_named(tmp_path: Path, place: str, old: str, reason: str) -> None:
+    """Who renames a file or a function reads which mutant must be adapted."""
+    for file, text in (("door.cc", CORE), ("door.py", PACKAGE)):
+        (tmp_path / file).write_text(text)
+    with pytest.raises(ValueError, match=f"mutant odd-doors: {re.escape(reason)}"):
+        Mutant("odd-doors", "kills", place, old, "", ()).broken(tmp_path)
 
 
 def test_every_promise_has_mutants_and_its_line_in_the_docs() -> None:

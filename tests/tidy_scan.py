@@ -98,6 +98,27 @@ def python_functions(path: Path) -> list[tuple[str, int]]:
     ]
 
 
+def python_spans(text: str) -> dict[str, list[tuple[int, int]]]:
+    """Where functions and classes lie in the text, by dotted name, decorators included."""
+    begins = [0]
+    for line in text.splitlines(keepends=True):
+        begins.append(begins[-1] + len(line))
+    spans: dict[str, list[tuple[int, int]]] = {}
+
+    def visit(node: ast.AST, around: tuple[str, ...]) -> None:
+        for child in ast.iter_child_nodes(node):
+            names = around
+            if isinstance(child, (*FunctionDef, ast.ClassDef)):
+                names = (*around, child.name)
+                first = min([child.lineno, *(item.lineno for item in child.decorator_list)])
+                end = begins[child.end_lineno or child.lineno]
+                spans.setdefault(".".join(names), []).append((begins[first - 1], end))
+            visit(child, names)
+
+    visit(ast.parse(text), ())
+    return spans
+
+
 def _decorators(node: ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) -> str:
     return " ".join(ast.unparse(item) for item in node.decorator_list)
 
@@ -221,15 +242,45 @@ def _regions(text: str, start: int, end: int) -> Iterator[tuple[str, str, int, i
         at += 1
 
 
+def _function_name(header: str) -> str:
+    header = re.sub(r"__attribute__\s*\(\(.*?\)\)", "", header)
+    name = re.search(r"([\w:~]+|operator\W+)\s*\(", header)
+    return name.group(1) if name else header
+
+
+def _class_name(header: str) -> str:
+    """Of a class or struct; "" if it has none."""
+    name = re.search(r"\b(class|struct|union)\b(?:\s+alignas\([^)]*\)|\s+[A-Z_]+\([^)]*\))*\s+([\w:]+)", header)
+    return name.group(2) if name else ""
+
+
 def native_functions(path: Path) -> list[tuple[str, int]]:
     """Name and number of lines of every function with a body."""
     text = _blank(path.read_text())
-    found = []
+    return [
+        (_function_name(header), text.count("\n", begin, close) + 1)
+        for kind, header, begin, _, close in _regions(text, 0, len(text))
+        if kind == "function"
+    ]
+
+
+def native_spans(text: str) -> dict[str, list[tuple[int, int]]]:
+    """Where functions with a body and classes lie in the text, by name without namespaces; several for overloads."""
+    text = _blank(text)
+    spans: dict[str, list[tuple[int, int]]] = {}
+    around: list[tuple[int, str]] = []
     for kind, header, begin, _, close in _regions(text, 0, len(text)):
-        if kind == "function":
-            name = re.search(r"([\w:~]+|operator\W+)\s*\(", header)
-            found.append((name.group(1) if name else header, text.count("\n", begin, close) + 1))
-    return found
+        while around and around[-1][0] < begin:
+            around.pop()
+        if kind == "class":
+            around.append((close, _class_name(header)))
+            name = "::".join(title for _, title in around)
+        elif kind == "function":
+            name = "::".join([*(title for _, title in around), _function_name(header)])
+        else:
+            continue
+        spans.setdefault(name, []).append((begin, close + 1))
+    return spans
 
 
 def native_classes(path: Path) -> list[tuple[str, set[str]]]:
@@ -239,10 +290,8 @@ def native_classes(path: Path) -> list[tuple[str, set[str]]]:
     for kind, header, _, opening, close in _regions(text, 0, len(text)):
         if kind != "class":
             continue
-        title = re.search(r"\b(class|struct|union)\b(?:\s+alignas\([^)]*\)|\s+[A-Z_]+\([^)]*\))*\s+(\w+)", header)
-        if title:
-            body = _surface(text[opening + 1 : close])
-            found.append((title.group(2), _methods(body, title.group(2))))
+        if title := _class_name(header):
+            found.append((title, _methods(_surface(text[opening + 1 : close]), title.rpartition("::")[2])))
     return found
 
 

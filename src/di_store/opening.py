@@ -145,7 +145,6 @@ def open_filled(
         _check_staging(ahead, arena)
         session = Session(arena, seed=seed, readonly=mode == "r", staging=ahead)
         if arena.hidden:
-            # mutant: a-store-is-found-before-it-is-whole
             fill(session)
             arena.announce()
     except BaseException:  # also Ctrl-C: nobody finds a store that is not whole

@@ -86,7 +86,6 @@ class Store:
         return f"<Store {self.name!r}{' (closed)' if self._session.ended() else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # mutant: handles-forget-that-they-only-read
         return loaded, (Store, self.name, self._session.readonly)
 
     def resize(
@@ -202,7 +201,6 @@ class Store:
         Raises:
             ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit.
         """
-        # mutant: put-copies-twice
         if id is None and ttl is None and durability is _MEMORY and (timeout is _MINUTE or check_timeout(timeout) != 0):
             try:
                 return ref_of(self._put(value, None, 0.0))

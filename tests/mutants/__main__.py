@@ -1,7 +1,7 @@
 """`make mutants`: breaks one mechanism at a time in a copy of the tree, and sees whether a test fails.
 
 A mutant that no test notices means that the tests do not hold what they promise. Exit status 1 if there is one, if a
-mutant's mark or text is not there, or if the tree as it is fails the same tests.
+mutant's place is not there, or if the tree as it is fails the same tests.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from queue import SimpleQueue
 import pytest
 
 from mutants.catalogue import MUTANTS
-from mutants.mutant import NATIVE, ROOT, Mutant, marked_files
+from mutants.mutant import NATIVE, ROOT, Mutant
 
 PLACE = ROOT / "build" / "mutants"
 COPIED = (
@@ -147,9 +147,9 @@ class Copy:
 
     def try_one(self, mutant: Mutant) -> str:
         """By which test the mutant is caught, "" if by none."""
-        copy = self.tree / marked_files()[mutant.name].relative_to(ROOT)
+        copy = self.tree / mutant.file
         whole = copy.read_text()
-        copy.write_text(mutant.broken(whole))
+        copy.write_text(mutant.broken(self.tree))
         try:
             if copy.suffix != ".py":
                 programs = {test.removeprefix(NATIVE) for test in mutant.tests if test.startswith(NATIVE)}
@@ -188,9 +188,8 @@ def chosen(names: list[str]) -> list[Mutant]:
     if unknown := set(names) - {mutant.name for mutant in MUTANTS} - {mutant.promise for mutant in MUTANTS}:
         raise SystemExit(f"no such mutant or promise: {', '.join(sorted(unknown))}; --list shows all")
     some = [mutant for mutant in MUTANTS if not names or mutant.name in names or mutant.promise in names]
-    places = marked_files()
     for mutant in some:
-        mutant.broken(places[mutant.name].read_text())
+        mutant.broken()
     return some
 
 
@@ -206,12 +205,7 @@ def main() -> int:
     args = parser.parse_args()
     some = chosen(args.names)
     if args.list:
-        places = marked_files()
-        print(
-            "\n".join(
-                f"{mutant.promise:12} {mutant.name:38} {places[mutant.name].relative_to(ROOT)}" for mutant in some
-            )
-        )
+        print("\n".join(f"{mutant.promise:12} {mutant.name:38} {mutant.place}" for mutant in some))
         return 0
     copies = [Copy(number, args.patience) for number in range(min(args.jobs, len(some)))]
     if not args.mutants_only:

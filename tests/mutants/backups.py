@@ -11,6 +11,7 @@ MUTANTS = [
     Mutant(
         "sync-returns-without-the-other-node",
         "backups",
+        "src/di_store/cluster/backups.py::Backups._send_all",
         "for node in nodes:",
         "for node in nodes[:0]:",
         (f"{TESTS}::test_synced_rows_survive_their_nodes",),
@@ -18,6 +19,7 @@ MUTANTS = [
     Mutant(
         "sync-returns-though-another-node-has-the-table",
         "backups",
+        "src/di_store/cluster/backups.py::Backups._check_own",
         "if lost := taken_over(self._session) - self._lost:",
         "if lost := set[str]():",
         (f"{TAKEN}::test_sync_says_that_another_node_has_the_table",),
@@ -25,6 +27,7 @@ MUTANTS = [
     Mutant(
         "a-table-that-was-taken-over-is-used-on",
         "backups",
+        "native/replay/table_core.h::require_not_taken_over",
         "if (core.header.finished == kTakenOver)",
         "if (false)",
         (f"{TAKEN}::test_a_node_that_was_stopped_gives_up_what_another_one_took_over",),
@@ -32,6 +35,7 @@ MUTANTS = [
     Mutant(
         "backups-keep-files-that-have-changed",
         "backups",
+        "src/di_store/agent/backups.py::_taken_over",
         " or last[1].files.get(name) != coming.files[name]",
         " or name not in last[1].files",
         (f"{TESTS}::test_which_files_are_sent_again",),
@@ -39,6 +43,7 @@ MUTANTS = [
     Mutant(
         "backups-write-anywhere",
         "backups",
+        "src/di_store/remote/backup.py::is_file",
         "name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None",
         "bool(name)",
         (f"{TESTS}::test_calls_that_no_node_makes",),
@@ -46,6 +51,7 @@ MUTANTS = [
     Mutant(
         "newer-tables-are-replaced-by-a-backup",
         "backups",
+        "src/di_store/cluster/rejoining.py::fetch",
         "os.path.exists(folder.at(MANIFEST))",
         "False",
         (f"{TESTS}::test_who_may_take_over",),
@@ -53,6 +59,7 @@ MUTANTS = [
     Mutant(
         "tables-that-agents-make-are-not-written",
         "backups",
+        "src/di_store/snapshot/durable.py::made",
         'settings.durability == "disk"',
         "False",
         (f"{TESTS}::test_durable_tables_of_a_client",),
@@ -60,6 +67,7 @@ MUTANTS = [
     Mutant(
         "a-node-that-is-not-listed-is-taken-over",
         "backups",
+        "src/di_store/cluster/rejoining.py::_newest",
         "if _answers(links, lost):",
         "if _answers(links, lost) and lost.address in [each.address for _, each in found]:",
         ("tests/cluster/test_backups.py::test_who_may_take_over",),

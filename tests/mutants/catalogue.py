@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from mutants import backups, durable, files, machines, meaning, pains, room, safety, shards
+from mutants import (
+    backups,
+    bad_input,
+    broadcast,
+    checkpoints,
+    deaths,
+    disk,
+    durable,
+    limits,
+    meaning,
+    pains,
+    remote,
+    room,
+    shards,
+    wire,
+)
 from mutants.mutant import Mutant
 
-MUTANTS: list[Mutant] = [
-    *safety.MUTANTS,
-    *meaning.MUTANTS,
-    *pains.MUTANTS,
-    *files.MUTANTS,
-    *durable.DURABLE,
-    *room.TIERS,
-    *machines.MUTANTS,
-    *shards.MUTANTS,
-    *backups.MUTANTS,
-]
+_FILES = (
+    *(deaths, limits, meaning, pains, bad_input, checkpoints, disk, durable, room),
+    *(wire, remote, broadcast, shards, backups),
+)
+MUTANTS: list[Mutant] = [mutant for file in _FILES for mutant in file.MUTANTS]

@@ -8,10 +8,11 @@ OBJECTS, KILLS, DAMAGE = (f"tests/checkpoint/test_durable_{name}.py" for name in
 AWAY = "tests/test_objects_away.py"
 WRITERS = "tests/checkpoint/test_store_writers.py"
 
-DURABLE = [
+MUTANTS = [
     Mutant(
         "records-of-objects-are-not-verified",
         "durable",
+        "native/tier/log_format.cc::LogSeal::is_sound",
         "record.crc == of(record, offset);",
         "record.crc != 1;",
         (f"{DAMAGE}::test_flipped_bits", f"{DAMAGE}::test_files_that_are_not_its_own"),
@@ -19,6 +20,7 @@ DURABLE = [
     Mutant(
         "bytes-of-objects-are-not-verified",
         "durable",
+        "native/tier/log_reader.cc::LogReader::Found::copy_to",
         "    if (crc32c(from, extra + bytes) != record_.body_crc) return false;\n",
         "",
         (f"{DAMAGE}::test_flipped_bits",),
@@ -26,6 +28,7 @@ DURABLE = [
     Mutant(
         "put-does-not-wait-for-the-drive",
         "durable",
+        "native/objects/durable.cc::keep_all",
         "  pending.sync();\n",
         "",
         (f"{OBJECTS}::test_a_drive_that_fails",),
@@ -33,6 +36,7 @@ DURABLE = [
     Mutant(
         "pinned-objects-leave",
         "objects-away",
+        "native/tier/object_drops.cc::ObjectDrops::look",
         "  return word_pins(word) != 0 ? Look::kRead : Look::kMayGo;\n",
         "  return Look::kMayGo;\n",
         (f"{AWAY}::test_arrays_keep_their_objects",),
@@ -40,6 +44,7 @@ DURABLE = [
     Mutant(
         "objects-from-disk-are-not-verified",
         "objects-away",
+        "native/tier/object_reader.cc::ObjectReader::read",
         "  if (crc32c(to.data(), to.size()) != record.body_crc) throw damaged();\n",
         "",
         (f"{AWAY}::test_a_damaged_record_costs_its_object",),
@@ -47,6 +52,7 @@ DURABLE = [
     Mutant(
         "ledgers-find-no-room-on-disk",
         "objects-away",
+        "native/heap/maker.cc::Maker::grow_ledger",
         "    if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;\n",
         "    break;\n",
         ("tests/test_ledger_growth.py::test_blocks_find_room_where_objects_fill_memory",),
@@ -54,6 +60,7 @@ DURABLE = [
     Mutant(
         "nothing-leaves-for-a-table",
         "objects-away",
+        "native/heap/heap.cc::Heap::available",
         "    if (free + removable < wanted) return free + removable;\n",
         "    return free;\n",
         (f"{AWAY}::test_a_table_finds_room",),
@@ -61,6 +68,7 @@ DURABLE = [
     Mutant(
         "logs-stay-in-the-page-cache",
         "objects-away",
+        "native/tier/object_log.cc::ObjectLog::leave_cache",
         "  if (leaving_ > kCachedBytes) file_->drop_cache(0, leaving_ - kCachedBytes);\n",
         "",
         ("tests/test_log_cache.py",),
@@ -68,6 +76,7 @@ DURABLE = [
     Mutant(
         "what-is-read-once-takes-memory",
         "objects-away",
+        "native/heap/id_objects.cc::IdObjects::pin",
         "const bool enters = (found.flags & kFlagRead) != 0 ||",
         "const bool enters = true ||",
         (f"{AWAY}::test_the_second_reader_brings_it_into_memory",),
@@ -75,6 +84,7 @@ DURABLE = [
     Mutant(
         "what-came-in-leaves-at-once",
         "objects-away",
+        "native/heap/id_objects.cc::IdObjects::pin_with",
         "  heap_.descriptor(*out).flags |= kFlagRead;\n  ends_.pin(*out, entry);",
         "  heap_.descriptor(*out).flags &= ~kFlagRead;\n  ends_.pin(*out, entry);",
         ("tests/test_objects_return.py::test_what_is_read_regularly_comes_in",),
@@ -82,6 +92,7 @@ DURABLE = [
     Mutant(
         "reads-of-long-ago-count",
         "objects-away",
+        "native/tier/object_drops.cc::ObjectDrops::look",
         "    object.flags &= ~kFlagRead;\n    return Look::kStays;",
         "    return Look::kStays;",
         (f"{AWAY}::test_a_read_of_long_ago_does_not_count",),
@@ -89,6 +100,7 @@ DURABLE = [
     Mutant(
         "objects-take-the-room-of-rows",
         "objects-away",
+        "native/tier/object_log.cc::ObjectLog::leaves_room",
         "  const u64 rows = std::max(segments, least_disk(reserved_in_tiers(heap_.memory), 0));\n",
         "  const u64 rows = 0 * segments;\n",
         (f"{AWAY}::test_a_table_keeps_its_room_on_disk",),
@@ -96,6 +108,7 @@ DURABLE = [
     Mutant(
         "checkpoints-hold-objects-to-their-end",
         "objects-away",
+        "native/bindings/snapshot.cc::bind_files",
         "            if (page != ChunkFile::kFull) snapshot.release_objects(first, count);\n",
         "",
         (f"{AWAY}::test_a_checkpoint_lets_go_what_it_has_written",),
@@ -103,6 +116,7 @@ DURABLE = [
     Mutant(
         "logs-are-sealed-before-their-records-count",
         "durable",
+        "native/tier/object_log.cc::ObjectLog::seal",
         "  if (found == open_.end() || found->second.records != 0 || found->second.bytes == 0) return false;\n",
         "  if (found == open_.end() || found->second.bytes == 0) return false;\n",
         (f"{OBJECTS}::test_a_large_call_beside_deletions",),
@@ -110,6 +124,7 @@ DURABLE = [
     Mutant(
         "records-of-the-dead-count",
         "durable",
+        "native/objects/durable_logs.cc::settle_log",
         "if (!named) own.mark(place, kMarkVoid);",
         "",
         (f"{KILLS}::test_what_the_dead_put_does_not_come_back",),
@@ -117,6 +132,7 @@ DURABLE = [
     Mutant(
         "the-last-record-of-an-id-counts",
         "durable",
+        "native/objects/reopening.cc::Reopening::meet",
         "if (record.number < seen.number || (record.number == seen.number && (!deleted || seen.deleted))) {",
         "if (false) {",
         (f"{KILLS}::test_the_newest_record_counts",),
@@ -124,6 +140,7 @@ DURABLE = [
     Mutant(
         "what-was-deleted-comes-back",
         "durable",
+        "native/objects/reopening.cc::Reopening::meet",
         "if (deleted || (",
         "if ((",
         (f"{OBJECTS}::test_objects_come_back",),
@@ -131,6 +148,7 @@ DURABLE = [
     Mutant(
         "durable-versions-leave-with-the-others",
         "durable",
+        "native/objects/weights.cc::Weights::retire_before",
         "if (version != entry.durable.load()) retire(index, version);",
         "retire(index, version);",
         (f"{OBJECTS}::test_weights_come_back",),
@@ -138,6 +156,7 @@ DURABLE = [
     Mutant(
         "a-sync-counts-before-it-is-done",
         "durable",
+        "native/tier/object_log.cc::ObjectLog::sync_marks",
         "!dirty(log).compare_exchange_weak(found, mine)) {",
         "!dirty(log).compare_exchange_weak(found, 0)) {",
         ("tests/crash/test_disk_faults.py::test_a_sync_counts_once_it_is_done",),
@@ -145,6 +164,7 @@ DURABLE = [
     Mutant(
         "entries-of-others-are-taken-for-own",
         "store-checkpoint",
+        "native/snapshot/snapshot.cc::Snapshot::release",
         "if (!all && heap_",
         "if (heap_",
         (f"{WRITERS}::test_the_store_stays_sound",),
@@ -152,13 +172,15 @@ DURABLE = [
     Mutant(
         "checkpoints-write-what-comes-meanwhile",
         "store-checkpoint",
-        "return false;",
-        "{}",
+        "native/tier/body_writer.cc::BodiesWanted::has",
+        "if (heap.chunk_memory.tier(chunk)->uid > last_uid) return false;",
+        "if (heap.chunk_memory.tier(chunk)->uid > last_uid) {}",
         (f"{WRITERS}::test_rows_that_came_later_are_not_written",),
     ),
     Mutant(
         "checkpoints-write-other-tables",
         "store-checkpoint",
+        "native/tier/body_writer.cc::BodiesWanted::has",
         "if (tables.empty()) return true;",
         "return true;",
         (f"{WRITERS}::test_what_is_not_durable_is_not_written",),
@@ -166,6 +188,7 @@ DURABLE = [
     Mutant(
         "own-files-are-refused-for-want-of-room",
         "durable",
+        "native/heap/disk_space.cc::DiskSpace::take_link",
         "(!own && tier.file_bytes.load() + bytes > tier.capacity.load())",
         "(tier.file_bytes.load() + bytes + (u64{16} << 20) > tier.capacity.load())",
         ("tests/checkpoint/test_durable_full.py",),
@@ -173,6 +196,7 @@ DURABLE = [
     Mutant(
         "own-files-are-taken-for-those-of-others",
         "durable",
+        "native/tier/folder.cc::TierFolder::room_in",
         "return found.free_bytes + os::bytes_of_files(path, &seen) + ",
         "return found.free_bytes; ",
         ("tests/checkpoint/test_durable_full.py",),
@@ -180,6 +204,7 @@ DURABLE = [
     Mutant(
         "a-folder-that-was-renamed-is-synced",
         "durable",
+        "native/tier/folder.cc::TierFolder::require_in_place",
         "if (!alive_.is_open() || alive_.is_at(alive_path())) return;",
         "return;",
         ("tests/checkpoint/test_durable_removed.py",),
@@ -187,6 +212,7 @@ DURABLE = [
     Mutant(
         "records-in-a-removed-file-are-durable",
         "durable",
+        "native/tier/object_log.cc::ObjectLog::sync_some",
         "if (number == 0 && !file->is_at(path_of(name))) number = ENOENT;",
         "",
         ("tests/checkpoint/test_durable_removed.py",),
@@ -194,6 +220,7 @@ DURABLE = [
     Mutant(
         "objects-of-removed-files-are-durable",
         "durable",
+        "native/tier/object_log.cc::ObjectLog::require_files",
         "log.live != 0 && os::names_of(path_of(log.file)) == 0)",
         "log.live == 0)",
         ("tests/checkpoint/test_durable_removed.py",),
@@ -201,6 +228,7 @@ DURABLE = [
     Mutant(
         "checkpoints-become-folders-of-stores",
         "store-checkpoint",
+        "native/tier/folder.cc::TierFolder::find_owner",
         'if (os::blocks_of(path_ + "/" + kCheckpointName, &bytes) != ENOENT)',
         "if (false)",
         ("tests/checkpoint/test_other_folders.py",),
@@ -208,6 +236,7 @@ DURABLE = [
     Mutant(
         "a-tree-replaces-the-checkpoint-of-a-store",
         "store-checkpoint",
+        "src/di_store/checkpoint/folder.py::Folder.refuse_others",
         "if held == wanted or",
         "if held or",
         ("tests/checkpoint/test_other_folders.py",),
@@ -215,6 +244,7 @@ DURABLE = [
     Mutant(
         "a-umask-shuts-its-user-out",
         "input",
+        "native/os/find.cc::make_runtime_folder",
         "(made || (info.st_mode & 0100) == 0) && chmod",
         "false && chmod",
         ("tests/test_bad_store.py::test_a_umask_of_the_first_process_shuts_nobody_out",),
@@ -222,6 +252,7 @@ DURABLE = [
     Mutant(
         "what-lies-under-a-mask-is-written",
         "input",
+        "native/bindings/bindings.cc::has_masked",
         "return in_python([&] { return PyObject_IsTrue(found.ptr()); }) != 0;",
         "return false;",
         ("tests/test_border_values.py::test_no_mask_is_lost",),

@@ -8,10 +8,11 @@ AUTO = "tests/test_autoreset.py::test_transitions_equal_single_environments"
 LAWS = "tests/test_laws.py"
 MODEL = "tests/test_model_based.py"
 
-EPISODES = [
+MUTANTS = [
     Mutant(
         "an-observation-taken-for-a-step",
         "model",
+        "native/replay/row_list.cc::RowList::joins",
         "if (listed.id != wanted.id || (wanted.whole && !listed.whole)) return false;",
         "if (listed.id != wanted.id) return false;",
         ("tests/test_export.py::test_a_step_that_an_earlier_piece_took_for_an_observation",),
@@ -19,6 +20,7 @@ EPISODES = [
     Mutant(
         "restored-rows-begin-their-episode",
         "model",
+        "native/replay/row_writer.cc::RowWriter::begin_given",
         "    at.begin_raw = at.raw - given.step;\n",
         "    at.begin_raw = at.raw;\n",
         ("tests/test_export.py::test_a_table_comes_back_as_the_model_has_it",),
@@ -26,6 +28,7 @@ EPISODES = [
     Mutant(
         "reset-row-taken-for-a-step",
         "autoreset",
+        "native/replay/episodes.cc::Episodes::step",
         "  at.skip = plan.autoreset == Autoreset::kNextStep;\n",
         "  at.skip = false;\n",
         (AUTO,),
@@ -33,6 +36,7 @@ EPISODES = [
     Mutant(
         "final-observation-ignored",
         "autoreset",
+        "native/replay/episodes.cc::Episodes::end_step",
         "const bool given = !call.final_given.empty() && call.final_given[u64{t} * count + l] != 0;",
         "const bool given = false;",
         (AUTO,),
@@ -40,6 +44,7 @@ EPISODES = [
     Mutant(
         "first-observation-not-kept",
         "autoreset",
+        "native/replay/episodes.cc::Episodes::end_step",
         "at.first = std::move(first);",
         "at.first = nullptr;",
         ("tests/test_final_observations.py", AUTO),
@@ -47,6 +52,7 @@ EPISODES = [
     Mutant(
         "truncation-taken-for-termination",
         "autoreset",
+        "native/replay/episodes.cc::Episodes::step",
         "at.terminated = terminated;",
         "at.terminated = true;",
         (AUTO,),
@@ -54,6 +60,7 @@ EPISODES = [
     Mutant(
         "dropped-observation-ignored",
         "autoreset",
+        "native/replay/episodes.cc::Episodes::drop_row",
         "      if (wanted[c]) final[c] = call.columns[c];\n",
         "",
         (AUTO, "tests/test_autoreset.py"),
@@ -61,6 +68,7 @@ EPISODES = [
     Mutant(
         "windows-cross-episodes",
         "autoreset",
+        "native/rows/windows.cc::Windows::begin",
         "if (!spec_.cross_episodes || steps_ == 0) {",
         "if (steps_ == 0) {",
         ("native:test_windows", "tests/test_autoreset.py::test_sequences_and_episodes_equal_single_environments"),
@@ -68,6 +76,7 @@ EPISODES = [
     Mutant(
         "random-rest-left-out",
         "model",
+        "native/rows/windows.cc::Windows::rest",
         "if (start_ + spec_.span() <= stop || padded) emit(",
         "if (padded) emit(",
         ("native:test_windows", "tests/test_random_starts.py"),
@@ -75,6 +84,7 @@ EPISODES = [
     Mutant(
         "rows-in-front-not-left-out",
         "model",
+        "native/rows/spans.cc::frames",
         "item.back + output.skip * spec.stride,",
         "item.back,",
         ("tests/test_strides.py",),
@@ -82,6 +92,7 @@ EPISODES = [
     Mutant(
         "the-future-is-the-next-step",
         "laws",
+        "native/rows/spans.cc::choose_future",
         "u64{pick} * std::min(item.steps, spec.horizon) >> 32",
         "0",
         ("tests/test_future.py",),
@@ -89,16 +100,15 @@ EPISODES = [
     Mutant(
         "every-draw-gives-the-first-window",
         "laws",
+        "native/rows/spans.cc::Resolver::choose",
         "u64{span.pick} * starts >> 32",
         "0",
         ("tests/test_random_starts.py",),
     ),
-]
-
-DRAWS = [
     Mutant(
         "alpha-applied-twice",
         "laws",
+        "native/replay/selector.cc::PrioritizedSelector::mass",
         "power(priority, header_.alpha)};",
         "power(priority, header_.alpha * header_.alpha)};",
         (f"{LAWS}::test_prioritized_draws_follow_p_to_the_alpha",),
@@ -106,6 +116,7 @@ DRAWS = [
     Mutant(
         "priority-zero-drawn",
         "laws",
+        "native/replay/selector.cc::PrioritizedSelector::mass",
         "  if (priority <= 0) return 0;\n",
         "",
         (f"{LAWS}::test_prioritized_draws_follow_p_to_the_alpha",),
@@ -113,6 +124,7 @@ DRAWS = [
     Mutant(
         "updates-miss-the-tree",
         "laws",
+        "native/replay/table.cc::Table::update_priorities",
         "      given[changed++] = priority;\n",
         "      given[changed++] = 1;\n",
         (f"{LAWS}::test_draws_follow_updated_priorities",),
@@ -120,6 +132,7 @@ DRAWS = [
     Mutant(
         "alpha-applied-twice-to-updates",
         "laws",
+        "native/replay/selector.cc::PrioritizedSelector::masses",
         "powers(priorities, count, header_.alpha, masses);",
         "powers(priorities, count, header_.alpha * header_.alpha, masses);",
         (f"{LAWS}::test_draws_follow_updated_priorities",),
@@ -127,6 +140,7 @@ DRAWS = [
     Mutant(
         "taken-items-count-no-use",
         "laws",
+        "native/replay/draws.cc::Draws::take",
         "      core_.uses.count(*items[i]);\n",
         "",
         ("tests/test_take.py::test_both_ways_draw_the_same",),
@@ -134,6 +148,7 @@ DRAWS = [
     Mutant(
         "uses-run-into-the-rows",
         "laws",
+        "native/replay/use_counts.h::UseCounts::count",
         "if (item.uses() < kMostUses) [[likely]]",
         "if (item.uses() < ~0u) [[likely]]",
         ("native:test_uses",),
@@ -141,6 +156,7 @@ DRAWS = [
     Mutant(
         "positions-of-a-resized-table",
         "laws",
+        "native/replay/reads.cc::Reads::at",
         " || item.number != number + static_cast<u64>(position)) return false;",
         ") return false;",
         ("tests/test_lookup.py",),
@@ -148,6 +164,7 @@ DRAWS = [
     Mutant(
         "distinct-draws-repeat",
         "laws",
+        "native/replay/distinct_picks.cc::DistinctPicks::accept",
         "set_->keys.insert(core_.items[slot].key(slot))",
         "true",
         ("tests/test_replace.py",),
@@ -155,6 +172,7 @@ DRAWS = [
     Mutant(
         "distinct-draws-leave-the-sampler",
         "laws",
+        "native/replay/distinct_picks.cc::DistinctPicks::put_back",
         "  for (const u32 slot : out_) sampler_.insert(slot);\n",
         "",
         ("tests/test_replace.py",),
@@ -162,6 +180,7 @@ DRAWS = [
     Mutant(
         "groups-as-new-as-their-first-answer",
         "model",
+        "native/replay/table.cc::Table::insert_answer",
         "if (item.version < first.version) core.undo.set(first.version, static_cast<u64>(item.version));",
         "",
         ("tests/test_groups.py::test_versions_priorities_and_uses_are_of_the_group",),
@@ -169,6 +188,7 @@ DRAWS = [
     Mutant(
         "late-answers-begin-groups",
         "model",
+        "native/replay/table.cc::Table::refuses_late",
         "return header_.unique_groups != 0;",
         "return false;",
         ("tests/test_late_answers.py::test_a_late_answer_is_refused",),
@@ -176,6 +196,7 @@ DRAWS = [
     Mutant(
         "groups-wait-for-their-last-answer-only",
         "model",
+        "native/replay/answers.cc::is_complete_group",
         "complete = complete && position != kNone",
         "complete = position != kNone",
         ("tests/test_groups.py::test_late_columns_of_answers",),
@@ -183,6 +204,7 @@ DRAWS = [
     Mutant(
         "long-sums-under-the-lock",
         "laws",
+        "native/bindings/batch.cc::BatchMaker::draw",
         " || rows > kTakeRows / all",
         "",
         ("tests/test_take.py::test_long_sums_are_made_outside_the_lock",),
@@ -190,6 +212,7 @@ DRAWS = [
     Mutant(
         "batches-of-another-table-size",
         "laws",
+        "native/replay/draws.h::Draws::note_table",
         "  set->table_size = header_.size;\n",
         "  set->table_size = header_.capacity;\n",
         ("tests/test_reading.py::test_a_batch_tells_the_size_of_the_table_it_was_drawn_from",),
@@ -197,6 +220,7 @@ DRAWS = [
     Mutant(
         "epoch-forgotten-at-its-border",
         "laws",
+        "native/replay/once.cc::OnceSelector::end_give_back",
         "  if (behind) {\n",
         "  if (false) {\n",
         ("tests/test_once.py::test_what_comes_back_late_is_made_up_for", "tests/test_once.py"),
@@ -204,6 +228,7 @@ DRAWS = [
     Mutant(
         "drawn-items-stay-in-the-epoch",
         "laws",
+        "native/replay/once.cc::OnceSelector::drawn",
         "if (epochs > header_.epoch) set_.mark_drawn(slot);",
         "if (epochs > header_.epoch + 1) set_.mark_drawn(slot);",
         (f"{LAWS}::test_once_over_three_learners_is_exactly_once_per_epoch",),
@@ -211,6 +236,7 @@ DRAWS = [
     Mutant(
         "seed-ignored",
         "laws",
+        "native/replay/random.h::TableRandom::next",
         "u64 x = header_.seed + 0x9e3779b97f4a7c15u",
         "u64 x = os::now_ns() + 0x9e3779b97f4a7c15u",
         (f"{LAWS}::test_the_same_seed_gives_the_same_batches",),
@@ -218,6 +244,7 @@ DRAWS = [
     Mutant(
         "limiter-off-by-one",
         "laws",
+        "native/replay/limiter.cc::may_sample_at",
         "return lead(state, state.inserts, samples) - 1.0 >= state.min_diff;",
         "return lead(state, state.inserts, samples) - 1.0 > state.min_diff;",
         ("native:test_limiter", f"{LAWS}::test_limiter_decisions_equal_reverbs"),
@@ -225,16 +252,15 @@ DRAWS = [
     Mutant(
         "mixture-weights-equal",
         "laws",
+        "src/di_store/replay/mixture_source.py::TableChoice.__init__",
         "np.asarray(weights, np.float64) / np.sum(weights)",
         "np.full(len(weights), 1 / len(weights))",
         (f"{LAWS}::test_mixing_ratio_of_one_in_256",),
     ),
-]
-
-ITEMS = [
     Mutant(
         "a-group-that-went-for-a-slot-begins-again",
         "model",
+        "native/replay/table.cc::Table::insert",
         "late = joins && refuses_late(fresh);",
         "late = false;",
         ("tests/test_late_answers.py::test_a_group_that_goes_for_a_slot_does_not_begin_again",),
@@ -242,6 +268,7 @@ ITEMS = [
     Mutant(
         "gone-keys-are-overwritten",
         "model",
+        "native/replay/gone_keys.cc::GoneKeys::read",
         "if (*from > count || count - *from > kGoneKeys) return false;",
         "",
         ("tests/test_evicted.py",),
@@ -249,6 +276,7 @@ ITEMS = [
     Mutant(
         "stale-key-reaches-a-successor",
         "model",
+        "native/replay/items.h::Items::find",
         "return item.has_key(key) ?",
         "return !item.is(ItemState::kFree) ?",
         (f"{LAWS}::test_late_priority_updates_never_reach_a_successor",),
@@ -256,6 +284,7 @@ ITEMS = [
     Mutant(
         "fifo-removes-the-newest",
         "model",
+        "native/replay/selector.h::OrderSelector::pick",
         "return newest_ ?",
         "return !newest_ ?",
         (f"{MODEL}::test_every_sampler_with_every_remover",),
@@ -263,6 +292,7 @@ ITEMS = [
     Mutant(
         "stack-reaches-into-the-last-episode",
         "model",
+        "native/rows/windows.cc::Windows::emit",
         "  i64 back = std::min<i64>(spec_.stack - 1, number);\n  i64 first",
         "  i64 back = std::min<i64>(spec_.stack - 1, number + (from.raw > 0 ? 1 : 0));\n  i64 first",
         ("native:test_windows", f"{MODEL}::test_every_view"),
@@ -270,6 +300,7 @@ ITEMS = [
     Mutant(
         "kept-observations-are-forgotten",
         "model",
+        "native/replay/row_writer.cc::RowWriter::store_ahead",
         "lane.staged.kept = lane.kept[free].columns.any() ? free : kNone;",
         "lane.staged.kept = kNone;",
         ("tests/test_unbounded_next.py",),
@@ -277,6 +308,7 @@ ITEMS = [
     Mutant(
         "discounts-cut-other-tables",
         "model",
+        "native/replay/episodes.cc::Episodes::step",
         "row(state_.windows, stopped && plan.tables[table].weighted);",
         "row(state_.windows, stopped);",
         ("tests/test_streams.py",),
@@ -284,6 +316,7 @@ ITEMS = [
     Mutant(
         "termination-does-not-stop-the-discount",
         "model",
+        "native/rows/returns.cc::Returns::discount",
         "} else if ((item.flags & kItemTerminal) != 0) {",
         "} else if ((item.flags & kItemTerminal) == 99) {",
         ("native:test_views", f"{MODEL}::test_every_view"),
@@ -291,6 +324,7 @@ ITEMS = [
     Mutant(
         "reward-not-discounted",
         "model",
+        "native/rows/returns.cc::Returns::reward_of",
         "      factor *= plan_.gamma;\n",
         "",
         ("native:test_views", f"{MODEL}::test_every_view"),
@@ -298,6 +332,7 @@ ITEMS = [
     Mutant(
         "ragged-offsets-off-by-one",
         "model",
+        "native/rows/views.cc::Gather::Engine::copy_ragged",
         "static_cast<u64>(offsets[i]) * output.row_bytes, value.data,",
         "static_cast<u64>(offsets[i] == 0 ? 0 : offsets[i] - 1) * output.row_bytes, value.data,",
         ("native:test_views", "tests/test_table.py::test_ragged_columns"),
@@ -305,6 +340,7 @@ ITEMS = [
     Mutant(
         "ages-of-the-last-batch-only",
         "model",
+        "native/replay/sample_age.h::note_ages",
         "table->sample_age < 0 ? 0 : kLately",
         "0",
         ("tests/test_stats.py::test_how_old_samples_are",),
@@ -312,6 +348,7 @@ ITEMS = [
     Mutant(
         "views-of-an-earlier-batch",
         "model",
+        "native/rows/views.cc::Gather::Engine::begin",
         "  for (Block& block : blocks_) block.forget_views();",
         "",
         ("tests/test_views.py::test_batches_of_a_chunk_that_fills",),
@@ -319,6 +356,7 @@ ITEMS = [
     Mutant(
         "largest-priority-forgotten",
         "model",
+        "native/replay/table.cc::Table::update_priorities",
         "      if (priority > header_.max_priority) header_.max_priority = priority;\n",
         "",
         (
@@ -330,6 +368,7 @@ ITEMS = [
     Mutant(
         "items-of-a-call-by-start",
         "model",
+        "native/replay/item_commit.cc::list_by_lane",
         "a.lane < b.lane : a.order < b.order;",
         "a.lane < b.lane : a.start < b.start;",
         ("tests/test_order.py",),
@@ -337,6 +376,7 @@ ITEMS = [
     Mutant(
         "episodes-as-new-as-their-last-row",
         "model",
+        "native/replay/version_runs.cc::VersionRuns::least",
         "  while (++run != runs_.end() && run->first < end) least = std::min(least, run->version);",
         "  while (++run != runs_.end() && run->first < end) least = run->version;",
         ("native:test_versions", "tests/test_versions.py"),
@@ -344,6 +384,7 @@ ITEMS = [
     Mutant(
         "rows-in-front-of-an-open-episode-forgotten",
         "model",
+        "native/rows/windows.cc::Windows::needed",
         "(withdrawn ? current_.step : steps_)",
         "(withdrawn ? steps_ : steps_)",
         ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence"),
@@ -351,10 +392,9 @@ ITEMS = [
     Mutant(
         "runs-go-on-behind-a-discarded-episode",
         "model",
+        "native/rows/windows.cc::Windows::discard",
         "  steps_ = current_.step;\n  end_run(behind, out);\n",
         "  steps_ = current_.step;\n",
         ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence"),
     ),
 ]
-
-MUTANTS = [*EPISODES, *DRAWS, *ITEMS]

@@ -1,17 +1,15 @@
-"""One mechanism broken on purpose, at the place that the sources mark with its name."""
+"""One mechanism broken on purpose, at a place found by its file, its function and its text."""
 
 from __future__ import annotations
 
-import re
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 
+import tidy_scan
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 NATIVE = "native:"
-SOURCES = ("native", "src")
-_MARK = re.compile(r"^ *(?://|#) mutant: ([a-z0-9-]+)\n", re.MULTILINE)
-_REACH = 6
-"""Lines below its mark in which the text of a mutant begins."""
 
 
 @dataclass(frozen=True)
@@ -19,46 +17,64 @@ class Mutant:
     """A change to the sources that at least one of the named tests must notice.
 
     Attributes:
-        name: lower case with hyphens; a line ``// mutant: name`` (in Python ``# mutant: name``) marks the place.
+        name: lower case with hyphens.
         promise: which promise of docs/testing.md the mechanism keeps.
-        old: text that begins in one of the next lines behind the mark.
+        place: the file and the function or class around the text, "native/heap/pins.cc::Pins::drop" or
+            "src/di_store/store.py::Store.close".
+        old: text that stands there exactly once.
         new: what takes its place.
         tests: pytest's node ids, or "native:<program>" for one of tests/native.
     """
 
     name: str
     promise: str
+    place: str
     old: str
     new: str
     tests: tuple[str, ...]
 
-    def broken(self, text: str) -> str:
-        """The text of the marked file with the mechanism broken; ValueError if there is no such text at the mark."""
-        (mark,) = (found.end() for found in _MARK.finditer(text) if found[1] == self.name)
-        end = mark
-        for _ in range(_REACH):
-            while (other := _MARK.match(text, end)) is not None:
-                end = other.end()
-            end = text.find("\n", end) + 1 or len(text)
-        at = text.find(self.old, mark)
-        if not mark <= at < end:
-            raise ValueError(f"mutant {self.name}: its text does not follow its mark; write it anew")
-        return text[:at] + self.new + text[at + len(self.old) :]
+    @property
+    def file(self) -> str:
+        """Path of the broken file, relative to the tree."""
+        return self.place.partition("::")[0]
+
+    def broken(self, root: Path = ROOT) -> str:
+        """The text of the file, in the tree at `root`, with the mechanism broken.
+
+        Raises:
+            ValueError: the file, the function or the text is not there, or the text is there more than once.
+        """
+        path = root / self.file
+        if not path.is_file():
+            raise ValueError(f"mutant {self.name}: there is no file {self.file}; write its new name in tests/mutants")
+        text = path.read_text()
+        function = self.place.partition("::")[2]
+        spans = _spans(text, path.suffix).get(function, [])
+        if not spans:
+            raise ValueError(
+                f"mutant {self.name}: {self.file} has no function or class {function}; write its new name in "
+                "tests/mutants"
+            )
+        found = [begin + at for begin, end in spans for at in _all(self.old, text[begin:end])]
+        if len(found) != 1:
+            raise ValueError(
+                f"mutant {self.name}: its text is {len(found)} times in {self.place}, not once; adapt it in "
+                "tests/mutants to the code as it is now"
+            )
+        return text[: found[0]] + self.new + text[found[0] + len(self.old) :]
 
 
-def marked_files(root: Path = ROOT) -> dict[str, Path]:
-    """By mutant, the file below `root` that marks its place.
+@functools.cache
+def _spans(text: str, suffix: str) -> dict[str, list[tuple[int, int]]]:
+    """By name, where functions and classes lie; several for overloads."""
+    return tidy_scan.python_spans(text) if suffix == ".py" else tidy_scan.native_spans(text)
 
-    Raises:
-        ValueError: two places have one name.
-    """
-    found: dict[str, Path] = {}
-    for source in SOURCES:
-        for path in sorted((root / source).rglob("*")):
-            if path.suffix not in (".cc", ".h", ".py"):
-                continue
-            for name in _MARK.findall(path.read_text()):
-                if name in found:
-                    raise ValueError(f"mutant {name} is marked twice: in {found[name]} and in {path}")
-                found[name] = path
+
+def _all(piece: str, text: str) -> list[int]:
+    """Where the piece begins in the text, each time."""
+    found = []
+    at = text.find(piece)
+    while at >= 0:
+        found.append(at)
+        at = text.find(piece, at + 1)
     return found

@@ -6,10 +6,11 @@ from mutants.mutant import Mutant
 
 ROOM = "tests/test_disk_room.py"
 
-TIERS = [
+MUTANTS = [
     Mutant(
         "chunks-of-a-larger-table-have-no-room",
         "disk",
+        "native/heap/budget.cc::Budget::charge",
         "std::max(table.reserve_wanted.load(), table.used_bytes.load())",
         "table.reserve_wanted.load()",
         ("tests/test_resize_meets.py::test_a_smaller_table_keeps_its_newest_items",),
@@ -17,6 +18,7 @@ TIERS = [
     Mutant(
         "an-import-evicts-what-it-has-imported",
         "disk",
+        "native/replay/table.cc::Table::evict_for_room",
         " || is_being_imported(header_.limiter);",
         ";",
         ("tests/test_import_room.py::test_what_was_imported_does_not_go_for_what_follows",),
@@ -24,6 +26,7 @@ TIERS = [
     Mutant(
         "rows-of-an-import-stay-in-memory",
         "disk",
+        "src/di_store/replay/importing.py::_Kind._insert",
         "self._raw_rows(later[later < written]).tolist() or [self._end]",
         "[0]",
         ("tests/test_import_room.py::test_rows_that_memory_does_not_hold_go_to_disk",),
@@ -31,6 +34,7 @@ TIERS = [
     Mutant(
         "items-go-though-files-are-half-dead",
         "disk",
+        "native/replay/row_evictions.cc::RowEvictions::make_room",
         "    if (files != RoomMaker::Emptied::kNothing) return files == RoomMaker::Emptied::kDone;\n",
         "    (void)files;\n",
         (f"{ROOM}::test_tables_of_several_writers_hold_their_capacity",),
@@ -38,6 +42,7 @@ TIERS = [
     Mutant(
         "items-go-though-another-process-empties-files",
         "disk",
+        "native/tier/tier.cc::Tier::empty_more",
         "return waited == BodyMover::Await::kLater ? Emptied::kLater : Emptied::kNothing;",
         "return Emptied::kNothing;",
         (f"{ROOM}::test_a_table_that_is_drawn_from_all_the_time_holds_its_capacity",),
@@ -45,6 +50,7 @@ TIERS = [
     Mutant(
         "chunks-on-disk-end-at-no-page",
         "disk",
+        "native/heap/tiers.cc::in_tiers",
         "std::max(rows / shrink, records / kSlack)",
         "std::max(rows / shrink, 0 * records / kSlack)",
         (f"{ROOM}::test_chunks_that_end_amid_a_page_hold_their_capacity",),
@@ -52,6 +58,7 @@ TIERS = [
     Mutant(
         "files-have-no-room-for-heads",
         "disk",
+        "native/tier/segment_format.cc::segment_bytes",
         "(chunks + chunks / 16)",
         "(chunks + chunks / 64)",
         (f"{ROOM}::test_chunks_with_large_heads_hold_their_capacity",),
@@ -59,6 +66,7 @@ TIERS = [
     Mutant(
         "heads-of-smaller-chunks-take-no-memory",
         "disk",
+        "native/heap/claims.cc::TableClaims::try_reserve",
         "table.held_bytes, 0); missing != 0) return missing;",
         "table.held_bytes, 0); missing != 0 && reserve.bytes > own.bytes)\n    return missing;",
         (f"{ROOM}::test_smaller_chunks_whose_heads_do_not_fit_are_refused",),
@@ -66,6 +74,7 @@ TIERS = [
     Mutant(
         "slots-take-no-room-from-rows",
         "disk",
+        "src/di_store/lowering/reserve.py::_short_of_both",
         "    total = needed.in_tiers + needed.meta_bytes\n",
         "    total = needed.in_tiers\n",
         (f"{ROOM}::test_the_largest_table_holds_its_capacity",),
@@ -73,6 +82,7 @@ TIERS = [
     Mutant(
         "slots-of-others-take-no-room-from-rows",
         "disk",
+        "native/heap/tiers.cc::others_in_tiers",
         "slots = heap.meta_bytes;",
         "slots = 0;",
         (f"{ROOM}::test_slots_that_a_table_has_are_no_room_for_its_rows",),
@@ -80,6 +90,7 @@ TIERS = [
     Mutant(
         "held-objects-take-room-once",
         "disk",
+        "native/heap/tiers.cc::objects_in_tiers",
         "  return heap.object_bytes + away + twice;\n",
         "  return heap.object_bytes + away + 0 * twice;\n",
         (f"{ROOM}::test_a_table_beside_objects_that_are_held_holds_its_capacity",),
@@ -87,6 +98,7 @@ TIERS = [
     Mutant(
         "objects-take-the-room-of-tables-that-were-there",
         "disk",
+        "native/heap/tiers.cc::left_for_tables",
         "again ? left : left",
         "left",
         (f"{ROOM}::test_tables_are_made_again_beside_objects_that_came_later",),
@@ -94,6 +106,7 @@ TIERS = [
     Mutant(
         "rows-on-disk-are-room-for-slots",
         "disk",
+        "src/di_store/replay/handle.py::TableHandle.make_room",
         "Claims(memory, tiers)",
         "Claims(has + tiers, tiers)",
         (f"{ROOM}::test_the_first_rows_are_refused_before_their_columns_are_declared",),
@@ -101,6 +114,7 @@ TIERS = [
     Mutant(
         "rows-do-not-leave-for-a-table",
         "disk",
+        "native/heap/heap.cc::Heap::removable",
         "    total += budget.own_claim(i) - in_memory(memory, reserve_of(table));\n",
         "",
         (f"{ROOM}::test_rows_of_others_leave_memory_for_a_table",),
@@ -108,6 +122,7 @@ TIERS = [
     Mutant(
         "no-page-is-left-for-ledgers",
         "disk",
+        "native/heap/budget.cc::Budget::admit",
         "limit() - std::min(limit(), kOwnPages);",
         "limit();",
         (f"{ROOM}::test_rows_that_fill_all_there_is_can_be_read",),
@@ -115,6 +130,7 @@ TIERS = [
     Mutant(
         "a-store-that-ends-is-attached",
         "disk",
+        "native/attach/arena.cc::Arena::attach",
         "if (arena->tiered() && has_ended(",
         "if (false && has_ended(",
         ("tests/crash/test_last_leaves.py::test_who_comes_too_late_finds_none",),
@@ -122,6 +138,7 @@ TIERS = [
     Mutant(
         "who-only-looks-keeps-the-files",
         "disk",
+        "native/attach/arena.cc::is_last",
         "          os::may_write(holder))",
         "          true)",
         ("tests/test_disk.py::test_who_only_looks_keeps_no_files",),
@@ -129,6 +146,7 @@ TIERS = [
     Mutant(
         "who-comes-while-it-ends-is-not-seen",
         "disk",
+        "native/attach/arena.cc::is_end",
         "if (is_soon_last(store, self)) return true;",
         "return true;",
         ("tests/crash/test_last_leaves.py::test_who_has_come_in_time_keeps_the_store",),

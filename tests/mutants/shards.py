@@ -12,6 +12,7 @@ MUTANTS = [
     Mutant(
         "shards-are-drawn-alike",
         "shards",
+        "src/di_store/cluster/shards/chances.py::by_mass",
         "masses / total",
         "(masses > 0) / (masses > 0).sum()",
         (f"{SHARDS}::test_draws_follow_their_probabilities",),
@@ -19,6 +20,7 @@ MUTANTS = [
     Mutant(
         "weights-of-one-shard-alone",
         "shards",
+        "src/di_store/cluster/shards/chances.py::weigh",
         "batch.probabilities * shares",
         "batch.probabilities * 1.0",
         (f"{SHARDS}::test_weights_are_those_of_one_table",),
@@ -26,6 +28,7 @@ MUTANTS = [
     Mutant(
         "shares-newer-than-the-draw",
         "shards",
+        "src/di_store/cluster/shards/mass.py::MassDraws.take",
         "self._chances.shares[shards_of(batch.keys)]",
         "by_mass(source.parts.answers.newest(0.0)).shares[shards_of(batch.keys)]",
         (f"{SHARDS}::test_weights_are_unbiased_while_masses_move",),
@@ -33,6 +36,7 @@ MUTANTS = [
     Mutant(
         "each-shard-begins-by-itself",
         "shards",
+        "src/di_store/cluster/shards/chances.py::by_mass",
         "if size < wanted and",
         "if False and",
         (f"{SHARDS}::test_draws_by_mass_wait_for_items",),
@@ -40,6 +44,7 @@ MUTANTS = [
     Mutant(
         "a-limit-is-not-divided",
         "shards",
+        "src/di_store/cluster/shards/division.py::divided",
         "MinSize(part_of(limiter.n, shards))",
         "limiter",
         (f"{SHARDS}::test_each_shard_has_its_part_of_the_limits",),
@@ -47,6 +52,7 @@ MUTANTS = [
     Mutant(
         "keys-without-their-shard",
         "shards",
+        "src/di_store/cluster/shards/joined.py::join",
         "with_shard(batch.keys, number)",
         "batch.keys",
         (f"{SHARDS}::test_one_stream_and_whole_items",),
@@ -54,6 +60,7 @@ MUTANTS = [
     Mutant(
         "lanes-follow-no-hash",
         "shards",
+        "src/di_store/cluster/shards/lanes.py::Lanes._place",
         "live[chosen(lane_key(self._key, lane), live)]",
         "min(live.values())",
         (f"{SHARDS}::test_every_row_is_there_once_and_an_episode_in_one_shard",),
@@ -61,6 +68,7 @@ MUTANTS = [
     Mutant(
         "a-lane-changes-its-shard-in-mid-episode",
         "shards",
+        "src/di_store/cluster/shards/lanes.py::Lanes.lose",
         "self._cut |= cut",
         "cut[:] = False",
         (f"{LOST}::test_a_lost_node",),
@@ -68,6 +76,7 @@ MUTANTS = [
     Mutant(
         "shards-that-are-missing-stay-so",
         "shards",
+        "src/di_store/cluster/tables.py::ClusterTables._open_shard",
         "if self._entry(name, deadline) != entry:",
         "if True:",
         (f"{SHARDS}::test_whoever_opens_it_makes_what_is_missing",),
@@ -75,6 +84,7 @@ MUTANTS = [
     Mutant(
         "a-part-is-taken-for-the-whole-table",
         "shards",
+        "src/di_store/cluster/tables.py::ClusterTables._open_here",
         "entry is None or ",
         "True or ",
         ("tests/cluster/test_lost_nodes.py::test_a_table_in_parts_while_the_directory_is_away",),
@@ -82,6 +92,7 @@ MUTANTS = [
     Mutant(
         "a-late-call-asks-for-another-second",
         "shards",
+        "src/di_store/cluster/shards/parts.py::Parts.is_lost",
         "newest(0.0, deadline)",
         "newest(0.0)",
         (f"{LOST}::test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost",),
@@ -89,6 +100,7 @@ MUTANTS = [
     Mutant(
         "a-shard-that-falls-silent-is-waited-for",
         "shards",
+        "src/di_store/cluster/shards/parts.py::Parts.call_or_skip",
         "deadline.sooner(LOOK_SECONDS)",
         "deadline",
         ("tests/cluster/test_shard_deadlines.py::test_priorities_are_not_held_up_by_a_shard_that_falls_silent",),
@@ -96,6 +108,7 @@ MUTANTS = [
     Mutant(
         "each-step-has-a-grace-of-its-own",
         "shards",
+        "src/di_store/remote/waiting.py::Deadline.step",
         "max((self.grace - after - spent) / steps, least)",
         "self.grace",
         ("tests/cluster/test_shard_deadlines.py",),
@@ -103,6 +116,7 @@ MUTANTS = [
     Mutant(
         "parts-stay-where-an-agent-was-killed",
         "shards",
+        "src/di_store/cluster/tables.py::ClusterTables._drop_shard",
         "once=False",
         "once=True",
         ("tests/cluster/test_lost_nodes.py::test_an_agent_is_killed_while_a_table_is_dropped",),
@@ -110,6 +124,7 @@ MUTANTS = [
     Mutant(
         "one-silent-part-takes-the-time-of-all",
         "shards",
+        "src/di_store/cluster/tables.py::ClusterTables._open",
         "deadline.another().sooner(0.0)",
         "deadline",
         ("tests/cluster/test_shard_deadlines.py::test_a_silent_part_leaves_time_for_the_others",),
@@ -117,6 +132,7 @@ MUTANTS = [
     Mutant(
         "a-late-step-has-one-attempt",
         "shards",
+        "src/di_store/remote/waiting.py::Deadline.step",
         "found.tries = found.since - found.began + GRACE_SECONDS",
         "pass",
         ("tests/cluster/test_shard_deadlines.py::test_a_step_that_begins_late_connects_again",),
@@ -124,6 +140,7 @@ MUTANTS = [
     Mutant(
         "a-table-is-opened-at-once-or-not",
         "shards",
+        "src/di_store/cluster/tables.py::ClusterTables._shard",
         "open_remote(session, name, 0, deadline)",
         "open_remote(session, name, 0)",
         ("tests/cluster/test_silent_nodes.py::test_a_table_of_a_node_that_is_stopped_for_a_while",),
@@ -131,6 +148,7 @@ MUTANTS = [
     Mutant(
         "the-directory-has-a-grace-of-its-own",
         "shards",
+        "src/di_store/cluster/tables.py::ClusterTables._entry",
         "deadline.another()",
         "deadline.left",
         ("tests/cluster/test_silent_nodes.py::test_a_table_while_the_directory_has_just_fallen_silent",),
@@ -138,6 +156,7 @@ MUTANTS = [
     Mutant(
         "a-peer-that-is-silent-fails-what-needs-no-directory",
         "shards",
+        "src/di_store/cluster/static.py::StaticDirectory._words",
         "raise unavailable(error.message) from None",
         "raise",
         (f"{LITTLE}::test_a_peer_that_does_not_say_what_it_keeps",),
@@ -145,6 +164,7 @@ MUTANTS = [
     Mutant(
         "each-thread-waits-for-the-looks-of-all",
         "remote",
+        "src/di_store/cluster/cluster.py::Cluster.nodes",
         "acquire(timeout=patience)",
         "acquire()",
         (f"{LITTLE}::test_a_call_waits_for_no_other_ones_look",),
@@ -152,6 +172,7 @@ MUTANTS = [
     Mutant(
         "a-look-takes-all-the-time",
         "shards",
+        "src/di_store/cluster/static.py::StaticDirectory.nodes",
         "rest / 2",
         "rest",
         (f"{LITTLE}::test_a_silent_node_leaves_time_for_the_one_that_is_asked",),
@@ -159,6 +180,7 @@ MUTANTS = [
     Mutant(
         "silent-nodes-are-waited-for-one-by-one",
         "remote",
+        "src/di_store/cluster/deletion.py::_at_once",
         "min(len(calls), _THREADS)",
         "1",
         ("tests/cluster/test_silent_nodes.py::test_silent_nodes_of_one_delete_are_waited_for_together",),
@@ -166,6 +188,7 @@ MUTANTS = [
     Mutant(
         "a-hasty-look-is-shared",
         "shards",
+        "src/di_store/cluster/cluster.py::Cluster._look",
         "rest is None or rest >= 0.9 * LOOK_SECONDS or not self.directory.missing(found)",
         "True",
         (f"{LITTLE}::test_a_hasty_look_is_for_its_own_call",),
@@ -173,6 +196,7 @@ MUTANTS = [
     Mutant(
         "a-node-that-is-silent-is-taken-for-gone",
         "shards",
+        "src/di_store/cluster/cluster.py::Cluster.awaited",
         "and self.missing() and",
         "and False and",
         (f"{LITTLE}::test_a_table_is_dropped",),
@@ -180,6 +204,7 @@ MUTANTS = [
     Mutant(
         "publishers-wait-for-each-other",
         "chain",
+        "src/di_store/cluster/groups.py::GroupWeights._turn",
         "acquire(timeout=-1.0 if rest is None else rest)",
         "acquire()",
         (f"{LITTLE}::test_publishers_of_a_process_beside_each_other",),
@@ -187,6 +212,7 @@ MUTANTS = [
     Mutant(
         "each-member-has-its-own-second",
         "chain",
+        "src/di_store/cluster/groups.py::GroupWeights._newest_of.newest",
         "deadline.another().sooner(_NEWEST_SECONDS)",
         "Deadline(_NEWEST_SECONDS)",
         (f"{LITTLE}::test_the_publisher_before_is_silent",),
@@ -194,6 +220,7 @@ MUTANTS = [
     Mutant(
         "an-object-of-a-node-that-nobody-knows-is-not-there",
         "remote",
+        "src/di_store/cluster/objects.py::ClusterObjects.contains",
         "home is None and not found and",
         "False and",
         (f"{LITTLE}::test_an_object",),
@@ -201,6 +228,7 @@ MUTANTS = [
     Mutant(
         "a-list-of-before-says-that-nodes-are-away",
         "remote",
+        "src/di_store/cluster/objects.py::ClusterObjects._enough",
         "fresh and left() == 0",
         "left() == 0",
         (f"{LITTLE}::test_copies_after_a_look_that_missed_a_node",),
@@ -208,6 +236,7 @@ MUTANTS = [
     Mutant(
         "a-store-is-two-nodes",
         "remote",
+        "src/di_store/agent/holder.py::_check_alone",
         "if not same:",
         "if True:",
         ("tests/cluster/test_unlucky_clusters.py::test_a_store_that_is_a_node_is_served_once",),
@@ -215,6 +244,7 @@ MUTANTS = [
     Mutant(
         "a-directory-that-is-away-ends-a-wait",
         "remote",
+        "src/di_store/cluster/objects.py::_places_of",
         "contextlib.suppress(NodeUnavailable)",
         "contextlib.nullcontext()",
         (f"{LITTLE}::test_a_directory_that_is_away",),
@@ -222,6 +252,7 @@ MUTANTS = [
     Mutant(
         "a-look-leaves-no-time-to-ask",
         "remote",
+        "src/di_store/cluster/objects.py::ClusterObjects._there",
         "looked.another()",
         "looked",
         (f"{LITTLE}::test_a_chosen_id_while_a_node_has_just_fallen_silent",),

@@ -35,12 +35,10 @@ class Answers:
         last = max(may_repeat, default=0)
         while True:
             with self._changed:
-                # mutant: answers-that-may-be-asked-for-are-forgotten
                 for number in [each for each in self._known if each < last and each not in may_repeat]:
                     del self._known[number]
                 if (found := self._known.get(request)) is not None:
                     return found
-                # mutant: a-call-that-runs-is-made-again
                 if request not in self._running:
                     self._running.add(request)
                     return None

@@ -79,7 +79,6 @@ def _begin(peer: Peer, backup: bytes) -> dict[str, Any]:
 
 def _taken_over(last: tuple[Folder, Backup] | None, coming: Backup, name: str, path: str) -> bool:
     """Whether the last backup has this very file, which is then linked into the new one."""
-    # mutant: backups-keep-files-that-have-changed
     if last is None or not coming.files[name].version or last[1].files.get(name) != coming.files[name]:
         return False
     try:

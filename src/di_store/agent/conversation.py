@@ -135,7 +135,6 @@ class Conversation:
 
         An agent that was stopped finds such calls when it continues. The client was told that nothing was done.
         """
-        # mutant: calls-that-were-given-up-are-made
         if self._poll.poll(0):
             raise Cancelled
 
@@ -154,7 +153,6 @@ class Conversation:
 
     def tell_working(self) -> None:
         """As `Working.tell_working`; called by another thread."""
-        # mutant: who-works-says-nothing
         if not self._working or time.monotonic() - self._said < TELL_WORKING_SECONDS:
             return
         if not self._sending.acquire(blocking=False):
@@ -183,7 +181,6 @@ class Conversation:
     def take_over(self) -> Connection:
         """The connection, for a call that itself reports that it works. No other thread sends before its answer."""
         with self._sending:
-            # mutant: two-threads-send-on-one-connection
             self._working = False
         return self.connection
 

@@ -39,7 +39,6 @@ def _copy_head(talk: Talk, arguments: Any) -> Reply:
 def _copy_payload(talk: Talk, arguments: Any) -> Reply:
     """The payload, in pieces that come before the answer."""
     payload = _payload(talk, arguments)
-    # mutant: two-threads-send-beside-a-copy
     talk.take_over()  # the client reads nothing but pieces until the last one
     connection = talk.go_on()
     connection.send_pieces([payload])

@@ -88,7 +88,6 @@ class HeldDraws:
             if turn >= self._known.get(source, (0, own))[0]:
                 self._known[source] = turn, own
             own = self._known[source][1]
-            # mutant: draws-that-nobody-knows-are-kept
             lost = [number for number, held in self._held.items() if held.source == source and number not in own]
             found = [held for number, held in self._held.items() if number in own]
         self._give_back(lost)

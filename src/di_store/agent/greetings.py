@@ -28,7 +28,6 @@ class Greetings:
             number = next(self._numbers)
             self._sockets[number] = sock
             oldest = next(iter(self._sockets))
-            # mutant: who-says-nothing-keeps-its-place
             first = self._sockets.pop(oldest) if len(self._sockets) > MAX_GREETINGS else None
             if first is not None:  # under the lock: its thread closes it only after `remove`
                 _end(first)

@@ -48,7 +48,6 @@ class Handles:
         except TableNotFound:
             if not identity:
                 raise
-        # mutant: a-name-is-enough
         if found is None or identity not in ("", handle_of(found).identity):
             raise TableNotFound("the table was dropped; create it again with store.create_table()")
         return found
@@ -132,7 +131,6 @@ class _Follower:
 
     def read(self, turn: int) -> list[Any]:
         with self._lock:
-            # mutant: keys-that-left-are-told-once
             if turn != self._turn:
                 try:
                     self._answer = [list(self._keys), None]

@@ -172,8 +172,6 @@ class Holder:
         if not self._ended:
             self._ended = True
             soon = now - self._began < _SOON_SECONDS and self.restarts
-            # mutant: agents-are-started-again-and-again
-            # mutant: killed-agents-come-back-late
             longest = _LONGEST_KILLED_SECONDS if self._agent.returncode < 0 else _LONGEST_PAUSE_SECONDS
             self._pause = min(max(2 * self._pause, _PAUSE_SECONDS), longest) if soon else 0.0
             self._next = now + self._pause
@@ -243,7 +241,6 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
             return
         same = far.link.welcome.uuid == session.uuid
         far.close()
-        # mutant: a-store-is-two-nodes
         if not same:
             return
         time.sleep(_LOOK_SECONDS)

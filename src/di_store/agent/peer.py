@@ -63,13 +63,11 @@ class Peer:
 
     def is_needed(self) -> bool:
         """Whether the client would miss any of this state if it came back now, as it does after a broken connection."""
-        # mutant: who-comes-back-is-forgotten
         return bool(self.writers or (not self.leaving and (len(self.answers) or len(self.handles))))
 
     def let_go(self, numbers: list[int]) -> None:
         """Forget the handles and draws with these numbers, which the client has dropped."""
         for number in numbers:
-            # mutant: what-a-client-dropped-is-kept
             self.handles.let_go(number)
             self.draws.let_go(number)
 

@@ -60,7 +60,6 @@ class Folder:
         elif os.path.lexists(self.at(MANIFEST)):
             found = _FORMAT.search((self.small(MANIFEST) or b"") if os.path.isfile(self.at(MANIFEST)) else b"")
             held = found[1].decode(errors="replace") if found else ""
-            # mutant: a-tree-replaces-the-checkpoint-of-a-store
             if held == wanted or (not held and any(map(files.fullmatch, os.listdir(self.path)))):
                 return
             what = f"holds {_HELD.get(held, f'a file {MANIFEST} that is none of Di-store')}"

@@ -89,7 +89,6 @@ class _Tree:
     def __init__(self, folder: Folder, part: Part, shard: tuple[int, int]) -> None:
         self._path = folder.at(part.file)
         self._head, crc = Head.read(self._path)
-        # mutant: the-file-of-another-save-is-taken
         if crc != part.crc or shard != (self._head.rank, self._head.ranks):
             raise damaged(self._path, "is the file of another save")
         self._small = self._read_small()
@@ -151,7 +150,6 @@ class _Tree:
 
     def _require_there(self, sizes: Iterable[int]) -> None:
         """Refuse more bytes than the file has, before memory is taken for them."""
-        # mutant: arrays-as-large-as-they-say
         if sum(sizes) > self._head.payload_bytes:
             raise damaged(self._path, f"has only {self._head.payload_bytes} bytes of what it lists")
 

@@ -76,7 +76,6 @@ def gather(folder: Folder, called: Call, own: Part, wait: Wait) -> Manifest:
         for rank in range(1, called.ranks):
             if rank not in parts:
                 given = _read(folder, answer_name(rank), Answer)
-                # mutant: an-answer-to-an-older-call-counts
                 if given is not None and given.call == called:
                     parts[rank] = given.part
         if len(parts) == called.ranks:

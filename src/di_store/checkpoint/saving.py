@@ -96,7 +96,6 @@ def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> Part:
         writer = _core.PieceWriter(
             partial, begin, encoded.payload_bytes, PIECE_BYTES, extents(places), THREADS, encoded.buffers
         )
-        # mutant: the-checkpoint-before-goes-first
         run(writer)
         head = Head(encoded.header, encoded.payload_bytes, PIECE_BYTES, writer.crcs(), token, rank, count)
         writer.finish(packed := head.pack())

@@ -76,7 +76,6 @@ class Backups:
                 files.manifest.made,
                 files.versions(),
             )
-            # mutant: sync-returns-without-the-other-node
             for node in nodes:
                 self._send(node, files, backup, left)
         self._drop_others(nodes, home, left)
@@ -90,7 +89,6 @@ class Backups:
         # If the directory is away this does not wait for it: who takes over needs it too.
         with suppress(NodeUnavailable):
             give_up(self._session, self._cluster, _at_most(LOOK_SECONDS, left()))
-        # mutant: sync-returns-though-another-node-has-the-table
         if lost := taken_over(self._session) - self._lost:
             self._lost |= lost
             raise TableNotFound(

@@ -60,7 +60,6 @@ class Cluster:
             return self._nodes
         left, rest = deadline.left, deadline.rest()
         patience = -1.0 if left is None or rest is None else max(left, min(rest, LOOK_SECONDS))
-        # mutant: each-thread-waits-for-the-looks-of-all
         if not self._looking.acquire(timeout=patience):
             raise unavailable("another thread of this process has asked it, and has no answer yet")
         try:  # threads that come meanwhile share one look
@@ -81,7 +80,6 @@ class Cluster:
             self._failed = time.monotonic()
             raise
         self._known.update((each.uuid, each) for each in found)
-        # mutant: a-hasty-look-is-shared
         if rest is None or rest >= 0.9 * LOOK_SECONDS or not self.directory.missing(found):
             self._nodes, self._looked = found, time.monotonic()
         return found
@@ -132,7 +130,6 @@ class Cluster:
 
     def awaited(self, uuid: str, deadline: Deadline) -> Node | None:
         """As `by_uuid`. If nobody has seen the node, it waits while a silent node may be the one."""
-        # mutant: a-node-that-is-silent-is-taken-for-gone
         while (node := self.by_uuid(uuid, deadline.another())) is None and self.missing() and deadline.left != 0:
             time.sleep(_PAUSE_SECONDS)
         return node

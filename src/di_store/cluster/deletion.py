@@ -147,7 +147,6 @@ def _at_once(calls: list[Callable[[], None]]) -> None:
     """
     if not calls:
         return
-    # mutant: silent-nodes-are-waited-for-one-by-one
     with futures.ThreadPoolExecutor(min(len(calls), _THREADS), "di-store delete") as pool:
         for each in [pool.submit(call) for call in calls]:
             each.result()

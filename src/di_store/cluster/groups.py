@@ -117,7 +117,6 @@ class GroupWeights:
                 try:
                     claim.joins_heard = self._spread(name, version, keep, claim, deadline)
                 except OldEpoch:  # of processes that begin at the same time, the one whose version comes last goes on
-                    # mutant: a-first-version-is-refused
                     if name in self._claims or deadline.left == 0:
                         raise _replaced(name) from None
                     continue
@@ -132,7 +131,6 @@ class GroupWeights:
             Timeout: another one still does at the deadline.
         """
         lock, rest = self._publishing.setdefault(name, threading.Lock()), deadline.rest()
-        # mutant: publishers-wait-for-each-other
         if not lock.acquire(timeout=-1.0 if rest is None else rest):
             what = f"publish of {name!r} did not come through within {deadline.timeout:g} s"
             raise Timeout(what, "another thread of this process publishes under the name")
@@ -163,7 +161,6 @@ class GroupWeights:
         Raises:
             ValueError: this node knows that the weights belong to a group.
         """
-        # mutant: members-publish-for-themselves
         if isinstance(name, str) and self._record.known(name) != Known():
             raise ValueError(f"weights {name!r} are those of a group of nodes: give group=, or others another name")
 
@@ -220,7 +217,6 @@ class GroupWeights:
         """The newest version that any of these has, all asked at once; those that are silent are passed over."""
 
         def newest(node: Node) -> int:
-            # mutant: each-member-has-its-own-second
             step = deadline.another().sooner(_NEWEST_SECONDS)
             try:
                 session = self._cluster.links.of(node, step)
@@ -339,7 +335,6 @@ def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Are
 
 def _check_of_group(name: str, word: Owner, group: str) -> None:
     """ValueError if weights of this name go to another group."""
-    # mutant: a-name-is-of-two-groups
     if word.group != group:
         raise ValueError(f"weights {name!r} go to group {word.group!r} already: those of {group!r} need another name")
 

@@ -88,7 +88,6 @@ class ClusterObjects:
         try:
             return self._from(home, raw, deadline.step(1, after=search, least=LEAST_SECONDS), copy)
         except (NodeUnavailable, Timeout) as error:
-            # mutant: a-copy-that-failed-is-waited-for
             _clear_frames(error)
             soon = deadline.left is not None and deadline.left < LOOK_SECONDS
             others = self._cluster.last_seen() if soon else self._cluster.others()
@@ -164,7 +163,6 @@ class ClusterObjects:
                     return self._here.get(raw, min(_SLICE_SECONDS, max(until - time.monotonic(), 0.0)), copy)
                 except ObjectNotFound:
                     # It has died, or goes on, which does not count as waiting for the object; or it is stopped.
-                    # mutant: who-waits-for-a-copy-has-no-time-left
                     deadline.flowed = time.monotonic()
                     if time.monotonic() >= until:
                         return RemoteObjects(session).get(raw, deadline, copy)
@@ -212,7 +210,6 @@ class ClusterObjects:
         home = self._cluster.home_of(raw, sure=True)
         if home is None or home.uuid == self._session.uuid:
             found = self._is_there(raw, waits.CALL_SECONDS)
-            # mutant: an-object-of-a-node-that-nobody-knows-is-not-there
             if home is None and not found and (silent := self._cluster.missing()):
                 raise NodeUnavailable(f"contains: {', '.join(silent)} does not answer, and may have the object")
             return found
@@ -266,7 +263,6 @@ class ClusterObjects:
             return found
         looked = Deadline(0)
         asked = _places_of(self._cluster, [ref for ref in refs if ref not in found])
-        # mutant: a-look-leaves-no-time-to-ask
         asking = looked.another()
 
         def ask(node: Node, those: list[Ref]) -> None:
@@ -312,7 +308,6 @@ class ClusterObjects:
                 others, failed = self._cluster.last_seen(), error
             if len(others) >= wanted:
                 return others
-            # mutant: a-list-of-before-says-that-nodes-are-away
             if failed is None and (wanted >= self._cluster.count_seen() or (fresh and left() == 0) or returning() == 0):
                 return others
             if failed is not None and left() == 0:
@@ -365,7 +360,6 @@ def _places_of(cluster: Cluster, refs: list[Ref]) -> dict[str, tuple[Node, list[
     places: dict[str, tuple[Node, list[Ref]]] = {}
     others: list[Node] = []
     if any(cluster.home_seen(ref.raw) is None for ref in refs):
-        # mutant: a-directory-that-is-away-ends-a-wait
         with contextlib.suppress(NodeUnavailable):  # then those that were seen are asked
             others = cluster.others()
         others = others or cluster.last_seen()

@@ -55,7 +55,6 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
         backup. StoreError: the node is not lost. StoreFull: no room. CorruptData: the backup is incomplete.
     """
     folder = durable.folder_of(os.path.abspath(disk))
-    # mutant: newer-tables-are-replaced-by-a-backup
     if os.path.exists(folder.at(MANIFEST)):
         return False
     links = Links(Credentials(*credentials_of(serving)))
@@ -137,7 +136,6 @@ def _newest(found: list[Found], links: Links, wanted: str) -> Found:
         raise ValueError(f"--rejoin {wanted} is the name of several nodes: give one of {which}")
     chosen = max(left, key=lambda each: (each[0].made, each[0].number))
     lost = _node(chosen[0])
-    # mutant: a-node-that-is-not-listed-is-taken-over
     if _answers(links, lost):  # also one that the directory does not list
         raise StoreError(f"node {lost.place} answers: it is not lost", remedy="end it before another one takes over")
     return chosen

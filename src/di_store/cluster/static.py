@@ -51,7 +51,6 @@ class StaticDirectory:
     def nodes(self, timeout: Seconds) -> list[Node]:
         """The nodes that answer now. Half of the call's time is left for the call to the node that is looked for."""
         rest = Deadline.of(timeout).rest()
-        # mutant: a-look-takes-all-the-time
         return self._links.all_at(list(self._peers), LOOK_SECONDS if rest is None else min(rest / 2, LOOK_SECONDS))
 
     def missing(self, nodes: list[Node]) -> list[str]:
@@ -109,7 +108,6 @@ class StaticDirectory:
                 try:
                     words.update(kept_words(self._links, node, deadline.another()))
                 except StoreError as error:
-                    # mutant: a-peer-that-is-silent-fails-what-needs-no-directory
                     raise unavailable(error.message) from None
             version = 1 if found is None else found.version + 1
             if self._publish(words, version, deadline):

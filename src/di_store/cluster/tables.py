@@ -233,7 +233,6 @@ class ClusterTables:
 
     def _entry(self, name: str, deadline: Deadline) -> TableEntry | None:
         """The word of a table; if it is being dropped, this goes on with that first."""
-        # mutant: the-directory-has-a-grace-of-its-own
         while (word := self._cluster.directory.read(_key(name), deadline.another())) is not None:
             entry = unpacked(word, TableEntry)
             if not entry.dropped:
@@ -268,7 +267,6 @@ class ClusterTables:
         for shard in shards:  # all at once; one that is silent for a look goes on being opened, for later calls
             shard.open_ahead(deadline)
         failed: list[StoreError] = []
-        # mutant: one-silent-part-takes-the-time-of-all
         look = deadline.another().sooner(0.0)
         for shard in shards:
             try:
@@ -286,7 +284,6 @@ class ClusterTables:
         here = open_table(session, name, 0)
         word = own_words(session).get(_key(name))
         entry = None if word is None else unpacked(word, TableEntry)
-        # mutant: a-part-is-taken-for-the-whole-table
         if entry is None or len(entry.shards) == 1 or entry.maker != identity_of(here):
             return here
         return self._joined(name, entry, [here if uuid == session.uuid else None for uuid in entry.shards])
@@ -303,7 +300,6 @@ class ClusterTables:
         try:
             return self._shard(node, name, entry.maker, deadline.another())
         except TableNotFound:  # whoever was to make it has died, or is at it
-            # mutant: shards-that-are-missing-stay-so
             if self._entry(name, deadline) != entry:
                 raise
             return self._make(node, name, entry, deadline.another())
@@ -339,7 +335,6 @@ class ClusterTables:
             found = open_table(self._session, name, 0)
         else:
             with self._cluster.links.calling(node, deadline) as session:
-                # mutant: a-table-is-opened-at-once-or-not
                 found = open_remote(session, name, 0, deadline)
         if identity not in ("", identity_of(found)):
             raise TableNotFound(f"node {node.name} has another table {name!r}, which is its own store's")
@@ -371,7 +366,6 @@ class ClusterTables:
                     arguments = {"name": name, "timeout": deadline.left, "identity": identity}
                     # It may be done twice: there is one table of that identity. So an agent that is killed meanwhile
                     # leaves no part behind, which its node would keep as its own, and the name with it.
-                    # mutant: parts-stay-where-an-agent-was-killed
                     session.call("drop_table", arguments, timeout=deadline, what=f"drop_table({name!r})", once=False)
         except TableNotFound:
             pass

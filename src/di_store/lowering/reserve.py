@@ -418,7 +418,6 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
     wanted = needed.in_memory if arena.tiered else needed.total
     least = 0 if arena.fit else max(0, wanted - held.memory)
     while True:
-        # mutant: tables-beyond-the-budget
         in_memory = wanted - arena.available(least, seconds) - held.memory
         in_both = _short_of_both(arena, needed, held)
         if max(in_memory, in_both) <= 0:
@@ -435,7 +434,6 @@ def _short_of_both(arena: _core.Arena, needed: TableNeeds, held: Claims) -> int:
     """Bytes that memory and disk together lack for the table; not above 0: none."""
     if not arena.tiered:
         return 0
-    # mutant: slots-take-no-room-from-rows
     total = needed.in_tiers + needed.meta_bytes
     return total - arena.left_in_tiers() - held.tiers
 

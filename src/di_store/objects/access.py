@@ -53,7 +53,6 @@ class Objects:
         left = countdown(check_timeout(timeout))
         drafts: list[_core.Unsealed] = []
         for value, raw in zip(every, raws, strict=True):
-            # mutant: half-of-put-many-stays
             drafts.append(written(self._session, left(), "put", partial(_write, value, raw)))
         if durable:
             written(self._session, left(), "put", lambda arena: arena.keep(drafts))

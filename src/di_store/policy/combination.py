@@ -42,7 +42,6 @@ def _check_capacity(settings: Settings) -> None:
                 f"limiter={limiter!r} holds more than capacity={capacity}: items would be evicted before they are "
                 f"drawn, which it promises not to do; capacity >= {limiter.size} works"
             )
-    # mutant: min-size-above-capacity-accepted
     elif limiter.bounds.min_size > capacity:
         raise ValueError(
             f"min_size={limiter.bounds.min_size} > capacity={capacity}: the table evicts its items before it ever "

@@ -99,7 +99,6 @@ class SamplesPerInsert:
     def bounds(self) -> Bounds:
         """The four numbers."""
         centre = self.ratio * self.min_size
-        # mutant: band-narrower-than-one-operation
         width = max(centre * self.tolerance, self.ratio, 1.0)
         return Bounds(self.min_size, self.ratio, centre - width, centre + width)
 

@@ -61,7 +61,6 @@ class Address:
         """Whether the host is this machine's loopback."""
         if self.host == "localhost":
             return True
-        # mutant: names-that-begin-with-127-are-loopback
         try:
             return ipaddress.ip_address(self.host).is_loopback
         except ValueError:  # a name, such as 127.example.org

@@ -81,5 +81,4 @@ class Backup(msgspec.Struct, frozen=True):
 
 def is_file(name: str) -> bool:
     """Whether a file of a backup may have this name, which must not contain a path."""
-    # mutant: backups-write-anywhere
     return name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None

@@ -88,7 +88,6 @@ class Client:
         key = address, token, tls, allow_pickle
         with _lock:
             found = _shared.get(key)
-            # mutant: each-handle-is-a-client
             if found is None or found.ended is not None:
                 found = _shared[key] = cls(address, token, context)
             return found
@@ -325,7 +324,6 @@ def _dialled(address: Address, until: float) -> socket.socket:
     *others, last = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     for left, each in zip(range(len(others) + 1, 1, -1), others, strict=True):
         with contextlib.suppress(OSError):
-            # mutant: each-address-has-all-the-time
             return _connected(each, (until - time.monotonic()) / left)
     return _connected(last, until - time.monotonic())
 

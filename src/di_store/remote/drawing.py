@@ -135,7 +135,6 @@ def _deliver(session: RemoteSession, kept: _Kept, deadline: Deadline, what: str)
 
 def _keep(session: RemoteSession, place: str, kept: _Kept) -> None:
     """The delivery was interrupted: the next call of this kind goes on with it."""
-    # mutant: an-interrupted-delivery-is-forgotten
     session.kept[place] = kept
     while len(session.kept) > _MOST_KEPT:
         session.link.client.end_once(session.kept.pop(next(iter(session.kept))).delivery)

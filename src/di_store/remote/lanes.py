@@ -148,7 +148,6 @@ class OpenLanes:
         If nothing is left, the call is done: `made` is empty. Returns calls with the rows after such ends, which follow
         it.
         """
-        # mutant: a-cut-lane-goes-on-in-mid-episode
         cut: Array = self._cut[call.which]
         extends = call.record.method == "extend"
         if not cut.any():

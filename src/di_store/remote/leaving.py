@@ -34,7 +34,6 @@ leaving: dict[Pending, object] = {}
 def settle(link: object | None, seconds: float = END_SECONDS) -> None:
     """Wait for the calls of a link that is being closed; None: for all links."""
     those = [each for each, its in list(leaving.items()) if link is None or its is link]
-    # mutant: each-dropped-writer-has-a-second-of-its-own
     for each, step in Deadline(seconds).steps(those):
         with contextlib.suppress(Exception):  # nobody is left to hear of it
             each.flush(step.sooner(0.0) if each.interrupted else step)

@@ -146,7 +146,6 @@ class Line:
                 failed = connection
                 self.hang_up()
             except BaseException:  # also Ctrl-C: half a message may be on its way
-                # mutant: an-interrupted-send-goes-on
                 self.torn = True
                 self.hang_up()
                 raise
@@ -213,7 +212,6 @@ class Line:
         elif self._sender == me:
             now, connection = time.monotonic(), self.connection
             quiet = connection is None or now - connection.moved > TICK_SECONDS
-            # mutant: who-sends-has-no-deadline
             if self._until is not None and now > self._until and quiet:
                 raise Disconnected("the agent takes nothing")
             self.read(0, self._until)

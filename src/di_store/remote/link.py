@@ -74,7 +74,6 @@ class Link:
         if not self._own:
             return
         writers = list(self._own.get(threading.get_ident(), ()))
-        # mutant: each-writer-behind-a-call-has-a-second
         for writer, step in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):  # then the call itself
             with contextlib.suppress(Timeout, NodeUnavailable):  # they may wait for what this call does
                 writer.catch_up(step)
@@ -265,7 +264,6 @@ class Link:
                 self.drop_idle()
                 waiting.lost(error)
                 if arguments and arguments.get("timeout") and (left := waiting.deadline.left) is not None:
-                    # mutant: a-call-that-is-sent-again-has-all-its-time
                     meta, body = encoded({**arguments, "timeout": min(arguments["timeout"], left)})
 
     def _unknown(self, what: str, once: Once) -> NodeUnavailable:

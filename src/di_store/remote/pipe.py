@@ -199,7 +199,6 @@ class WriterPipe:
     def catch_up(self, deadline: Deadline, what: str = "a call behind it") -> None:
         """Wait until everything is acknowledged, or has failed. The writer's next call raises the error."""
         if len(self.window) and self.broken is None:
-            # mutant: others-hear-what-a-writer-has-done
             self._wait(lambda: not len(self.window) or self.broken is not None, deadline, what)
 
     def result(self, call: Sent, timeout: Seconds, *, by_writer: bool = False) -> list[tuple[Array, Array, Array]]:

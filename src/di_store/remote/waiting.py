@@ -95,9 +95,7 @@ class Deadline:
         if self.timeout is not None:
             over = self.began + self.timeout
             spent = max(found.since - over, 0.0)
-            # mutant: each-step-has-a-grace-of-its-own
             found.grace = spent + max((self.grace - after - spent) / steps, least)
-            # mutant: a-late-step-has-one-attempt
             found.tries = found.since - found.began + GRACE_SECONDS
         return found
 
@@ -146,7 +144,6 @@ class Deadline:
         if self.timeout is None:
             return float("inf")
         end = self.began + self.timeout
-        # mutant: bytes-that-flow-are-silence
         return max(end, self.flowed) + self.grace
 
     def rest(self) -> float | None:
@@ -170,7 +167,6 @@ class Deadline:
         """
         if self.timeout is None:
             return lost > LOST_SECONDS
-        # mutant: calls-wait-for-answers-that-nobody-sends
         return self.passed + pause >= min(max(self.timeout, self.tries), self.timeout + self.grace)
 
     def reach(self, most: float) -> float:
@@ -225,7 +221,6 @@ class CallWait:
         """Note that a message came from the agent. A message that comes after the end has flowed until now."""
         deadline, self._lost_since = self.deadline, None
         deadline.heard = time.monotonic()
-        # mutant: each-message-puts-the-end-off
         if self._flows or deadline.late():
             deadline.flowed = deadline.heard
         self._flows = False
@@ -241,7 +236,6 @@ class CallWait:
             Timeout: the deadline is over, and the agent is not working on the call.
         """
         self.reason = reason
-        # mutant: an-agent-that-was-stopped-gives-a-call-its-time-again
         if self.deadline.late():
             self._fail()
 

@@ -119,7 +119,6 @@ class Window:
             return None
         runs = runs_of(found)
         meta = meta_of(self.epoch, self.acknowledged, runs)
-        # mutant: meta-of-any-size-is-sent
         while len(meta) > MAX_META_BYTES and len(found) > 1:  # priorities and lanes lie in it
             for _ in range(len(found) // 2):
                 size -= found[-1].bytes
@@ -211,12 +210,10 @@ class Window:
         self._forget_known()
         last = max((seq for seq, _, _ in marks.values()), default=0)
         # A call that made no item in a table has left its mark alone; so has one that was killed between two tables.
-        # mutant: a-call-is-done-if-one-table-has-it
         whole = all(seq == last and complete for seq, _, complete in marks.values())
         kept: list[Sent] = []
         for call in (*self._sent, *asked):
             seq = call.record.seq
-            # mutant: calls-that-are-done-are-sent-again
             if seq < last or (seq == last and whole):
                 call.made = []
             elif seq == last:

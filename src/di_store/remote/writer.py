@@ -215,7 +215,6 @@ class RemoteWriter(Writer):
         call = Sent(
             Record(0, "close", [], {}), [], self._pipe.lanes.every, np.ones(len(self._pipe.lanes.every), np.bool_)
         )
-        # mutant: interrupted-writers-wait-for-room
         deadline = Deadline(0.0) if self._pipe.interrupted else deadline  # what is on its way has a second
         failure = None
         try:

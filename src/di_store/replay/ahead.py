@@ -142,7 +142,6 @@ class Ready:
     def give_back(self) -> None:
         """Give the draws back after their reads have ended, since the reads use the chunks that the draws hold."""
         self._copying = self._found = None
-        # mutant: loader-keeps-its-draws
         self.draws.give_back()
 
 
@@ -290,14 +289,12 @@ class Ahead:
                 raise late
             if self._ended or not self._draw_next(now=False):
                 raise StopIteration
-        # mutant: one-batch-ahead-and-no-more
         while len(self._queue) <= self._prefetch and not self._ended and self._late is None:
             if len(self._queue) > 1 and not self._has_room():
                 break
             if not self._draw_next(now=True):
                 break
         # Also if nothing was drawn now: a call that was interrupted may have drawn.
-        # mutant: an-interrupt-leaves-the-loader-asleep
         if self._sleeps:
             self._wakes.put(None)
 
@@ -353,7 +350,6 @@ class Ahead:
             self._queue.popleft()
             self._ended = True
             return
-        # mutant: a-batch-of-lost-rows-is-left-out
         self._queue[0] = first.again()
         if self._sleeps:
             self._wakes.put(None)

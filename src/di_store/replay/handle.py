@@ -164,7 +164,6 @@ class TableHandle:
         If the capacity is no longer `before`, another process has resized the table: compute its reserve again.
         """
         capacity, slots = int(now["capacity"]), slots_now(now, self.settings.view)
-        # mutant: columns-are-declared-for-the-old-capacity
         if capacity != before:
             return capacity, slots, self.needs(schema, capacity).reserve
         return (capacity, slots, held_reserve(now)) if slots > int(now["slots"]) else None
@@ -183,7 +182,6 @@ class TableHandle:
         while not done:
             now = self.native.stats()
             size = size_of(now)
-            # mutant: a-resize-undoes-another
             seen = int(now["capacity"]), int(now["reserve_wanted"]), int(now["reserve_open"])
             try:
                 done = size is None or self.native.resize(*size, seen, seconds)
@@ -211,7 +209,6 @@ class TableHandle:
         memory, tiers, more = self.native.claims(slots, seconds)
         has = Reserve(int(now["reserve_bytes"]), 0, int(now["chunk_block"])).descriptor_bytes
         more += max(0, needed.reserve.descriptor_bytes - has)
-        # mutant: rows-on-disk-are-room-for-slots
         make_room(self.arena, self.name, replace(needed, meta_bytes=more), seconds, Claims(memory, tiers))
 
     def needs(
@@ -243,11 +240,9 @@ class TableHandle:
             if self.opaque:
                 share = min(1.0, share)  # the core raises an opaque table's reserve itself as it grows
             items += round(more * share)
-        # mutant: open-chunks-grow-with-the-capacity
         open_bytes = needed.reserve.open_bytes + max(0, held.open_bytes - alone.open_bytes)
         kept = needed.reserve.with_parts(items, open_bytes, self.settings.max_bytes)
         block = int(now["chunk_block"])
-        # mutant: a-resize-forgets-how-a-stream-cuts
         if 0 < block < min(alone.chunk_block, kept.chunk_block):
             kept = kept._replace(chunk_block=block, chunk_head=int(now["chunk_head"]))
         return replace(needed, reserve=kept)
@@ -370,7 +365,6 @@ class TableHandle:
         try:
             return load_values(keys, *pair, what=f"table {self.name!r}")
         except StoreError as error:
-            # mutant: one-value-that-cannot-be-loaded-costs-the-batch
             if draws is not None and error.places:
                 self.reader().deliver_some(draws, error.places)
             raise

@@ -352,7 +352,6 @@ class _Kind:
             chosen = self._numbers[self._inserted : end]
             items = (self._raw_rows(facts["row"][chosen]), *(facts[name][chosen] for name in _RESTORED))
             later = facts["row"][self._numbers[end : end + 1]]
-            # mutant: rows-of-an-import-stay-in-memory
             needed = self._raw_rows(later[later < written]).tolist() or [self._end]
             with self._archive.checked():
                 made = self._waited(partial(native.restore_items, items, needed[0]), native, timeout)

@@ -104,7 +104,6 @@ class Loader:
             StopIteration: the table is finished and has nothing left. Timeout: the batch took longer than `timeout`;
             the next call continues. StoreClosed: the loader was closed, or made before a fork.
         """
-        # mutant: inherited-loader-draws-on
         if self._pid != os.getpid():
             raise StoreClosed(
                 "this loader was made before fork and belongs to the parent process",
@@ -125,7 +124,6 @@ class Loader:
                 self._ahead.look_again()
                 continue  # the agent that held them is gone: others may get these items
             except BaseException:
-                # mutant: a-batch-is-lost-with-its-interrupt
                 self._interrupted.append((draws, batch, placed))  # the next call goes on with it
                 raise
             return self._ahead.placer.hand_out(batch, placed)

@@ -37,7 +37,6 @@ def drop_lost(arena: _core.Arena, marked: bool = False) -> None:
     if len(told) > _MOST_LINES:
         log.warning("store %r: rows on disk are lost: %s more chunks", arena.name, len(told) - _MOST_LINES)
     if items and not _warned:
-        # mutant: damage-is-told-each-time
         _warned = True
         what = told[0] if told else f"files in {arena.disk!r}"
         warn(

@@ -38,14 +38,12 @@ class TableChoice:
     """Draws how many examples of a batch come from each table, from a seeded generator. Thread-safe."""
 
     def __init__(self, weights: list[float], seed: int | None) -> None:
-        # mutant: mixture-weights-equal
         self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
         self._seed = seed
         self._random, self._pid = self._begin()
 
     def counts(self, n: int) -> Array:
         """Examples by table, int64[tables], with sum n."""
-        # mutant: inherited-generator-draws-on
         if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
             self._random, self._pid = self._begin()  # the pid is set last, since other threads look at it first
         places = self._random.choice(len(self._probabilities), n, p=self._probabilities)

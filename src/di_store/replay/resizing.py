@@ -23,7 +23,6 @@ def resize_table(handle: TableHandle, capacity: int, seconds: float) -> None:
     wanted = config.count("capacity", capacity, minimum=1, maximum=most, why="a table holds an item")
     stats = handle.native.stats()
     least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
-    # mutant: resize-below-what-the-limiter-needs
     if wanted < least:
         raise CapacityError(
             f"capacity={wanted} is below the {least} items that the limiter of table {handle.name!r} needs",

@@ -95,7 +95,6 @@ class Table:
         return f"<Table {self.name!r} of store {self._session.name!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # mutant: pickled-table-of-another-store
         local = load_table, (self._session.name, self._name, self._session.readonly)
         return local if self._session.abroad is None else self._session.abroad(self._name)
 

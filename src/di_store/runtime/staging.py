@@ -44,7 +44,6 @@ class Staging:
     def has_room(self, arena: _core.Arena, batch_bytes: int) -> bool:
         """Whether one more batch of that many bytes may be drawn ahead."""
         limit = self.limit(arena)
-        # mutant: batches-ahead-have-no-budget
         return limit is None or sum(each.staged() for each in list(self._holders)) + batch_bytes <= limit
 
     def tell(self, arena: _core.Arena, name: str, ahead: int, prefetch: int, batch_bytes: int) -> None:

@@ -272,7 +272,6 @@ class Wait:
             return StoreFull(f"{self._what}: {reason}")
         waited = "" if self._timeout is None else f" within {round(self._timeout, 2):g} s"
         if not self._passed:
-            # mutant: waits-give-no-reason
             return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(), holder=self._holder)
         what = f"{self._what} has written its rows and some of its items, and could not end{waited}"
         late = Timeout(what, reason, self._suspect(), holder=self._holder, remedy=_FOLLOWS)
@@ -285,7 +284,6 @@ class Wait:
     def _log_if_due(self, reason: str) -> None:
         if _watched and (watch := _watched.get(threading.get_ident())) is not None:
             watch(reason)
-        # mutant: long-waits-are-silent
         if time.monotonic() < self._log_at:
             return
         self._log_at += LOG_SECONDS
@@ -347,7 +345,6 @@ def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
     them, and the interpreter can end a thread that sleeps in Python without harm.
     """
     me = threading.get_ident()
-    # mutant: the-end-parks-threads-that-wait
     if _ending and me != threading.main_thread().ident:
         time.sleep(seconds)
         return
@@ -456,7 +453,6 @@ def suspect(arena: Arena, table: NativeTable | None = None, holder: int | None =
     """
     try:
         clients = arena.stats()["clients"]
-        # mutant: any-stopped-process-is-the-culprit
         concerned = None if table is None else set(table.concerned())
     except (StoreError, OSError, MemoryError):  # this text is part of an error; failing here must not hide it
         return None

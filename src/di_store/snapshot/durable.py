@@ -59,7 +59,6 @@ def begin(arena: _core.Arena) -> None:
 def made(session: Session, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> Table:
     """`Store.create_table` with checked settings."""
     table = settle(session, name, settings, exist_ok, timeout)
-    # mutant: tables-that-agents-make-are-not-written
     if settings.durability == "disk":
         begin(session.arena)
     return table

@@ -108,7 +108,6 @@ def lock_file(path: str, mode: str) -> Iterator[int]:
 
 
 def _close_lock_files() -> None:
-    # mutant: children-keep-locks-of-folders
     while _lock_files:
         _lock_files.pop().close()
 

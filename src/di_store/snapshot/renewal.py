@@ -28,7 +28,6 @@ def by_kind(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:
     kinds: list[list[int]] = [[], [], []]
     for number in fresh:
         if not chunks["closed"][number]:
-            # mutant: open-chunks-share-files
             kinds[2].append(number)
         else:
             kinds[0 if chunks["body_segment"][number] else 1].append(number)
@@ -48,13 +47,11 @@ def renewed(segments: list[Segment], used: Array) -> set[int]:
     needed = sum(segments[n].bytes * full[n] for n in full)
     found: set[int] = set()
     for number in sorted(full, key=full.__getitem__):
-        # mutant: sparse-files-of-checkpoints-stay
         if lying <= 2 * needed:
             break
         found.add(number)
         lying -= int(segments[number].bytes * (1 - full[number]))
     sizes = {n: segments[n].bytes for n in full.keys() - found if segments[n].bytes < SMALL_BYTES}
-    # mutant: small-files-of-checkpoints-stay
     if len(sizes) > MOST_SMALL:
         smaller = sorted(sizes, key=sizes.__getitem__)[: len(sizes) // 2]
         total = itertools.accumulate(sizes[number] for number in smaller)

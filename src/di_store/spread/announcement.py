@@ -44,7 +44,6 @@ class Announcement:
         for member, at in self._waiting.items():
             if at > now or member in self._under_way or len(self._under_way) >= MOST_AT_ONCE:
                 continue
-            # mutant: stopped-members-take-all-places
             if member in self.doubtful and len(self._under_way & self.doubtful) >= MOST_DOUBTFUL:
                 continue
             self._under_way.add(member)

@@ -107,7 +107,6 @@ class Chain:
         """
 
         def change(known: Known) -> Known:
-            # mutant: old-epochs-are-accepted
             if note.epoch < known.epoch:
                 raise OldEpoch(f"weights {note.name!r} of epoch {note.epoch} came, epoch {known.epoch} is known")
             after = known if note.epoch == known.epoch else known.replaced()
@@ -201,7 +200,6 @@ class Chain:
                 raise Gone
             return None
         found = self.described(version)
-        # mutant: another-version-of-that-number-is-served
         if found is None or (found[0].size, found[0].check) != (size, check) or found[1] is None:
             raise Gone
         return Whole(found[1])

@@ -19,7 +19,6 @@ class Children:
     def admit(self, child: bytes, now: float) -> int | None:
         """The number of the child's turn; None: the child is refused. An older turn of the same child ends."""
         others = [each for each, since in self._moved.items() if each != child and not _stalled(since, now)]
-        # mutant: any-number-of-children
         if len(others) >= MAX_CHILDREN:
             return None
         self._turns += 1

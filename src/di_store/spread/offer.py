@@ -37,7 +37,6 @@ class Offer:
         """Seconds that it is still kept for members that were told; 0.0: a newer version may be offered."""
         if self._made is None or self._taken or self._told_at is None:
             return 0.0
-        # mutant: offers-wait-for-nobody
         return max(0.0, self._told_at + OFFER_SECONDS - now)
 
     def note(self, now: float) -> Note | None:

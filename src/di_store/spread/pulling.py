@@ -175,7 +175,6 @@ class Pull:
             if not transfer.done:
                 transfer.left(why, now())
                 return False
-        # mutant: what-came-is-not-checked-as-a-whole
         if self._check == self._note.check:
             return True
         logger.warning("weights %r, version %d came with other bytes than it has", self._note.name, self._note.version)

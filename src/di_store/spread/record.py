@@ -55,7 +55,6 @@ class Known(msgspec.Struct, array_like=True, frozen=True):
     def joined_since(self, joins: int) -> list[str]:
         """The nodes that joined after the first `joins`, and perhaps some before them."""
         later = max(0, self.joins - joins)
-        # mutant: a-list-forgets-who-joined-meanwhile
         return self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined
 
 

@@ -144,7 +144,6 @@ class Transfer:
         self._heard = now
         if not self._begun:
             self._begun = True
-            # mutant: two-members-wait-for-each-other
             if have <= self.have and not (source is self._sources[0] and source.before):
                 return Left.STUCK
         self._note_gap(have - self.have)
@@ -194,7 +193,6 @@ class Transfer:
 
     def tired(self, now: float) -> Left | None:
         """Why to leave a source that reports nothing new; None: keep waiting."""
-        # mutant: silent-sources-are-kept
         if now - self._heard >= SILENT_SECONDS:
             return Left.SILENT
         return Left.STUCK if now - self._moved >= STUCK_SECONDS else None

@@ -63,5 +63,4 @@ class Wanted:
             return True
         if self.pending is None or self.pending.order <= note.order:
             return False
-        # mutant: every-newer-version-abandons
         return not self._must_finish or idle > STUCK_SECONDS

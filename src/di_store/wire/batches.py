@@ -178,7 +178,6 @@ def _are_offsets(offsets: Array, total: int) -> bool:
     """Whether these are places in `total` elements, in order."""
     if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or offsets.dtype.itemsize != 8 or not len(offsets):
         return False
-    # mutant: offsets-of-the-wire-are-believed
     return bool(offsets[0] >= 0 and offsets[-1] <= total and (offsets[1:] >= offsets[:-1]).all())
 
 

@@ -270,12 +270,10 @@ class Connection:
         If `end` is before the next check, this waits for it.
         """
         rest = end - time.monotonic()
-        # mutant: waits-end-a-tick-later
         return rest <= 0 or (rest < TICK_SECONDS and not self.is_ready(rest))
 
     def _look_ahead(self) -> None:
         """Before the core reads: it waits for a tick. With TLS it does not, and may have a whole message already."""
-        # mutant: a-message-that-is-there-is-waited-for
         if not self._tls:
             self._look()
 
@@ -290,7 +288,6 @@ class Connection:
     def _look(self) -> None:
         """Call `ticking` in time if nothing comes until `look_at`."""
         rest = self.look_at - time.monotonic()
-        # mutant: a-wait-that-begins-late-ends-a-tick-later
         if rest < TICK_SECONDS and not self.is_ready(max(rest, 0.0)):
             self.ticking()
 

@@ -141,7 +141,6 @@ def greet(connection: Connection, token: bytes, hello: Hello) -> Welcome:
         raise CorruptData("the other side chose a protocol that it was not offered", remedy="")
     connection.send(Kind.PROOF, meta=msgspec.msgpack.encode(Proof(_mac(token, b"client", said, challenged))))
     welcome = decoded(Welcome, _expect(connection.receive(), Kind.WELCOME))
-    # mutant: agents-prove-nothing
     if not hmac.compare_digest(welcome.mac, _mac(token, b"agent", said, challenged)):
         raise AccessDenied("what answers at this address does not know the token", remedy=_TOKEN_REMEDY)
     connection.protocol = challenge.protocol
@@ -184,13 +183,11 @@ def answer(connection: Connection, token: bytes, store: str) -> tuple[Hello, byt
             f"the client speaks protocols {hello.oldest} to {hello.newest}, this agent {OLDEST} to {NEWEST}",
             remedy="install versions of di-store that are closer to each other: agents first, then clients",
         )
-    # mutant: challenges-repeat
     challenge = msgspec.msgpack.encode(Challenge(protocol, secrets.token_bytes(NONCE_BYTES)))
     connection.send(Kind.CHALLENGE, meta=challenge)
     proof = connection.receive()
     if proof.kind != Kind.PROOF:
         raise CorruptData(f"a PROOF was due, a message of kind {proof.kind} came", remedy="")
-    # mutant: proofs-are-not-compared
     if not hmac.compare_digest(decoded(Proof, proof.meta).mac, _mac(token, b"client", message.meta, challenge)):
         raise AccessDenied("the client does not know the token of this agent", remedy=_TOKEN_REMEDY)
     if hello.store and hello.store != store:

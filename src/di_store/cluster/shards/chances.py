@@ -53,7 +53,6 @@ def by_mass(said: list[TableStats | None]) -> Chances | str:
     spread evenly, so a full shard would otherwise evict items that were never drawn.
     """
     there = [each for each in said if each is not None]
-    # mutant: each-shard-begins-by-itself
     size = sum(each["size"] for each in there)
     wanted = sum(each["limiter"]["min_size"] for each in there)
     reasons = [each["limiter"]["sample_reason"] for each in there if each["limiter"]["sample_reason"]]
@@ -64,7 +63,6 @@ def by_mass(said: list[TableStats | None]) -> Chances | str:
     total = masses.sum()
     if not total > 0 or not np.isfinite(total):
         return reasons[0] if reasons else "all priorities are 0"
-    # mutant: shards-are-drawn-alike
     return _chances(masses / total, said, size)
 
 
@@ -111,6 +109,5 @@ def weigh(batch: Batch, shares: Array, beta: float | None, least: float) -> None
         beta: exponent of the weights.
         least: as in `importance`.
     """
-    # mutant: weights-of-one-shard-alone
     batch.probabilities = batch.probabilities * shares
     batch.weights = importance(batch.probabilities, beta, least)

@@ -90,7 +90,6 @@ def part_of(count: int, shards: int) -> int:
 
 def divided(limiter: Limiter, shards: int) -> Limiter:
     """The limiter of one of this many shards."""
-    # mutant: a-limit-is-not-divided
     if isinstance(limiter, MinSize):
         return MinSize(part_of(limiter.n, shards))
     if isinstance(limiter, SamplesPerInsert):  # its band is a share of min_size

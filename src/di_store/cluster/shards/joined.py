@@ -85,7 +85,6 @@ def join(parts: Sequence[tuple[int, Batch]], allocate: Allocate | None = None) -
     """
     batches = [batch for _, batch in parts]
     data = _join(batches[0].data, [batch.data for batch in batches], "", allocate)
-    # mutant: keys-without-their-shard
     keys = joined_arrays([with_shard(batch.keys, number) for number, batch in parts])
     fields = [np.concatenate([getattr(batch, name) for batch in batches]) for name in _FIELDS]
     found = Batch(data, keys, *fields, sum(batch.table_size for batch in batches))

@@ -51,7 +51,6 @@ class Lanes:
         if not live:
             live = {shard.uuid: shard.number for shard in self._parts.shards}
         for lane in which.tolist():
-            # mutant: lanes-follow-no-hash
             self.at[lane] = live[chosen(lane_key(self._key, lane), live)]
         self._whole = None
 
@@ -78,7 +77,6 @@ class Lanes:
         self._whole = None
         mine = self.at == number
         cut = mine & (self._open | self._skip) if self._spans and self._ends else np.zeros_like(mine)
-        # mutant: a-lane-changes-its-shard-in-mid-episode
         self._cut |= cut
         self._open[mine] = False
         self._place(np.flatnonzero(mine & ~cut))

@@ -167,7 +167,6 @@ class MassDraws:
                 source.parts.answers.forget()
                 raise DrawsLost(error.message, remedy="") from None
         batch = join(found, allocate)
-        # mutant: shares-newer-than-the-draw
         shares = self._chances.shares[shards_of(batch.keys)]
         least = self._chances.least if source.by_table else 0.0
         if least:

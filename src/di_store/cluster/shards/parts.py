@@ -84,7 +84,6 @@ class Parts:
         self.answers.forget()
         unreachable = isinstance(error, NodeUnavailable) and not error.may_be_done
         if not (unreachable and deadline.silence >= LOOK_SECONDS):  # else the call itself was as long a look
-            # mutant: a-late-call-asks-for-another-second
             said = self.answers.newest(0.0, deadline)
             if said[shard.number] is not None or not self.answers.is_silent(shard):
                 return False
@@ -143,7 +142,6 @@ class Parts:
         If the shard does not answer for a short time, it is first asked whether it is there, and only then gets all the
         time.
         """
-        # mutant: a-shard-that-falls-silent-is-waited-for
         left = deadline if shard.is_near else deadline.sooner(LOOK_SECONDS)
         while True:
             try:

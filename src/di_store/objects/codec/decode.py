@@ -143,7 +143,6 @@ class Decoder:
 
     def unpickled(self, node: list[Any]) -> Any:
         """The value of a pickle."""
-        # mutant: a-foreign-pickle-is-loaded
         if self.foreign is not None:
             raise pickle_refused()
         _expect(node, 3)

@@ -45,7 +45,6 @@ def foreign_class(path: str) -> type:
         name, qualname = parts_of_path(path)
     except ValueError:
         raise CorruptData(f"the object names a class {shown(path)}") from None
-    # mutant: classes-of-foreign-values-are-imported
     module = sys.modules.get(name)
     if not issubclass(type(module), ModuleType):  # not isinstance, which asks an object for its __class__
         raise AccessDenied(

@@ -1,69 +1,16 @@
-"""Mutants of what is written to disk, and of its forms."""
+"""Mutants of rows on disk."""
 
 from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-FOLDER = "tests/checkpoint"
-
 DAMAGE = "tests/test_disk_damage.py::"
 
-LOST = [
-    Mutant(
-        "lost-rows-keep-their-items",
-        "disk",
-        "if (item.is(ItemState::kFree) || !needs_lost(item)) continue;",
-        "if (item.is(ItemState::kFree) || !needs_lost(item) || item.row() % 2 == 0) continue;",
-        (DAMAGE + "test_lost_rows_cost_their_items",),
-    ),
-    Mutant(
-        "items-that-end-in-a-lost-chunk-stay",
-        "disk",
-        "core_.chunks.covered(chunk, item.row(), item.rows())",
-        "1u",
-        (DAMAGE + "test_lost_rows_cost_their_items",),
-    ),
-    Mutant(
-        "a-check-of-the-disk-reads-no-heads",
-        "disk",
-        "if ((read.tag & 1) == kHead) return is_record(body, headers_.at({body.file, body.incarnation}), pages);",
-        "if ((read.tag & 1) == kHead) return true;",
-        (DAMAGE + "test_check_reads_all_files",),
-    ),
-    Mutant(
-        "a-check-of-the-disk-believes-what-it-reads",
-        "disk",
-        "return verify_pages(body.crcs, read.offset / kPageBytes - body.page, pages);",
-        "return !body.crcs.empty();",
-        (DAMAGE + "test_check_reads_all_files",),
-    ),
-    Mutant(
-        "damage-is-told-each-time",
-        "disk",
-        "        _warned = True\n",
-        "        _warned = False\n",
-        (DAMAGE + "test_lost_rows_cost_their_items",),
-    ),
-    Mutant(
-        "a-batch-of-lost-rows-is-left-out",
-        "disk",
-        "        self._queue[0] = first.again()\n",
-        "        self._queue.popleft()\n",
-        (DAMAGE + "test_loaders_go_on",),
-    ),
-    Mutant(
-        "rows-that-were-not-read-count-as-exported",
-        "disk",
-        "if (!read) list.forget_call();",
-        "",
-        (DAMAGE + "test_exports_leave_them_out",),
-    ),
-]
-
-TIER = [
+MUTANTS = [
     Mutant(
         "items-go-though-readers-keep-their-bodies",
         "disk",
+        "native/tier/tier.cc::Tier::make_room",
         "kept_.store(Kept::kByReaders, std::memory_order_relaxed);",
         "kept_.store(Kept::kNot, std::memory_order_relaxed);",
         ("tests/test_disk_ahead.py::test_items_do_not_go_for_room_that_readers_keep",),
@@ -71,6 +18,7 @@ TIER = [
     Mutant(
         "batches-ahead-hold-what-is-copied",
         "disk",
+        "native/bindings/gathering.h::Gathering::Gathering",
         "    end_copied(draws_, gather_.open());\n",
         "",
         ("tests/test_disk_ahead.py::test_batches_ahead_leave_memory_to_the_writer",),
@@ -78,6 +26,7 @@ TIER = [
     Mutant(
         "batches-hold-what-is-copied",
         "disk",
+        "native/bindings/reader.cc::Reader::finish",
         "if (!gather.open().empty()) end_copied(draws, gather.open());",
         "",
         ("tests/test_disk_ahead.py::test_a_batch_that_reads_from_disk_holds_no_memory",),
@@ -85,6 +34,7 @@ TIER = [
     Mutant(
         "batches-ahead-have-no-budget",
         "disk",
+        "src/di_store/runtime/staging.py::Staging.has_room",
         "return limit is None or sum(",
         "return True or sum(",
         ("tests/test_disk_ahead.py::test_the_budget_holds_fewer_batches_ahead_and_says_so_once",),
@@ -92,6 +42,7 @@ TIER = [
     Mutant(
         "a-batch-is-read-in-one-piece",
         "disk",
+        "native/rows/cold_gather.cc::ColdGather::begin_portion",
         "const u64 most = kPortionBytes;",
         "const u64 most = ~u64{0} >> 1;",
         ("tests/test_disk_portions.py::test_a_large_batch_is_unpacked_in_little_memory",),
@@ -99,6 +50,7 @@ TIER = [
     Mutant(
         "bytes-from-disk-not-checked",
         "disk",
+        "native/tier/body_reader.cc::BodyReader::Reads::take",
         "    if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages))"
         " return false;\n",
         "",
@@ -107,6 +59,7 @@ TIER = [
     Mutant(
         "bodies-dropped-under-readers",
         "disk",
+        "native/tier/body_drops.cc::BodyDrops::what_keeps",
         "is_read(heap_, chunk) ? Keeps::kReaders : Keeps::kNothing",
         "is_read(heap_, chunk) && false ? Keeps::kReaders : Keeps::kNothing",
         ("tests/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
@@ -114,6 +67,7 @@ TIER = [
     Mutant(
         "new-bodies-take-the-room-of-moves",
         "disk-forward",
+        "native/tier/own_segment.cc::OwnSegment::open",
         "use_ == For::kMoves ? 0 : files_for_moves(header.capacity.load()) * usual",
         "0 * files_for_moves(header.capacity.load()) * usual",
         ("tests/test_disk_forward.py::test_rows_that_leave_in_random_order_find_room",),
@@ -121,6 +75,7 @@ TIER = [
     Mutant(
         "what-leaves-soon-is-moved",
         "disk-forward",
+        "native/tier/sparse_files.cc::SparseFiles::find",
         "{ return uid <= soon; }",
         "{ return uid <= soon && uid == 0; }",
         ("tests/test_disk_forward.py::test_rows_that_leave_in_order_are_hardly_moved",),
@@ -128,6 +83,7 @@ TIER = [
     Mutant(
         "durable-objects-pass-the-write-budget",
         "disk-forward",
+        "native/objects/durable.cc::require_budget",
         "budget.wait_ns() != 0",
         "false",
         ("tests/checkpoint/test_durable_full.py::test_durable_objects_spare_the_drive",),
@@ -135,6 +91,7 @@ TIER = [
     Mutant(
         "the-write-budget-is-not-asked",
         "disk-forward",
+        "native/tier/write_budget.cc::WriteBudget::wait_ns",
         "return paid < now ? 0 : paid - now + 1;",
         "return paid < now ? 0 : paid * 0;",
         ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
@@ -142,6 +99,7 @@ TIER = [
     Mutant(
         "items-go-though-the-budget-comes-back",
         "disk-forward",
+        "native/tier/tier.cc::Tier::make_room",
         "        kept_.store(Kept::kByBudget, std::memory_order_relaxed);\n",
         "        kept_.store(Kept::kNot, std::memory_order_relaxed);\n",
         ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
@@ -149,6 +107,7 @@ TIER = [
     Mutant(
         "no-body-leaves-for-the-machine",
         "disk",
+        "native/heap/maker.cc::Maker::find_pages",
         "  return heap_.room_maker != nullptr && heap_.room_maker->make_room(bytes, deadline, why);\n",
         "  return false;\n",
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
@@ -156,6 +115,7 @@ TIER = [
     Mutant(
         "nothing-goes-for-pages",
         "disk",
+        "native/heap/maker.cc::Maker::make",
         "          *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};\n",
         "          *short_of = {};\n",
         ("tests/test_disk.py::test_items_go_where_only_pages_are_short",),
@@ -163,6 +123,7 @@ TIER = [
     Mutant(
         "a-new-write-budget-is-empty",
         "disk-forward",
+        "native/tier/write_budget.cc::WriteBudget::set",
         "budget_clock() - kHourNs;",
         "budget_clock();",
         ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
@@ -170,6 +131,7 @@ TIER = [
     Mutant(
         "a-busy-heap-ends-a-checkpoint",
         "store-checkpoint",
+        "native/snapshot/snapshot.cc::Snapshot::release_all",
         "error) {  // what was let go is settled by a later call\n    if (error.code() != Code::kTimeout) throw;\n",
         "error) {\n    throw;\n",
         ("tests/test_ledger_growth.py::test_a_snapshot_ends_while_the_heap_is_busy",),
@@ -177,6 +139,7 @@ TIER = [
     Mutant(
         "a-body-is-linked-twice",
         "disk",
+        "native/heap/maker.cc::Maker::make",
         "      if (request.body_block != 0) return MakeResult::kAgain;\n",
         "",
         ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
@@ -184,6 +147,7 @@ TIER = [
     Mutant(
         "the-table-of-blocks-may-end-behind-the-head",
         "disk",
+        "native/tier/body_packs.cc::packs_of",
         "  if (packs.plan.blocks() > (head.size() - ends) / sizeof(u32)) throw damaged();\n",
         "",
         ("native:test_packing",),
@@ -191,6 +155,7 @@ TIER = [
     Mutant(
         "blocks-are-read-at-the-place-of-rows",
         "disk",
+        "native/tier/body_reader.cc::BodyReader::add_packed",
         "  to->stored_from = begins;\n",
         "  to->stored_from = to->from;\n",
         ("tests/test_disk_packed.py::test_all_kinds_of_columns_come_back",),
@@ -198,6 +163,7 @@ TIER = [
     Mutant(
         "pages-of-bodies-are-not-verified",
         "tier",
+        "native/tier/crc32c.cc::verify_pages",
         "page < pages",
         "page < 0",
         ("native:test_crc32c", "native:test_read_pool"),
@@ -205,6 +171,7 @@ TIER = [
     Mutant(
         "headers-of-records-are-not-verified",
         "tier",
+        "native/tier/segment_format.cc::is_sound",
         " || record.crc != crc_of(record, segment.crc)",
         "",
         ("native:test_segments_fuzz",),
@@ -212,6 +179,7 @@ TIER = [
     Mutant(
         "heads-of-records-are-not-verified",
         "tier",
+        "native/tier/segment_reader.cc::SegmentReader::walk_records",
         "!there || crc32c(head.data(), head.size(), header_.crc) != record.head_crc",
         "!there",
         ("native:test_segments_fuzz",),
@@ -219,6 +187,7 @@ TIER = [
     Mutant(
         "records-follow-no-order",
         "tier",
+        "native/tier/segment_reader.cc::SegmentReader::walk_records",
         " || record.page != walk->end_page",
         "",
         ("native:test_segments",),
@@ -226,13 +195,15 @@ TIER = [
     Mutant(
         "stores-share-a-folder",
         "tier",
-        "lock_exclusive",
-        "lock_shared",
+        "native/tier/folder.cc::TierFolder::open",
+        "if (number == 0) number = folder.alive_.lock_exclusive();",
+        "if (number == 0) number = folder.alive_.lock_shared();",
         ("native:test_tier_folder",),
     ),
     Mutant(
         "stores-on-shared-filesystems",
         "tier",
+        "native/tier/folder.cc::prepare",
         "found.network",
         "found.kind.empty()",
         ("native:test_tier_folder",),
@@ -240,6 +211,7 @@ TIER = [
     Mutant(
         "children-write-segments",
         "tier",
+        "native/tier/segment_writer.cc::SegmentWriter::check_usable",
         "pid_ != os::pid()",
         "pid_ == 0",
         ("native:test_segments",),
@@ -247,16 +219,71 @@ TIER = [
     Mutant(
         "reads-go-on-behind-their-end",
         "tier",
+        "native/tier/read_pool.cc::Fetch::end",
         "if (!is_done()) {",
         "if (batch_->pid == 0) {",
         ("native:test_read_pool",),
     ),
-]
-
-STORES = [
+    Mutant(
+        "lost-rows-keep-their-items",
+        "disk",
+        "native/replay/lost_rows.cc::LostItems::remove_some",
+        "if (item.is(ItemState::kFree) || !needs_lost(item)) continue;",
+        "if (item.is(ItemState::kFree) || !needs_lost(item) || item.row() % 2 == 0) continue;",
+        (DAMAGE + "test_lost_rows_cost_their_items",),
+    ),
+    Mutant(
+        "items-that-end-in-a-lost-chunk-stay",
+        "disk",
+        "native/replay/lost_rows.cc::LostItems::needs_lost",
+        "core_.chunks.covered(chunk, item.row(), item.rows())",
+        "1u",
+        (DAMAGE + "test_lost_rows_cost_their_items",),
+    ),
+    Mutant(
+        "a-check-of-the-disk-reads-no-heads",
+        "disk",
+        "native/tier/body_check.cc::BodyCheck::read_records",
+        "if ((read.tag & 1) == kHead) return is_record(body, headers_.at({body.file, body.incarnation}), pages);",
+        "if ((read.tag & 1) == kHead) return true;",
+        (DAMAGE + "test_check_reads_all_files",),
+    ),
+    Mutant(
+        "a-check-of-the-disk-believes-what-it-reads",
+        "disk",
+        "native/tier/body_check.cc::BodyCheck::read_records",
+        "return verify_pages(body.crcs, read.offset / kPageBytes - body.page, pages);",
+        "return !body.crcs.empty();",
+        (DAMAGE + "test_check_reads_all_files",),
+    ),
+    Mutant(
+        "damage-is-told-each-time",
+        "disk",
+        "src/di_store/replay/lost.py::drop_lost",
+        "        _warned = True\n",
+        "        _warned = False\n",
+        (DAMAGE + "test_lost_rows_cost_their_items",),
+    ),
+    Mutant(
+        "a-batch-of-lost-rows-is-left-out",
+        "disk",
+        "src/di_store/replay/ahead.py::Ahead._draw_lost",
+        "        self._queue[0] = first.again()\n",
+        "        self._queue.popleft()\n",
+        (DAMAGE + "test_loaders_go_on",),
+    ),
+    Mutant(
+        "rows-that-were-not-read-count-as-exported",
+        "disk",
+        "native/bindings/reader.cc::Reader::rows",
+        "if (!read) list.forget_call();",
+        "",
+        (DAMAGE + "test_exports_leave_them_out",),
+    ),
     Mutant(
         "what-is-drawn-most-goes-first",
         "disk",
+        "native/tier/body_drops.cc::BodyDrops::Search::passes",
         "return !hot && !held_up",
         "return !held_up",
         ("tests/test_disk.py::test_what_is_drawn_stays_in_memory",),
@@ -264,6 +291,7 @@ STORES = [
     Mutant(
         "tables-evict-only-their-own-items",
         "disk",
+        "native/tier/table_shares.cc::TableShares::most_over",
         "double most = std::max(1.0, own == kNone ? 0 : factor(own) * kAlike);",
         "double most = 1e300;",
         ("tests/test_disk_shares.py",),
@@ -271,6 +299,7 @@ STORES = [
     Mutant(
         "what-is-read-does-not-hold-up",
         "disk",
+        "native/replay/row_evictions.cc::RowEvictions::await_readers",
         "while (!fewer() && !deadline.over()) {",
         "while (false) {",
         (
@@ -281,6 +310,7 @@ STORES = [
     Mutant(
         "items-of-others-go-though-the-budget-comes-back",
         "disk",
+        "native/replay/row_evictions.cc::RowEvictions::make_room",
         "bodies->take_kept();",
         "RoomMaker::Kept::kNot;",
         ("tests/test_disk_shares.py::test_nothing_goes_while_the_drive_is_spared",),
@@ -288,6 +318,7 @@ STORES = [
     Mutant(
         "what-is-drawn-most-of-a-table-goes-first",
         "disk",
+        "native/tier/body_drops.cc::BodyDrops::find",
         "? a.warmth < b.warmth :",
         "? a.warmth > b.warmth :",
         ("tests/test_disk_warm.py",),
@@ -295,168 +326,17 @@ STORES = [
     Mutant(
         "disks-shrink-below-what-tables-need",
         "disk",
+        "native/tier/tier.cc::Tier::resize",
         "capacity < std::min(least, header.capacity.load())",
         "capacity == 0",
         ("tests/test_disk.py::test_the_disk_grows_and_shrinks_in_use",),
     ),
     Mutant(
-        "files-of-checkpoints-are-used-again",
-        "store-checkpoint",
-        "again && (os::names_of(path) > 1 ||",
-        "again && (os::names_of(path) > 9 ||",
-        ("tests/checkpoint/test_store_later.py::test_linked_files_keep_their_bytes",),
-    ),
-    Mutant(
-        "sparse-files-of-checkpoints-stay",
-        "store-checkpoint",
-        "if lying <= 2 * needed:",
-        "if lying <= 9 * needed:",
-        ("tests/checkpoint/test_store_later.py::test_little_is_written_again",),
-    ),
-    Mutant(
-        "small-files-of-checkpoints-stay",
-        "store-checkpoint",
-        "if len(sizes) > MOST_SMALL:",
-        "if not full:",
-        ("tests/checkpoint/test_store_later.py::test_few_files",),
-    ),
-    Mutant(
-        "open-chunks-share-files",
-        "store-checkpoint",
-        "kinds[2].append(number)",
-        "kinds[0].append(number)",
-        ("tests/checkpoint/test_store_later.py::test_little_is_left_beside_a_disk",),
-    ),
-    Mutant(
-        "files-are-linked-until-the-disk-is-full",
-        "store-checkpoint",
-        "linked + rest + rest / kSlackShare > header.capacity.load()",
-        "linked - own > header.capacity.load()",
-        ("tests/checkpoint/test_store_links.py",),
-    ),
-    Mutant(
-        "linked-files-stay-in-the-folder",
-        "store-checkpoint",
-        "const bool linked = (file.number & kLinkedFile) != 0;",
-        "const bool linked = false;",
-        ("tests/checkpoint/test_store_links.py",),
-    ),
-    Mutant(
-        "restored-chunks-get-new-uids",
-        "store-checkpoint",
-        "plan.uid != 0 ? plan.uid : ++arena.heap_header().next_uid",
-        "++arena.heap_header().next_uid",
-        ("tests/checkpoint/test_store_links.py",),
-    ),
-    Mutant(
-        "a-smaller-table-is-restored-without-room",
-        "store-checkpoint",
-        "arena_->heap().claims.cover_used(core.index, deadline);",
-        "",
-        ("tests/checkpoint/test_store_later.py",),
-    ),
-    Mutant(
-        "restored-sets-in-another-order",
-        "store-checkpoint",
-        "for (const u32 slot : order) set.insert(slot, true);",
-        "for (const u32 slot : wanted) set.insert(slot, true);",
-        ("tests/checkpoint/test_store.py",),
-    ),
-    Mutant(
-        "a-store-is-found-before-it-is-whole",
-        "store-checkpoint",
-        "fill(session)\n            arena.announce()",
-        "arena.announce()\n            fill(session)",
-        ("tests/checkpoint/test_store_beside.py",),
-    ),
-    Mutant(
-        "a-forked-child-keeps-the-folder",
-        "store-checkpoint",
-        "return arena->disown();",
-        "return (void)arena, false;",
-        ("tests/checkpoint/test_store_beside.py",),
-    ),
-    Mutant(
-        "what-failed-stays-with-its-error",
-        "store-checkpoint",
-        "os::punch(fd(), places().data, places().range_bytes());",
-        "",
-        ("tests/checkpoint/test_store_beside.py",),
-    ),
-    Mutant(
-        "a-store-that-is-being-made-is-made-twice",
-        "store-checkpoint",
-        "maker != 0) found.maker = maker;",
-        "maker != 0) found.maker = 0;",
-        ("tests/checkpoint/test_store_beside.py",),
-    ),
-    Mutant(
         "who-holds-another-store-is-asked",
         "disk",
+        "native/os/find.cc::hidden_holders",
         "if (of != nullptr && ",
         "if (false && ",
         ("tests/test_doors.py::test_files_go_though_another_store_has_a_holder_that_hides",),
-    ),
-    Mutant(
-        "children-keep-locks-of-folders",
-        "store-checkpoint",
-        "while _lock_files:",
-        "while False:",
-        ("tests/checkpoint/test_store_kills.py",),
-    ),
-    Mutant(
-        "others-change-what-is-being-imported",
-        "input",
-        "is_being_imported(header_.limiter)",
-        "false",
-        ("tests/test_export.py::test_nothing_is_drawn_from_a_table_that_is_not_complete",),
-    ),
-    Mutant(
-        "draws-under-way-stay-drawn",
-        "store-checkpoint",
-        "for (const u64 key : image.draws) {",
-        "for (const u64 key : std::vector<u64>{}) {",
-        ("tests/checkpoint/test_store.py::test_draws_under_way_are_given_back",),
-    ),
-]
-
-MUTANTS = [
-    *TIER,
-    *LOST,
-    *STORES,
-    Mutant(
-        "pieces-are-not-verified",
-        "checkpoint",
-        "crc32c(to, piece.bytes) == crcs_[piece.number]",
-        "true",
-        ("native:test_pieces", f"{FOLDER}/test_damage.py::test_every_flipped_byte_is_noticed"),
-    ),
-    Mutant(
-        "unpacked-blocks-may-be-short",
-        "checkpoint",
-        "size != to.size()",
-        "ZSTD_isError(size)",
-        ("native:test_packing",),
-    ),
-    Mutant(
-        "an-answer-to-an-older-call-counts",
-        "checkpoint",
-        "given is not None and given.call == called",
-        "given is not None",
-        (f"{FOLDER}/test_save_load.py::test_answers_to_an_older_call_do_not_count",),
-    ),
-    Mutant(
-        "the-file-of-another-save-is-taken",
-        "checkpoint",
-        "crc != part.crc or ",
-        "",
-        (f"{FOLDER}/test_damage.py::test_the_file_of_another_save",),
-    ),
-    Mutant(
-        "the-checkpoint-before-goes-first",
-        "checkpoint",
-        "        run(writer)\n",
-        '        folder.remove("manifest.json")\n        run(writer)\n',
-        (f"{FOLDER}/test_kills.py::test_killed_at_every_step",),
     ),
 ]

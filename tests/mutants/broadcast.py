@@ -1,0 +1,133 @@
+"""Mutants of weights that go from node to node."""
+
+from __future__ import annotations
+
+from mutants.mutant import Mutant
+
+TALK = "tests/cluster/test_conversation.py"
+TRANSFER = "tests/cluster/test_transfer.py"
+CHAIN_TESTS = "tests/cluster/test_chain.py"
+GROUP_TESTS = "tests/cluster/test_groups.py"
+
+MUTANTS = [
+    Mutant(
+        "two-members-wait-for-each-other",
+        "chain",
+        "src/di_store/spread/transfer.py::Transfer.heard",
+        "if have <= self.have and not (source is self._sources[0] and source.before):",
+        "if False:",
+        (f"{TRANSFER}::test_the_order_of_sources",),
+    ),
+    Mutant(
+        "silent-sources-are-kept",
+        "chain",
+        "src/di_store/spread/transfer.py::Transfer.tired",
+        "now - self._heard >= SILENT_SECONDS",
+        "False",
+        (f"{TRANSFER}::test_one_member_that_fails_delays_the_others_by_two_seconds",),
+    ),
+    Mutant(
+        "any-number-of-children",
+        "chain",
+        "src/di_store/spread/children.py::Children.admit",
+        "len(others) >= MAX_CHILDREN",
+        "False",
+        (f"{TRANSFER}::test_children_are_few_and_those_that_hang_are_not_counted",),
+    ),
+    Mutant(
+        "stopped-members-take-all-places",
+        "chain",
+        "src/di_store/spread/announcement.py::Announcement.due",
+        "if member in self.doubtful and",
+        "if False and",
+        (f"{TRANSFER}::test_members_that_hang_leave_room_for_the_others",),
+    ),
+    Mutant(
+        "old-epochs-are-accepted",
+        "chain",
+        "src/di_store/spread/chain.py::Chain.accept.change",
+        "if note.epoch < known.epoch:",
+        "if False:",
+        (f"{CHAIN_TESTS}::test_an_old_publisher_is_refused",),
+    ),
+    Mutant(
+        "every-newer-version-abandons",
+        "chain",
+        "src/di_store/spread/wanted.py::Wanted.replaced",
+        "return not self._must_finish or idle > STUCK_SECONDS",
+        "return True",
+        (f"{TRANSFER}::test_which_version_is_fetched",),
+    ),
+    Mutant(
+        "offers-wait-for-nobody",
+        "chain",
+        "src/di_store/spread/offer.py::Offer.waits",
+        "return max(0.0, self._told_at + OFFER_SECONDS - now)",
+        "return 0.0",
+        (f"{TRANSFER}::test_a_version_waits_for_those_who_were_told_of_it",),
+    ),
+    Mutant(
+        "two-threads-send-on-one-connection",
+        "chain",
+        "src/di_store/agent/conversation.py::Conversation.take_over",
+        "            self._working = False\n        return self.connection",
+        "            self._working = self._working\n        return self.connection",
+        (f"{CHAIN_TESTS}::test_nobody_else_speaks_while_a_version_is_sent",),
+    ),
+    Mutant(
+        "two-threads-send-beside-a-copy",
+        "remote",
+        "src/di_store/agent/copies.py::_copy_payload",
+        "talk.take_over()  # the client reads",
+        "talk.warned()  # the client reads",
+        (f"{TALK}::test_nobody_else_speaks_while_a_payload_is_sent",),
+    ),
+    Mutant(
+        "another-version-of-that-number-is-served",
+        "chain",
+        "src/di_store/spread/chain.py::Chain.holding",
+        "(found[0].size, found[0].check) != (size, check)",
+        "False",
+        (f"{CHAIN_TESTS}::test_a_source_with_other_bytes_of_that_number_is_left",),
+    ),
+    Mutant(
+        "what-came-is-not-checked-as-a-whole",
+        "chain",
+        "src/di_store/spread/pulling.py::Pull._fetched",
+        "if self._check == self._note.check:",
+        "if True:",
+        (f"{CHAIN_TESTS}::test_bytes_of_another_version_are_not_published",),
+    ),
+    Mutant(
+        "a-list-forgets-who-joined-meanwhile",
+        "chain",
+        "src/di_store/spread/record.py::Known.joined_since",
+        "self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined",
+        "[]",
+        (f"{CHAIN_TESTS}::test_who_joins_is_told_though_a_list_of_before_lacks_it",),
+    ),
+    Mutant(
+        "a-first-version-is-refused",
+        "chain",
+        "src/di_store/cluster/groups.py::GroupWeights.publish",
+        "if name in self._claims or deadline.left == 0:",
+        "if True:",
+        (f"{GROUP_TESTS}::test_publishers_that_begin_at_the_same_moment",),
+    ),
+    Mutant(
+        "a-name-is-of-two-groups",
+        "chain",
+        "src/di_store/cluster/groups.py::_check_of_group",
+        "if word.group != group:",
+        "if False:",
+        (f"{GROUP_TESTS}::test_a_name_stays_in_its_group",),
+    ),
+    Mutant(
+        "members-publish-for-themselves",
+        "chain",
+        "src/di_store/cluster/groups.py::GroupWeights.check_alone",
+        "if isinstance(name, str) and self._record.known(name) != Known():",
+        "if False:",
+        (f"{GROUP_TESTS}::test_a_name_stays_in_its_group",),
+    ),
+]
