@@ -173,9 +173,9 @@ def test_bad_arguments_are_refused(client: di_store.Client) -> None:
 
 def test_it_is_imported_when_it_is_used() -> None:
     program = (
-        "import sys, di_store; a = 'di_store.client' in sys.modules; from di_store import Client; print(a, Client)"
+        "import sys, di_store; a = 'di_store.compat' in sys.modules; from di_store import Client; print(a, Client)"
     )
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert found.stdout == "False <class 'di_store.client.Client'>\n"
+    assert found.stdout == "False <class 'di_store.compat.Client'>\n"
     with pytest.raises(AttributeError, match="no attribute 'Clients'"):
         di_store.Clients  # noqa: B018

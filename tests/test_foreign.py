@@ -21,7 +21,7 @@ from test_raw_blocks import packed, tiers
 import di_store
 from di_store import AccessDenied, _core
 from di_store.base.errors import CorruptData
-from di_store.lowering.plan import VALUE
+from di_store.layout.plan import VALUE
 from di_store.objects.codec import decode, encode
 from di_store.objects.codec.form import Tag, pack_header
 from di_store.replay.batch import decode_blobs, encode_blob, mark_foreign

@@ -12,8 +12,8 @@ import pytest
 
 import di_store
 from di_store.columns.schema import Schema
-from di_store.lowering import reserve
-from di_store.lowering.plan import make_layout
+from di_store.layout import reserve
+from di_store.layout.plan import make_layout
 from di_store.runtime import waits
 
 

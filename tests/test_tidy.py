@@ -22,14 +22,14 @@ PYTHON_LAYERS = [
     ["base"],
     ["columns", "runtime"],
     ["policy", "session"],
-    ["lowering", "objects"],
+    ["layout", "objects"],
     ["replay", "checkpoint"],
-    ["observe", "snapshot", "wire"],
+    ["observe", "snapshot", "protocol"],
     ["store"],
-    ["remote", "spread"],
-    ["opening", "planning", "forecast", "agent"],
+    ["client", "broadcast"],
+    ["opening", "planning", "forecast", "server"],
     ["restoring", "cluster"],
-    ["client"],
+    ["compat"],
     ["__init__"],
     ["adapters", "demo", "workloads"],
     ["cli"],
@@ -40,7 +40,7 @@ PYTHON_LAYERS = [
 OUTSIDE = ("adapters", "cli", "demo", "workloads")
 # What these may import beside `di_store` itself and each other: the holder of a served store; sizes, errors and trees;
 # stores of several machines; the classes of what users choose; the stores of a machine; what tells of a store.
-OPEN_TO_ALL = ("agent", "base", "cluster", "policy", "opening", "forecast", "observe", "_version")
+OPEN_TO_ALL = ("server", "base", "cluster", "policy", "opening", "forecast", "observe", "_version")
 
 # Folders of native/, from the bottom. A header or source includes its own folder and those below.
 NATIVE_LAYERS = [

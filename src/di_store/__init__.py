@@ -62,17 +62,17 @@ from di_store.restoring import restore as restore
 from di_store.store import Store as Store
 
 if TYPE_CHECKING:
-    from di_store.client import Client as Client
-    from di_store.remote.store import connect as connect
+    from di_store.client.store import connect as connect
+    from di_store.compat import Client as Client
 
 
 def __getattr__(name: str) -> Any:
     if name == "Client":  # imported by those who use it
-        from di_store.client import Client
+        from di_store.compat import Client
 
         return Client
     if name == "connect":  # with sockets and TLS, for those who need them
-        from di_store.remote.store import connect
+        from di_store.client.store import connect
 
         return connect
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,9 +16,9 @@ from di_store.base.errors import shown
 from di_store.base.sizes import parse_size
 from di_store.base.tree import did_you_mean
 from di_store.columns.schema import Schema, Spec
-from di_store.lowering.native_views import finished_schema
-from di_store.lowering.plan import read_plan
-from di_store.lowering.reserve import TableNeeds, table_needs
+from di_store.layout.native_views import finished_schema
+from di_store.layout.plan import read_plan
+from di_store.layout.reserve import TableNeeds, table_needs
 from di_store.planning import OWN_BYTES
 from di_store.policy import compression, limiters, samplers, views
 from di_store.policy.options import NOT_GIVEN, TableOptions, check_options, check_table_name

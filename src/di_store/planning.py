@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from di_store import _core
-from di_store.lowering.native_views import check_limits
-from di_store.lowering.plan import read_plan
-from di_store.lowering.reserve import MIB, needs_without_rows, table_needs
+from di_store.layout.native_views import check_limits
+from di_store.layout.plan import read_plan
+from di_store.layout.reserve import MIB, needs_without_rows, table_needs
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_options
 from di_store.policy.samplers import Remover, Sampler

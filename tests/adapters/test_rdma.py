@@ -20,13 +20,13 @@ from pains import until
 
 import di_store
 from di_store import cluster
-from di_store.agent.engine import Engine, Offer
-from di_store.agent.streams import STREAM_CALLS
 from di_store.base.errors import NodeUnavailable, Timeout
+from di_store.client.address import own_token
 from di_store.cluster.store import ClusterStore
-from di_store.remote.address import own_token
-from di_store.wire.frame import Kind
-from di_store.wire.values import answer_of
+from di_store.protocol.frame import Kind
+from di_store.protocol.values import answer_of
+from di_store.server.engine import Engine, Offer
+from di_store.server.streams import STREAM_CALLS
 
 pytest.importorskip("mooncake.engine")
 

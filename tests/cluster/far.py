@@ -12,13 +12,13 @@ from typing import Any
 
 import di_store
 from cluster.certificates import Authority
-from di_store.agent.server import Agent, Served
+from di_store.client.session import RemoteSession
+from di_store.client.store import RemoteStore
+from di_store.client.table import RemoteTable
 from di_store.opening import attach as real_attach
 from di_store.opening import open as real_open
-from di_store.remote.session import RemoteSession
-from di_store.remote.store import RemoteStore
-from di_store.remote.table import RemoteTable
 from di_store.replay.table import Table
+from di_store.server.server import Agent, Served
 
 TOKEN = b"a token of the tests"
 _agents: dict[str, Near] = {}

@@ -13,7 +13,7 @@ from pains import status, until
 
 import di_store
 from cluster.nodes import Node, node
-from di_store.remote.store import RemoteStore
+from di_store.client.store import RemoteStore
 
 MIB = 1 << 20
 

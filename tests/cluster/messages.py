@@ -15,10 +15,10 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import Timeout
 from di_store.columns.ragged import Ragged
 from di_store.columns.schema import Schema, Spec
+from di_store.protocol import batches, handshake, rows, values
+from di_store.protocol.connection import Connection, Message
+from di_store.protocol.frame import HEADER_BYTES, MAGIC, Kind, view
 from di_store.replay.batch import Batch, encode_blob
-from di_store.wire import batches, handshake, rows, values
-from di_store.wire.connection import Connection, Message
-from di_store.wire.frame import HEADER_BYTES, MAGIC, Kind, view
 
 BODY_BYTES = 1 << 20
 """Of a message that `received` accepts."""

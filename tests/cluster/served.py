@@ -20,11 +20,11 @@ from pains import until
 
 import di_store
 from cluster.messages import Sent, framed
-from di_store.agent.server import Agent, Served
-from di_store.remote.address import TOKEN_ENV, Address
-from di_store.wire.connection import Connection
-from di_store.wire.frame import Kind
-from di_store.wire.handshake import Hello, Welcome, greet
+from di_store.client.address import TOKEN_ENV, Address
+from di_store.protocol.connection import Connection
+from di_store.protocol.frame import Kind
+from di_store.protocol.handshake import Hello, Welcome, greet
+from di_store.server.server import Agent, Served
 
 TOKEN = "a token of the tests, long enough"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from di_store.spread.announcement import Announcement
-from di_store.spread.children import Children
-from di_store.spread.dial import ANSWER_SECONDS, DIAL_SECONDS
-from di_store.spread.note import near
-from di_store.spread.serving import BEAT_SECONDS, KNOWN_SECONDS
-from di_store.spread.transfer import PIECE_BYTES, Left, Transfer
+from di_store.broadcast.announcement import Announcement
+from di_store.broadcast.children import Children
+from di_store.broadcast.dial import ANSWER_SECONDS, DIAL_SECONDS
+from di_store.broadcast.note import near
+from di_store.broadcast.serving import BEAT_SECONDS, KNOWN_SECONDS
+from di_store.broadcast.transfer import PIECE_BYTES, Left, Transfer
 
 TICK = 0.01
 TRIP = 0.002  # from node to node

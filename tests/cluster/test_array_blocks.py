@@ -12,11 +12,11 @@ import pytest
 
 import di_store
 from di_store.base.errors import CorruptData
+from di_store.client.copying import head_of, make_copy
+from di_store.client.store import RemoteStore
 from di_store.objects import codec
 from di_store.objects.access import Objects
 from di_store.objects.blocks import array_head, payload_start
-from di_store.remote.copying import head_of, make_copy
-from di_store.remote.store import RemoteStore
 
 from .nodes import Node, node
 

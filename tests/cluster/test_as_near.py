@@ -15,9 +15,9 @@ import pytest
 import di_store
 from cluster.far import attach_far, open_far
 from cluster.served import TOKEN, agent_here
-from di_store.remote.arguments import lane_of, numbers, travelling
-from di_store.remote.link import Link
-from di_store.wire.connection import Disconnected
+from di_store.client.arguments import lane_of, numbers, travelling
+from di_store.client.link import Link
+from di_store.protocol.connection import Disconnected
 
 
 @pytest.fixture

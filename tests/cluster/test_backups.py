@@ -24,12 +24,12 @@ from pains import Program, until
 import di_store
 from cluster.nodes import Node, free_ports, node, stopped
 from di_store import cluster
-from di_store.agent.holder import Serving
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, TableNotFound, Timeout
+from di_store.client.session import RemoteSession
 from di_store.cluster.rejoining import fetch
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.remote.session import RemoteSession
+from di_store.server.holder import Serving
 
 FULL = os.environ.get("DI_STORE_TEST_SCALE", "small") == "full"
 KILLS = 30 if FULL else 2

@@ -13,7 +13,7 @@ from pains import until
 from cluster.nodes import free_ports, node
 from cluster.test_cluster import LARGE, same
 from di_store import cluster
-from di_store.agent import engine
+from di_store.server import engine
 
 ENGINE = ("--bulk", "mooncake-tcp", "--plaintext")
 

@@ -21,13 +21,13 @@ import di_store
 from cluster.groups import MIB, Member, check, group, wait_for, weights
 from cluster.served import fake_agent
 from di_store.base.errors import OldEpoch
-from di_store.remote.address import own_token
-from di_store.spread.dial import Dialler, send_call
-from di_store.spread.note import Note, Part, note_of
-from di_store.wire.connection import Connection
-from di_store.wire.frame import Kind
-from di_store.wire.handshake import Welcome, answer
-from di_store.wire.values import value_of
+from di_store.broadcast.dial import Dialler, send_call
+from di_store.broadcast.note import Note, Part, note_of
+from di_store.client.address import own_token
+from di_store.protocol.connection import Connection
+from di_store.protocol.frame import Kind
+from di_store.protocol.handshake import Welcome, answer
+from di_store.protocol.values import value_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was started anew:RuntimeWarning")
 Names = Callable[[], str]

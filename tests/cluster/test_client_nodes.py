@@ -16,7 +16,7 @@ from pains import until
 
 import di_store
 from cluster.nodes import Node, cluster_nodes, stopped
-from di_store import Client, client
+from di_store import Client, compat
 
 LARGE = np.arange(1_000_000, dtype=np.float32)  # comes in pieces
 
@@ -192,7 +192,7 @@ def test_which_store(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("DI_STORE_NODE", "no-such-node")
     with pytest.raises(di_store.StoreNotFound, match="no-such-node"):
         Client(trackers)
-    monkeypatch.setattr(client, "_NODE_SECONDS", 0.2)
+    monkeypatch.setattr(compat, "_NODE_SECONDS", 0.2)
     with pytest.raises(di_store.StoreNotFound, match="no store on this machine is a node"):
         Client({"store": {"name": f"none-{os.getpid()}", "cluster": True}})
 

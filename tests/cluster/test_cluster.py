@@ -20,7 +20,6 @@ import di_store
 from cluster.nodes import Node, cluster_nodes, free_ports
 from cluster.nodes import node as one_node
 from di_store import cluster
-from di_store.agent.membership import Membership
 from di_store.base.errors import (
     CapacityError,
     NodeUnavailable,
@@ -29,12 +28,13 @@ from di_store.base.errors import (
     TableExists,
     TableNotFound,
 )
+from di_store.client.bulk import OwnTcp, Room
+from di_store.client.table import RemoteTable
 from di_store.cluster import joining
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
 from di_store.objects import codec
-from di_store.remote.bulk import OwnTcp, Room
-from di_store.remote.table import RemoteTable
+from di_store.server.membership import Membership
 
 SCHEMA = {"x": di_store.Spec((4,), "float32")}
 TABLE: dict[str, Any] = {"capacity": 1000, "schema": SCHEMA, "lanes": 8}
@@ -125,7 +125,7 @@ def test_deleted_here_and_at_home(stores: list[ClusterStore]) -> None:
 
 
 def test_copies_end_with_their_lease(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("di_store.remote.copying.LEASE_SECONDS", 0.2)
+    monkeypatch.setattr("di_store.client.copying.LEASE_SECONDS", 0.2)
     refs = [stores[0].put(LARGE[:400_000]), stores[0].put(b"small")]
     assert same(stores[1].get(refs[0]), LARGE[:400_000])
     assert stores[1].get(refs[1]) == b"small"

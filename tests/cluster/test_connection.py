@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from di_store.base.dtypes import Array
-from di_store.wire.connection import Connection, Disconnected
-from di_store.wire.frame import Kind
+from di_store.protocol.connection import Connection, Disconnected
+from di_store.protocol.frame import Kind
 
 
 @contextmanager
@@ -66,6 +66,6 @@ def test_two_threads_do_not_read_at_once() -> None:
 
 
 def test_who_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("di_store.wire.connection.STALLED_SECONDS", 1.0)
+    monkeypatch.setattr("di_store.protocol.connection.STALLED_SECONDS", 1.0)
     with pair() as (here, _), pytest.raises(Disconnected, match="has taken nothing for 1 s"):
         here.send(Kind.ANSWER, body=[bytes(64 << 20)])

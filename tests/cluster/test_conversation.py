@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store.agent.conversation import Conversation
-from di_store.agent.peer import Peer
-from di_store.wire.connection import Connection
-from di_store.wire.frame import Kind
-from di_store.wire.values import call_of
+from di_store.protocol.connection import Connection
+from di_store.protocol.frame import Kind
+from di_store.protocol.values import call_of
+from di_store.server.conversation import Conversation
+from di_store.server.peer import Peer
 
 VALUE = np.random.default_rng(0).integers(0, 255, 32 << 20, dtype=np.uint8)
 
@@ -28,7 +28,7 @@ def peer() -> Iterator[Peer]:
 @pytest.mark.parametrize("size", [1 << 20, 32 << 20])
 def test_nobody_else_speaks_while_a_payload_is_sent(peer: Peer, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """What agents say of calls that are at work would lie between the pieces, or within one."""
-    monkeypatch.setattr("di_store.agent.conversation.TELL_WORKING_SECONDS", 0.0)
+    monkeypatch.setattr("di_store.server.conversation.TELL_WORKING_SECONDS", 0.0)
     ref = peer.store.put(VALUE[:size])
     here, there = map(Connection, socket.socketpair())
     there.most_bytes = here.most_bytes = 1 << 30

@@ -22,13 +22,13 @@ from pains import until
 import di_store
 from cluster.nodes import Node, node
 from cluster.served import TOKEN, agent_here, port_of
-from di_store.agent import batches, conversation
 from di_store.base.errors import DrawsLost
-from di_store.remote import leaving
-from di_store.remote.link import Link
-from di_store.remote.store import RemoteStore
-from di_store.remote.waiting import CallWait, Deadline
-from di_store.wire.connection import TICK_SECONDS, Connection, Disconnected
+from di_store.client import leaving
+from di_store.client.link import Link
+from di_store.client.store import RemoteStore
+from di_store.client.waiting import CallWait, Deadline
+from di_store.protocol.connection import TICK_SECONDS, Connection, Disconnected
+from di_store.server import batches, conversation
 
 LONG_SECONDS = 10.0
 """Of a call with a timeout of 0.3 s: the deadline and one second, with room for a busy machine."""
@@ -98,7 +98,7 @@ def dribble(port: int, slow: threading.Event) -> Iterator[int]:
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline of 0 ends the wait for items, and not that for the bytes of a batch that was drawn."""
-    monkeypatch.setattr("di_store.remote.waiting.GRACE_SECONDS", GRACE)
+    monkeypatch.setattr("di_store.client.waiting.GRACE_SECONDS", GRACE)
     context, path = None, None
     if tls:
         context, path = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authorities[0].path
@@ -124,7 +124,7 @@ def test_a_batch_that_is_copied_for_long_is_waited_for(monkeypatch: pytest.Monke
         never.wait(1.5 * GRACE)
         return copied(*given)
 
-    monkeypatch.setattr("di_store.remote.waiting.GRACE_SECONDS", GRACE)
+    monkeypatch.setattr("di_store.client.waiting.GRACE_SECONDS", GRACE)
     monkeypatch.setattr(batches, "copied", slowly)
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         store.create_table("t", capacity=100, sampler=di_store.Once(1)).extend({"x": np.arange(100)})

@@ -37,13 +37,13 @@ from cluster.served import (
     told,
 )
 from di_store import AccessDenied, LayoutMismatch, NodeUnavailable, StoreNotFound, _core
-from di_store.agent import greetings, server
+from di_store.client.address import TOKEN_ENV, own_token, token_path
 from di_store.objects import codec
-from di_store.remote.address import TOKEN_ENV, own_token, token_path
-from di_store.wire import handshake, values
-from di_store.wire.connection import MAX_CALL_BYTES, Connection, Disconnected
-from di_store.wire.frame import Kind
-from di_store.wire.handshake import NONCE_BYTES, Challenge, Refusal, Welcome, decoded, greet
+from di_store.protocol import handshake, values
+from di_store.protocol.connection import MAX_CALL_BYTES, Connection, Disconnected
+from di_store.protocol.frame import Kind
+from di_store.protocol.handshake import NONCE_BYTES, Challenge, Refusal, Welcome, decoded, greet
+from di_store.server import greetings, server
 
 Serve = Callable[..., ServedStore]
 

@@ -22,11 +22,11 @@ from cluster.nodes import Etcd, Node, node
 from cluster.test_cluster import TABLE
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, TableExists
+from di_store.client.table import RemoteTable
 from di_store.cluster import etcd as registering
 from di_store.cluster import node as placed
 from di_store.cluster.etcd import EtcdDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.remote.table import RemoteTable
 from di_store.runtime.waits import logger
 
 SECONDS = 60.0

@@ -38,15 +38,15 @@ from cluster.messages import (
     received,
 )
 from di_store import _core
-from di_store.agent import greetings, server
 from di_store.base.dtypes import Array
 from di_store.base.errors import AccessDenied, CorruptData, LayoutMismatch
 from di_store.columns.schema import Schema, Spec
 from di_store.objects import codec
-from di_store.wire import batches, rows, values
-from di_store.wire.connection import MAX_CALL_BYTES, MAX_GREETING_BYTES, PIECE_BYTES, STALLED_SECONDS, Disconnected
-from di_store.wire.frame import MAX_META_BYTES, MAX_PAYLOAD_BYTES, Kind
-from di_store.wire.handshake import NEWEST, decoded
+from di_store.protocol import batches, rows, values
+from di_store.protocol.connection import MAX_CALL_BYTES, MAX_GREETING_BYTES, PIECE_BYTES, STALLED_SECONDS, Disconnected
+from di_store.protocol.frame import MAX_META_BYTES, MAX_PAYLOAD_BYTES, Kind
+from di_store.protocol.handshake import NEWEST, decoded
+from di_store.server import greetings, server
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden" / f"wire_{NEWEST}.txt"
 PAGE = GOLDEN.parent.parent.parent / "docs" / "wire_format.md"
@@ -62,7 +62,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 
 def test_the_golden_bytes() -> None:
-    """Another layout needs another version in wire/handshake.py, and a new golden file beside the old one."""
+    """Another layout needs another version in protocol/handshake.py, and a new golden file beside the old one."""
     found = [f"{name} {framed(message).hex()}" for name, message in MESSAGES.items()]
     assert found == GOLDEN.read_text().splitlines()
     assert GOLDEN.read_text().startswith(GOLDEN.with_name("wire_1.txt").read_text())  # protocol 2 adds to it

@@ -21,10 +21,10 @@ from pains import until
 import di_store
 from cluster.nodes import show_kills, stop, stopped
 from cluster.served import TOKEN, ServedStore
-from di_store.agent import holder
-from di_store.agent.holder import Holder, Serving
 from di_store.cli.stores import reports
 from di_store.observe import StoreReport
+from di_store.server import holder
+from di_store.server.holder import Holder, Serving
 
 Serve = Callable[..., ServedStore]
 SERVED_AGAIN_SECONDS = 3.0

@@ -12,8 +12,8 @@ from pains import until
 
 import di_store
 from cluster.far import near_of, open_far
-from di_store.remote.link import Link
-from di_store.wire.connection import Disconnected
+from di_store.client.link import Link
+from di_store.protocol.connection import Disconnected
 
 Cut = Callable[[str, BaseException], list[str]]
 

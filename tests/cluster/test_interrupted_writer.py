@@ -22,7 +22,7 @@ import pytest
 from pains import Program, until
 
 import di_store
-from di_store.remote.writer import RemoteWriter
+from di_store.client.writer import RemoteWriter
 
 from .nodes import Node, node, stop
 
@@ -141,7 +141,7 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
 ENDING = """
 import sys, threading
 import di_store
-from di_store.remote import leaving
+from di_store.client import leaving
 
 leaving.settle.__defaults__ = (1000.0,)  # how long the end waits for writers that were dropped
 address, name, how = sys.argv[1:]

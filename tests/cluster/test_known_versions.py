@@ -16,10 +16,10 @@ import di_store
 from cluster.nodes import Node, cluster_nodes, node, stopped
 from cluster.served import TOKEN, ServedStore, agent_here
 from di_store import cluster
-from di_store.agent import version_watch
-from di_store.remote.known_versions import KnownVersions
-from di_store.remote.store import RemoteStore
-from di_store.wire import handshake
+from di_store.client.known_versions import KnownVersions
+from di_store.client.store import RemoteStore
+from di_store.protocol import handshake
+from di_store.server import version_watch
 
 Names = Callable[[], str]
 Serve = Callable[..., ServedStore]

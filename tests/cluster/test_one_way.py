@@ -16,7 +16,7 @@ import pytest
 import di_store
 from cluster.nodes import Node, node
 from di_store.base.errors import NodeUnavailable, Timeout
-from di_store.remote.address import Address
+from di_store.client.address import Address
 
 LONG_SECONDS = 12.0
 """Of a call with a timeout of 0.2 s: the deadline and one second, with room for a busy machine."""

@@ -22,8 +22,8 @@ import di_store
 from cluster.nodes import Node, free_ports, node
 from di_store.base.errors import AccessDenied, NodeUnavailable, Timeout
 from di_store.cli.serve import serve
+from di_store.client.address import Address
 from di_store.cluster.store import ClusterStore
-from di_store.remote.address import Address
 
 PART = np.arange(4_000_000, dtype=np.uint8)
 

@@ -18,14 +18,14 @@ from pains import until
 
 import di_store
 from cluster.served import TOKEN, agent_here, greeted, port_of
-from di_store.agent.draws import Held, HeldDraws
 from di_store.base.errors import DrawsLost
+from di_store.protocol import values
+from di_store.protocol.connection import Connection
+from di_store.protocol.frame import Kind
+from di_store.protocol.handshake import decoded
 from di_store.replay.sampling import Terms, copied
 from di_store.replay.serving import source_of
-from di_store.wire import values
-from di_store.wire.connection import Connection
-from di_store.wire.frame import Kind
-from di_store.wire.handshake import decoded
+from di_store.server.draws import Held, HeldDraws
 
 
 def test_a_call_that_is_sent_again_is_made_once() -> None:

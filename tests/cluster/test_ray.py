@@ -22,11 +22,11 @@ from ray.cluster_utils import Cluster
 import di_store
 from cluster.nodes import stopped
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
+from di_store.client.table import RemoteTable
 from di_store.cluster import ray as cluster
 from di_store.cluster import ray_actors
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE
 from di_store.cluster.store import ClusterStore
-from di_store.remote.table import RemoteTable
 
 SCHEMA = {"x": di_store.Spec((4,), "float32"), "n": di_store.Spec((), "int64")}
 TABLE: dict[str, Any] = {"capacity": 10_000, "schema": SCHEMA, "lanes": 64}

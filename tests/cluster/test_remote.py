@@ -19,9 +19,9 @@ import pytest
 from pains import until
 
 import di_store
-from di_store.remote.lanes import Sent
-from di_store.remote.writer import RemoteWriter
-from di_store.wire.rows import Record
+from di_store.client.lanes import Sent
+from di_store.client.writer import RemoteWriter
+from di_store.protocol.rows import Record
 
 from .nodes import Node, node
 
@@ -402,6 +402,8 @@ def _step(n: int, lanes: int | None = None) -> dict[str, Any]:
 
 def test_who_needs_no_network_imports_none() -> None:
     """`import di_store` brings neither TLS nor what talks to other machines."""
-    look = "import di_store, sys; print([m for m in sys.modules if m.split('.')[0] == 'ssl' or 'di_store.wire' in m])"
+    look = (
+        "import di_store, sys; print([m for m in sys.modules if m.split('.')[0] == 'ssl' or 'di_store.protocol' in m])"
+    )
     done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -15,16 +15,16 @@ import pytest
 from pains import until
 
 import di_store
-from di_store.agent.conversation import Conversation
-from di_store.agent.peer import Peer
-from di_store.agent.writing import WriterSession, serve_writer
 from di_store.base.dtypes import Array
+from di_store.protocol.connection import Connection, Disconnected, Message
+from di_store.protocol.frame import Kind
+from di_store.protocol.handshake import decoded
+from di_store.protocol.rows import Acknowledgement, Record, Records
+from di_store.protocol.values import call_of
 from di_store.replay.serving import RowService
-from di_store.wire.connection import Connection, Disconnected, Message
-from di_store.wire.frame import Kind
-from di_store.wire.handshake import decoded
-from di_store.wire.rows import Acknowledgement, Record, Records
-from di_store.wire.values import call_of
+from di_store.server.conversation import Conversation
+from di_store.server.peer import Peer
+from di_store.server.writing import WriterSession, serve_writer
 
 from . import messages
 from .messages import Sent, array, framed, joined

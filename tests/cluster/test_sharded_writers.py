@@ -17,8 +17,8 @@ from cluster.nodes import Node, cluster_nodes, stopped
 from cluster.shards import ROWS, SCHEMA, filled, numbers, step
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreClosed, WriterClosed
+from di_store.client.waiting import Deadline
 from di_store.cluster.store import ClusterStore
-from di_store.remote.waiting import Deadline
 from di_store.replay.keys import shards_of
 
 LANES = 48  # so many that each shard has some

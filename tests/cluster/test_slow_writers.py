@@ -12,8 +12,8 @@ import pytest
 import di_store
 from cluster.nodes import Node, node, stopped
 from di_store.base.errors import NodeUnavailable, Timeout
-from di_store.remote.store import RemoteStore
-from di_store.remote.writer import RemoteWriter
+from di_store.client.store import RemoteStore
+from di_store.client.writer import RemoteWriter
 
 LONG_SECONDS = 10.0
 """Of a call with a timeout of a second at most, with room for a busy machine."""

@@ -10,9 +10,9 @@ from pains import until
 
 import di_store
 from cluster.served import TOKEN, agent_here
-from di_store.agent.ahead import Ahead
 from di_store.base.errors import StoreClosed
-from di_store.remote.session import RemoteSession
+from di_store.client.session import RemoteSession
+from di_store.server.ahead import Ahead
 
 NAMES = {"di-store ahead", "di-store copy"}
 

@@ -20,9 +20,9 @@ import di_store
 from cluster.nodes import Etcd, Node, free_ports, node, stopped
 from di_store import cluster
 from di_store.base.errors import StoreError, TableNotFound
+from di_store.client.address import Address
 from di_store.cluster.etcd import EtcdDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.remote.address import Address
 
 TABLE: dict[str, Any] = {
     "capacity": 20_000,

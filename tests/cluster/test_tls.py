@@ -19,9 +19,9 @@ import pytest
 import di_store
 from cluster.served import ServedStore, told
 from di_store import AccessDenied
-from di_store.agent.holder import _check_authority
-from di_store.wire.connection import Connection
-from di_store.wire.frame import Kind
+from di_store.protocol.connection import Connection
+from di_store.protocol.frame import Kind
+from di_store.server.holder import _check_authority
 
 Serve = Callable[..., ServedStore]
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from cluster.simulated import TICK, Group
-from di_store.spread.announcement import AGAIN_SECONDS, MOST_AT_ONCE, MOST_DOUBTFUL, Announcement
-from di_store.spread.children import MAX_CHILDREN, STALLED_SECONDS, Children
-from di_store.spread.note import MOST_AFTER, MOST_BEFORE, Note, near
-from di_store.spread.offer import OFFER_SECONDS, Offer
-from di_store.spread.transfer import (
+from di_store.broadcast.announcement import AGAIN_SECONDS, MOST_AT_ONCE, MOST_DOUBTFUL, Announcement
+from di_store.broadcast.children import MAX_CHILDREN, STALLED_SECONDS, Children
+from di_store.broadcast.note import MOST_AFTER, MOST_BEFORE, Note, near
+from di_store.broadcast.offer import OFFER_SECONDS, Offer
+from di_store.broadcast.transfer import (
     BEHIND_BYTES,
     PIECE_BYTES,
     REFUSED_SECONDS,
@@ -23,7 +23,7 @@ from di_store.spread.transfer import (
     Left,
     Transfer,
 )
-from di_store.spread.wanted import Wanted
+from di_store.broadcast.wanted import Wanted
 
 RATE = 25e6
 Count = Callable[[int, int], int]

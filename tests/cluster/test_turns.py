@@ -8,11 +8,11 @@ import pytest
 from pains import Program
 
 from di_store.base.errors import StoreError
-from di_store.remote.turns import refusing_calls_inside
+from di_store.client.turns import refusing_calls_inside
 
 PROGRAM = """
 import os, threading
-from di_store.remote.turns import refusing_calls_inside
+from di_store.client.turns import refusing_calls_inside
 
 class Handle:
     @refusing_calls_inside("inside", "later")

@@ -16,8 +16,8 @@ from pains import Program
 import di_store
 from cluster.served import TOKEN, ServedStore
 from di_store.base.errors import LayoutMismatch
-from di_store.remote.address import TOKEN_ENV
-from di_store.wire.handshake import NEWEST, OLDEST
+from di_store.client.address import TOKEN_ENV
+from di_store.protocol.handshake import NEWEST, OLDEST
 
 Serve = Callable[..., ServedStore]
 ROWS = 100
@@ -26,7 +26,7 @@ WORKS = """
 import sys
 import numpy as np
 import di_store
-from di_store.wire import handshake
+from di_store.protocol import handshake
 with di_store.connect(sys.argv[1]) as store:
     ref = store.put({"w": np.arange(100_000)})
     assert store.get(ref)["w"][-1] == 99_999
@@ -53,7 +53,7 @@ def version(folder: Path, oldest: int, newest: int) -> str:
     package = Path(di_store.__file__).parent
     copied = folder / f"{oldest}-{newest}" / "di_store"
     shutil.copytree(package, copied, ignore=shutil.ignore_patterns("__pycache__"))
-    where = copied / "wire" / "handshake.py"
+    where = copied / "protocol" / "handshake.py"
     text, line = where.read_text(), f"OLDEST, NEWEST = {OLDEST}, {NEWEST}\n"
     assert line in text
     where.write_text(text.replace(line, f"OLDEST, NEWEST = {oldest}, {newest}\n"))

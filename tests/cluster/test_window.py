@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import di_store
-from di_store.remote.lanes import OpenLanes, Sent
-from di_store.remote.window import Window
-from di_store.wire.rows import Acknowledgement, Record, Records
+from di_store.client.lanes import OpenLanes, Sent
+from di_store.client.window import Window
+from di_store.protocol.rows import Acknowledgement, Record, Records
 
 EPISODE = 5
 

@@ -35,7 +35,7 @@ MUTANTS = [
     Mutant(
         "backups-keep-files-that-have-changed",
         "backups",
-        "src/di_store/agent/backups.py::_taken_over",
+        "src/di_store/server/backups.py::_taken_over",
         " or last[1].files.get(name) != coming.files[name]",
         " or name not in last[1].files",
         (f"{TESTS}::test_which_files_are_sent_again",),
@@ -43,7 +43,7 @@ MUTANTS = [
     Mutant(
         "backups-write-anywhere",
         "backups",
-        "src/di_store/remote/backup.py::is_file",
+        "src/di_store/client/backup.py::is_file",
         "name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None",
         "bool(name)",
         (f"{TESTS}::test_calls_that_no_node_makes",),

@@ -13,7 +13,7 @@ MUTANTS = [
     Mutant(
         "two-members-wait-for-each-other",
         "chain",
-        "src/di_store/spread/transfer.py::Transfer.heard",
+        "src/di_store/broadcast/transfer.py::Transfer.heard",
         "if have <= self.have and not (source is self._sources[0] and source.before):",
         "if False:",
         (f"{TRANSFER}::test_the_order_of_sources",),
@@ -21,7 +21,7 @@ MUTANTS = [
     Mutant(
         "silent-sources-are-kept",
         "chain",
-        "src/di_store/spread/transfer.py::Transfer.tired",
+        "src/di_store/broadcast/transfer.py::Transfer.tired",
         "now - self._heard >= SILENT_SECONDS",
         "False",
         (f"{TRANSFER}::test_one_member_that_fails_delays_the_others_by_two_seconds",),
@@ -29,7 +29,7 @@ MUTANTS = [
     Mutant(
         "any-number-of-children",
         "chain",
-        "src/di_store/spread/children.py::Children.admit",
+        "src/di_store/broadcast/children.py::Children.admit",
         "len(others) >= MAX_CHILDREN",
         "False",
         (f"{TRANSFER}::test_children_are_few_and_those_that_hang_are_not_counted",),
@@ -37,7 +37,7 @@ MUTANTS = [
     Mutant(
         "stopped-members-take-all-places",
         "chain",
-        "src/di_store/spread/announcement.py::Announcement.due",
+        "src/di_store/broadcast/announcement.py::Announcement.due",
         "if member in self.doubtful and",
         "if False and",
         (f"{TRANSFER}::test_members_that_hang_leave_room_for_the_others",),
@@ -45,7 +45,7 @@ MUTANTS = [
     Mutant(
         "old-epochs-are-accepted",
         "chain",
-        "src/di_store/spread/chain.py::Chain.accept.change",
+        "src/di_store/broadcast/chain.py::Chain.accept.change",
         "if note.epoch < known.epoch:",
         "if False:",
         (f"{CHAIN_TESTS}::test_an_old_publisher_is_refused",),
@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant(
         "every-newer-version-abandons",
         "chain",
-        "src/di_store/spread/wanted.py::Wanted.replaced",
+        "src/di_store/broadcast/wanted.py::Wanted.replaced",
         "return not self._must_finish or idle > STUCK_SECONDS",
         "return True",
         (f"{TRANSFER}::test_which_version_is_fetched",),
@@ -61,7 +61,7 @@ MUTANTS = [
     Mutant(
         "offers-wait-for-nobody",
         "chain",
-        "src/di_store/spread/offer.py::Offer.waits",
+        "src/di_store/broadcast/offer.py::Offer.waits",
         "return max(0.0, self._told_at + OFFER_SECONDS - now)",
         "return 0.0",
         (f"{TRANSFER}::test_a_version_waits_for_those_who_were_told_of_it",),
@@ -69,7 +69,7 @@ MUTANTS = [
     Mutant(
         "two-threads-send-on-one-connection",
         "chain",
-        "src/di_store/agent/conversation.py::Conversation.take_over",
+        "src/di_store/server/conversation.py::Conversation.take_over",
         "            self._working = False\n        return self.connection",
         "            self._working = self._working\n        return self.connection",
         (f"{CHAIN_TESTS}::test_nobody_else_speaks_while_a_version_is_sent",),
@@ -77,7 +77,7 @@ MUTANTS = [
     Mutant(
         "two-threads-send-beside-a-copy",
         "remote",
-        "src/di_store/agent/copies.py::_copy_payload",
+        "src/di_store/server/copies.py::_copy_payload",
         "talk.take_over()  # the client reads",
         "talk.warned()  # the client reads",
         (f"{TALK}::test_nobody_else_speaks_while_a_payload_is_sent",),
@@ -85,7 +85,7 @@ MUTANTS = [
     Mutant(
         "another-version-of-that-number-is-served",
         "chain",
-        "src/di_store/spread/chain.py::Chain.holding",
+        "src/di_store/broadcast/chain.py::Chain.holding",
         "(found[0].size, found[0].check) != (size, check)",
         "False",
         (f"{CHAIN_TESTS}::test_a_source_with_other_bytes_of_that_number_is_left",),
@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant(
         "what-came-is-not-checked-as-a-whole",
         "chain",
-        "src/di_store/spread/pulling.py::Pull._fetched",
+        "src/di_store/broadcast/pulling.py::Pull._fetched",
         "if self._check == self._note.check:",
         "if True:",
         (f"{CHAIN_TESTS}::test_bytes_of_another_version_are_not_published",),
@@ -101,7 +101,7 @@ MUTANTS = [
     Mutant(
         "a-list-forgets-who-joined-meanwhile",
         "chain",
-        "src/di_store/spread/record.py::Known.joined_since",
+        "src/di_store/broadcast/record.py::Known.joined_since",
         "self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined",
         "[]",
         (f"{CHAIN_TESTS}::test_who_joins_is_told_though_a_list_of_before_lacks_it",),

@@ -8,7 +8,7 @@ MUTANTS = [
     Mutant(
         "tables-beyond-the-budget",
         "pain-2",
-        "src/di_store/lowering/reserve.py::make_room",
+        "src/di_store/layout/reserve.py::make_room",
         "wanted - arena.available(least, seconds) - held.memory\n",
         "min(0, arena.available(least, seconds))\n",
         ("tests/test_table.py::test_a_table_beyond_the_budget_is_refused_at_once",),

@@ -16,7 +16,7 @@ MUTANTS = [
     Mutant(
         "a-name-is-enough",
         "remote",
-        "src/di_store/agent/handles.py::Handles.table",
+        "src/di_store/server/handles.py::Handles.table",
         'identity not in ("", handle_of(found).identity)',
         "False",
         (f"{ANEW}::test_what_was_made_of_the_old_table_under_another_agent",),
@@ -24,7 +24,7 @@ MUTANTS = [
     Mutant(
         "keys-that-left-are-told-once",
         "remote",
-        "src/di_store/agent/handles.py::_Follower.read",
+        "src/di_store/server/handles.py::_Follower.read",
         "turn != self._turn",
         "True",
         (f"{DRAWN}::test_keys_whose_answer_was_lost_are_told_again",),
@@ -32,7 +32,7 @@ MUTANTS = [
     Mutant(
         "draws-that-nobody-knows-are-kept",
         "remote",
-        "src/di_store/agent/draws.py::HeldDraws.known",
+        "src/di_store/server/draws.py::HeldDraws.known",
         "held.source == source and number not in own",
         "False",
         (f"{PEERS}::test_draws_that_a_loader_does_not_name_are_given_back",),
@@ -40,7 +40,7 @@ MUTANTS = [
     Mutant(
         "an-interrupted-delivery-is-forgotten",
         "remote",
-        "src/di_store/remote/drawing.py::_keep",
+        "src/di_store/client/drawing.py::_keep",
         "session.kept[place] = kept",
         "pass",
         (f"{DRAWN}::test_a_batch_stays_for_the_next_call[sample]",),
@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(
         "bytes-that-flow-are-silence",
         "remote",
-        "src/di_store/remote/waiting.py::Deadline.end",
+        "src/di_store/client/waiting.py::Deadline.end",
         "max(end, self.flowed)",
         "end",
         (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
@@ -64,7 +64,7 @@ MUTANTS = [
     Mutant(
         "who-works-says-nothing",
         "remote",
-        "src/di_store/agent/conversation.py::Conversation.tell_working",
+        "src/di_store/server/conversation.py::Conversation.tell_working",
         "not self._working or ",
         "True or ",
         (f"{DEADLINES}::test_a_batch_that_is_copied_for_long_is_waited_for",),
@@ -72,7 +72,7 @@ MUTANTS = [
     Mutant(
         "a-call-that-is-sent-again-has-all-its-time",
         "remote",
-        "src/di_store/remote/link.py::Link._sent",
+        "src/di_store/client/link.py::Link._sent",
         'min(arguments["timeout"], left)',
         'arguments["timeout"]',
         (f"{DEADLINES}::test_a_call_that_is_sent_again_has_the_time_that_is_left",),
@@ -80,7 +80,7 @@ MUTANTS = [
     Mutant(
         "an-agent-that-was-stopped-gives-a-call-its-time-again",
         "remote",
-        "src/di_store/remote/waiting.py::CallWait.waits_for",
+        "src/di_store/client/waiting.py::CallWait.waits_for",
         "if self.deadline.late():",
         "if False:",
         (f"{DEADLINES}::test_an_agent_that_began_late_holds_no_call_beyond_its_deadline",),
@@ -88,7 +88,7 @@ MUTANTS = [
     Mutant(
         "each-message-puts-the-end-off",
         "remote",
-        "src/di_store/remote/waiting.py::CallWait.heard",
+        "src/di_store/client/waiting.py::CallWait.heard",
         "self._flows or deadline.late()",
         "True",
         (f"{DEADLINES}::test_what_puts_the_end_off",),
@@ -96,7 +96,7 @@ MUTANTS = [
     Mutant(
         "a-message-that-is-there-is-waited-for",
         "remote",
-        "src/di_store/wire/connection.py::Connection._look_ahead",
+        "src/di_store/protocol/connection.py::Connection._look_ahead",
         "if not self._tls:",
         "if True:",
         ("tests/cluster/test_tls.py::test_a_message_that_has_come_is_not_waited_for",),
@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant(
         "meta-of-any-size-is-sent",
         "remote",
-        "src/di_store/remote/window.py::Window.next_frame",
+        "src/di_store/client/window.py::Window.next_frame",
         "len(meta) > MAX_META_BYTES and len(found) > 1",
         "False",
         (f"{SLOW}::test_priorities_of_many_rows", f"{SLOW}::test_calls_of_many_lanes"),
@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         "who-sends-has-no-deadline",
         "remote",
-        "src/di_store/remote/line.py::Line.tick",
+        "src/di_store/client/line.py::Line.tick",
         "self._until is not None and now > self._until and quiet",
         "False",
         (f"{SLOW}::test_a_row_that_the_agent_does_not_take",),
@@ -144,7 +144,7 @@ MUTANTS = [
     Mutant(
         "others-hear-what-a-writer-has-done",
         "remote",
-        "src/di_store/remote/pipe.py::WriterPipe.catch_up",
+        "src/di_store/client/pipe.py::WriterPipe.catch_up",
         " or self.broken is not None, deadline",
         ", deadline",
         (f"{SLOW}::test_a_call_says_nothing_of_a_writer_that_breaks",),
@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         "each-writer-behind-a-call-has-a-second",
         "remote",
-        "src/di_store/remote/link.py::Link._catch_up",
+        "src/di_store/client/link.py::Link._catch_up",
         "in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):",
         "in ((each, deadline.sooner(CATCH_UP_SECONDS).step(1, least=1.0)) for each in writers):",
         (f"{SLOW}::test_a_call_behind_many_writers",),
@@ -160,7 +160,7 @@ MUTANTS = [
     Mutant(
         "each-address-has-all-the-time",
         "remote",
-        "src/di_store/remote/client.py::_dialled",
+        "src/di_store/client/client.py::_dialled",
         "(until - time.monotonic()) / left",
         "1.0",
         (f"{DEADLINES}::test_addresses_of_a_host_share_the_time",),
@@ -168,7 +168,7 @@ MUTANTS = [
     Mutant(
         "each-dropped-writer-has-a-second-of-its-own",
         "remote",
-        "src/di_store/remote/leaving.py::settle",
+        "src/di_store/client/leaving.py::settle",
         "for each, step in Deadline(seconds).steps(those):",
         "for each, step in ((each, Deadline(seconds)) for each in those):",
         (f"{DEADLINES}::test_dropped_writers_share_one_second_at_the_end",),
@@ -176,7 +176,7 @@ MUTANTS = [
     Mutant(
         "waits-end-a-tick-later",
         "remote",
-        "src/di_store/wire/connection.py::Connection.is_silent_until",
+        "src/di_store/protocol/connection.py::Connection.is_silent_until",
         "(rest < TICK_SECONDS and not self.is_ready(rest))",
         "False",
         (f"{DEADLINES}::test_a_wait_ends_between_two_looks",),
@@ -184,7 +184,7 @@ MUTANTS = [
     Mutant(
         "a-wait-that-begins-late-ends-a-tick-later",
         "remote",
-        "src/di_store/wire/connection.py::Connection._look",
+        "src/di_store/protocol/connection.py::Connection._look",
         "not self.is_ready(max(rest, 0.0))",
         "False",
         (f"{DEADLINES}::test_a_read_is_looked_at_before_the_next_tick",),
@@ -192,7 +192,7 @@ MUTANTS = [
     Mutant(
         "calls-wait-for-answers-that-nobody-sends",
         "remote",
-        "src/di_store/remote/waiting.py::Deadline.is_hopeless",
+        "src/di_store/client/waiting.py::Deadline.is_hopeless",
         "max(self.timeout, self.tries)",
         "self.timeout + GRACE_SECONDS",
         (f"{DEADLINES}::test_a_call_without_a_connection_has_no_grace",),
@@ -200,7 +200,7 @@ MUTANTS = [
     Mutant(
         "a-call-is-done-if-one-table-has-it",
         "remote",
-        "src/di_store/remote/window.py::Window.begin_anew",
+        "src/di_store/client/window.py::Window.begin_anew",
         "all(seq == last and complete for seq, _, complete in marks.values())",
         "True",
         ("tests/cluster/test_window.py",),
@@ -208,7 +208,7 @@ MUTANTS = [
     Mutant(
         "calls-that-were-given-up-are-made",
         "remote",
-        "src/di_store/agent/conversation.py::Conversation.check_client",
+        "src/di_store/server/conversation.py::Conversation.check_client",
         "        if self._poll.poll(0):\n            raise Cancelled\n",
         "",
         (f"{KILLED}::test_a_stopped_agent_holds_no_call_beyond_its_deadline",),
@@ -216,7 +216,7 @@ MUTANTS = [
     Mutant(
         "calls-that-are-done-are-sent-again",
         "remote",
-        "src/di_store/remote/window.py::Window.begin_anew",
+        "src/di_store/client/window.py::Window.begin_anew",
         "seq < last or (seq == last and whole)",
         "False",
         (f"{KILLED}::test_rows_come_exactly_once",),
@@ -224,7 +224,7 @@ MUTANTS = [
     Mutant(
         "a-cut-lane-goes-on-in-mid-episode",
         "remote",
-        "src/di_store/remote/lanes.py::OpenLanes.without_cut",
+        "src/di_store/client/lanes.py::OpenLanes.without_cut",
         "cut: Array = self._cut[call.which]",
         "cut: Array = self._cut[call.which] & False",
         (f"{KILLED}::test_rows_come_exactly_once",),
@@ -232,7 +232,7 @@ MUTANTS = [
     Mutant(
         "an-interrupted-send-goes-on",
         "remote",
-        "src/di_store/remote/line.py::Line.pump",
+        "src/di_store/client/line.py::Line.pump",
         "                self.torn = True\n                self.hang_up()\n",
         "",
         (INTERRUPTED,),
@@ -240,7 +240,7 @@ MUTANTS = [
     Mutant(
         "interrupted-writers-wait-for-room",
         "remote",
-        "src/di_store/remote/writer.py::RemoteWriter._close_now",
+        "src/di_store/client/writer.py::RemoteWriter._close_now",
         "Deadline(0.0) if self._pipe.interrupted else deadline",
         "deadline",
         (f"{INTERRUPTED}::test_the_end_after_an_interrupt_does_not_wait_for_room",),

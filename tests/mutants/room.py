@@ -74,7 +74,7 @@ MUTANTS = [
     Mutant(
         "slots-take-no-room-from-rows",
         "disk",
-        "src/di_store/lowering/reserve.py::_short_of_both",
+        "src/di_store/layout/reserve.py::_short_of_both",
         "    total = needed.in_tiers + needed.meta_bytes\n",
         "    total = needed.in_tiers\n",
         (f"{ROOM}::test_the_largest_table_holds_its_capacity",),

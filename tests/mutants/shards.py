@@ -108,7 +108,7 @@ MUTANTS = [
     Mutant(
         "each-step-has-a-grace-of-its-own",
         "shards",
-        "src/di_store/remote/waiting.py::Deadline.step",
+        "src/di_store/client/waiting.py::Deadline.step",
         "max((self.grace - after - spent) / steps, least)",
         "self.grace",
         ("tests/cluster/test_shard_deadlines.py",),
@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant(
         "a-late-step-has-one-attempt",
         "shards",
-        "src/di_store/remote/waiting.py::Deadline.step",
+        "src/di_store/client/waiting.py::Deadline.step",
         "found.tries = found.since - found.began + GRACE_SECONDS",
         "pass",
         ("tests/cluster/test_shard_deadlines.py::test_a_step_that_begins_late_connects_again",),
@@ -236,7 +236,7 @@ MUTANTS = [
     Mutant(
         "a-store-is-two-nodes",
         "remote",
-        "src/di_store/agent/holder.py::_check_alone",
+        "src/di_store/server/holder.py::_check_alone",
         "if not same:",
         "if True:",
         ("tests/cluster/test_unlucky_clusters.py::test_a_store_that_is_a_node_is_served_once",),

@@ -54,7 +54,7 @@ MUTANTS = [
     Mutant(
         "offsets-of-the-wire-are-believed",
         "wire",
-        "src/di_store/wire/batches.py::_are_offsets",
+        "src/di_store/protocol/batches.py::_are_offsets",
         "bool(offsets[0] >= 0 and offsets[-1] <= total and (offsets[1:] >= offsets[:-1]).all())",
         "True",
         (f"{FRAMES}::test_a_batch_that_does_not_add_up",),
@@ -86,7 +86,7 @@ MUTANTS = [
     Mutant(
         "proofs-are-not-compared",
         "door",
-        "src/di_store/wire/handshake.py::answer",
+        "src/di_store/protocol/handshake.py::answer",
         "if not hmac.compare_digest(",
         "if False and not hmac.compare_digest(",
         (f"{DOOR}::test_a_wrong_token",),
@@ -94,7 +94,7 @@ MUTANTS = [
     Mutant(
         "challenges-repeat",
         "door",
-        "src/di_store/wire/handshake.py::answer",
+        "src/di_store/protocol/handshake.py::answer",
         "secrets.token_bytes(NONCE_BYTES)",
         "bytes(NONCE_BYTES)",
         (f"{DOOR}::test_a_recorded_handshake_proves_nothing",),
@@ -102,7 +102,7 @@ MUTANTS = [
     Mutant(
         "agents-prove-nothing",
         "door",
-        "src/di_store/wire/handshake.py::greet",
+        "src/di_store/protocol/handshake.py::greet",
         "if not hmac.compare_digest(",
         "if False and not hmac.compare_digest(",
         (f"{DOOR}::test_who_answers_in_place_of_the_agent_must_know_the_token",),
@@ -118,7 +118,7 @@ MUTANTS = [
     Mutant(
         "who-says-nothing-keeps-its-place",
         "door",
-        "src/di_store/agent/greetings.py::Greetings.add",
+        "src/di_store/server/greetings.py::Greetings.add",
         "len(self._sockets) > MAX_GREETINGS",
         "False",
         (f"{DOOR}::test_clients_that_say_nothing_do_not_keep_others_out",),
@@ -126,7 +126,7 @@ MUTANTS = [
     Mutant(
         "names-that-begin-with-127-are-loopback",
         "door",
-        "src/di_store/remote/address.py::Address.is_loopback",
+        "src/di_store/client/address.py::Address.is_loopback",
         "        try:\n",
         '        if self.host.startswith("127."):\n            return True\n        try:\n',
         ("tests/cluster/test_addresses.py::test_addresses",),
@@ -134,7 +134,7 @@ MUTANTS = [
     Mutant(
         "who-comes-back-is-forgotten",
         "door",
-        "src/di_store/agent/peer.py::Peer.is_needed",
+        "src/di_store/server/peer.py::Peer.is_needed",
         "len(self.answers) or len(self.handles)",
         "False",
         (PEERS,),
@@ -142,7 +142,7 @@ MUTANTS = [
     Mutant(
         "answers-that-may-be-asked-for-are-forgotten",
         "remote",
-        "src/di_store/agent/answers.py::Answers.begin",
+        "src/di_store/server/answers.py::Answers.begin",
         "each < last and each not in may_repeat",
         "len(self._known) > 128",
         (f"{PEERS}::test_answers_are_kept_for_as_long_as_they_may_be_asked_for",),
@@ -150,7 +150,7 @@ MUTANTS = [
     Mutant(
         "a-call-that-runs-is-made-again",
         "remote",
-        "src/di_store/agent/answers.py::Answers.begin",
+        "src/di_store/server/answers.py::Answers.begin",
         "request not in self._running",
         "True",
         (f"{PEERS}::test_a_call_that_is_still_being_made_is_waited_for",),
@@ -158,7 +158,7 @@ MUTANTS = [
     Mutant(
         "what-a-client-dropped-is-kept",
         "remote",
-        "src/di_store/agent/peer.py::Peer.let_go",
+        "src/di_store/server/peer.py::Peer.let_go",
         "self.handles.let_go(number)",
         "pass",
         (f"{PEERS}::test_what_a_client_drops_is_freed",),
@@ -166,7 +166,7 @@ MUTANTS = [
     Mutant(
         "each-handle-is-a-client",
         "remote",
-        "src/di_store/remote/client.py::Client.shared",
+        "src/di_store/client/client.py::Client.shared",
         "found is None or",
         "True or",
         (f"{PEERS}::test_handles_of_one_process_are_one_client",),
@@ -174,7 +174,7 @@ MUTANTS = [
     Mutant(
         "agents-are-started-again-and-again",
         "door",
-        "src/di_store/agent/holder.py::Holder.look",
+        "src/di_store/server/holder.py::Holder.look",
         " if soon else 0.0",
         " if False else 0.0",
         (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),
@@ -182,7 +182,7 @@ MUTANTS = [
     Mutant(
         "killed-agents-come-back-late",
         "door",
-        "src/di_store/agent/holder.py::Holder.look",
+        "src/di_store/server/holder.py::Holder.look",
         " if self._agent.returncode < 0 else ",
         " if False else ",
         (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),

@@ -17,6 +17,7 @@ import numpy as np
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.client.backup import PART_BYTES, Backup, BackupFile
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, unpacked
 from di_store.cluster.kept import own_words
@@ -24,7 +25,6 @@ from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.cluster.objects import ranked
 from di_store.cluster.taken_over import give_up, taken_over
-from di_store.remote.backup import PART_BYTES, Backup, BackupFile
 from di_store.runtime.waits import countdown
 from di_store.session import Session
 from di_store.snapshot import durable

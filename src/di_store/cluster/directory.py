@@ -19,8 +19,8 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from di_store.base.errors import NodeUnavailable
+from di_store.client.link import Seconds
 from di_store.cluster.node import Node
-from di_store.remote.link import Seconds
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
 """Weights of a group: one process publishes, and the stores of all member nodes get each version.
 
-The directory says who is a member and who publishes. The agents carry the bytes (`di_store.spread`), so `latest` reads
-the store of its own machine and never waits for another one.
+The directory says who is a member and who publishes. The agents carry the bytes (`di_store.broadcast`), so `latest`
+reads the store of its own machine and never waits for another one.
 """
 
 from __future__ import annotations
@@ -19,6 +19,10 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, Timeout
+from di_store.broadcast.record import Known, Record
+from di_store.client.link import Seconds
+from di_store.client.session import RemoteSession
+from di_store.client.waiting import Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Owner, packed, unpacked
 from di_store.cluster.links import LOOK_SECONDS
@@ -26,12 +30,8 @@ from di_store.cluster.members import check_group, join, members
 from di_store.cluster.node import Node
 from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
-from di_store.remote.link import Seconds
-from di_store.remote.session import RemoteSession
-from di_store.remote.waiting import Deadline
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
-from di_store.spread.record import Known, Record
 
 MEMBERS_SECONDS = 1.0
 """How old a publisher's list of the members may be; and how long it goes on without a directory that did not answer."""

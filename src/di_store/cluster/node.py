@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import msgspec
 
 from di_store.base.errors import NodeUnavailable, shown
-from di_store.remote.address import Address
+from di_store.client.address import Address
 
 HERE = "here"
 

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from di_store.base.errors import NodeUnavailable, Timeout
+from di_store.client.link import Seconds
+from di_store.client.waiting import Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
-from di_store.remote.link import Seconds
-from di_store.remote.waiting import Deadline
 from di_store.runtime import waits
 
 T = TypeVar("T")

@@ -1,6 +1,6 @@
 """Objects of a cluster: each lies where it was put, and for a while also where it was read.
 
-A store that reads an object of another store keeps a copy under the same id (`di_store.remote.copying`). If several
+A store that reads an object of another store keeps a copy under the same id (`di_store.client.copying`). If several
 readers want it at once, one copies it, and the others wait until it is sealed.
 """
 
@@ -27,6 +27,12 @@ from di_store.base.errors import (
     StoreFull,
     Timeout,
 )
+from di_store.client.bulk import ENGINE_BYTES, what
+from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
+from di_store.client.link import Seconds
+from di_store.client.objects import RemoteObjects
+from di_store.client.session import RemoteSession
+from di_store.client.waiting import LEAST_SECONDS, Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.deletion import Deletion
 from di_store.cluster.links import LOOK_SECONDS
@@ -34,12 +40,6 @@ from di_store.cluster.node import Node
 from di_store.cluster.node_objects import COPIES_MARK, NodeObjects, mark_of
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
-from di_store.remote.bulk import ENGINE_BYTES, what
-from di_store.remote.copying import SLOWEST_BYTES, head_of, make_copy
-from di_store.remote.link import Seconds
-from di_store.remote.objects import RemoteObjects
-from di_store.remote.session import RemoteSession
-from di_store.remote.waiting import LEAST_SECONDS, Deadline
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session

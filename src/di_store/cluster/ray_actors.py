@@ -20,13 +20,13 @@ import msgspec
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from di_store.agent.membership import Membership, membership_of
 from di_store.base.errors import NodeUnavailable, StoreError
+from di_store.client.address import TOKEN_ENV, Address
 from di_store.cluster.directory import TableEntry, unpacked
 from di_store.cluster.kept import Words, own_words
 from di_store.cluster.node import Node
-from di_store.remote.address import TOKEN_ENV, Address
 from di_store.runtime.waits import logger
+from di_store.server.membership import Membership, membership_of
 from di_store.session import Session
 
 NAMESPACE, ACTOR = "di_store", "directory"

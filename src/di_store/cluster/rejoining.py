@@ -14,9 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from di_store.agent.holder import Serving, addresses_of, credentials_of
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
 from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.client.backup import PART_BYTES, Backup
 from di_store.cluster.backups import LOCK
 from di_store.cluster.directory import TABLE, Directory, TableEntry, unpacked
 from di_store.cluster.joining import attach
@@ -24,8 +24,8 @@ from di_store.cluster.links import LOOK_SECONDS, Credentials, Links
 from di_store.cluster.node import Node
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.remote.backup import PART_BYTES, Backup
 from di_store.runtime.waits import countdown, logger
+from di_store.server.holder import Serving, addresses_of, credentials_of
 from di_store.snapshot import durable
 from di_store.snapshot.files import THREADS, full_is_told, one_at_a_time, with_helpers
 from di_store.snapshot.home import Home, read_home, write_home

@@ -7,6 +7,9 @@ from typing import Any
 
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreClosed
+from di_store.client.store import RemoteStore
+from di_store.client.table import RemoteTable, session_of
+from di_store.client.waiting import Deadline
 from di_store.cluster.ahead import SendingAhead
 from di_store.cluster.backups import Backups
 from di_store.cluster.cluster import Cluster
@@ -18,9 +21,6 @@ from di_store.cluster.tables import ClusterTables
 from di_store.objects.refs import Ref, id_of, ids_of, listed
 from di_store.objects.weights import Published
 from di_store.policy.options import check_options, check_table_name, table_options
-from di_store.remote.store import RemoteStore
-from di_store.remote.table import RemoteTable, session_of
-from di_store.remote.waiting import Deadline
 from di_store.replay.mixture import Mixture, Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of

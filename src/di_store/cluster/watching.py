@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from di_store.agent.holder import Serving, credentials_of
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.links import Credentials, Links
@@ -15,6 +14,7 @@ from di_store.cluster.node import Node
 from di_store.cluster.rejoining import directory_of, has_directory
 from di_store.cluster.taken_over import give_up
 from di_store.runtime.waits import logger
+from di_store.server.holder import Serving, credentials_of
 from di_store.session import Session
 from di_store.store import Store
 

@@ -17,9 +17,9 @@ from di_store.base.dtypes import Array
 from di_store.base.tree import path_of
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.lowering.native_views import finished_schema, native_view, observed_columns
-from di_store.lowering.plan import read_plan
-from di_store.lowering.shape import UNLIMITED
+from di_store.layout.native_views import finished_schema, native_view, observed_columns
+from di_store.layout.plan import read_plan
+from di_store.layout.shape import UNLIMITED
 from di_store.policy.limiters import Bounds, with_bounds
 from di_store.policy.samplers import Prioritized
 from di_store.policy.views import Group, Opaque, Step

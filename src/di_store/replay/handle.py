@@ -19,10 +19,10 @@ from di_store.base.errors import CapacityError, CorruptData, StoreError, Timeout
 from di_store.base.tree import unflatten
 from di_store.base.warned import warn
 from di_store.columns.schema import Schema
-from di_store.lowering.native_views import finished_schema
-from di_store.lowering.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, read_plan, sparse_columns
-from di_store.lowering.reserve import Claims, Cut, Reserve, TableNeeds, grow, items_kept, make_room, table_needs
-from di_store.lowering.shape import UNLIMITED, slots_for
+from di_store.layout.native_views import finished_schema
+from di_store.layout.plan import OPAQUE_SCHEMA, VALUE, ReadPlan, make_layout, read_plan, sparse_columns
+from di_store.layout.reserve import Claims, Cut, Reserve, TableNeeds, grow, items_kept, make_room, table_needs
+from di_store.layout.shape import UNLIMITED, slots_for
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings, identity_in
 from di_store.policy.view_columns import check_columns

@@ -23,9 +23,9 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, CorruptData, SchemaMismatch
 from di_store.columns.ragged import Ragged
 from di_store.columns.schema import Schema
-from di_store.lowering.native_views import check_limits, finished_schema, native_view, observed_columns
-from di_store.lowering.plan import VALUE, make_layout, read_plan
-from di_store.lowering.shape import UNLIMITED, LimiterNumbers, limiter_numbers, native_changes
+from di_store.layout.native_views import check_limits, finished_schema, native_view, observed_columns
+from di_store.layout.plan import VALUE, make_layout, read_plan
+from di_store.layout.shape import UNLIMITED, LimiterNumbers, limiter_numbers, native_changes
 from di_store.objects.codec.plain import is_plain
 from di_store.policy.changes import UNCHANGED, check_changes
 from di_store.policy.limiters import Limiter

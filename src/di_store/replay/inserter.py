@@ -20,9 +20,9 @@ from di_store.base.config import listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import SchemaMismatch, StoreError
 from di_store.columns.schema import Schema
-from di_store.lowering.native_views import finished_schema
-from di_store.lowering.plan import VALUE, make_layout
-from di_store.lowering.shape import UNLIMITED
+from di_store.layout.native_views import finished_schema
+from di_store.layout.plan import VALUE, make_layout
+from di_store.layout.shape import UNLIMITED
 from di_store.policy.views import NEXT, Episode, Group, Sequence, Step, Transition, answers_of
 from di_store.replay.batch import encode_blob
 from di_store.replay.handle import TableHandle, not_now

@@ -14,7 +14,7 @@ from di_store import _core
 from di_store._core import KEY_SHARD_AT, KEY_SHARDS
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
-from di_store.lowering.shape import UNLIMITED
+from di_store.layout.shape import UNLIMITED
 from di_store.replay.batch import as_array
 
 MOST_SHARDS = KEY_SHARDS

@@ -13,7 +13,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import SchemaMismatch, shown
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import native_column
+from di_store.layout.plan import native_column
 from di_store.policy.views import Episode, Group, Sequence
 from di_store.replay.batch import key_array
 from di_store.replay.handle import TableHandle

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError
-from di_store.lowering.plan import ReadPlan
+from di_store.layout.plan import ReadPlan
 from di_store.replay.handle import TableHandle
 
 ROWS_LOOKED_AT = 1 << 14

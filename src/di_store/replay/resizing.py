@@ -7,7 +7,7 @@ from typing import Any
 
 from di_store.base import config
 from di_store.base.errors import CapacityError
-from di_store.lowering.shape import native_changes, slots_for
+from di_store.layout.shape import native_changes, slots_for
 from di_store.policy.changes import check_changes
 from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.views import answers_of

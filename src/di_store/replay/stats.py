@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict, cast
 
 from di_store.base.errors import StoreError
-from di_store.lowering.shape import UNLIMITED
+from di_store.layout.shape import UNLIMITED
 from di_store.policy.limiters import UNBOUNDED, MinSize, SamplesPerInsert
 from di_store.policy.samplers import Prioritized
 from di_store.replay.handle import TableHandle

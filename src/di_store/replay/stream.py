@@ -17,9 +17,9 @@ from di_store.base.errors import CapacityError, SchemaMismatch, shown
 from di_store.base.warned import warn
 from di_store.columns.column import FLAGS, Column
 from di_store.columns.schema import Schema
-from di_store.lowering.native_views import finished_schema, first_columns, native_view, observed_columns
-from di_store.lowering.plan import Layout, make_layout, sparse_columns
-from di_store.lowering.reserve import ChunkHeap, Cut, chunk_heap, cut_for_all, cut_for_one
+from di_store.layout.native_views import finished_schema, first_columns, native_view, observed_columns
+from di_store.layout.plan import Layout, make_layout, sparse_columns
+from di_store.layout.reserve import ChunkHeap, Cut, chunk_heap, cut_for_all, cut_for_one
 from di_store.policy.views import NEED_ENDS, Group, Transition
 from di_store.replay.batch import host_array
 from di_store.replay.handle import Size, TableHandle, held_reserve, slots_now

@@ -14,7 +14,7 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import RowsLost, SchemaMismatch, StoreError
-from di_store.lowering.shape import UNLIMITED
+from di_store.layout.shape import UNLIMITED
 from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.limiters import Limiter
 from di_store.policy.samplers import Once, Prioritized, Sampler

@@ -14,10 +14,10 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.disk import path_text
 from di_store.base.errors import TableExists, TableNotFound
-from di_store.lowering.native_views import check_limits
-from di_store.lowering.plan import read_plan
-from di_store.lowering.reserve import TableNeeds, make_room, needs_without_rows, table_needs
-from di_store.lowering.shape import UNLIMITED, table_shape
+from di_store.layout.native_views import check_limits
+from di_store.layout.plan import read_plan
+from di_store.layout.reserve import TableNeeds, make_room, needs_without_rows, table_needs
+from di_store.layout.shape import UNLIMITED, table_shape
 from di_store.policy.compression import Compress
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import (

@@ -10,7 +10,7 @@ from di_store._core import ITEM_NO_NEXT
 from di_store.base import tree
 from di_store.base.errors import SchemaMismatch
 from di_store.columns.schema import Schema
-from di_store.lowering.native_views import first_columns, observed_columns
+from di_store.layout.native_views import first_columns, observed_columns
 from di_store.policy.views import Episode, Sequence
 from di_store.replay.stream import kind_of, leading_rows, rows_limit
 

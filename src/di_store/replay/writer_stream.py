@@ -13,7 +13,7 @@ from di_store.base.config import count
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import VALUE
+from di_store.layout.plan import VALUE
 from di_store.replay.batch import encode_blob
 from di_store.replay.handle import TableHandle
 from di_store.replay.left_out import warn_left_out

@@ -16,9 +16,9 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
 from di_store.checkpoint.folder import MANIFEST, Folder
 from di_store.columns.schema import Schema
-from di_store.lowering.plan import OPAQUE_SCHEMA
-from di_store.lowering.reserve import make_room, needs_without_rows, table_needs
-from di_store.lowering.shape import UNLIMITED, limiter_numbers, table_shape
+from di_store.layout.plan import OPAQUE_SCHEMA
+from di_store.layout.reserve import make_room, needs_without_rows, table_needs
+from di_store.layout.shape import UNLIMITED, limiter_numbers, table_shape
 from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import Bounds, with_bounds
 from di_store.policy.options import TableOptions, check_options

@@ -16,8 +16,8 @@ from cluster.chaos.roles import CALL_SECONDS, Consumer
 from cluster.chaos.stamps import ROWS, STACK, WINDOWS
 from cluster.chaos.world import CAST, FIXED, PLACES, World
 from di_store.base.errors import CorruptData, StoreError, TableNotFound
+from di_store.client.address import Address
 from di_store.cluster.node import Node
-from di_store.remote.address import Address
 
 QUEUE = "queue"
 MAKE_SECONDS = 10.0

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from di_store import _core
+from di_store.client.link import Seconds
 from di_store.cluster.shards.chances import Chances, has_chances, weigh
 from di_store.cluster.shards.parts import Parts, shard_source
 from di_store.cluster.shards.shard import Shard
-from di_store.remote.link import Seconds
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import with_shard

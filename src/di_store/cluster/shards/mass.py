@@ -19,12 +19,12 @@ from numpy.random import Generator, Philox  # here, since numpy's lazy import fa
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import DrawsLost, EndOfData, StoreError, Timeout
+from di_store.client.waiting import LOST_SECONDS, Deadline
 from di_store.cluster.shards.chances import Chances, by_mass, weigh
 from di_store.cluster.shards.joined import Allocate, join
 from di_store.cluster.shards.parts import LOSSES, Parts
 from di_store.cluster.shards.shard import FRESH_SECONDS, Shard
 from di_store.policy.samplers import Prioritized
-from di_store.remote.waiting import LOST_SECONDS, Deadline
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import shards_of

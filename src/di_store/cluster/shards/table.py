@@ -16,6 +16,8 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.base.tree import flatten, unflatten
+from di_store.client.table import peek_within, schema_within
+from di_store.client.waiting import Deadline
 from di_store.cluster.shards.chances import Chances, by_mass, has_chances, weigh
 from di_store.cluster.shards.division import divided, part_of
 from di_store.cluster.shards.joined import join, reordered
@@ -32,8 +34,6 @@ from di_store.policy.limiters import Limiter, MinSize, check_limiter
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
 from di_store.policy.views import View
-from di_store.remote.table import peek_within, schema_within
-from di_store.remote.waiting import Deadline
 from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
 from di_store.replay.exporting import Exported
 from di_store.replay.incomplete import IncompleteGroup, without_groups

@@ -1,0 +1,413 @@
+"""Batches of a remote table or mixture. `sample` is one call; loaders make, copy and deliver draws in separate calls.
+
+Items that are drawn only once must not be lost on their way. So if the delivery of a batch that has arrived was
+interrupted, the batch stays here: the next call asks the agent for the result of that delivery, by its number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from di_store.base import config
+from di_store.base.errors import DrawsLost, NodeUnavailable, StoreError, Timeout
+from di_store.base.tree import name_of
+from di_store.client.client import Client, Once
+from di_store.client.session import RemoteSession
+from di_store.client.waiting import Deadline
+from di_store.protocol.batches import unpack_batch
+from di_store.replay.batch import Batch, check_out
+from di_store.replay.handle import TableHandle
+from di_store.replay.sampling import Stopped, Terms, check_n
+
+_CLOSE_SECONDS = 1.0
+_CHECK_SECONDS = 60.0
+_MOST_KEPT = 8  # batches whose delivery was interrupted, of different calls
+
+
+class _Kept(NamedTuple):
+    """A batch that has come, the number of its draws, and the call that delivers it."""
+
+    batch: Batch
+    draws: int
+    delivery: Once
+
+
+def sampled(
+    session: RemoteSession,
+    target: tuple[str, str],
+    mixture: int,
+    n: Any,
+    *,
+    timeout: Any,
+    min_n: Any,
+    linger: Any,
+    beta: Any,
+    columns: str | Iterable[str] | None,
+    out: Batch | None,
+    replace: Any,
+) -> Batch:
+    """`Table.sample` and `Mixture.sample`; `timeout` may be a `Deadline`."""
+    n, deadline = check_n(n), Deadline.given(timeout)
+    if out is not None:
+        check_out(out, n)
+    terms = Terms(n, deadline.timeout, min_n, linger, replace=config.flag("replace", replace))
+    if beta is not None:
+        beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+    arguments = {
+        "n": n,
+        "min_n": min_n,
+        "linger": terms.linger,
+        "beta": beta,
+        "columns": None if columns is None else list(config.names("columns", columns)),
+        "replace": terms.replace,
+        "mixture": mixture,
+    }
+    what = f"sample of {n} from {'a mixture' if mixture else f'table {target[0]!r}'}"
+    link = session.link
+    while True:
+        kept = session.kept.pop(repr((target, arguments)), None) if session.kept else None
+        kept = kept or _drawn(session, target, arguments, deadline, what)
+        if kept.draws:
+            try:
+                _deliver(session, kept, deadline, what)
+            except DrawsLost:  # they were given back: others may get these items
+                if deadline.left == 0:
+                    text = f"{what} did not come through within {deadline.timeout:g} s"
+                    raise Timeout(text, "what was drawn was given back", f"node {link.node}") from None
+                continue
+            except NodeUnavailable as error:
+                if error.may_be_done:  # the agent died: what it had not delivered, the store gives back
+                    continue
+                _keep(session, repr((target, arguments)), kept)
+                raise
+            except BaseException:  # also Ctrl-C: the next call gets what has come
+                _keep(session, repr((target, arguments)), kept)
+                link.drop_idle()  # the agent gives back what it held for such a connection
+                raise
+        return kept.batch if out is None else _into(out, kept.batch)
+
+
+def _drawn(
+    session: RemoteSession, target: tuple[str, str], arguments: dict[str, Any], deadline: Deadline, what: str
+) -> _Kept:
+    """A batch that has come."""
+    link = session.link
+    number = link.client.next_number()
+    given = {**arguments, "timeout": deadline.left, "draws": number}
+    try:
+        message = link.ask("sample", given, target=target, timeout=deadline, what=what)
+        batch, draws = unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=_whose(target))
+        return _Kept(batch, draws, link.client.begin_once() if draws else Once(0))
+    except NodeUnavailable:
+        raise
+    except BaseException as error:  # also Ctrl-C: nobody gets the batch, whose draws the agent holds
+        _deliver_some(session, number, error, deadline)
+        link.drop_idle()  # the agent gives back what it held for such a connection
+        raise
+
+
+def _whose(target: tuple[str, str]) -> str:
+    return f"table {target[0]!r}" if target[0] else "the mixture"
+
+
+def _deliver_some(session: RemoteSession, draws: int, error: BaseException, deadline: Deadline) -> None:
+    """Deliver the items of a batch whose values cannot be loaded here; the others are given back.
+
+    Args:
+        session: with the agent.
+        draws: the number by which the agent holds them, if it does.
+        error: what unpacking the batch raised.
+        deadline: of the call.
+    """
+    if isinstance(error, StoreError) and error.places:
+        arguments = {"draws": draws, "places": list(error.places)}
+        with contextlib.suppress(StoreError):  # else the agent gives back all of them
+            session.link.call("deliver", arguments, timeout=deadline, what="delivery of values that cannot be loaded")
+
+
+def _deliver(session: RemoteSession, kept: _Kept, deadline: Deadline, what: str) -> None:
+    session.link.call("deliver", {"draws": kept.draws}, timeout=deadline, what=what, once=kept.delivery)
+
+
+def _keep(session: RemoteSession, place: str, kept: _Kept) -> None:
+    """The delivery was interrupted: the next call of this kind goes on with it."""
+    session.kept[place] = kept
+    while len(session.kept) > _MOST_KEPT:
+        session.link.client.end_once(session.kept.pop(next(iter(session.kept))).delivery)
+
+
+def _into(out: Batch, batch: Batch) -> Batch:
+    """Copy a batch into the arrays of an older one; one that is smaller, into their front."""
+
+    def copy(old: Any, new: Any) -> Any:
+        if isinstance(old, dict):
+            return {name: copy(old[name], value) if name in old else value for name, value in new.items()}
+        if hasattr(old, "shape") and getattr(new, "shape", None) == old.shape and old.dtype == new.dtype:
+            old[...] = new
+            return old
+        return new
+
+    whole = len(batch) == len(out)
+    data = batch.data
+    if isinstance(data, dict):
+        data = copy(out.data if whole else out.front(len(batch)), data)
+    if not whole:
+        batch.data = data
+        return batch
+    out.become(batch)
+    out.data = data
+    return out
+
+
+class RemoteSource:
+    """The source of a loader over a remote table or mixture."""
+
+    arena = None
+
+    def __init__(
+        self,
+        session: RemoteSession,
+        target: tuple[str, str],
+        mixture: Callable[[Callable[[int], Any], Deadline], Any],
+        name: str,
+        columns: list[str] | None,
+    ) -> None:
+        """Begin.
+
+        Args:
+            session: session with the agent.
+            target: the table's name and identity; "": it is a mixture.
+            mixture: makes a call with the number by which the agent knows the mixture, 0 for a table.
+            name: name for error texts.
+            columns: columns to copy; None: all.
+        """
+        self.session = session
+        self.target = target
+        self.mixture = mixture
+        self.name = name
+        self.columns = columns
+        self.number = session.link.client.next_number()
+        self.made: weakref.WeakSet[RemoteDraws] = weakref.WeakSet()
+        self.waited = 0.0  # seconds that the `next` which takes a batch now has waited for it
+        self.silent: Deadline | None = None  # of a draw ahead that the agent did not answer: the same `next` delivers
+        self._turns = itertools.count(1)
+        weakref.finalize(self, session.link.client.let_go, self.number)
+
+    @property
+    def client(self) -> Client:
+        """The name by which the agent knows this process."""
+        return self.session.link.client
+
+    def begin_loading(self, n: int) -> None:
+        """As `Source.begin_loading`. From now on the agent gets beats of this process."""
+        self.client.beat()
+
+    def end_loading(self) -> None:
+        """As `Source.end_loading`. The agent gives back the draws that it holds for this loader."""
+        if not self.session.ended():
+            self.client.let_go(self.number)
+            with contextlib.suppress(StoreError):  # else it does so at the end of the lease
+                self.session.link.call("hello", timeout=_CLOSE_SECONDS, what="closing of a loader")
+
+    def note_loaded(self, ahead: int, waited_seconds: float) -> None:
+        """As `Source.note_loaded`. The agent is not told."""
+        self.waited = waited_seconds
+
+    def drop_lost(self) -> None:
+        """As `Source.drop_lost`. The agent has already done it."""
+
+    def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
+        """As `Source.check_replace`."""
+        arguments = {"n": n, "replace": replace, "columns": self.columns}
+        self.call("check_loader", arguments, Deadline(_CHECK_SECONDS if timeout is None else timeout))
+
+    def call(self, method: str, arguments: dict[str, Any], deadline: Deadline, **options: Any) -> Any:
+        """Make a call that names the table or mixture."""
+
+        def made(number: int) -> Any:
+            given, what = {**arguments, "mixture": number}, f"loader of {self.name}"
+            return self.session.link.call(method, given, target=self.target, timeout=deadline, what=what, **options)
+
+        return self.mixture(made, deadline)
+
+    def ours(self) -> dict[str, Any]:
+        """The part of a call about this loader: its draws, held at the agent or asked for now."""
+        numbers = [each.number for each in list(self.made) if each.number]
+        return {"loader": self.number, "turn": next(self._turns), "ours": numbers}
+
+    def beta(self) -> float | None:
+        """None: the agent uses the sampler's own exponent."""
+        return None
+
+    def begin(self, n: int) -> RemoteDraws:
+        """The draws of a batch of n, not made yet."""
+        draws = RemoteDraws(self, n)
+        self.made.add(draws)
+        return draws
+
+
+class RemoteDraws:
+    """The draws of one batch, which the agent holds.
+
+    Attributes:
+        number: the agent's number of these draws, from the call on that asks for them; 0: there are none.
+        held: number of draws.
+    """
+
+    def __init__(self, source: RemoteSource, n: int) -> None:
+        self._source = source
+        self._n = n
+        self.number = 0
+        self.held = 0
+        self._bytes = 0
+        self._timeout: float | None = None
+        self._deadline: Deadline | None = None  # of the `next` that waits for them
+        self._delivery: Once | None = None
+        self._stop: Callable[[], None] = _go_on
+
+    def draw(self, terms: Terms) -> bool:
+        """As `Draws.draw`."""
+        source = self._source
+        self.give_back()
+
+        def stop() -> None:
+            if terms.stop is not None and terms.stop():
+                raise Stopped
+
+        stop()
+        self._stop, self._timeout = stop, terms.timeout
+        deadline = Deadline(0.0 if terms.now else terms.timeout)
+        self._deadline = None if terms.now else deadline
+        source.silent = None
+        self.number = source.client.next_number()
+        try:
+            while True:
+                arguments = {
+                    "n": terms.n,
+                    "timeout": deadline.left,
+                    "replace": terms.replace,
+                    "now": terms.now,
+                    "columns": source.columns,
+                    "draws": self.number,
+                    **source.ours(),
+                }
+                try:
+                    self.held, self._bytes = source.call("draw", arguments, deadline, stop=stop, once=True)
+                    break
+                except NodeUnavailable as error:
+                    if not error.may_be_done:  # else the agent died: the store gives back what it had drawn
+                        raise
+        except BaseException as error:  # also Ctrl-C: the agent may hold draws that nobody gets
+            source.silent = deadline if terms.now and isinstance(error, (Timeout, NodeUnavailable)) else None
+            self.give_back()
+            raise
+        if not self.held:
+            self.number = 0
+        return bool(self.held)
+
+    def counts(self) -> dict[TableHandle, int]:
+        """As `Draws.counts`: the agent knows."""
+        return {}
+
+    def least_bytes(self) -> int:
+        """As `Draws.least_bytes`."""
+        return self._bytes
+
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Received:
+        """As `Draws.copy`: receives the batch."""
+        link, source = self._source.session.link, self._source
+        arguments, deadline = {"draws": self.number, "beta": beta}, self._deadline or Deadline(self._timeout)
+        what = f"loader of {source.name}"
+        message = link.ask("gather", arguments, target=source.target, timeout=deadline, what=what, stop=self._stop)
+        try:
+            batch = unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=source.name)[0]
+        except StoreError as error:
+            _deliver_some(source.session, self.number, error, deadline)
+            raise
+        return _Received(batch, message.body.nbytes, allocate)
+
+    def deliver(self) -> None:
+        """As `Draws.deliver`. After an interrupted call it may be called again, and continues."""
+        source = self._source
+        deadline, self._deadline = self._deadline or Deadline(self._timeout), None
+        if self._delivery is None:
+            self._delivery = source.client.begin_once()
+            deadline.count(source.waited)
+        if (silent := source.silent) is not None:
+            deadline.go_on_from(silent)
+            source.silent = None
+        try:
+            source.session.link.call(
+                "deliver",
+                {"draws": self.number},
+                timeout=deadline,
+                once=self._delivery,
+                what=f"loader of {source.name}",
+            )
+        except NodeUnavailable as error:
+            if error.may_be_done:  # what the dead agent had not delivered, the store gives back
+                self.number = 0
+                raise DrawsLost(error.message, remedy="") from None
+            raise
+        except DrawsLost:
+            self.number = 0
+            raise
+        self.number = 0
+
+    def deliver_some(self, places: Sequence[int]) -> None:
+        """As `Draws.deliver_some`. `copy`, which loads the values, has already done it."""
+
+    def give_back(self) -> None:
+        """As `Draws.give_back`. The agent is told soon, or with the next draw."""
+        number, self.number, self.held = self.number, 0, 0
+        if self._delivery is not None:
+            self._source.client.end_once(self._delivery)
+            self._delivery = None
+        if number and not self._source.session.ended():
+            self._source.client.let_go(number)
+            self._source.client.beat_now()
+
+
+def _go_on() -> None:
+    """Wait on."""
+
+
+class _Received:
+    """`Copying` of a batch that has come."""
+
+    is_whole = True
+
+    def __init__(self, batch: Batch, size: int, allocate: Callable[[str, Any, Any], Any] | None) -> None:
+        self._batch = batch
+        self.bytes = size
+        if allocate is not None and isinstance(batch.data, dict):
+            batch.data = _placed(batch.data, (), allocate)
+
+    def read_ahead(self) -> bool:
+        """Nothing is left to read."""
+        return True
+
+    def copy_portion(self) -> None:
+        """Nothing is left to copy."""
+
+    def batch(self) -> Batch:
+        """The batch."""
+        return self._batch
+
+
+def _placed(data: dict[str, Any], path: tuple[str, ...], allocate: Callable[[str, Any, Any], Any]) -> dict[str, Any]:
+    """The outputs of fixed size in memory that the loader chose, for its device."""
+    found: dict[str, Any] = {}
+    for name, value in data.items():
+        if isinstance(value, dict):
+            found[name] = _placed(value, (*path, name), allocate)
+        elif hasattr(value, "dtype"):
+            found[name] = allocate(name_of((*path, name)), value.shape, value.dtype)
+            found[name][...] = value
+        else:
+            found[name] = value
+    return found

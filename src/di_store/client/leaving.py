@@ -1,0 +1,45 @@
+"""Finishes the calls of writers that were dropped while these calls were on their way."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+from typing import Protocol
+
+from di_store.base.errors import WriterClosed
+from di_store.client.waiting import Deadline
+
+END_SECONDS = 5.0
+"""How long the end of the interpreter, or of a store's handle, waits for them. If they were interrupted: a second."""
+
+
+class Pending(Protocol):
+    """A writer with calls on their way."""
+
+    interrupted: bool
+    """Whether a signal handler has raised in its last call."""
+
+    def flush(self, timeout: Deadline, what: str = "") -> None:
+        """Wait until everything is acknowledged."""
+
+    def close(self, why: BaseException) -> None:
+        """End it here, and report the calls that were not acknowledged."""
+
+
+leaving: dict[Pending, object] = {}
+"""What nobody else holds any more, until its calls are acknowledged; with its link."""
+
+
+def settle(link: object | None, seconds: float = END_SECONDS) -> None:
+    """Wait for the calls of a link that is being closed; None: for all links."""
+    those = [each for each, its in list(leaving.items()) if link is None or its is link]
+    for each, step in Deadline(seconds).steps(those):
+        with contextlib.suppress(Exception):  # nobody is left to hear of it
+            each.flush(step.sooner(0.0) if each.interrupted else step)
+        leaving.pop(each, None)
+        each.close(WriterClosed("this writer was dropped"))
+
+
+atexit.register(settle, None)
+os.register_at_fork(after_in_child=leaving.clear)

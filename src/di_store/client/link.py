@@ -1,0 +1,297 @@
+"""The link of one handle to an agent: its calls, over connections that all handles of this process share.
+
+Each call has a connection of its own while it runs, so a long call never delays a short one. A broken connection is
+replaced, and a call that may be repeated is repeated. The agent knows the other calls by their number, and repeats its
+earlier answer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from di_store.base.errors import NodeUnavailable, StoreError, Timeout
+from di_store.client.address import Address
+from di_store.client.client import Client, Once
+from di_store.client.waiting import CallWait, Deadline
+from di_store.protocol.connection import Connection, Disconnected, Message
+from di_store.protocol.frame import Buffer, Kind
+from di_store.protocol.handshake import Welcome, decoded
+from di_store.protocol.values import Waiting, call_of, error_of, value_of
+
+CATCH_UP_SECONDS = 1.0
+"""How long a call waits for the rows that its thread has written before."""
+
+Seconds = float | None | Deadline
+"""Of a call that is a step of a longer one: its deadline."""
+
+
+class Link:
+    """One agent, as the handles of one session reach it. Thread-safe.
+
+    Attributes:
+        client: this process as a client; other links to the same address share it.
+        allow_pickle: load values that others have pickled.
+        closed: why its calls are refused.
+    """
+
+    def __init__(self, client: Client, allow_pickle: bool) -> None:
+        self.client = client
+        self.allow_pickle = allow_pickle
+        self.closed: StoreError | None = None
+        self._begin()
+        client.users.add(self)
+
+    def _begin(self) -> None:
+        self._busy: set[Connection] = set()
+        self._own: dict[int, weakref.WeakSet[Any]] = {}  # writers, by the thread that writes with them
+        self._lock = threading.RLock()  # a signal handler may make a call in the middle of another
+
+    @property
+    def address(self) -> Address:
+        """Address of the agent."""
+        return self.client.address
+
+    @property
+    def token(self) -> bytes:
+        """The token that both sides know."""
+        return self.client.token
+
+    @property
+    def known_as(self) -> tuple[bytes, bytes]:
+        """The ids of agent and process under which the agent keeps state of this process."""
+        return self.welcome.agent, self.client.id
+
+    def owns(self, writer: Any) -> None:
+        """Note that the calling thread writes with this: its later calls see what it has written."""
+        self._own.setdefault(threading.get_ident(), weakref.WeakSet()).add(writer)
+
+    def _catch_up(self, deadline: Deadline) -> None:
+        if not self._own:
+            return
+        writers = list(self._own.get(threading.get_ident(), ()))
+        for writer, step in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):  # then the call itself
+            with contextlib.suppress(Timeout, NodeUnavailable):  # they may wait for what this call does
+                writer.catch_up(step)
+
+    def forget(self) -> None:
+        """Drop the connections in a forked child: they are the parent's."""
+        for connection in self._busy:
+            connection.forget()
+        self._begin()
+
+    @property
+    def welcome(self) -> Welcome:
+        """The agent's description of itself and its store."""
+        return self.client.welcome
+
+    @property
+    def node(self) -> str:
+        """The agent's host and port, for error texts."""
+        return self.address.node
+
+    def close(self, why: StoreError) -> None:
+        """End all calls; later ones raise `why`."""
+        self.closed = self.closed or why
+        with self._lock:
+            busy, self._busy = self._busy, set()
+        for connection in busy:  # the threads that use them close them
+            connection.end()
+        self.client.close_unused()
+
+    def check_open(self) -> None:
+        """Raise the error of a closed handle."""
+        if self.closed is not None:
+            raise type(self.closed)(self.closed.message, remedy=self.closed.remedy)
+        self.client.check_ended()
+
+    # -- connections --------------------------------------------------------------------------------------------
+
+    def connect(self, role: str, deadline: Deadline) -> Connection:
+        """As `Client.connect`."""
+        return self.client.connect(role, deadline, self.check_open)
+
+    def _take(self, deadline: Deadline) -> Connection:
+        """A connection for one call."""
+        found = self.client.take_idle() or self.connect("call", deadline)
+        self.adopt(found)
+        return found
+
+    def _give_back(self, connection: Connection, well: bool) -> None:
+        """The call has ended. If it has ended well, the connection is kept for a later one."""
+        with self._lock:
+            self._busy.discard(connection)
+        if not (well and self.closed is None and self.client.keep_idle(connection)):
+            connection.close()
+
+    def adopt(self, connection: Connection) -> None:
+        """Let a connection that a call, or other code, uses end with the link."""
+        with self._lock:
+            self._busy.add(connection)
+        if self.closed is not None:
+            connection.end()
+
+    def release(self, connection: Connection) -> None:
+        """Forget a connection that has ended."""
+        with self._lock:
+            self._busy.discard(connection)
+        connection.close()
+
+    def drop_idle(self) -> None:
+        """As `Client.drop_idle`."""
+        self.client.drop_idle()
+
+    # -- calls --------------------------------------------------------------------------------------------------
+
+    def call(
+        self,
+        method: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        target: tuple[str, str] = ("", ""),
+        timeout: Seconds = 60,
+        what: str = "",
+        once: bool | Once = False,
+        stop: Callable[[], None] | None = None,
+    ) -> Any:
+        """Make a call, and return its value.
+
+        Args:
+            method: name of the call in the agent's list.
+            arguments: values by name, which the codec must take.
+            target: name and identity of the table; "": the store.
+            timeout: seconds that the call has; None: no limit.
+            what: name of the call, for its error.
+            once: whether it must not run twice; or the call that this one repeats, if it was given up before.
+            stop: called twice a second while it waits; may raise to give the call up.
+        """
+        return value_of(self.ask(method, arguments, target=target, timeout=timeout, what=what, once=once, stop=stop))
+
+    def ask(
+        self,
+        method: str,
+        arguments: dict[str, Any] | None = None,
+        *,
+        target: tuple[str, str] = ("", ""),
+        timeout: Seconds = 60,
+        what: str = "",
+        once: bool | Once = False,
+        stop: Callable[[], None] | None = None,
+        feed: Callable[[Connection], None] | None = None,
+    ) -> Message:
+        """Make a call, and return its undecoded answer.
+
+        Args:
+            method: as in `call`.
+            arguments: as in `call`.
+            target: as in `call`.
+            timeout: as in `call`.
+            what: as in `call`.
+            once: as in `call`.
+            stop: as in `call`.
+            feed: sends the data that the call announced, once the agent asks for them.
+        """
+        client, deadline = self.client, Deadline.of(timeout)
+        self._catch_up(deadline)
+        waiting = CallWait(self.node, self.check_open, deadline, what or method, stop)
+        repeated = once if isinstance(once, Once) else None
+        dropped: list[int] = []
+        try:
+            if once is True:
+                repeated = client.begin_once()
+            dropped = client.take_dropped()
+            encoded = partial(
+                call_of,
+                method,
+                target[0],
+                once=repeated is not None,
+                table=target[1],
+                may_repeat=client.may_repeat() if repeated is not None else (),
+                dropped=dropped,
+            )
+            request = client.next_request() if repeated is None else repeated.request
+            answer = self._sent(request, encoded, arguments, repeated, waiting, feed)
+            dropped = []
+        finally:
+            for number in dropped:  # nobody has heard of them
+                client.let_go(number)
+            if once is True and repeated is not None:
+                client.end_once(repeated)
+        if repeated is not None:
+            client.end_once(repeated)
+        if answer.kind == Kind.ERROR:  # outside: the connection is as good as before
+            raise error_of(answer.meta, self.node)
+        return answer
+
+    def _sent(
+        self,
+        request: int,
+        encoded: Callable[[dict[str, Any] | None], tuple[bytes, list[Buffer]]],
+        arguments: dict[str, Any] | None,
+        once: Once | None,
+        waiting: CallWait,
+        feed: Callable[[Connection], None] | None,
+    ) -> Message:
+        """The answer to a call, which is sent again while connections break."""
+        client = self.client
+        meta, body = encoded(arguments)
+        while True:
+            self.check_open()
+            if once is not None and once.agent not in (b"", client.agent):
+                raise self._unknown(waiting.what, once)
+            try:
+                connection, well = self._take(waiting.deadline), False
+                try:
+                    if once is not None:
+                        if once.agent not in (b"", client.agent):
+                            well = True
+                            continue
+                        once.agent = client.agent
+                    waiting.on(connection)
+                    connection.send(Kind.CALL, request=request, meta=meta, body=body)
+                    waiting.sent()
+                    answer = self._answer(connection, request, waiting, feed)
+                    well = True
+                finally:
+                    self._give_back(connection, well)
+                client.quiet = False
+                return answer
+            except Disconnected as error:
+                self.drop_idle()
+                waiting.lost(error)
+                if arguments and arguments.get("timeout") and (left := waiting.deadline.left) is not None:
+                    meta, body = encoded({**arguments, "timeout": min(arguments["timeout"], left)})
+
+    def _unknown(self, what: str, once: Once) -> NodeUnavailable:
+        self.client.end_once(once)
+        error = NodeUnavailable(
+            f"{what}: the agent at {self.node} was killed in the middle of it: it may be done or not",
+            remedy="look whether it is done before you repeat it",
+        )
+        error.may_be_done = True
+        return error
+
+    def _answer(
+        self, connection: Connection, request: int, waiting: CallWait, feed: Callable[[Connection], None] | None
+    ) -> Message:
+        while True:
+            message = connection.receive()
+            waiting.heard()
+            if message.request != request:
+                raise Disconnected("an answer to another call came")
+            if message.kind == Kind.WAITING:
+                if message.flags and feed is not None:
+                    feed(connection)
+                    waiting.sent()
+                elif message.meta:
+                    waiting.waits_for(decoded(Waiting, message.meta).reason)
+                else:
+                    waiting.works()
+            elif message.kind in (Kind.ANSWER, Kind.ERROR):
+                return message
+            else:
+                raise Disconnected(f"a message of kind {message.kind} came in place of an answer")

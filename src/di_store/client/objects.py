@@ -1,0 +1,215 @@
+"""Objects and weights of a remote store."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from di_store import _core
+from di_store.base import config
+from di_store.base.dtypes import Array
+from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
+from di_store.client.bulk import what
+from di_store.client.link import Seconds
+from di_store.client.session import RemoteSession
+from di_store.client.waiting import Deadline
+from di_store.objects import codec
+from di_store.objects.refs import Ref, check_ttl
+from di_store.objects.weights import Published, check_own_name
+from di_store.protocol.connection import Connection, Message
+from di_store.protocol.frame import Buffer, view
+from di_store.protocol.handshake import decoded
+from di_store.protocol.values import Answer, payload_of, value_of, warn
+from di_store.runtime.waits import check_timeout, logger
+
+MOST_ATTEMPTS = 20
+"""To put what gets a new id, over connections that break."""
+INLINE_BYTES = 256 << 10
+"""Values up to this size travel with the call; larger ones follow once the agent has room for them."""
+
+
+class _Sent:
+    """A value ready to travel."""
+
+    def __init__(self, value: Any, raw: bytes | None) -> None:
+        self.raw = raw
+        encoded = codec.encode(value)
+        self.header: bytes = encoded.header
+        self.bytes = encoded.payload_bytes
+        self._encoded = encoded
+
+    @property
+    def entry(self) -> list[Any]:
+        """What the call says of it."""
+        return [self.raw, self.header, self.bytes]
+
+    def parts(self) -> list[Buffer]:
+        """The payload as buffers that follow each other."""
+        return payload_of(self._encoded)
+
+    def whole(self) -> bytes:
+        """The payload as one text of bytes."""
+        return b"".join(view(each) for each in self.parts())
+
+
+class RemoteObjects:
+    """Implements the calls of a remote store that concern objects and weights."""
+
+    def __init__(self, session: RemoteSession) -> None:
+        self._session = session
+
+    def put_many(
+        self, values: Sequence[Any], ids: Sequence[bytes | None], ttl: float | None, timeout: Any, durability: str
+    ) -> list[Ref]:
+        """Put each value: all of them or none."""
+        check_ttl(ttl)
+        config.choice("durability", durability, ("memory", "disk"))
+        deadline = Deadline.given(timeout)
+        fresh = all(raw is None for raw in ids)
+        for _ in range(MOST_ATTEMPTS):
+            sent = [
+                _Sent(value, secrets.token_bytes(20) if raw is None else raw)
+                for value, raw in zip(values, ids, strict=True)
+            ]
+            try:
+                self._put(sent, ttl, deadline, durability, once=not fresh)
+                break
+            except ObjectExists:
+                if not fresh:
+                    raise
+                # An attempt whose answer was lost has them, all or some, or is still at it: these are nobody's.
+                self._session.call("delete", {"ids": [each.raw for each in sent]}, timeout=deadline, what="put")
+        else:
+            raise NodeUnavailable(
+                f"put: {MOST_ATTEMPTS} connections to {self._session.link.node} broke while it was done"
+            )
+        return [Ref(each.raw) for each in sent if each.raw is not None]
+
+    def _put(self, sent: list[_Sent], ttl: float | None, deadline: Deadline, durability: str, *, once: bool) -> None:
+        inline = sum(each.bytes for each in sent) <= INLINE_BYTES
+        arguments = {
+            "entries": [each.entry for each in sent],
+            "ttl": ttl,
+            "timeout": deadline.left,
+            "durability": durability,
+            "inline": [each.whole() for each in sent] if inline else None,
+        }
+        self._session.link.ask("put", arguments, timeout=deadline, what="put", once=once, feed=_feeding(sent))
+
+    def get(self, raw: bytes, timeout: Seconds, copy: bool | None) -> Any:
+        """The value of an object. Arrays are read-only unless `copy`; they lie in this process."""
+        deadline = Deadline.of(timeout)
+        arguments = {"id": raw, "timeout": deadline.left}
+        message = self._session.link.ask("get", arguments, timeout=deadline, what=what(raw))
+        warn(decoded(Answer, message.meta).warnings)
+        return self._value(message.body, copy)
+
+    def _value(self, block: Array, copy: bool | None) -> Any:
+        return _core.read_block(block, copy, foreign=not self._session.link.allow_pickle)
+
+    def publish(self, name: str, tree: Any, keep: Any, timeout: Any, durability: str) -> int:
+        """`Store.publish`."""
+        seconds = check_timeout(timeout)
+        check_own_name(name)
+        kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
+        config.choice("durability", durability, ("memory", "disk"))
+        if durability == "disk" and tree is None:
+            raise ValueError('tree=None has nothing that durability="disk" could keep: leave durability= out')
+        sent = None if tree is None else _Sent(tree, None)
+        inline = sent is not None and sent.bytes <= INLINE_BYTES
+        arguments = {
+            "name": name,
+            "keep": kept,
+            "timeout": seconds,
+            "durability": durability,
+            "entry": None if sent is None else sent.entry,
+            "inline": [sent.whole()] if sent is not None and inline else None,
+        }
+        feed = None if sent is None else _feeding([sent])
+        message = self._session.link.ask(
+            "publish", arguments, timeout=seconds, what=f"publish of {name!r}", once=True, feed=feed
+        )
+        return self._known(name, int(value_of(message)))
+
+    def _known(self, name: str, version: int) -> int:
+        self._session.link.client.known_versions.at_least(name, version)
+        return version
+
+    def publish_at(self, name: str, tree: Any, version: int, timeout: Seconds, what: str) -> bool:
+        """Publish a small value as exactly this version; False: this version or a newer one exists.
+
+        `what`: name of the call, for its error.
+
+        Raises:
+            NodeUnavailable: the agent does not answer, or was killed during the call. StoreFull: no room there.
+        """
+        deadline, sent = Deadline.of(timeout), _Sent(tree, None)
+        arguments = {
+            "name": name,
+            "keep": 1,
+            "timeout": deadline.left,
+            "durability": "memory",
+            "entry": sent.entry,
+            "inline": [sent.whole()],
+            "at": version,
+        }
+        message = self._session.link.ask("publish", arguments, timeout=deadline, what=what, once=True)
+        made = bool(value_of(message))
+        if made:
+            self._known(name, version)
+        return made
+
+    def newest(self, name: str, timeout: Seconds, what: str) -> Published | None:
+        """The newest version, without waiting for one. `timeout`: seconds that the agent has to answer.
+
+        `what`: name of the call, for its error.
+
+        Raises:
+            NodeUnavailable, Timeout: the agent does not answer.
+        """
+        arguments = {"name": name, "newer_than": None, "version": None, "timeout": 0}
+        return self._published(self._session.link.ask("latest", arguments, timeout=timeout, what=what))
+
+    def _published(self, message: Message) -> Published | None:
+        answer = decoded(Answer, message.meta)
+        warn(answer.warnings)
+        if not answer.header_bytes:
+            return None
+        return Published(answer.header_bytes, self._value(message.body, None) if len(message.body) else None)
+
+    def _is_newest(self, name: Any, version: Any) -> bool:
+        """Whether the agent has said so. What is no name and no version it refuses itself."""
+        known = self._session.link.client.known_versions
+        return type(name) is str and type(version) is int and known.is_newest(name, version)
+
+    def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
+        """`Store.latest`. A poll need not ask the agent (`KnownVersions`)."""
+        seconds, link = check_timeout(timeout), self._session.link
+        if seconds == 0 and version is None and self._is_newest(name, newer_than):
+            link.check_open()
+            return None
+        arguments = {"name": name, "newer_than": newer_than, "version": version, "timeout": seconds}
+        try:
+            message = link.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
+        except (NodeUnavailable, Timeout) as error:
+            if seconds is None:
+                raise
+            # Nothing newer is known at the deadline: an actor goes on with what it has.
+            if not link.client.quiet:  # once for each silence
+                link.client.quiet = True
+                logger.warning("%s", error)
+            return None
+        if (found := self._published(message)) is not None:
+            self._session.versions[name] = self._known(name, found.version)
+        return found
+
+
+def _feeding(sent: list[_Sent]) -> Callable[[Connection], None]:
+    """Sends the payloads in pieces."""
+
+    def feed(connection: Connection) -> None:
+        for each in sent:
+            connection.send_pieces(each.parts())
+
+    return feed

@@ -1,0 +1,489 @@
+"""A writer of tables of a remote store: rows are sent ahead, and their items are known when the agent answers."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from threading import get_ident
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+
+from di_store.base.config import count, flag, listed
+from di_store.base.dtypes import Array
+from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, StoreError, WriterClosed
+from di_store.client.arguments import blobs, check_priority_of, lane_of, numbers, plain_lane, travelling
+from di_store.client.items import RemoteItems
+from di_store.client.lanes import OpenLanes, Row, Sent
+from di_store.client.link import Seconds
+from di_store.client.pipe import WriterPipe
+from di_store.client.row_columns import RowColumns
+from di_store.client.session import RemoteSession
+from di_store.client.waiting import Deadline
+from di_store.columns.column import FLAGS
+from di_store.policy.settings import Settings
+from di_store.policy.views import Group, Opaque, Step
+from di_store.protocol.rows import Record
+from di_store.replay.batch import Batch, Items
+from di_store.replay.stream import autoreset_mode, check_lane, rows_of
+from di_store.replay.writer import CLOSE_SECONDS, Writer
+from di_store.replay.writer_stream import BUSY, LATER
+
+WINDOW_CALLS, QUEUE_CALLS = 256, 8
+"""Calls that may be on their way; fewer where how far a writer runs ahead is staleness."""
+_MOST_PRIORITIES = _MOST_LANES = 50_000  # of a call that is sent ahead: they lie in the frame's meta
+_ENDED: Array = np.ones(1, np.bool_)
+_GOES_ON: Array = np.zeros(1, np.bool_)
+_FALSE = np.False_
+_claims = threading.RLock()
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _alone(method: F) -> F:
+    """For the owner's thread, which is inside one call at a time: a signal handler may make another, and would wait."""
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        self._own()
+        if self._inside:
+            raise StoreError(BUSY, remedy=LATER)
+        try:
+            self._inside = True
+            return method(self, *args, **options)
+        finally:
+            self._inside = False
+
+    return call  # type: ignore[return-value]
+
+
+class FarTable(Protocol):
+    """The part of a table that a writer needs (`RemoteTable`)."""
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+
+    @property
+    def target(self) -> tuple[str, str]:
+        """The table's name and identity."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings with which the table was made."""
+
+    def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
+        """As `Table.peek`."""
+
+
+class RemoteWriter(Writer):
+    """Appends steps to one stream per lane of tables that an agent serves. For one thread only."""
+
+    def __init__(
+        self,
+        session: RemoteSession,
+        tables: Sequence[FarTable],
+        lanes: int | None,
+        autoreset: Any,
+        *,
+        single: bool,
+        timeout: Seconds = None,
+    ) -> None:
+        session.link.check_open()
+        autoreset_mode(autoreset)
+        self._far = session
+        self._tables_far = sorted(tables, key=lambda table: table.name) if len(tables) > 1 else list(tables)
+        self._single_far = single
+        self._lanes_far = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
+        self._opaque_far = any(table.settings.opaque for table in tables)
+        if self._opaque_far and len(tables) > 1:
+            raise ValueError("a table with view=Opaque() cannot share a writer with other tables: give it its own")
+        self._tracked = sorted({table.settings.weights for table in tables if table.settings.weights is not None})
+        limited = any(table.settings.queued or not _runs_free(table) for table in tables)
+        window = int(os.environ.get("DI_STORE_WINDOW", 0)) or (QUEUE_CALLS if limited else WINDOW_CALLS)
+        arguments = {
+            "tables": [table.name for table in self._tables_far],
+            "identities": [table.target[1] for table in self._tables_far],
+            "lanes": self._lanes_far,
+            "autoreset": getattr(autoreset, "value", autoreset),
+            "single": single,
+        }
+        spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
+        lanes_open = OpenLanes(self._lanes_far or 1, spans=spans)
+        self._pipe = WriterPipe(session.link, arguments, lanes_open, window)
+        self._pipe.start(timeout)
+        self._plain: RowColumns | None = None
+        self._owner = 0
+        self._inside = False  # a call of the owner is under way
+        self._episodes_far = [_episodes_of(table) for table in self._tables_far]
+        self._why: StoreError | None = None
+        self._forked_from = os.getpid()
+        self._finalizer = weakref.finalize(self, _abandon, self._pipe, self._forked_from)
+        session.follow(self, RemoteWriter._closed_with)
+
+    # -- the calls ----------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        step: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        if get_ident() != self._owner or self._why is not None or os.getpid() != self._forked_from:
+            self._own()
+        if self._inside:
+            raise StoreError(BUSY, remedy=LATER)
+        try:  # as `_alone` does; here it would take a fifth of a small row's time
+            self._inside = True
+            if lane is None and priority is None and final is None and timeout is None and not self._tracked:
+                row = self._plain_row(step, next)
+                if row is not None:
+                    return self._sent(row)
+            deadline = _deadline(timeout)
+            lane = lane if lane is None else lane_of(lane)
+            priority = priority if priority is None else numbers(priority)
+            if self._tracked:
+                self._tell_versions(deadline)
+            if deadline is None and final is None:
+                call = self._typed("append", step, next, lane, priority, None)
+                if call is not None:
+                    return self._sent(call)
+            given = {"step": self._encoded(step, lane, 0), "next": next}
+            return self._asked("append", given, step, final, lane, priority, deadline, None)
+        finally:
+            self._inside = False
+
+    @_alone
+    def extend(
+        self,
+        steps: Any,
+        *,
+        next: Any = None,
+        final: Any = None,
+        lane: Any = None,
+        priority: Any = None,
+        timeout: float | None = None,
+    ) -> Any:
+        deadline, lane, priority = _deadline(timeout), lane_of(lane), numbers(priority)
+        if self._opaque_far:
+            steps = listed("steps", steps, "a list of values")
+        total = len(steps) if self._opaque_far else rows_of(steps)
+        if total == 0:
+            raise ValueError("extend() needs at least one row")
+        self._tell_versions(deadline)
+        if deadline is None and final is None:
+            call = self._typed("extend", steps, next, lane, priority, total)
+            if call is not None:
+                return self._sent(call)
+        given = {"steps": self._encoded(steps, lane, 1), "next": next}
+        return self._asked("extend", given, steps, final, lane, priority, deadline, total)
+
+    @_alone
+    def end_episode(
+        self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
+    ) -> Any:
+        deadline, discard, lane = _deadline(timeout), flag("discard", discard), lane_of(lane)
+        which = self._which(lane)
+        self._pipe.lanes.ends = True
+        short = which is not None and (lane is None or len(which) <= _MOST_LANES)
+        if deadline is None and final is None and self._pipe.schema is not None and which is not None and short:
+            record = Record(0, "end_episode", [], {}, plain_lane(lane, which), None, discard)
+            return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
+        which = self._pipe.lanes.every if which is None else which
+        call = Sent(Record(0, "end_episode", [1], {}), [], which, np.ones(len(which), np.bool_))
+        arguments = {"final": self._final(final), "lane": lane, "discard": discard, "timeout": _left(deadline)}
+        found = self._pipe.ask("end_episode", arguments, deadline, call)
+        self._pipe.lanes.acknowledge(call)
+        return self._made_of(found["items"])
+
+    @_alone
+    def flush(self, *, timeout: float | None = 60) -> None:
+        self._pipe.flush(_deadline(timeout))
+
+    def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
+        if self._why is None:
+            self._close_now(_deadline(timeout))
+
+    @_alone
+    def _close_now(self, deadline: Deadline | None) -> None:
+        call = Sent(
+            Record(0, "close", [], {}), [], self._pipe.lanes.every, np.ones(len(self._pipe.lanes.every), np.bool_)
+        )
+        deadline = Deadline(0.0) if self._pipe.interrupted else deadline  # what is on its way has a second
+        failure = None
+        try:
+            self._pipe.catch_up(Deadline.of(deadline), "close")
+            failure = self._pipe.window.take_failure()
+            self._pipe.ask("close", {"timeout": _left(deadline)}, deadline, call)
+        except EndOfData:
+            pass  # a finished table accepts no items: the open episodes add none
+        finally:
+            self._finish(WriterClosed("this writer was closed"))
+            if failure is not None:
+                raise failure
+
+    # -- what they share ----------------------------------------------------------------------------------------
+
+    def _own(self) -> None:
+        """The first thread becomes the owner; any other raises."""
+        if self._why is not None:
+            raise type(self._why)(self._why.message, remedy=self._why.remedy)
+        if self._owner == get_ident() and self._forked_from == os.getpid():
+            return
+        if self._forked_from != os.getpid():
+            self._pipe.forget()
+            raise WriterClosed("this writer was opened before fork and belongs to the parent process")
+        with _claims:
+            if not self._owner:
+                self._far.link.owns(self._pipe)
+                self._owner = get_ident()
+        if self._owner == get_ident():
+            return
+        raise WriterClosed("a writer is for one thread, and this one is used by another")
+
+    def _finish(self, why: StoreError) -> None:
+        self._why = why
+        self._pipe.close(why)
+
+    def _closed_with(self, why: StoreError) -> None:
+        """The store's handle is closed."""
+        if self._why is None and self._forked_from == os.getpid():
+            if self._owner in (0, get_ident()) and self._pipe.broken is None:
+                self._owner = get_ident()
+                try:
+                    self.close(timeout=1.0)
+                except Exception:  # items that a limiter does not let pass are lost, as is what a dead node had not got
+                    pass
+            self._finish(why)
+
+    def _tell_versions(self, deadline: Deadline | None) -> None:
+        """Rows carry the version of the weights that this process last got: tell the agent when it has changed."""
+        for name in self._tracked:
+            version = self._far.versions.get(name, -1)
+            if self._pipe.told.get(name, -1) != version:
+                self._pipe.ask("note_version", {"name": name, "version": version}, deadline, None)
+                self._pipe.told[name] = version
+
+    def _sent(self, call: Sent) -> Any:
+        """Send a call, and return its items without waiting for them."""
+        self._pipe.push(call, None)
+        if self._pipe.window.most_calls == 1:
+            self._pipe.result(call, None, by_writer=True)
+        return self._lazy(call)
+
+    def _lazy(self, call: Sent) -> Any:
+        if self._single_far:
+            return RemoteItems(self._pipe, call, 0, self._episodes_far[0])
+        return {
+            table.name: RemoteItems(self._pipe, call, place, episodes)
+            for place, (table, episodes) in enumerate(zip(self._tables_far, self._episodes_far, strict=True))
+        }
+
+    def _made_of(self, found: Any) -> Any:
+        every = [Items(*parts) for parts in found] or [
+            Items(np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)) for _ in self._tables_far
+        ]
+        for items, episodes in zip(every, self._episodes_far, strict=True):
+            items._episodes = episodes
+        return every[0] if self._single_far else {t.name: i for t, i in zip(self._tables_far, every, strict=True)}
+
+    def _asked(
+        self,
+        method: str,
+        given: dict[str, Any],
+        step: Any,
+        final: Any,
+        lane: Any,
+        priority: Any,
+        deadline: Deadline | None,
+        total: Any,
+    ) -> Any:
+        """Make a call of any form, and wait for it."""
+        if self._pipe.schema is None and not self._opaque_far:
+            check_lane(lane, self._lanes_far or 1)
+            check_priority_of(priority)
+        if self._pipe.lanes.any_cut and final is None:  # some lanes may have to be left out
+            typed = self._typed(method, step, given["next"], lane, priority, total)
+            if typed is not None:
+                self._pipe.push(typed, deadline)
+                self._pipe.result(typed, deadline, by_writer=True)
+                return self._lazy(typed)
+        which = self._which(lane)
+        which = self._pipe.lanes.every if which is None else which
+        call = Sent(Record(0, method, [total or 1], {}), [], which, self._ends(step, len(which), total))
+        given["next"] = travelling(given["next"])
+        arguments = {
+            **given,
+            "final": self._final(final),
+            "lane": lane,
+            "priority": priority,
+            "timeout": _left(deadline),
+        }
+        found = self._pipe.ask(method, arguments, deadline, call)
+        self._pipe.lanes.acknowledge(call)
+        return self._made_of(found["items"])
+
+    def _ends(self, step: Any, lanes: int, total: int | None) -> Array:
+        """Whether each lane's episode has ended after a step."""
+        ends: Array = np.zeros(lanes, np.bool_)
+        if isinstance(step, dict):
+            for name in FLAGS:
+                if (value := step.get(name)) is not None:
+                    self._pipe.lanes.ends = True
+                    if type(value) is bool:
+                        ends |= value
+                        continue
+                    given = np.asarray(value).astype(np.bool_)
+                    if total is not None and given.ndim:
+                        given = given[-1]
+                    if given.ndim == 0 or given.reshape(-1).shape[0] == lanes:
+                        ends |= given.reshape(-1) if given.ndim else given
+        return ends
+
+    def _row_ends(self, steps: Any, lanes: int, total: int | None) -> Array | None:
+        """Whether each lane's episode has ended after each row of an `extend`; None: of another call."""
+        if total is None:
+            return None
+        ends: Array = np.zeros((total, lanes), np.bool_)
+        for name in FLAGS:
+            if isinstance(steps, dict) and (value := steps.get(name)) is not None:
+                given = np.asarray(value).astype(np.bool_)
+                if given.size == ends.size:
+                    ends |= given.reshape(ends.shape)
+        return ends
+
+    def _final(self, final: Any) -> Any:
+        """``final=`` as it travels."""
+        observed = [view.obs[0] for table in self._tables_far if (view := table.settings.view) and hasattr(view, "obs")]
+        return travelling(final, finals=observed[0] if observed else "final")
+
+    def _encoded(self, value: Any, lane: Any, rows: int) -> Any:
+        """The rows of a call as they travel; values of an opaque table are encoded here."""
+        if not self._opaque_far:
+            return travelling(value)
+        lanes = self._lanes_far is not None and not isinstance(lane, (int, np.integer))
+        return blobs(value, rows + lanes)
+
+    # -- rows of known columns ----------------------------------------------------------------------------------
+
+    def _which(self, lane: Any) -> Array | None:
+        """The lanes that `lane` names, int64[k]; None: the agent says what is wrong with it."""
+        if lane is None:
+            return self._pipe.lanes.every
+        try:
+            check_lane(lane, self._lanes_far or 1)
+        except (TypeError, ValueError):
+            return None
+        named: Array = np.atleast_1d(np.asarray(lane))
+        found: Array = np.flatnonzero(named) if named.dtype == np.bool_ else named.astype(np.int64)
+        return found
+
+    def _plain_row(self, step: Any, next: Any) -> Row | None:
+        """The call of a row like the one before, without leading axes, lanes or priorities; None: look closer."""
+        form = None if self._plain is None else self._plain.plain
+        found = None if form is None else form.pack(step, next)
+        if form is None or found is None:
+            return None
+        block, at, ended = found
+        lanes = self._pipe.lanes
+        if form.flags:
+            lanes.ends = True
+        record = Record(0, "append", form.axes, form.groups)
+        return Row(record, form, block, at, lanes.every, _ENDED if ended else _GOES_ON)
+
+    def _typed(self, method: str, step: Any, next: Any, lane: Any, priority: Any, total: int | None) -> Sent | None:
+        """The call in the form that needs no word on types; None: it has to be asked.
+
+        Raises:
+            SchemaMismatch: a value does not fit its column; nothing was sent.
+        """
+        columns, lanes = self._plain, self._pipe.lanes
+        if columns is None:
+            if self._pipe.schema is None or self._opaque_far:
+                return None
+            columns = self._plain = RowColumns(self._pipe.schema)
+        which = lanes.every if lane is None else self._which(lane)
+        if which is None or not len(which) or (lane is not None and len(which) > _MOST_LANES):
+            return None
+        lead: tuple[int, ...] = () if total is None else (total,)
+        if self._lanes_far is not None and not (lane is not None and np.ndim(lane) == 0):
+            lead = (*lead, len(which))
+        if priority is not None and not _travels(priority, lead):
+            return None
+        found = columns.write("step" if total is None else "steps", step, next, lead)
+        if found is None:
+            return None
+        form, block, at = found
+        record = Record(0, method, form.axes, form.groups, plain_lane(lane, which), priority)
+        if lead:
+            row = Row(record, form, block, at, which, self._ends(step, len(which), total))
+            if total is not None:
+                row.row_ends = self._row_ends(step, len(which), total)
+            return row
+        ends = _GOES_ON
+        if form.flags:
+            lanes.ends = True
+            for name in form.flags:
+                value = step[name]
+                if value is not False and value is not _FALSE and (value is True or bool(np.asarray(value).any())):
+                    ends = _ENDED
+        return Row(record, form, block, at, which, ends)
+
+
+def _deadline(timeout: Any) -> Deadline | None:
+    """Of a call, by its ``timeout=``; None: no limit."""
+    found = None if timeout is None else Deadline.given(timeout)
+    return None if found is None or found.timeout is None else found
+
+
+def _left(deadline: Deadline | None) -> float | None:
+    return None if deadline is None else deadline.left
+
+
+def _travels(priority: Any, lead: tuple[int, ...]) -> bool:
+    """Whether priorities are right, and can be sent ahead; else the agent says what is wrong with them."""
+    try:
+        check_priority_of(priority)
+    except (TypeError, ValueError):
+        return False
+    every = sum(map(np.size, priority.values())) if type(priority) is dict else np.size(priority)
+    return every <= _MOST_PRIORITIES and _fits(priority, lead)
+
+
+def _fits(priority: Any, lead: tuple[int, ...]) -> bool:
+    """Whether a priority has one value, or one for each row of the call; else the agent says what is wrong with it."""
+    if type(priority) is dict:
+        return all(_fits(each, lead) for each in priority.values())
+    by_step = (lead[:1], (*lead[:1], 1)) if len(lead) == 2 else ()
+    return np.shape(priority) in ((), lead, *by_step)
+
+
+def _runs_free(table: FarTable) -> bool:
+    """Whether inserts never wait for draws."""
+    return type(table.settings.limiter).__name__ == "MinSize"
+
+
+def _episodes_of(table: FarTable) -> Any:
+    def read(keys: Array) -> Array:
+        try:
+            batch = table.peek(keys, columns=())
+        except (StoreError, SchemaMismatch, NodeUnavailable):
+            return np.full(len(keys), -1, np.int64)
+        found: Array = np.where(np.asarray(batch.live), batch.episodes, -1)
+        return found
+
+    return read
+
+
+def _abandon(pipe: WriterPipe, pid: int) -> None:
+    """The writer was dropped without `close`. In a forked child it is the parent's."""
+    if os.getpid() != pid:
+        pipe.forget()
+        return
+    pipe.leave(WriterClosed("this writer was dropped"))

@@ -1,0 +1,96 @@
+"""The agent's process. The holder starts it, and writes to its stdin what to serve."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from di_store.base.errors import StoreClosed, StoreError
+from di_store.client.address import client_context
+from di_store.server.orders import Orders, server_context
+from di_store.server.server import Agent, Served
+
+MOST_DESCRIPTORS = 65_536
+LAST_SECONDS = 10.0
+"""How long an agent whose holder has gone may take to end."""
+SWITCH_SECONDS = 0.03
+"""A thread that waits for the interpreter wakes so often to ask for it. At Python's 5 ms the threads of a few hundred
+clients would do little else; each lets go of it at its next message anyway."""
+
+
+def _orders() -> Orders | None:
+    """What the holder has written, perhaps long after it has started this process. None: it is gone."""
+    size = sys.stdin.buffer.read(4)
+    text = sys.stdin.buffer.read(int.from_bytes(size, "little"))
+    if len(size) < 4 or len(text) < int.from_bytes(size, "little"):
+        return None
+    return msgspec.msgpack.decode(text, type=Orders)
+
+
+def _until_closed(end: Callable[[], None]) -> None:
+    """Call `end` when stdin is closed: the holder is gone, and nobody else would end an agent that hangs."""
+    descriptor = sys.stdin.fileno()
+    while os.read(descriptor, 1):
+        pass
+    end()
+    threading.Event().wait(LAST_SECONDS)
+    os._exit(1)  # as safe for the store as any kill
+
+
+def _allow_descriptors() -> None:
+    """As many as the connections need: the usual limit of 1,024 is too low."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def main() -> int:
+    """Serve until the holder is gone, or until SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the holder
+    orders = _orders()
+    if orders is None:
+        return 0
+    _allow_descriptors()
+    sys.setswitchinterval(SWITCH_SECONDS)
+    try:
+        tls = None if orders.certificate is None else server_context(orders.certificate, orders.key)
+        peers = None if tls is None else client_context(orders.authority or True)
+        served = Served(
+            orders.store,
+            orders.token,
+            orders.node,
+            tls,
+            orders.allow_pickle,
+            own_process=True,
+            address=orders.address,
+            peers=peers,
+            bulk=orders.bulk,
+        )
+        agent = Agent(served, socket.socket(fileno=orders.descriptor))
+    except (StoreError, ValueError, OSError) as error:
+        print(f"di-store: the agent cannot start: {error}", file=sys.stderr)
+        return 1
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: agent.stop_soon())
+    threading.Thread(target=_until_closed, args=(agent.stop_soon,), daemon=True).start()
+    try:
+        agent.serve()
+    except StoreClosed:
+        pass  # the store was removed by force
+    finally:
+        agent.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

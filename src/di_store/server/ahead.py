@@ -1,0 +1,223 @@
+"""Sends objects to other nodes before those nodes ask for them.
+
+The agent of the machine where an object was put notifies the agents of the other nodes in the background. Each of them
+copies the object as a reader would (`di_store.client.copying`): it leaves as much room free, the copy stays as long,
+and concurrent readers wait for the same copy. All of this is a hint: an object that cannot be sent or copied is copied
+by its first reader.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from di_store.base.errors import (
+    CapacityError,
+    NodeUnavailable,
+    ObjectExists,
+    ObjectNotFound,
+    StoreClosed,
+    StoreError,
+    StoreFull,
+)
+from di_store.broadcast.dial import Dialler, Lines, Unreachable
+from di_store.broadcast.note import check_addresses
+from di_store.client.bulk import OWN_TCP, Bulk
+from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
+from di_store.client.session import RemoteSession
+from di_store.client.waiting import Deadline
+from di_store.objects.refs import Ref
+from di_store.runtime.waits import logger
+from di_store.session import Session
+
+MOST_WAITING = 1024
+"""Objects that wait to be sent, or to be copied: what comes beyond is left to the first reader."""
+SILENT_SECONDS = 5.0
+"""A node that did not answer is not told of anything for so long."""
+_TELLERS, _COPIERS = 4, 2
+_SOURCE_SECONDS = 5.0  # that the source has to answer, beside the time for the bytes
+
+
+class _Workers:
+    """A few threads that make calls in their order. Thread-safe. They are started when they are first needed."""
+
+    def __init__(self, number: int, name: str) -> None:
+        self._number = number
+        self._name = name
+        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(MOST_WAITING)
+        self._lock = threading.Lock()
+        self._started = 0  # under _lock
+        self._stopped = False
+
+    def add(self, job: Callable[[], None]) -> bool:
+        """Have a call made soon; False: too many wait."""
+        try:
+            self._waiting.put_nowait(job)
+        except queue.Full:
+            return False
+        with self._lock:
+            if self._started < self._number and self._started < self._waiting.qsize():
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+                self._started += 1
+        return True
+
+    def stop(self) -> None:
+        """End the threads once they have made the call that each is at; calls that wait are dropped."""
+        self._stopped = True
+        for _ in range(self._number):  # each wakes one thread; where the queue is full, none waits
+            with contextlib.suppress(queue.Full):
+                self._waiting.put_nowait(_nothing)
+
+    def _run(self) -> None:
+        while True:
+            job = self._waiting.get()
+            if self._stopped:
+                return
+            try:
+                job()
+            except StoreClosed:
+                pass  # the agent ends
+            except Exception as error:  # whatever a stranger's answer leads to: the next job is another one
+                logger.warning("%s: %s: %s", self._name, type(error).__name__, error)
+
+
+def _nothing() -> None:
+    """Wakes a thread."""
+
+
+class Ahead:
+    """Both sides of one agent: it tells others of objects, and copies objects that others tell it of. Thread-safe."""
+
+    def __init__(
+        self, session: Session, token: bytes, tls: ssl.SSLContext | None, trusted: bool, bulk: Bulk = OWN_TCP
+    ) -> None:
+        """Begin; nothing runs yet. The arguments are those of `Chains`, and `bulk`: the transport of large payloads."""
+        self._session = session
+        self._bulk = bulk
+        self._token = token
+        self._tls = tls
+        self._trusted = trusted
+        self._lines = Lines(Dialler(token, tls))
+        self._tellers = _Workers(_TELLERS, "di-store ahead")
+        self._copiers = _Workers(_COPIERS, "di-store copy")
+        self._lock = threading.Lock()
+        self._silent: dict[str, float] = {}  # by address, when it may be told again. Under _lock
+        self._sources: dict[str, RemoteSession] = {}  # under _lock
+        self._stopped = False
+        self._behind = False  # whether the log says that too many wait; only for that
+
+    def send(self, id: Any, members: Any, own: Any) -> None:
+        """Tell the agents at these addresses of an object of this store, whose address is `own`. Returns at once."""
+        raw, [source] = Ref(id).raw, check_addresses([own])
+        for member in check_addresses(members):
+            if not self._is_silent(member):
+                self._queue(self._tellers, partial(self._tell, member, raw, source))
+
+    def copy(self, id: Any, source: Any) -> None:
+        """Copy an object of the store at an address into this one. Returns at once."""
+        raw = Ref(id).raw
+        [address] = check_addresses([source])
+        self._queue(self._copiers, partial(self._copy, raw, address))
+
+    def copy_now(self, id: Any, source: Any, timeout: float | None) -> bool:
+        """Copy an object of the store at an address into this one, for a process that waits for it.
+
+        Returns False if that store does not answer here: the process may be able to reach it.
+
+        Raises:
+            As `make_copy`. ObjectNotFound: the object is gone.
+        """
+        raw, deadline = Ref(id).raw, Deadline(timeout)
+        [address] = check_addresses([source])
+        try:
+            far = self._source(address, deadline.reach(_SOURCE_SECONDS))
+            head, total = head_of(far, raw, deadline.left)
+            make_copy(self._session, far, raw, head, total, deadline, self._bulk)
+        except (NodeUnavailable, StoreClosed):
+            return False
+        return True
+
+    def stop(self) -> None:
+        """Stop, because the agent ends."""
+        self._stopped = True
+        self._tellers.stop()
+        self._copiers.stop()
+        self._lines.close()
+        with self._lock:
+            sources, self._sources = list(self._sources.values()), {}
+        for each in sources:
+            each.close()
+
+    def _queue(self, workers: _Workers, job: Callable[[], None]) -> None:
+        if workers.add(job):
+            self._behind = False
+        elif not self._behind:
+            self._behind = True
+            logger.warning("%d objects wait to be sent ahead: others are copied when they are read", MOST_WAITING)
+
+    # -- telling ------------------------------------------------------------------------------------------------
+
+    def _is_silent(self, member: str) -> bool:
+        with self._lock:
+            return time.monotonic() < self._silent.get(member, 0.0)
+
+    def _tell(self, member: str, raw: bytes, source: str) -> None:
+        if self._is_silent(member) or self._stopped:
+            return
+        try:
+            self._lines.ask(member, "copy_ahead", {"id": raw, "source": source})
+        except (Unreachable, StoreError, TypeError, ValueError) as error:  # TypeError: an older agent has no such call
+            with self._lock:
+                self._silent[member] = time.monotonic() + SILENT_SECONDS
+            logger.warning("%s gets no objects ahead for %.0f s: %s", member, SILENT_SECONDS, error)
+
+    # -- copying ------------------------------------------------------------------------------------------------
+
+    def _copy(self, raw: bytes, address: str) -> None:
+        if self._stopped or self._session.arena.contains(raw, _SOURCE_SECONDS):
+            return
+        try:
+            far = self._source(address, _SOURCE_SECONDS)
+            head, total = head_of(far, raw, _SOURCE_SECONDS)
+            make_copy(self._session, far, raw, head, total, _SOURCE_SECONDS + total / SLOWEST_BYTES, self._bulk)
+        except (ObjectExists, ObjectNotFound, StoreFull, CapacityError):
+            pass  # a reader was faster; it was deleted; or there is no room, and readers will say so
+        except StoreError as error:
+            if not self._stopped:
+                logger.warning("object %s was not copied ahead from %s: %s", raw.hex(), address, error.message)
+
+    def _source(self, address: str, timeout: float) -> RemoteSession:
+        """The session with the store at an address; whichever is there now.
+
+        Raises:
+            StoreClosed: the agent ends. As `RemoteSession.connect`.
+        """
+        with self._lock:
+            known = self._sources.get(address)
+        if known is not None and _is_open(known):
+            return known
+        made = RemoteSession.connect(address, self._token, self._tls, self._trusted, timeout)
+        with self._lock:  # another thread may have connected meanwhile, or `stop` have closed all
+            known = self._sources.get(address)
+            if self._stopped:
+                kept, spare = None, [made]
+            elif known is not None and _is_open(known):
+                kept, spare = known, [made]
+            else:
+                kept, spare = made, [] if known is None else [known]
+                self._sources[address] = made
+        for each in spare:
+            each.close()
+        if kept is None:
+            raise StoreClosed("the agent ends")
+        return kept
+
+
+def _is_open(session: RemoteSession) -> bool:
+    return not session.ended() and session.link.client.ended is None

@@ -1,0 +1,120 @@
+"""Calls by which another node copies an object into its own store: its description, its bytes, the request to copy."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, StoreError
+from di_store.client.copying import SLOWEST_BYTES
+from di_store.objects.blocks import payload_start
+from di_store.protocol.frame import Kind
+from di_store.protocol.values import answer_meta, answer_of
+from di_store.runtime.waits import check_timeout
+from di_store.server.ahead import Ahead
+from di_store.server.answers import Reply
+from di_store.server.engine import EngineFailed
+from di_store.server.engine_bulk import RETURNED
+from di_store.server.talk import Talk
+
+WHOLE_BYTES = 256 << 10
+"""Blocks up to this size are sent at once."""
+LENT_SECONDS = 60.0
+"""How long a block is lent, beside the time for its bytes: who was stopped meanwhile finds a wrong checksum."""
+
+
+def _copy_head(talk: Talk, arguments: Any) -> Reply:
+    """The block of an object, if it is small; else its bytes before the payload. `header_bytes`: of the whole block."""
+    block = talk.peer.objects.raw(arguments["id"], check_timeout(arguments["timeout"]))
+    body = block if len(block) <= WHOLE_BYTES else block[: payload_start(block)]
+    return Kind.ANSWER, answer_meta(len(block), talk.warned()), [body]
+
+
+def _copy_payload(talk: Talk, arguments: Any) -> Reply:
+    """The payload, in pieces that come before the answer."""
+    payload = _payload(talk, arguments)
+    talk.take_over()  # the client reads nothing but pieces until the last one
+    connection = talk.go_on()
+    connection.send_pieces([payload])
+    return _said(talk, None)
+
+
+def _payload(talk: Talk, arguments: Any) -> Array:
+    """That of the object that is asked for. It is pinned as long as it is referred to."""
+    block = talk.peer.objects.raw(arguments["id"], check_timeout(arguments["timeout"]))
+    payload = block[payload_start(block) :]
+    if len(payload) != arguments["bytes"]:
+        raise CorruptData("the object is another one than it was", remedy="")
+    return payload
+
+
+def _lend_payload(talk: Talk, arguments: Any) -> Reply:
+    """Have the client's engine read the payload. It is lent until a piece from the client says that it has, or it goes.
+
+    The answer is the checksum; or a text that says why nothing is lent, and no piece comes before that.
+    """
+    engine = talk.peer.engine
+    if engine is None:
+        return _said(talk, "its agent was started without --bulk")
+    if engine.kind != arguments["kind"]:
+        return _said(talk, f"its agent was started with --bulk {engine.kind}")
+    if why := engine.missing():
+        return _said(talk, why)
+    payload = _payload(talk, arguments)
+    try:
+        with engine.registered(payload) as offer:
+            talk.take_over()  # the client reads nothing but the piece
+            connection = talk.go_on()
+            connection.until = time.monotonic() + LENT_SECONDS + len(payload) / SLOWEST_BYTES
+            packed = msgspec.msgpack.encode(offer)
+            connection.send_pieces([packed])
+            check = _core.crc32c(payload)  # while the engines are at work
+            connection.receive_piece(np.empty(len(RETURNED), np.uint8))
+            connection.until = None
+    except EngineFailed as error:
+        return _said(talk, str(error))
+    return _said(talk, check)
+
+
+def _said(talk: Talk, value: Any) -> Reply:
+    return (Kind.ANSWER, *answer_of(value, talk.warned()))
+
+
+def _copy_here(talk: Talk, arguments: Any) -> Reply:
+    """Whether the object was copied into this store; False: the client had better do so itself."""
+    engine = talk.peer.engine
+    able = engine is not None and not engine.missing()
+    timeout = check_timeout(arguments["timeout"])
+    return _said(talk, able and _ahead(talk).copy_now(arguments["id"], arguments["source"], timeout))
+
+
+def _send_ahead(talk: Talk, arguments: Any) -> Reply:
+    _ahead(talk).send(**arguments)
+    return _said(talk, None)
+
+
+def _copy_ahead(talk: Talk, arguments: Any) -> Reply:
+    _ahead(talk).copy(**arguments)
+    return _said(talk, None)
+
+
+def _ahead(talk: Talk) -> Ahead:
+    if talk.peer.ahead is None:
+        raise StoreError("this agent takes no part in a group", remedy="di-store serve")
+    return talk.peer.ahead
+
+
+COPY_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
+    "copy_head": _copy_head,
+    "copy_payload": _copy_payload,
+    "lend_payload": _lend_payload,
+    "copy_here": _copy_here,
+    "send_ahead": _send_ahead,
+    "copy_ahead": _copy_ahead,
+}

@@ -1,0 +1,53 @@
+"""The cluster that a served store belongs to, noted in the store: local processes read there where other nodes are."""
+
+from __future__ import annotations
+
+import msgspec
+
+from di_store.client.address import Address
+from di_store.objects.weights import Weights
+from di_store.session import Session
+
+NAME = "di-store/cluster"
+"""The weights under which it lies in the store."""
+KINDS = ("ray", "etcd")
+"""Of directories that ``--join`` can name."""
+
+
+class Membership(msgspec.Struct, frozen=True):
+    """A node's place in its cluster.
+
+    Attributes:
+        kind: kind of the directory: "static", or one of `KINDS`.
+        peers: where the directory is: the addresses of all nodes, or the text that the kind needs.
+        address: address of this node's own agent.
+        tls: path of the certificate authority of the agents; None: no TLS, or the system's authorities.
+        allow_pickle: whether the nodes load values that others pickled.
+        engine: whether the agent was started with an engine: it then copies large objects for the processes of its
+            machine.
+    """
+
+    kind: str
+    peers: tuple[str, ...]
+    address: str
+    tls: str | bool | None = None
+    allow_pickle: bool = False
+    engine: bool = False
+
+    @property
+    def cluster(self) -> str:
+        """The cluster's name, as `di-store serve` got it."""
+        where = ",".join(Address.parse(each).node if self.kind == "static" else each for each in self.peers)
+        return f"--peers {where}" if self.kind == "static" else f"--join {self.kind}://{where}"
+
+    def is_of(self, other: Membership) -> bool:
+        """Whether both are in one cluster."""
+        return (self.kind, self.peers) == (other.kind, other.peers)
+
+
+def membership_of(session: Session) -> Membership | None:
+    """The membership that is noted in the store; None: the store is in no cluster."""
+    found = Weights(session).latest(NAME, None, None, 0)
+    if found is None or not found.value:
+        return None
+    return msgspec.msgpack.decode(found.value, type=Membership)

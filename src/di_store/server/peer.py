@@ -1,0 +1,97 @@
+"""One client process as the agent sees it: its handles, draws and answers."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from di_store.broadcast.chains import Chains
+from di_store.objects.access import Objects
+from di_store.replay.batch import Blob, mark_foreign
+from di_store.server.ahead import Ahead
+from di_store.server.answers import Answers
+from di_store.server.draws import HeldDraws
+from di_store.server.engine import Engine
+from di_store.server.handles import Handles
+from di_store.server.version_watch import VersionWatch
+from di_store.session import Session
+from di_store.store import Store
+
+
+@dataclass
+class Peer:
+    """One client process: all of its connections share it.
+
+    Attributes:
+        link: 16 bytes that name the process.
+        name: name of the process, for people.
+        trusted: whether values that it pickles may be loaded here (`--allow-pickle`).
+        connections: number of open connections.
+        heard: when the last data came from it, `time.monotonic()`.
+        leaving: whether it has said that it will not come back.
+        chains: the agent's `Chains`, for weights.
+        ahead: the agent's `Ahead`, for objects that are sent before they are read.
+        versions: the agent's `VersionWatch`: clients wait there for new versions of weights.
+        engine: the agent's engine, which lends payloads to other agents; None: it was started without.
+        handles: its handles, by number or name.
+        draws: draws that it has not received.
+        answers: answers that it may ask for again.
+    """
+
+    link: bytes
+    name: str
+    session: Session
+    trusted: bool
+    connections: int = 0
+    heard: float = field(default_factory=time.monotonic)
+    writers: dict[bytes, Any] = field(default_factory=dict)
+    leaving: bool = False
+    chains: Chains | None = None
+    ahead: Ahead | None = None
+    versions: VersionWatch | None = None
+    engine: Engine | None = None
+
+    def __post_init__(self) -> None:
+        self.store = Store(self.session)
+        self.objects = Objects(self.session)
+        self.handles = Handles(self.store)
+        self.draws = HeldDraws()
+        self.answers = Answers()
+
+    def is_needed(self) -> bool:
+        """Whether the client would miss any of this state if it came back now, as it does after a broken connection."""
+        return bool(self.writers or (not self.leaving and (len(self.answers) or len(self.handles))))
+
+    def let_go(self, numbers: list[int]) -> None:
+        """Forget the handles and draws with these numbers, which the client has dropped."""
+        for number in numbers:
+            self.handles.let_go(number)
+            self.draws.let_go(number)
+
+    def blobs(self, value: Any) -> Any:
+        """Encoded values of an opaque table, or nested lists of them, marked as coming from elsewhere.
+
+        Raises:
+            TypeError: something else came.
+        """
+        if isinstance(value, list):
+            return [self.blobs(each) for each in value]
+        if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim != 1 or len(value) < 8:
+            raise TypeError("a value of an opaque table that is not encoded came")
+        if self.trusted:
+            return Blob(value)
+        marked = value.copy()
+        mark_foreign(marked)
+        return Blob(marked)
+
+    def end(self) -> None:
+        """The client is gone: give its draws back, and close its handles and writers."""
+        try:
+            self.draws.give_back_all()
+            for writer in list(self.writers.values()):
+                writer.end()
+        finally:
+            self.store.close()

@@ -1,0 +1,120 @@
+"""Objects and weights: their bytes go directly between the socket and shared memory, without an extra copy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import CorruptData, StoreError, shown
+from di_store.objects.access import is_durable, written
+from di_store.objects.blocks import array_head
+from di_store.objects.refs import check_ttl
+from di_store.objects.weights import Weights, check_name, check_own_name
+from di_store.protocol.frame import Kind
+from di_store.protocol.values import answer_meta, answer_of
+from di_store.runtime.waits import check_timeout
+from di_store.server.answers import Reply
+from di_store.server.copies import COPY_CALLS
+from di_store.server.spreading import SPREAD_CALLS
+from di_store.server.talk import Talk
+
+MAX_HEADER_BYTES = 1 << 30
+
+
+def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, named: bool) -> tuple[Any, Array]:
+    """Room for one value, its header written. Returns the draft and its payload."""
+    raw, header, size = entry
+    if not isinstance(header, bytes) or not isinstance(size, int) or size < 0:
+        raise TypeError("a value without header or size came")
+    foreign = not talk.peer.trusted
+    header = array_head(header, size) or header
+
+    def reserve(arena: _core.Arena) -> _core.Reserved:
+        return arena.reserve(header, size, raw, ttl, foreign=foreign, named=named)
+
+    draft = written(talk.peer.session, timeout, "put", reserve)
+    return draft, draft.payload()
+
+
+def _fill(talk: Talk, payloads: Iterable[Array], inline: Any) -> None:
+    """Write the bytes of values that have room: those that came with the call, or those that the client sends now."""
+    if inline is not None:
+        for payload, given in zip(payloads, inline, strict=True):
+            if len(given) != len(payload):
+                raise CorruptData("a value of another size than it said came", remedy="")
+            payload[:] = np.frombuffer(given, np.uint8)
+        return
+    connection = talk.go_on()
+    for payload in payloads:
+        at = 0
+        while at < len(payload):
+            at += connection.receive_piece(payload[at:])
+
+
+def _put(talk: Talk, arguments: Any) -> Reply:
+    entries, ttl, timeout = arguments["entries"], check_ttl(arguments["ttl"]), check_timeout(arguments["timeout"])
+    durable = is_durable(talk.peer.session, arguments["durability"])
+    drafts = [_reserved(talk, entry, ttl, timeout, named=True) for entry in entries]
+    _fill(talk, [payload for _, payload in drafts], arguments["inline"])
+    for draft, _ in drafts:
+        draft.seal_durable() if durable else draft.seal()
+    return (Kind.ANSWER, *answer_of(None, talk.warned()))
+
+
+def _publish(talk: Talk, arguments: Any) -> Reply:
+    name, keep, entry, at = arguments["name"], arguments["keep"], arguments["entry"], arguments.get("at", 0)
+    timeout = check_timeout(arguments["timeout"])
+    session = talk.peer.session
+    session.check_writable()
+    check_name(name) if at else check_own_name(name)  # a number: words that nodes keep for each other
+    durable = is_durable(session, arguments["durability"])
+    if entry is None:
+        version = Weights(session).publish(name, None, keep, None, timeout, arguments["durability"])
+    else:
+        draft, payload = _reserved(talk, entry, 0.0, timeout, named=False)
+        _fill(talk, [payload], arguments["inline"])
+
+        def publish(_: _core.Arena) -> int:
+            return int(draft.publish_durable(name, keep) if durable else draft.publish(name, keep, at))
+
+        version = written(session, timeout, f"publish of {shown(name)}", publish)
+    return (Kind.ANSWER, *answer_of(version, talk.warned()))
+
+
+def _get(talk: Talk, arguments: Any) -> Reply:
+    raw, timeout = arguments["id"], check_timeout(arguments["timeout"])
+    block = talk.peer.objects.raw(raw, timeout)
+    return Kind.ANSWER, answer_meta(0, talk.warned()), [block]
+
+
+def _latest(talk: Talk, arguments: Any) -> Reply:
+    """The answer's `header_bytes` is the version; 0: there is none."""
+    found = Weights(talk.peer.session).raw_latest(**arguments)
+    if found is None:
+        return Kind.ANSWER, answer_meta(0, talk.warned()), []
+    version, block = found
+    return Kind.ANSWER, answer_meta(version, talk.warned()), [] if block is None else [block]
+
+
+def _watch_versions(talk: Talk, arguments: Any) -> Reply:
+    """Waits for at most a second, so nobody else need say that the call waits."""
+    if talk.peer.versions is None:
+        raise StoreError("this agent tells of no versions", remedy="")
+    talk.take_over()
+    found = talk.peer.versions.news(arguments["known"])
+    return (Kind.ANSWER, *answer_of(found, talk.warned()))
+
+
+STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
+    "put": _put,
+    "publish": _publish,
+    "get": _get,
+    "latest": _latest,
+    "watch_versions": _watch_versions,
+    **COPY_CALLS,
+    **SPREAD_CALLS,
+}

@@ -1,0 +1,23 @@
+"""The part of a conversation that calls need which answer in their own way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from di_store.protocol.connection import Connection
+from di_store.server.peer import Peer
+
+
+class Talk(Protocol):
+    """The conversation (`Conversation`)."""
+
+    connection: Connection
+    peer: Peer
+    warned: Callable[[], list[str]]
+
+    def go_on(self) -> Connection:
+        """Tell the client to send the data that it announced; returns the connection to read them from."""
+
+    def take_over(self) -> Connection:
+        """The connection, for a call that itself reports that it works. No other thread sends before its answer."""
