@@ -309,7 +309,6 @@ def test_union() -> None:
 def test_selection() -> None:
     schema = Schema.from_tree({"obs": {"a": 1, "b": 2}, "reward": 0.0})
     assert schema.select("obs") == ("obs/a", "obs/b")
-    assert schema.subset(("reward", "obs/a")).names == ("obs/a", "reward")
     assert "obs/a" in schema
     assert len(schema) == 3
     with pytest.raises(ValueError, match="columns: no column 'rewrd'"):

@@ -151,11 +151,6 @@ class Schema:
         """Names of the columns that `wanted` names, with inner nodes resolved; ValueError for unknown names."""
         return tree.select(self.names, wanted, option=option)
 
-    def subset(self, names: Iterable[str]) -> Schema:
-        """The schema of some columns, in this schema's order."""
-        chosen = set(names)
-        return Schema(tuple(column for column in self.columns if column.name in chosen))
-
     def coerce(
         self, step: Mapping[str, Any], lanes: Lead = None, *, optional: Iterable[str] = (), partial: bool = False
     ) -> dict[str, Array | list[Array]]:

@@ -87,20 +87,6 @@ def begin_call(writer: Writer, seq: int) -> None:
         stream.native.begin_call(seq)
 
 
-def append(writer: Writer, seq: int, step: Any, next: Any, lane: Any, priority: Any) -> list[Made]:
-    """`Writer.append` as call number `seq`. Returns keys, lanes and starts of the new items, by table of the writer."""
-    begin_call(writer, seq)
-    if type(priority) is dict:
-        priority = writer._by_table(priority)
-    made: Any = writer._call(step, next, None, lane, priority)
-    if type(made) is not list:
-        stream = writer._open()
-        made = stream.finish_waiting("append", made, None, stream.again, step, next, None, lane, priority)
-    count_calls(writer, 1)
-    found: list[Made] = made
-    return found
-
-
 def append_rows(
     writer: Writer,
     form: _core.RowForm,

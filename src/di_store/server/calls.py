@@ -25,8 +25,6 @@ from di_store.server.backups import BACKUP_CALLS
 from di_store.server.peer import Peer
 from di_store.snapshot.durable import made
 
-Arguments = dict[str, Any]
-
 
 def refs_of(ids: Any) -> list[Ref]:
     """Ids of 20 bytes each as refs."""

@@ -22,8 +22,6 @@ from di_store.server.copies import COPY_CALLS
 from di_store.server.spreading import SPREAD_CALLS
 from di_store.server.talk import Talk
 
-MAX_HEADER_BYTES = 1 << 30
-
 
 def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, named: bool) -> tuple[Any, Array]:
     """Room for one value, its header written. Returns the draft and its payload."""

@@ -14,7 +14,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -442,6 +442,3 @@ def connect(address: Address, timeout: float | None) -> Service:
 def stopped_error() -> ReverbError:
     """The error of calls to a server that was stopped."""
     return ReverbError("the server was stopped")
-
-
-Connect = Callable[[], Service]
