@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ from di_store.policy.limiters import (
     limiter_from_plain,
     limiter_to_plain,
 )
-from di_store.policy.options import NOT_GIVEN, TableOptions, check_options
+from di_store.policy.options import TableOptions, check_options
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, Once, Prioritized, Uniform
 from di_store.policy.settings import Settings
 from di_store.policy.views import Step, Transition
@@ -61,10 +61,7 @@ ANY_LIMITER = st.one_of(
 
 def combine(**options: Any) -> Settings:
     """The settings of a table for which nothing else was chosen."""
-    unset = dict.fromkeys(("sampler", "remover", "limiter", "max_times_sampled"), NOT_GIVEN)
-    absent = dict.fromkeys(("schema", "max_bytes", "weights", "max_staleness", "columns", "seed"))
-    plain = {"capacity": 100, "view": Step(), "lanes": 64, "initial_priority": "max", "durability": "memory"}
-    return check_options(TableOptions(**{**unset, **absent, **plain, **options}), 0)
+    return check_options(cast(TableOptions, {"capacity": 100, **options}), 0)
 
 
 # --- bounds -----------------------------------------------------------------------------------------------------------

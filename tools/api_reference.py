@@ -90,6 +90,8 @@ def arguments(node: ast.FunctionDef, method: bool) -> str:
         parts.append("*")
         for arg, value in zip(spec.kwonlyargs, spec.kw_defaults, strict=True):
             parts.append(arg.arg if value is None else f"{arg.arg}={ast.unparse(value)}")
+    if spec.kwarg is not None:
+        parts.append(f"**{spec.kwarg.arg}")
     returns = f" -> {ast.unparse(node.returns)}" if node.returns is not None else ""
     text = f"({', '.join(parts)}){returns}".replace("'", '"')
     return re.sub(r"\b(NOT_GIVEN|_UNCHANGED)\b", "…", text)

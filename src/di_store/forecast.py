@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, cast
 
 import msgspec
 
@@ -21,7 +21,7 @@ from di_store.layout.plan import read_plan
 from di_store.layout.reserve import TableNeeds, table_needs
 from di_store.planning import OWN_BYTES
 from di_store.policy import compression, limiters, samplers, views
-from di_store.policy.options import NOT_GIVEN, TableOptions, check_options, check_table_name
+from di_store.policy.options import TableOptions, check_options, check_table_name
 from di_store.policy.settings import Settings
 from di_store.replay.loader import MAX_PREFETCH
 
@@ -207,10 +207,7 @@ def _example_bytes(settings: Settings, schema: Schema) -> int:
 
 
 def _options(given: Mapping[str, Any]) -> TableOptions:
-    chosen: dict[str, Any] = {each.name: NOT_GIVEN for each in fields(TableOptions)}
-    chosen |= dict.fromkeys(("schema", "max_bytes", "weights", "max_staleness", "columns", "seed", "capacity"))
-    chosen |= {"view": views.Step(), "lanes": 64, "initial_priority": "max", "durability": "memory"}
-    chosen |= {"compress": "auto", "sync_every": 10.0}
+    chosen: dict[str, Any] = {"capacity": None}
     for option in _OPTIONS:
         value = given.get(option)
         if value is not None:
@@ -218,7 +215,7 @@ def _options(given: Mapping[str, Any]) -> TableOptions:
             chosen[option] = calls.made(value, known) if known and isinstance(value, str) and "(" in value else value
     if given.get("schema") is not None:
         chosen["schema"] = _specs(given["schema"])
-    return TableOptions(**chosen)
+    return cast(TableOptions, chosen)
 
 
 def _specs(declared: Any) -> Any:

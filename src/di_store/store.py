@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from di_store import _core
 from di_store.base import config
@@ -18,11 +18,9 @@ from di_store.objects.draft import Draft, reserve
 from di_store.objects.refs import Ref, id_of, ids_of, ref_of
 from di_store.objects.weights import Published, Weights
 from di_store.observe.stats import StoreStats, store_stats
-from di_store.policy.compression import Compression
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions
-from di_store.policy.samplers import Remover, Sampler
-from di_store.policy.views import Step, View
+from di_store.policy.samplers import Sampler
 from di_store.replay.lost import drop_lost
 from di_store.replay.mixture import Mixture, Shares
 from di_store.replay.table import Table
@@ -32,6 +30,9 @@ from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout
 from di_store.session import Session, loaded
 from di_store.snapshot import durable, taking
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, compared by identity: `==` of an argument may fail or be slow
 
@@ -335,48 +336,33 @@ class Store:
         self,
         name: str,
         *,
-        capacity: int | None,
-        view: View = Step(),  # noqa: B008 - immutable
-        schema: Any = None,
-        sampler: Sampler | NotGiven = NOT_GIVEN,
-        remover: Remover | NotGiven = NOT_GIVEN,
-        limiter: Limiter | NotGiven = NOT_GIVEN,
-        max_times_sampled: int | NotGiven = NOT_GIVEN,
-        max_bytes: int | str | None = None,
-        lanes: int = 64,
-        weights: str | None = None,
-        max_staleness: int | None = None,
-        initial_priority: float | str = "max",
-        columns: str | Iterable[str] | None = None,
-        compress: Compression = "auto",
-        durability: str = "memory",
-        sync_every: float = 10.0,
-        seed: int | None = None,
         exist_ok: bool = False,
         timeout: float | None = 60,
+        **options: Unpack[TableOptions],
     ) -> Table:
-        """Make a table.
+        """Make a table. `capacity` is required, all other options have defaults.
 
         Args:
             name: 1 to 100 bytes of text.
             capacity: number of items; None: as many as fit `max_bytes`.
-            view: how rows become examples.
+            view: how rows become examples; default Step().
             schema: nested dict of anything with `.shape` and `.dtype`; None: the first step declares it.
             sampler: chooses the items to draw; default Uniform().
             remover: chooses the item to evict when the table is full; default Fifo().
             limiter: makes inserts or draws wait; default MinSize(1).
             max_times_sampled: number of draws after which an item is removed; default 0, no limit.
             max_bytes: limit on the bytes of the table's rows; None: only the store's limit.
-            lanes: number of lanes for whose open episodes room is reserved.
+            lanes: number of lanes for whose open episodes room is reserved; default 64.
             weights: name of the published weights whose versions items carry.
             max_staleness: how many versions an item may be older than the newest.
-            initial_priority: priority of items that get none: "max" (the largest ever given, at least 1.0) or a number.
+            initial_priority: priority of items that get none: "max", the default (the largest ever given, at least
+                1.0), or a number.
             columns: which of the stream's columns batches hold; None: all.
-            compress: compression of rows on disk. "auto": where they shrink to two thirds or less. `Compress(expect=)`:
-                also reserve less room for the table. None: never.
+            compress: compression of rows on disk. "auto", the default: where they shrink to two thirds or less.
+                `Compress(expect=)`: also reserve less room for the table. None: never.
             durability: "disk": a machine crash loses at most `sync_every` plus one second, and `open` with the same
-                folder restores the table; needs a store with `disk=`. "memory": it ends with the store.
-            sync_every: seconds between writes of a durable table, at least 1.
+                folder restores the table; needs a store with `disk=`. "memory", the default: it ends with the store.
+            sync_every: seconds between writes of a durable table, at least 1; default 10.
             seed: seed of the table's draws; None: derived from the store's seed.
             exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal.
             timeout: seconds to wait for another process that makes or drops a table.
@@ -385,27 +371,8 @@ class Store:
             TableExists: the name is taken. CapacityError: the table would not fit; nothing was reserved. ValueError:
             the settings cannot work; the text explains why.
         """
-        options = TableOptions(
-            view=view,
-            schema=schema,
-            sampler=sampler,
-            remover=remover,
-            limiter=limiter,
-            max_times_sampled=max_times_sampled,
-            capacity=capacity,
-            max_bytes=max_bytes,
-            lanes=lanes,
-            weights=weights,
-            max_staleness=max_staleness,
-            initial_priority=initial_priority,
-            columns=columns,
-            durability=durability,
-            seed=seed,
-            compress=compress,
-            sync_every=sync_every,
-        )
         made = self._tables.create(name, options, exist_ok, timeout)
-        if durability == "disk":
+        if options.get("durability") == "disk":
             durable.begin(self._session.arena)
         return made
 

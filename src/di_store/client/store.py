@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from di_store.base import config
 from di_store.base.errors import StoreError
@@ -18,17 +18,18 @@ from di_store.objects.draft import Draft
 from di_store.objects.refs import Ref, id_of, ids_of, listed, parse_id
 from di_store.objects.weights import Published, check_no_group
 from di_store.observe.stats import StoreStats
-from di_store.policy.compression import Compression
 from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_options, check_table_name
-from di_store.policy.samplers import Remover, Sampler
-from di_store.policy.views import Step, View
+from di_store.policy.samplers import Sampler
 from di_store.replay.mixture import Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.snapshot.taking import Progress
 from di_store.store import Store
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 class RemoteStore(Store):
@@ -193,45 +194,10 @@ class RemoteStore(Store):
         self,
         name: str,
         *,
-        capacity: int | None,
-        view: View = Step(),  # noqa: B008 - immutable
-        schema: Any = None,
-        sampler: Sampler | NotGiven = NOT_GIVEN,
-        remover: Remover | NotGiven = NOT_GIVEN,
-        limiter: Limiter | NotGiven = NOT_GIVEN,
-        max_times_sampled: int | NotGiven = NOT_GIVEN,
-        max_bytes: int | str | None = None,
-        lanes: int = 64,
-        weights: str | None = None,
-        max_staleness: int | None = None,
-        initial_priority: float | str = "max",
-        columns: str | Iterable[str] | None = None,
-        compress: Compression = "auto",
-        durability: str = "memory",
-        sync_every: float = 10.0,
-        seed: int | None = None,
         exist_ok: bool = False,
         timeout: float | None = 60,
+        **options: Unpack[TableOptions],
     ) -> Table:
-        options = TableOptions(
-            view=view,
-            schema=schema,
-            sampler=sampler,
-            remover=remover,
-            limiter=limiter,
-            max_times_sampled=max_times_sampled,
-            capacity=capacity,
-            max_bytes=max_bytes,
-            lanes=lanes,
-            weights=weights,
-            max_staleness=max_staleness,
-            initial_priority=initial_priority,
-            columns=columns,
-            durability=durability,
-            seed=seed,
-            compress=compress,
-            sync_every=sync_every,
-        )
         check_table_name(name)
         settings = check_options(options, seed_of(self._far.link.welcome.seed, name))
         return create_remote(self._far, name, settings, config.flag("exist_ok", exist_ok), timeout)

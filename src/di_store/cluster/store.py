@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreClosed
@@ -20,7 +20,7 @@ from di_store.cluster.shards.asked import check_draw, check_places, check_whole
 from di_store.cluster.tables import ClusterTables
 from di_store.objects.refs import Ref, id_of, ids_of, listed
 from di_store.objects.weights import Published
-from di_store.policy.options import check_options, check_table_name, table_options
+from di_store.policy.options import TableOptions, check_options, check_table_name
 from di_store.replay.mixture import Mixture, Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of
@@ -285,7 +285,7 @@ class ClusterStore(Store):
         check_table_name(name)
         self._session.check_writable()
         self._session.arena.enter()
-        given = table_options(capacity, {"lanes": LANES, **options})
+        given = cast(TableOptions, {"lanes": LANES, **options})
         settings = check_options(given, seed_of(self._session.seed, name))
         draw = check_draw(settings, shards, draw)
         deadline = Deadline.given(timeout)

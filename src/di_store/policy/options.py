@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from di_store.base import config, tree
 from di_store.base.errors import shown
 from di_store.base.sizes import parse_size
 from di_store.columns.schema import Schema
 from di_store.policy.combination import MAX_CAPACITY, check_combination
-from di_store.policy.compression import check_compress
+from di_store.policy.compression import Compression, check_compress
 from di_store.policy.limiters import Limiter, MinSize, Queue, Stack, check_limiter
 from di_store.policy.samplers import Fifo, Lifo, Remover, Sampler, Uniform, check_remover, check_sampler
 from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque, Step, View, check_view
 
+if TYPE_CHECKING:
+    from typing_extensions import Required
+
+LANES = 64
+"""Lanes for which a table reserves room if `lanes=` is not given."""
 _NAME_BYTES = 100
 
 
@@ -34,17 +39,19 @@ class NotGiven(Enum):
 NOT_GIVEN = NotGiven.NOT_GIVEN
 
 
-@dataclass(frozen=True)
-class TableOptions:
-    """The options of a new table as a caller gave them, not checked yet. `Store.create_table` explains each option."""
+class TableOptions(TypedDict, total=False):
+    """The options of a new table as a caller gave them, not checked yet. `Store.create_table` explains each option.
 
-    capacity: int | None
+    An option is added here and in `check_options`, which has its default.
+    """
+
+    capacity: Required[int | None]
     view: View
     schema: Any
-    sampler: Sampler | NotGiven
-    remover: Remover | NotGiven
-    limiter: Limiter | NotGiven
-    max_times_sampled: int | NotGiven
+    sampler: Sampler
+    remover: Remover
+    limiter: Limiter
+    max_times_sampled: int
     max_bytes: int | str | None
     lanes: int
     weights: str | None
@@ -53,35 +60,12 @@ class TableOptions:
     columns: str | Iterable[str] | None
     durability: str
     seed: int | None
-    compress: Any = "auto"
-    sync_every: float = 10.0
+    compress: Compression
+    sync_every: float
 
 
-_DEFAULTS: dict[str, Any] = {
-    "view": Step(),
-    "schema": None,
-    "sampler": NOT_GIVEN,
-    "remover": NOT_GIVEN,
-    "limiter": NOT_GIVEN,
-    "max_times_sampled": NOT_GIVEN,
-    "max_bytes": None,
-    "lanes": 64,
-    "weights": None,
-    "max_staleness": None,
-    "initial_priority": "max",
-    "columns": None,
-    "durability": "memory",
-    "seed": None,
-    "compress": "auto",
-    "sync_every": 10.0,
-}
-
-
-def table_options(capacity: int | None, given: dict[str, Any]) -> TableOptions:
-    """Options of which some were given, by their names in `Store.create_table`; TypeError for any other name."""
-    if unknown := given.keys() - _DEFAULTS.keys():
-        raise TypeError(f"create_table() got an unexpected keyword argument {min(unknown)!r}")
-    return TableOptions(capacity, **{**_DEFAULTS, **given})
+OPTIONS: tuple[str, ...] = tuple(TableOptions.__annotations__)
+"""Their names."""
 
 
 def check_options(options: TableOptions, own_seed: int) -> Settings:
@@ -97,44 +81,48 @@ def check_options(options: TableOptions, own_seed: int) -> Settings:
         TypeError: an option of the wrong type.
         ValueError: options that contradict each other, or with which calls would wait for ever; the text explains why.
     """
-    limiter = MinSize(1) if options.limiter is NOT_GIVEN else check_limiter(options.limiter)
-    times = options.max_times_sampled
+    _check_known(options)
+    limiter = check_limiter(options.get("limiter", MinSize(1)))
+    times = options.get("max_times_sampled", NOT_GIVEN)
     if times is not NOT_GIVEN:
         times = config.count("max_times_sampled", times, minimum=0, why="0 stands for no limit")
-    sampler = options.sampler if options.sampler is NOT_GIVEN else check_sampler(options.sampler)
-    remover = options.remover if options.remover is NOT_GIVEN else check_remover(options.remover)
+    sampler = check_sampler(options["sampler"]) if "sampler" in options else NOT_GIVEN
+    remover = check_remover(options["remover"]) if "remover" in options else NOT_GIVEN
     if isinstance(limiter, (Queue, Stack)):
         sampler, remover, times = _implied(limiter, sampler, remover, times)
-    capacity, max_bytes = _room(options.capacity, options.max_bytes)
-    view = check_view(options.view)
-    seed = options.seed
+    capacity, max_bytes = _room(options["capacity"], options.get("max_bytes"))
+    view = check_view(options.get("view", Step()))
+    seed = options.get("seed")
     seed = own_seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
-    config.choice("durability", options.durability, ("memory", "disk"))
-    for option, given in (("schema", options.schema), ("columns", options.columns)):
+    durability = config.choice("durability", options.get("durability", "memory"), ("memory", "disk"))
+    schema, columns = options.get("schema"), options.get("columns")
+    for option, given in (("schema", schema), ("columns", columns)):
         if given is not None and isinstance(view, Opaque):
             raise ValueError(
                 f"{option}= with view=Opaque(): it keeps whole Python values and has no columns; leave {option}= out, "
                 "or use view=Step()"
             )
-    lanes = config.count("lanes", options.lanes, minimum=1, maximum=2**20, why="a table has at least one writer lane")
+    lanes = options.get("lanes", LANES)
     settings = Settings(
         view=view,
-        schema=_declared(options.schema),
+        schema=_declared(schema),
         sampler=Uniform() if sampler is NOT_GIVEN else sampler,
         remover=Fifo() if remover is NOT_GIVEN else remover,
         limiter=limiter,
         max_times_sampled=0 if times is NOT_GIVEN else times,
         capacity=capacity,
         max_bytes=max_bytes,
-        lanes=lanes,
-        weights=check_weights(options.weights),
-        max_staleness=_staleness(options.max_staleness, options.weights),
-        initial_priority=initial_priority(options.initial_priority),
-        columns=None if options.columns is None else config.names("columns", options.columns),
+        lanes=config.count("lanes", lanes, minimum=1, maximum=2**20, why="a table has at least one writer lane"),
+        weights=check_weights(options.get("weights")),
+        max_staleness=_staleness(options.get("max_staleness"), options.get("weights")),
+        initial_priority=initial_priority(options.get("initial_priority", "max")),
+        columns=None if columns is None else config.names("columns", columns),
         seed=seed,
-        compress=check_compress(options.compress),
-        durability=options.durability,
-        sync_every=config.real("sync_every", options.sync_every, minimum=1.0, maximum=86_400.0, why="seconds"),
+        compress=check_compress(options.get("compress", "auto")),
+        durability=durability,
+        sync_every=config.real(
+            "sync_every", options.get("sync_every", 10.0), minimum=1.0, maximum=86_400.0, why="seconds"
+        ),
     )
     check_combination(settings)
     return settings
@@ -149,15 +137,26 @@ def imported_settings(
         TypeError, ValueError: as in `check_options`.
     """
     chosen = {"durability": "memory", "capacity": capacity, "sampler": sampler, "limiter": limiter}
-    own = {each.name: getattr(settings, each.name) for each in fields(TableOptions)}
-    given = {name: value for name, value in chosen.items() if value is not NOT_GIVEN}
-    return check_options(TableOptions(**{**own, **given}), settings.seed)
+    return changed(settings, {name: value for name, value in chosen.items() if value is not NOT_GIVEN})
+
+
+def changed(settings: Settings, chosen: Mapping[str, Any]) -> Settings:
+    """The checked settings of a table like this one but for these options; raises as `check_options`."""
+    own = {name: getattr(settings, name) for name in OPTIONS}
+    return check_options(cast(TableOptions, {**own, **chosen}), settings.seed)
 
 
 def checked_again(settings: Settings) -> Settings:
     """Settings from another machine, checked like those of a local caller; raises as `check_options`."""
-    own = {each.name: getattr(settings, each.name) for each in fields(TableOptions)}
-    return replace(check_options(TableOptions(**own), settings.seed), made=settings.made)
+    return replace(changed(settings, {}), made=settings.made)
+
+
+def _check_known(options: TableOptions) -> None:
+    """Refuse options that there are not, and a missing `capacity`, as Python refuses arguments."""
+    if unknown := options.keys() - set(OPTIONS):
+        raise TypeError(f"create_table() got an unexpected keyword argument {min(unknown)!r}")
+    if "capacity" not in options:
+        raise TypeError("create_table() missing 1 required keyword-only argument: 'capacity'")
 
 
 def _declared(schema: Any) -> Schema | None:

@@ -21,7 +21,7 @@ from di_store.layout.reserve import make_room, needs_without_rows, table_needs
 from di_store.layout.shape import UNLIMITED, limiter_numbers, table_shape
 from di_store.policy.combination import MAX_CAPACITY
 from di_store.policy.limiters import Bounds, with_bounds
-from di_store.policy.options import TableOptions, check_options
+from di_store.policy.options import changed
 from di_store.policy.samplers import Fifo, Lifo, MaxHeap, MinHeap
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, answers_of
@@ -69,11 +69,6 @@ def _settings(state: TableState) -> Settings:
     )
 
 
-def _changed(own: Settings, chosen: Mapping[str, Any]) -> Settings:
-    plain = {name: getattr(own, name) for name in TableOptions.__dataclass_fields__}
-    return check_options(TableOptions(**plain | dict(chosen)), own.seed)
-
-
 class _Table:
     """A table of a checkpoint: what it is restored as, and its items."""
 
@@ -84,7 +79,7 @@ class _Table:
         except (CorruptData, ValueError, TypeError) as error:
             raise damaged(folder.at(MANIFEST), f"says nothing sound of table {state.name!r}: {error}") from None
         # A sound table passes as it was, also if its settings could no longer be chosen together.
-        self.settings = replace(own if not chosen else _changed(own, chosen), made=maker)
+        self.settings = replace(own if not chosen else changed(own, chosen), made=maker)
         image = read_items(folder, state.states)
         self.items: Array = image.pop("items").reshape(-1, ITEM_WORDS).copy()
         self.image: dict[str, Any] = image

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import di_store
+from di_store.policy.options import OPTIONS
 from soak.fuzz.world import CAPACITY, KINDS, LANES, MEMORY, World, observation, settings, step
 
 MADE_BY_THE_STORE = (
@@ -118,7 +119,10 @@ def _call(name: str, owner: str, thing: Any) -> Call:
     kinds = [each.kind for each in every]
     taken = [each for each in every if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
     positional = kinds.count(inspect.Parameter.POSITIONAL_ONLY) + kinds.count(inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    return Call(name, owner, tuple(each.name for each in taken), positional)
+    names = [each.name for each in taken]
+    if any(each.annotation == "Unpack[TableOptions]" for each in every):
+        names += OPTIONS
+    return Call(name, owner, tuple(names), positional)
 
 
 # -- on what ----------------------------------------------------------------------------------------------------------
