@@ -26,8 +26,9 @@ from di_store.base.errors import DrawsLost
 from di_store.client import leaving
 from di_store.client.link import Link
 from di_store.client.store import RemoteStore
-from di_store.client.waiting import CallWait, Deadline
+from di_store.client.waiting import CallWait
 from di_store.protocol.connection import TICK_SECONDS, Connection, Disconnected
+from di_store.runtime.deadline import Deadline
 from di_store.server import batches, conversation
 
 LONG_SECONDS = 10.0
@@ -98,7 +99,7 @@ def dribble(port: int, slow: threading.Event) -> Iterator[int]:
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.extended)])
 def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deadline of 0 ends the wait for items, and not that for the bytes of a batch that was drawn."""
-    monkeypatch.setattr("di_store.client.waiting.GRACE_SECONDS", GRACE)
+    monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", GRACE)
     context, path = None, None
     if tls:
         context, path = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), authorities[0].path
@@ -124,7 +125,7 @@ def test_a_batch_that_is_copied_for_long_is_waited_for(monkeypatch: pytest.Monke
         never.wait(1.5 * GRACE)
         return copied(*given)
 
-    monkeypatch.setattr("di_store.client.waiting.GRACE_SECONDS", GRACE)
+    monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", GRACE)
     monkeypatch.setattr(batches, "copied", slowly)
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         store.create_table("t", capacity=100, sampler=di_store.Once(1)).extend({"x": np.arange(100)})

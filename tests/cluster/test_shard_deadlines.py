@@ -21,11 +21,11 @@ from cluster.shards import ROWS, filled, step
 from di_store import cluster
 from di_store.base.errors import StoreError
 from di_store.client import waiting
-from di_store.client.waiting import GRACE_SECONDS, Deadline
 from di_store.cluster.shards import table as tables
 from di_store.cluster.shards import writer as writers
 from di_store.cluster.shards.table import ShardedTable
 from di_store.cluster.store import ClusterStore
+from di_store.runtime.deadline import GRACE_SECONDS, Deadline
 
 SECONDS = 1.0
 MOST_SECONDS = 10 * (SECONDS + GRACE_SECONDS)

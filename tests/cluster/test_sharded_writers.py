@@ -17,9 +17,9 @@ from cluster.nodes import Node, cluster_nodes, stopped
 from cluster.shards import ROWS, SCHEMA, filled, numbers, step
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreClosed, WriterClosed
-from di_store.client.waiting import Deadline
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import shards_of
+from di_store.runtime.deadline import Deadline
 
 LANES = 48  # so many that each shard has some
 VIEW = di_store.Transition(n_step=2, obs=("n",))

@@ -18,13 +18,13 @@ from cluster.nodes import Node, cluster_nodes
 from cluster.shards import ROWS, SCHEMA, SURE, chi_square, filled, numbers, step
 from di_store import cluster
 from di_store.base.errors import EndOfData, StoreError, TableExists, TableNotFound, Timeout, WriterClosed
-from di_store.client.waiting import Deadline
 from di_store.cluster.directory import TableEntry, packed
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.shards.division import shard_settings
 from di_store.cluster.store import ClusterStore
 from di_store.policy.limiters import Band
 from di_store.replay.keys import shards_of
+from di_store.runtime.deadline import Deadline
 
 
 @pytest.fixture(scope="module")

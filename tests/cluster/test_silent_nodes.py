@@ -20,13 +20,13 @@ from di_store import cluster
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreError, Timeout
 from di_store.client import waiting
 from di_store.client.address import Address
-from di_store.client.waiting import GRACE_SECONDS
 from di_store.cluster import cluster as seen
 from di_store.cluster import groups, static
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node_objects import NodeObjects
 from di_store.cluster.store import ClusterStore
 from di_store.objects.refs import Ref
+from di_store.runtime.deadline import GRACE_SECONDS
 
 SECONDS = 1.0
 MOST_SECONDS = 40.0

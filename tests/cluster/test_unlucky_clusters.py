@@ -31,11 +31,11 @@ from di_store.base.errors import (
     TableNotFound,
 )
 from di_store.client.address import Address
-from di_store.client.waiting import Deadline
 from di_store.cluster import tables
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
 from di_store.cluster.tables import identity_of
+from di_store.runtime.deadline import Deadline
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,6 @@ from cluster.test_cluster import TABLE, tables_of
 from cluster.test_silent_nodes import SECONDS, failure, place_of, slowly
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
-from di_store.client.waiting import GRACE_SECONDS, Deadline
 from di_store.cluster import node as places
 from di_store.cluster import static
 from di_store.cluster.cluster import Cluster
@@ -27,6 +26,7 @@ from di_store.cluster.directory import unavailable
 from di_store.cluster.links import Credentials, Links
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
+from di_store.runtime.deadline import GRACE_SECONDS, Deadline
 
 AWAY_SECONDS = 3 * GRACE_SECONDS
 

@@ -56,7 +56,7 @@ MUTANTS = [
     Mutant(
         "bytes-that-flow-are-silence",
         "remote",
-        "src/di_store/client/waiting.py::Deadline.end",
+        "src/di_store/runtime/deadline.py::Deadline.end",
         "max(end, self.flowed)",
         "end",
         (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
@@ -192,7 +192,7 @@ MUTANTS = [
     Mutant(
         "calls-wait-for-answers-that-nobody-sends",
         "remote",
-        "src/di_store/client/waiting.py::Deadline.is_hopeless",
+        "src/di_store/runtime/deadline.py::Deadline.is_hopeless",
         "max(self.timeout, self.tries)",
         "self.timeout + GRACE_SECONDS",
         (f"{DEADLINES}::test_a_call_without_a_connection_has_no_grace",),

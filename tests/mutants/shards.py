@@ -108,7 +108,7 @@ MUTANTS = [
     Mutant(
         "each-step-has-a-grace-of-its-own",
         "shards",
-        "src/di_store/client/waiting.py::Deadline.step",
+        "src/di_store/runtime/deadline.py::Deadline.step",
         "max((self.grace - after - spent) / steps, least)",
         "self.grace",
         ("tests/cluster/test_shard_deadlines.py",),
@@ -132,7 +132,7 @@ MUTANTS = [
     Mutant(
         "a-late-step-has-one-attempt",
         "shards",
-        "src/di_store/client/waiting.py::Deadline.step",
+        "src/di_store/runtime/deadline.py::Deadline.step",
         "found.tries = found.since - found.began + GRACE_SECONDS",
         "pass",
         ("tests/cluster/test_shard_deadlines.py::test_a_step_that_begins_late_connects_again",),

@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.protocol.connection import Connection
+from di_store.runtime.deadline import Deadline
 
 ENGINE_BYTES = 1 << 20
 """Smaller objects take our own connections: the agents say more to each other about a transfer than it would save."""

@@ -23,11 +23,12 @@ from typing import Any
 from di_store.base.errors import AccessDenied, CorruptData, NodeUnavailable, StoreClosed, StoreError
 from di_store.client.address import Address
 from di_store.client.known_versions import KnownVersions
-from di_store.client.waiting import Deadline, Silent
+from di_store.client.waiting import Silent
 from di_store.protocol.connection import TICK_SECONDS, Connection, Disconnected
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import NEWEST, NONCE_BYTES, OLDEST, Hello, Welcome, greet
 from di_store.protocol.values import call_of
+from di_store.runtime.deadline import Deadline
 
 CONNECT_SECONDS = 5.0
 """How long one attempt to reach the agent takes at most."""

@@ -16,12 +16,12 @@ from di_store.base.errors import StoreFull
 from di_store.client.bulk import OWN_TCP, Bulk, Room, what
 from di_store.client.link import Seconds
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.objects.access import written
 from di_store.objects.blocks import header_of, payload_start
 from di_store.protocol.frame import view
 from di_store.protocol.handshake import decoded
 from di_store.protocol.values import Answer, warn
+from di_store.runtime.deadline import Deadline
 from di_store.session import Session
 
 LEASE_SECONDS = 50.0

@@ -17,11 +17,11 @@ from di_store.base.errors import DrawsLost, NodeUnavailable, StoreError, Timeout
 from di_store.base.tree import name_of
 from di_store.client.client import Client, Once
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.protocol.batches import unpack_batch
 from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Stopped, Terms, check_n
+from di_store.runtime.deadline import Deadline
 
 _CLOSE_SECONDS = 1.0
 _CHECK_SECONDS = 60.0

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 from di_store.base.errors import CorruptData, StoreError
 from di_store.client.address import Address
-from di_store.client.waiting import Deadline
 from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import WATCHES
 from di_store.protocol.values import call_of, error_of, value_of
 from di_store.runtime.background import Background, Bell
+from di_store.runtime.deadline import Deadline
 
 TRUSTED_SECONDS = 3.0
 """What the agent said before is too old. It says something each second."""

@@ -8,7 +8,7 @@ import os
 from typing import Protocol
 
 from di_store.base.errors import WriterClosed
-from di_store.client.waiting import Deadline
+from di_store.runtime.deadline import Deadline
 
 END_SECONDS = 5.0
 """How long the end of the interpreter, or of a store's handle, waits for them. If they were interrupted: a second."""

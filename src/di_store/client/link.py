@@ -17,11 +17,12 @@ from typing import Any
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
 from di_store.client.address import Address
 from di_store.client.client import Client, Once
-from di_store.client.waiting import CallWait, Deadline
+from di_store.client.waiting import CallWait
 from di_store.protocol.connection import Connection, Disconnected, Message
 from di_store.protocol.frame import Buffer, Kind
 from di_store.protocol.handshake import Welcome, decoded
 from di_store.protocol.values import Waiting, call_of, error_of, value_of
+from di_store.runtime.deadline import Deadline
 
 CATCH_UP_SECONDS = 1.0
 """How long a call waits for the rows that its thread has written before."""

@@ -11,10 +11,10 @@ from di_store.client.arguments import named
 from di_store.client.drawing import RemoteSource, sampled
 from di_store.client.session import RemoteSession
 from di_store.client.table import open_remote
-from di_store.client.waiting import Deadline
 from di_store.replay.batch import Batch, host_array, key_array
 from di_store.replay.loader import Loader
 from di_store.replay.mixture import Mixture
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
 
 T = TypeVar("T")

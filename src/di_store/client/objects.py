@@ -13,7 +13,6 @@ from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
 from di_store.client.bulk import what
 from di_store.client.link import Seconds
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.objects import codec
 from di_store.objects.refs import Ref, check_ttl
 from di_store.objects.weights import Published, check_own_name
@@ -21,6 +20,7 @@ from di_store.protocol.connection import Connection, Message
 from di_store.protocol.frame import Buffer, view
 from di_store.protocol.handshake import decoded
 from di_store.protocol.values import Answer, payload_of, value_of, warn
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout, logger
 
 MOST_ATTEMPTS = 20

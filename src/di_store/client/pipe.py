@@ -26,7 +26,7 @@ from di_store.client.lanes import OpenLanes, Sent
 from di_store.client.leaving import leaving
 from di_store.client.line import NAP_SECONDS, Line, Outgoing
 from di_store.client.link import Link, Seconds
-from di_store.client.waiting import LOST_SECONDS, Deadline, Silent
+from di_store.client.waiting import Silent
 from di_store.client.window import Window
 from di_store.columns.schema import Schema
 from di_store.protocol.connection import Connection, Disconnected, Message
@@ -34,6 +34,7 @@ from di_store.protocol.frame import Kind, view
 from di_store.protocol.handshake import decoded
 from di_store.protocol.rows import Acknowledgement, Made
 from di_store.protocol.values import Waiting, call_of, error_of, failed, value_of, warn
+from di_store.runtime.deadline import LOST_SECONDS, Deadline
 from di_store.runtime.waits import LOG_SECONDS, logger
 
 _SLICE_SECONDS = 0.5

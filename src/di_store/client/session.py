@@ -13,7 +13,7 @@ from di_store.client.address import Address, client_context, token_for
 from di_store.client.client import CONNECT_SECONDS, Client
 from di_store.client.leaving import settle
 from di_store.client.link import Link, Seconds
-from di_store.client.waiting import Deadline
+from di_store.runtime.deadline import Deadline
 
 H = TypeVar("H")
 

@@ -15,7 +15,6 @@ from di_store.client.drawing import RemoteSource, sampled
 from di_store.client.link import Seconds
 from di_store.client.session import RemoteSession
 from di_store.client.turns import refusing_calls_inside
-from di_store.client.waiting import Deadline
 from di_store.client.writer import RemoteWriter
 from di_store.columns.schema import Schema
 from di_store.policy.changes import UNCHANGED, Unchanged
@@ -33,6 +32,7 @@ from di_store.replay.loader import Loader
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
 from di_store.replay.writer import Writer
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
 
 _CALL = 60.0

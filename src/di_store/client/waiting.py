@@ -9,170 +9,20 @@ reports after the deadline that the call still waits: such an agent was stopped,
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NoReturn, TypeVar
+from collections.abc import Callable
+from typing import NoReturn
 
 from di_store.base.errors import NodeUnavailable, Timeout
 from di_store.protocol.connection import Connection, Disconnected
-from di_store.runtime.waits import LOG_SECONDS, check_timeout, logger
+from di_store.runtime.deadline import Deadline
+from di_store.runtime.waits import LOG_SECONDS, logger
 
-GRACE_SECONDS = 0.8
-"""By how much a call outlasts its deadline while nothing comes: the agent's own answer, which says why, comes first.
-A call is promised to end within a second: the rest is for a machine whose processors are busy."""
-LEAST_SECONDS = 0.15
-"""What a step of a call has at least, where the steps before it took all the time, and the grace."""
-LOST_SECONDS = 60.0
-"""How long a call without a timeout tries to reach an agent that does not answer."""
 SILENT_SECONDS = 10.0
 """An agent from which nothing came for so long, in the middle of a call, is named as silent."""
-_REACH_SECONDS = 0.1
-"""What an attempt to connect has at least: a node in the same rack needs less."""
-
-T = TypeVar("T")
 
 
 class Silent(Disconnected):
     """A process is there, but silent: it is stopped, or its machine is."""
-
-
-class Deadline:
-    """When a call ends: its own time, and the grace for the answer. The steps of one call share it.
-
-    A call to several agents makes one deadline, and gives each agent a step of it (`steps`): the grace is divided among
-    them.
-
-    Attributes:
-        timeout: seconds; None: no limit.
-        grace: seconds that the call may last longer.
-        tries: seconds of the call in which a broken or missing connection is retried in any case.
-        began: when the call began.
-        since: when this step began.
-        heard: when bytes last came or went in this step.
-        flowed: when bytes of an incomplete message last came, or the agent last worked on the call; minus infinity:
-            never.
-    """
-
-    def __init__(self, timeout: float | None) -> None:
-        self.timeout = timeout
-        self.grace = self.tries = GRACE_SECONDS
-        self.began = self.since = self.heard = time.monotonic()
-        self.flowed = float("-inf")
-
-    @classmethod
-    def of(cls, timeout: float | Deadline | None) -> Deadline:
-        """A deadline that begins now; a deadline is returned unchanged."""
-        return timeout if isinstance(timeout, Deadline) else cls(timeout)
-
-    @classmethod
-    def given(cls, timeout: Any) -> Deadline:
-        """The deadline of a call with this ``timeout=``; for a step of a longer call, the deadline made for it.
-
-        Raises:
-            As `check_timeout`.
-        """
-        return timeout if isinstance(timeout, Deadline) else cls(check_timeout(timeout))
-
-    @classmethod
-    def patient(cls, seconds: float) -> Deadline:
-        """The deadline of a call that only waits for the agent's answer, for that long."""
-        found = cls(0)
-        found.grace = found.tries = seconds
-        return found
-
-    def step(self, steps: int, *, after: float = 0.0, least: float = 0.0) -> Deadline:
-        """The deadline of the next of several steps that follow each other.
-
-        It has all the time that is left, and its share of the grace that is left. So the call ends with this deadline
-        even if none of the steps is answered.
-
-        Args:
-            steps: number of steps still to come, including this one.
-            after: seconds of the grace that are kept for the work after these steps.
-            least: seconds that this step has in any case.
-        """
-        found = Deadline(self.timeout)
-        found.began = self.began
-        if self.timeout is not None:
-            over = self.began + self.timeout
-            spent = max(found.since - over, 0.0)
-            found.grace = spent + max((self.grace - after - spent) / steps, least)
-            found.tries = found.since - found.began + GRACE_SECONDS
-        return found
-
-    def another(self) -> Deadline:
-        """The deadline of one more step, after which an unknown number may follow: it has all that is left."""
-        return self.step(1, least=LEAST_SECONDS)
-
-    def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
-        """All of these, with the deadline of each step, which is made when the previous step has ended."""
-        for at, one in enumerate(each):
-            yield one, self.step(len(each) - at)
-
-    def sooner(self, seconds: float) -> Deadline:
-        """A deadline that begins now, has at most that many seconds, and ends no later than this one with its grace."""
-        left, rest = self.left, self.rest()
-        found = Deadline(seconds if left is None else min(seconds, left))
-        if rest is not None and found.timeout is not None:
-            found.grace = min(found.grace, max(rest - found.timeout, 0.0))
-        return found
-
-    def count(self, seconds: float) -> None:
-        """Note how long the call had already waited, if it began just now."""
-        self.began = min(self.began, time.monotonic() - seconds)
-
-    def go_on_from(self, before: Deadline) -> None:
-        """Note that the call began with a step that was not answered, and whose deadline this was."""
-        self.began, self.heard = min(self.began, before.began), before.heard
-
-    @property
-    def left(self) -> float | None:
-        """Seconds that are left; None: no limit."""
-        return None if self.timeout is None else max(0.0, self.timeout - self.passed)
-
-    @property
-    def passed(self) -> float:
-        """Seconds since the call began."""
-        return time.monotonic() - self.began
-
-    def over(self) -> bool:
-        """Whether the call must end now, with or without an answer."""
-        return time.monotonic() >= self.end
-
-    @property
-    def end(self) -> float:
-        """When the call must end if nothing flows until then; infinity: never."""
-        if self.timeout is None:
-            return float("inf")
-        end = self.began + self.timeout
-        return max(end, self.flowed) + self.grace
-
-    def rest(self) -> float | None:
-        """Seconds until the call's time and the grace have passed, whatever flows; None: no limit."""
-        return None if self.timeout is None else max(0.0, self.timeout + self.grace - self.passed)
-
-    def late(self) -> bool:
-        """Whether time and grace have passed."""
-        return self.rest() == 0
-
-    @property
-    def silence(self) -> float:
-        """Seconds since bytes last came or went in this step."""
-        return time.monotonic() - max(self.since, self.heard)
-
-    def is_hopeless(self, lost: float, pause: float = 0.0) -> bool:
-        """Whether a call without a connection for `lost` seconds ends now, or would end in `pause` seconds.
-
-        The grace is for answers, and no answer is on its way. But a short call still uses it to retry: the agent may be
-        starting.
-        """
-        if self.timeout is None:
-            return lost > LOST_SECONDS
-        return self.passed + pause >= min(max(self.timeout, self.tries), self.timeout + self.grace)
-
-    def reach(self, most: float) -> float:
-        """Seconds that an attempt to reach the agent may take now, at most `most`."""
-        rest = self.rest()
-        return most if rest is None else min(most, max(rest, _REACH_SECONDS))
 
 
 class CallWait:

@@ -22,7 +22,6 @@ from di_store.client.link import Seconds
 from di_store.client.pipe import WriterPipe
 from di_store.client.row_columns import RowColumns
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.columns.column import FLAGS
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
@@ -31,6 +30,7 @@ from di_store.replay.batch import Batch, Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.writer import CLOSE_SECONDS, Writer
 from di_store.replay.writer_stream import BUSY, LATER
+from di_store.runtime.deadline import Deadline
 
 WINDOW_CALLS, QUEUE_CALLS = 256, 8
 """Calls that may be on their way; fewer where how far a writer runs ahead is staleness."""

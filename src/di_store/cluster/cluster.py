@@ -10,10 +10,10 @@ import weakref
 from di_store.base.errors import NodeUnavailable
 from di_store.client.address import Address
 from di_store.client.link import Seconds
-from di_store.client.waiting import Deadline
 from di_store.cluster.directory import Directory, unavailable
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import HERE, Node, called
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import countdown
 
 FRESH_SECONDS = 1.0

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError, shown
 from di_store.client.link import Seconds
-from di_store.client.waiting import Deadline
 from di_store.cluster.directory import packed, unavailable, unpacked
 from di_store.cluster.kept import Words
 from di_store.cluster.node import Node
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
 
 try:

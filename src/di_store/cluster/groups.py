@@ -22,7 +22,6 @@ from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, Timeout
 from di_store.broadcast.record import Known, Record
 from di_store.client.link import Seconds
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Owner, packed, unpacked
 from di_store.cluster.links import LOOK_SECONDS
@@ -30,6 +29,7 @@ from di_store.cluster.members import check_group, join, members
 from di_store.cluster.node import Node
 from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
 

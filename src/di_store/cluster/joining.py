@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 
 from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
-from di_store.client.waiting import Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Directory
 from di_store.cluster.links import Credentials, Links
@@ -17,6 +16,7 @@ from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.opening import check_name, list_stores
 from di_store.replay.table import Table
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
 from di_store.server.membership import Membership, membership_of
 from di_store.session import Session

@@ -10,10 +10,10 @@ import msgspec
 from di_store.base.errors import StoreError
 from di_store.client.link import Seconds
 from di_store.client.objects import RemoteObjects
-from di_store.client.waiting import Deadline
 from di_store.cluster.links import Links
 from di_store.cluster.node import Node
 from di_store.objects.weights import Published, Weights
+from di_store.runtime.deadline import Deadline
 from di_store.session import Session
 
 Words = dict[str, bytes]

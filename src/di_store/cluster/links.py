@@ -14,8 +14,8 @@ from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.client.address import Address
 from di_store.client.link import Seconds
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.cluster.node import Node
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import countdown
 
 LOOK_SECONDS = 0.8

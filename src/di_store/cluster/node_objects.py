@@ -8,11 +8,11 @@ from typing import TypeVar
 
 from di_store.base.errors import NodeUnavailable, Timeout
 from di_store.client.link import Seconds
-from di_store.client.waiting import Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.runtime import waits
+from di_store.runtime.deadline import Deadline
 
 T = TypeVar("T")
 

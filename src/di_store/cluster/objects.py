@@ -32,7 +32,6 @@ from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.client.link import Seconds
 from di_store.client.objects import RemoteObjects
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import LEAST_SECONDS, Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.deletion import Deletion
 from di_store.cluster.links import LOOK_SECONDS
@@ -41,6 +40,7 @@ from di_store.cluster.node_objects import COPIES_MARK, NodeObjects, mark_of
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
 from di_store.runtime import waits
+from di_store.runtime.deadline import LEAST_SECONDS, Deadline
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
 

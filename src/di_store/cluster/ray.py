@@ -20,7 +20,6 @@ from di_store.base import config
 from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.base.sizes import budget_bytes
 from di_store.client.link import Seconds
-from di_store.client.waiting import GRACE_SECONDS, Deadline
 from di_store.cluster.directory import unavailable
 from di_store.cluster.joining import LOADERS, joined
 from di_store.cluster.kept import Words
@@ -28,6 +27,7 @@ from di_store.cluster.node import Node
 from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE, DirectoryActor, Plan
 from di_store.cluster.store import ClusterStore
+from di_store.runtime.deadline import GRACE_SECONDS, Deadline
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.server.engine import BULK_KINDS, OWN
 from di_store.server.membership import Membership

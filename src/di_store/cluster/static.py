@@ -18,11 +18,11 @@ from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.client.address import Address
 from di_store.client.link import Seconds
 from di_store.client.objects import RemoteObjects
-from di_store.client.waiting import Deadline
 from di_store.cluster.directory import unavailable
 from di_store.cluster.kept import Words, kept_words, words_in
 from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import Node
+from di_store.runtime.deadline import Deadline
 
 T = TypeVar("T")
 

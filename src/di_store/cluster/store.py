@@ -9,7 +9,6 @@ from di_store.base import config
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreClosed
 from di_store.client.store import RemoteStore
 from di_store.client.table import RemoteTable, session_of
-from di_store.client.waiting import Deadline
 from di_store.cluster.ahead import SendingAhead
 from di_store.cluster.backups import Backups
 from di_store.cluster.cluster import Cluster
@@ -25,6 +24,7 @@ from di_store.replay.mixture import Mixture, Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of
 from di_store.replay.writer import Writer
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
 from di_store.store import Store

@@ -17,7 +17,6 @@ import msgspec
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound, Timeout
 from di_store.client.link import Seconds
 from di_store.client.table import RemoteTable, create_remote, open_remote
-from di_store.client.waiting import LEAST_SECONDS, Deadline
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, call_name, packed, unpacked
 from di_store.cluster.kept import keep_word, own_words
@@ -30,6 +29,7 @@ from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
 from di_store.replay.serving import handle_of
 from di_store.replay.table import Table, open_table
+from di_store.runtime.deadline import LEAST_SECONDS, Deadline
 from di_store.runtime.waits import countdown, lock_seconds, logger
 from di_store.session import Session
 from di_store.snapshot import durable

@@ -31,8 +31,8 @@ from di_store.broadcast.note import check_addresses
 from di_store.client.bulk import OWN_TCP, Bulk
 from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import Deadline
 from di_store.objects.refs import Ref
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
 from di_store.session import Session
 

@@ -12,10 +12,10 @@ from di_store.base.errors import NodeUnavailable, Timeout
 from di_store.client.bulk import OWN_TCP, Room, what
 from di_store.client.copying import SLOWEST_BYTES
 from di_store.client.session import RemoteSession
-from di_store.client.waiting import LOST_SECONDS, Deadline
 from di_store.protocol.connection import Connection
 from di_store.protocol.handshake import decoded
 from di_store.protocol.values import value_of
+from di_store.runtime.deadline import LOST_SECONDS, Deadline
 from di_store.runtime.waits import logger
 from di_store.server.engine import Engine, EngineFailed, Offer
 

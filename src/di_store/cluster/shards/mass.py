@@ -19,7 +19,6 @@ from numpy.random import Generator, Philox  # here, since numpy's lazy import fa
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import DrawsLost, EndOfData, StoreError, Timeout
-from di_store.client.waiting import LOST_SECONDS, Deadline
 from di_store.cluster.shards.chances import Chances, by_mass, weigh
 from di_store.cluster.shards.joined import Allocate, join
 from di_store.cluster.shards.parts import LOSSES, Parts
@@ -33,6 +32,7 @@ from di_store.replay.sampling import Stopped, Terms
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
 from di_store.replay.table_source import begin_learning
+from di_store.runtime.deadline import LOST_SECONDS, Deadline
 from di_store.runtime.waits import ABANDONED_SECONDS, Wait
 
 SHARD_SECONDS = 1.0

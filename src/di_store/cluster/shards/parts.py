@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 from di_store import _core
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
 from di_store.client.table import RemoteTable, remote_source
-from di_store.client.waiting import Deadline
 from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.shards.chances import Chances, by_node
 from di_store.cluster.shards.division import MASS
@@ -19,6 +18,7 @@ from di_store.policy.settings import Settings
 from di_store.replay.ahead import Source
 from di_store.replay.serving import source_of
 from di_store.replay.table import Table
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
 from di_store.session import Session
 

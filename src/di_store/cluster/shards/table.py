@@ -17,7 +17,6 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.base.tree import flatten, unflatten
 from di_store.client.table import peek_within, schema_within
-from di_store.client.waiting import Deadline
 from di_store.cluster.shards.chances import Chances, by_mass, has_chances, weigh
 from di_store.cluster.shards.division import divided, part_of
 from di_store.cluster.shards.joined import join, reordered
@@ -42,6 +41,7 @@ from di_store.replay.loader import Loader
 from di_store.replay.sampling import Terms, check_n
 from di_store.replay.stats import ShardedStats
 from di_store.replay.table import Table
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
 
 T = TypeVar("T")

@@ -14,7 +14,6 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError, WriterClosed
 from di_store.client.client import CONNECT_SECONDS
 from di_store.client.table import writer_within
-from di_store.client.waiting import Deadline
 from di_store.cluster.shards.joined import ShardItems
 from di_store.cluster.shards.lanes import Lanes
 from di_store.cluster.shards.parts import Parts
@@ -24,6 +23,7 @@ from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.table import Table
 from di_store.replay.writer import CLOSE_SECONDS, Writer
 from di_store.replay.writer_stream import BUSY, LATER
+from di_store.runtime.deadline import Deadline
 
 F = TypeVar("F", bound=Callable[..., Any])
 Part = tuple[int, Array]
