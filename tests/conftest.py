@@ -66,6 +66,8 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["DI_STORE_DIR"] = stores
     # A raylet that gets no processor for long is not taken for dead. One that is killed refuses connections.
     os.environ["RAY_health_check_timeout_ms"] = "120000"  # noqa: SIM112 Ray spells it so
+    # Ray's workers run at nice 15, which beside busy processes means that they don't run.
+    os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
     os.environ["SB3_LOGDIR"] = os.path.join(os.environ["DI_STORE_TEST_ROOT"], "sb3")  # else a folder in /tmp for each
 
 

@@ -218,6 +218,7 @@ def test_a_node_is_slow_to_report(store: ClusterStore) -> None:
             store.create_table("far", timeout=25, **TABLE)
     with pytest.raises(TableExists):
         store.create_table("far", timeout=300, **TABLE)
+    store.drop_table("far")
 
 
 def test_agents_holders_and_keepers_are_killed(store: ClusterStore) -> None:
