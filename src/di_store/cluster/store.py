@@ -285,7 +285,7 @@ class ClusterStore(Store):
         check_table_name(name)
         self._session.check_writable()
         self._session.arena.enter()
-        given = cast(TableOptions, {"lanes": LANES, **options})
+        given = cast(TableOptions, {"lanes": LANES, "capacity": capacity, **options})
         settings = check_options(given, seed_of(self._session.seed, name))
         draw = check_draw(settings, shards, draw)
         deadline = Deadline.given(timeout)
