@@ -16,8 +16,8 @@ from checkpoint.test_kills import child, ended
 
 import di_store
 from di_store import _core
+from di_store.checkpoint.store import durable
 from di_store.runtime import background, chores
-from di_store.snapshot import durable
 
 SCHEMA = {"x": di_store.Spec((4,), "f4")}
 ROWS = {"x": np.ones((10, 4), np.float32)}

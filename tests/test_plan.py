@@ -12,7 +12,7 @@ import pytest
 from cli_run import call, fails, run
 
 import di_store
-from di_store.forecast import forecast, read_job
+from di_store.sizing.forecast import forecast, read_job
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "operations.md"
 FRAMES: dict[str, Any] = {

@@ -23,12 +23,12 @@ PYTHON_LAYERS = [
     ["columns", "runtime"],
     ["policy", "session"],
     ["layout", "objects"],
-    ["replay", "checkpoint"],
-    ["observe", "snapshot", "protocol"],
-    ["store"],
+    ["replay"],
+    ["observe", "checkpoint", "protocol"],
+    ["store", "sizing"],
     ["client", "broadcast"],
-    ["opening", "planning", "forecast", "server"],
-    ["restoring", "cluster"],
+    ["server"],
+    ["cluster"],
     ["compat"],
     ["__init__"],
     ["adapters", "demo", "workloads"],
@@ -39,8 +39,9 @@ PYTHON_LAYERS = [
 # Folders that use the package as any program does.
 OUTSIDE = ("adapters", "cli", "demo", "workloads")
 # What these may import beside `di_store` itself and each other: the holder of a served store; sizes, errors and trees;
-# stores of several machines; the classes of what users choose; the stores of a machine; what tells of a store.
-OPEN_TO_ALL = ("server", "base", "cluster", "policy", "opening", "forecast", "observe", "_version")
+# stores of several machines; the classes of what users choose; the stores of a machine; what tables need; what tells of
+# a store.
+OPEN_TO_ALL = ("server", "base", "cluster", "policy", "store", "sizing", "observe", "_version")
 
 # Folders of native/, from the bottom. A header or source includes its own folder and those below.
 NATIVE_LAYERS = [

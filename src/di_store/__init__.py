@@ -19,18 +19,13 @@ from di_store.base.errors import TableExists as TableExists
 from di_store.base.errors import TableNotFound as TableNotFound
 from di_store.base.errors import Timeout as Timeout
 from di_store.base.errors import WriterClosed as WriterClosed
-from di_store.checkpoint.loading import load as load
-from di_store.checkpoint.saving import save as save
+from di_store.checkpoint.tree.loading import load as load
+from di_store.checkpoint.tree.saving import save as save
 from di_store.columns.ragged import Ragged as Ragged
 from di_store.columns.schema import Spec as Spec
 from di_store.objects.draft import Draft as Draft
 from di_store.objects.refs import Ref as Ref
 from di_store.objects.weights import Published as Published
-from di_store.opening import StoreInfo as StoreInfo
-from di_store.opening import attach as attach
-from di_store.opening import list_stores as list_stores
-from di_store.opening import open as open
-from di_store.planning import needed_memory as needed_memory
 from di_store.policy.compression import Compress as Compress
 from di_store.policy.limiters import Band as Band
 from di_store.policy.limiters import MinSize as MinSize
@@ -58,8 +53,13 @@ from di_store.replay.loader import Loader as Loader
 from di_store.replay.mixture import Mixture as Mixture
 from di_store.replay.table import Table as Table
 from di_store.replay.writer import Writer as Writer
-from di_store.restoring import restore as restore
-from di_store.store import Store as Store
+from di_store.sizing.needed_memory import needed_memory as needed_memory
+from di_store.store.handle import Store as Store
+from di_store.store.opening import StoreInfo as StoreInfo
+from di_store.store.opening import attach as attach
+from di_store.store.opening import list_stores as list_stores
+from di_store.store.opening import open as open
+from di_store.store.restoring import restore as restore
 
 if TYPE_CHECKING:
     from di_store.client.store import connect as connect

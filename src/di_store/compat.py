@@ -28,12 +28,12 @@ from di_store.cluster.joining import node_here
 from di_store.cluster.store import ClusterStore
 from di_store.columns.schema import Spec
 from di_store.objects.refs import Ref
-from di_store.opening import attach
-from di_store.opening import open as open_store
 from di_store.policy.samplers import Fifo
 from di_store.replay.table import Table
 from di_store.runtime.waits import countdown, logger
-from di_store.store import Store
+from di_store.store.handle import Store
+from di_store.store.opening import attach
+from di_store.store.opening import open as open_store
 
 _DELETED = "client/deleted"
 """Table of the ids of objects that clients deleted and that are still there, oldest first."""

@@ -25,10 +25,10 @@ from tensordict import NonTensorStack, TensorDict
 from transfer_queue_jobs import ROOT, Worker, get, put, ray_here
 
 import di_store
-from di_store import opening
 from di_store.adapters.transfer_queue import StorageClient, register, starting
 from di_store.adapters.transfer_queue import client as client_module
 from di_store.adapters.transfer_queue.versions import refusal
+from di_store.store.handle import opening
 
 KEYS = [f"sample_{at}" for at in range(4)]
 TENSORS = {

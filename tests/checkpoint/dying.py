@@ -11,7 +11,7 @@ import numpy as np
 
 import di_store
 from di_store import _core
-from di_store.checkpoint import folder
+from di_store.checkpoint.tree import folder
 
 CALLS = (
     *((os, name) for name in ("replace", "fsync", "unlink", "open", "listdir")),

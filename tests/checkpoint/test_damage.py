@@ -14,7 +14,7 @@ import pytest
 import di_store
 from checkpoint.test_save_load import at_once, same
 from di_store import _core
-from di_store.checkpoint.form import MAGIC, Head, Manifest, Part
+from di_store.checkpoint.tree.file_format import MAGIC, Head, Manifest, Part
 from di_store.objects.codec.form import pack_header, unpack_header
 
 TREE = {"a": np.arange(3_000), "text": "x" * 2_000, "set": {1, 2}, "more": [np.ones((3, 5), "f4")] * 3}

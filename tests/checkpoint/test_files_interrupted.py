@@ -18,11 +18,11 @@ from pains import until
 
 import di_store
 from di_store import Spec
-from di_store.checkpoint import folder, ranks, saving
+from di_store.checkpoint.store import capture, files
+from di_store.checkpoint.tree import folder, ranks, saving
 from di_store.replay import archive
-from di_store.snapshot import files, taking
 
-FILES = {str(module.__file__) for module in (folder, ranks, saving, archive, files, taking, contextlib)}
+FILES = {str(module.__file__) for module in (folder, ranks, saving, archive, files, capture, contextlib)}
 
 
 @pytest.fixture(scope="module")

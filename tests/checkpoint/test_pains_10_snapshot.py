@@ -15,7 +15,7 @@ from warm import WARM
 
 import di_store
 from di_store import MinSize, Prioritized
-from di_store.checkpoint.folder import MANIFEST
+from di_store.checkpoint.tree.folder import MANIFEST
 
 ROWS, BYTES = 4_000, 4_096
 FLAGS = np.zeros(100, bool)

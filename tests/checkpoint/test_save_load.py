@@ -16,9 +16,9 @@ import pytest
 import torch
 
 import di_store
-from di_store.checkpoint import loading, ranks
-from di_store.checkpoint.folder import Folder
-from di_store.checkpoint.form import Part as FilePart
+from di_store.checkpoint.tree import loading, ranks
+from di_store.checkpoint.tree.file_format import Part as FilePart
+from di_store.checkpoint.tree.folder import Folder
 from di_store.runtime.waits import Wait
 
 Pair = collections.namedtuple("Pair", "left right")

@@ -16,7 +16,7 @@ import di_store
 from checkpoint.test_store_kills import children
 from checkpoint.test_store_links import ROWS, TIER, fill, read, saved
 from di_store import StoreError, StoreNotFound, Timeout, _core
-from di_store.snapshot.filling import Filling
+from di_store.checkpoint.store.loading import Filling
 
 NAME = f"restored-beside-{os.getpid()}"
 DISKS = pytest.mark.parametrize("disk", [True, False], ids=["disk", "memory"])

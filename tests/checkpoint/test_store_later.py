@@ -29,10 +29,10 @@ from di_store import (
     Timeout,
     Uniform,
 )
+from di_store.checkpoint.store import renewal
 
 # -- later checkpoints --------------------------------------------------------------------------------------------
 from di_store.replay.importing import Import
-from di_store.snapshot import renewal
 
 
 def sizes(folder: Path) -> int:

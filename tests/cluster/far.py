@@ -15,10 +15,10 @@ from cluster.certificates import Authority
 from di_store.client.session import RemoteSession
 from di_store.client.store import RemoteStore
 from di_store.client.table import RemoteTable
-from di_store.opening import attach as real_attach
-from di_store.opening import open as real_open
 from di_store.replay.table import Table
 from di_store.server.server import Agent, Served
+from di_store.store.opening import attach as real_attach
+from di_store.store.opening import open as real_open
 
 TOKEN = b"a token of the tests"
 _agents: dict[str, Near] = {}

@@ -59,7 +59,7 @@ MUTANTS = [
     Mutant(
         "tables-that-agents-make-are-not-written",
         "backups",
-        "src/di_store/snapshot/durable.py::made",
+        "src/di_store/checkpoint/store/durable.py::made",
         'settings.durability == "disk"',
         "False",
         (f"{TESTS}::test_durable_tables_of_a_client",),

@@ -18,7 +18,7 @@ MUTANTS = [
     Mutant(
         "arrays-as-large-as-they-say",
         "input",
-        "src/di_store/checkpoint/loading.py::_Tree._require_there",
+        "src/di_store/checkpoint/tree/loading.py::_Tree._require_there",
         "if sum(sizes) > self._head.payload_bytes:",
         "if sum(sizes) < 0:",
         ("tests/checkpoint/test_damage.py",),

@@ -18,7 +18,7 @@ MUTANTS = [
     Mutant(
         "sparse-files-of-checkpoints-stay",
         "store-checkpoint",
-        "src/di_store/snapshot/renewal.py::renewed",
+        "src/di_store/checkpoint/store/renewal.py::renewed",
         "if lying <= 2 * needed:",
         "if lying <= 9 * needed:",
         ("tests/checkpoint/test_store_later.py::test_little_is_written_again",),
@@ -26,7 +26,7 @@ MUTANTS = [
     Mutant(
         "small-files-of-checkpoints-stay",
         "store-checkpoint",
-        "src/di_store/snapshot/renewal.py::renewed",
+        "src/di_store/checkpoint/store/renewal.py::renewed",
         "if len(sizes) > MOST_SMALL:",
         "if not full:",
         ("tests/checkpoint/test_store_later.py::test_few_files",),
@@ -34,7 +34,7 @@ MUTANTS = [
     Mutant(
         "open-chunks-share-files",
         "store-checkpoint",
-        "src/di_store/snapshot/renewal.py::by_kind",
+        "src/di_store/checkpoint/store/renewal.py::by_kind",
         "kinds[2].append(number)",
         "kinds[0].append(number)",
         ("tests/checkpoint/test_store_later.py::test_little_is_left_beside_a_disk",),
@@ -82,7 +82,7 @@ MUTANTS = [
     Mutant(
         "a-store-is-found-before-it-is-whole",
         "store-checkpoint",
-        "src/di_store/opening.py::open_filled",
+        "src/di_store/store/opening.py::open_filled",
         "fill(session)\n            arena.announce()",
         "arena.announce()\n            fill(session)",
         ("tests/checkpoint/test_store_beside.py",),
@@ -114,7 +114,7 @@ MUTANTS = [
     Mutant(
         "children-keep-locks-of-folders",
         "store-checkpoint",
-        "src/di_store/snapshot/files.py::_close_lock_files",
+        "src/di_store/checkpoint/store/files.py::_close_lock_files",
         "while _lock_files:",
         "while False:",
         ("tests/checkpoint/test_store_kills.py",),
@@ -154,7 +154,7 @@ MUTANTS = [
     Mutant(
         "an-answer-to-an-older-call-counts",
         "checkpoint",
-        "src/di_store/checkpoint/ranks.py::gather",
+        "src/di_store/checkpoint/tree/ranks.py::gather",
         "given is not None and given.call == called",
         "given is not None",
         (f"{FOLDER}/test_save_load.py::test_answers_to_an_older_call_do_not_count",),
@@ -162,7 +162,7 @@ MUTANTS = [
     Mutant(
         "the-file-of-another-save-is-taken",
         "checkpoint",
-        "src/di_store/checkpoint/loading.py::_Tree.__init__",
+        "src/di_store/checkpoint/tree/loading.py::_Tree.__init__",
         "crc != part.crc or ",
         "",
         (f"{FOLDER}/test_damage.py::test_the_file_of_another_save",),
@@ -170,7 +170,7 @@ MUTANTS = [
     Mutant(
         "the-checkpoint-before-goes-first",
         "checkpoint",
-        "src/di_store/checkpoint/saving.py::_write",
+        "src/di_store/checkpoint/tree/saving.py::_write",
         "        run(writer)\n",
         '        folder.remove("manifest.json")\n        run(writer)\n',
         (f"{FOLDER}/test_kills.py::test_killed_at_every_step",),

@@ -236,7 +236,7 @@ MUTANTS = [
     Mutant(
         "a-tree-replaces-the-checkpoint-of-a-store",
         "store-checkpoint",
-        "src/di_store/checkpoint/folder.py::Folder.refuse_others",
+        "src/di_store/checkpoint/tree/folder.py::Folder.refuse_others",
         "if held == wanted or",
         "if held or",
         ("tests/checkpoint/test_other_folders.py",),

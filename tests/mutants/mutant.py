@@ -20,7 +20,7 @@ class Mutant:
         name: lower case with hyphens.
         promise: which promise of docs/testing.md the mechanism keeps.
         place: the file and the function or class around the text, "native/heap/pins.cc::Pins::drop" or
-            "src/di_store/store.py::Store.close".
+            "src/di_store/store/handle.py::Store.close".
         old: text that stands there exactly once.
         new: what takes its place.
         tests: pytest's node ids, or "native:<program>" for one of tests/native.

@@ -141,7 +141,7 @@ MUTANTS = [
     Mutant(
         "put-copies-twice",
         "pain-15",
-        "src/di_store/store.py::Store.put",
+        "src/di_store/store/handle.py::Store.put",
         "        if id is None and ttl is None and durability is _MEMORY and",
         "        value = __import__('copy').deepcopy(value)\n"
         "        if id is None and ttl is None and durability is _MEMORY and",
@@ -247,7 +247,7 @@ MUTANTS = [
     Mutant(
         "handles-forget-that-they-only-read",
         "handles",
-        "src/di_store/store.py::Store.__reduce__",
+        "src/di_store/store/handle.py::Store.__reduce__",
         "return loaded, (Store, self.name, self._session.readonly)",
         "return loaded, (Store, self.name, False)",
         ("tests/test_bad_objects.py::test_handles_that_only_read_travel_as_such",),

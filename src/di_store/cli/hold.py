@@ -9,7 +9,7 @@ import click
 import di_store
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import Stop, json_option, print_json
-from di_store.opening import check_held, is_made_here
+from di_store.store.opening import check_held, is_made_here
 
 LOOK_SECONDS = 0.5
 

@@ -19,7 +19,7 @@ from di_store.cli.common import LOCK_SECONDS, MOST_ITEMS, attached, json_option,
 from di_store.cli.printing import console, grid, listing
 from di_store.cli.stores import client_rows, memory_rows, table_report
 from di_store.observe import ProcessReport, StoreReport, TableReport, limiter_text, shape_text
-from di_store.opening import pins
+from di_store.store.opening import pins
 
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
 CLIENT_HEADS = ("pid>", "state", "roles", "waits for", "since", "held up by")

@@ -11,7 +11,7 @@ import click
 from di_store.base.sizes import format_size, parse_size, seconds_text
 from di_store.cli.common import InputFile, json_option, print_json
 from di_store.cli.printing import console, listing
-from di_store.forecast import Forecast, TableForecast, forecast, read_job
+from di_store.sizing.forecast import Forecast, TableForecast, forecast, read_job
 
 
 @click.command(short_help="What the tables of a job will need, before it runs.")

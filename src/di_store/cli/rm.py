@@ -10,7 +10,7 @@ import click
 import di_store
 from di_store.base.errors import AccessDenied, CorruptData, LayoutMismatch, StoreError
 from di_store.cli.common import attached, json_option, pids_text, print_json
-from di_store.opening import other_pids, remove
+from di_store.store.opening import other_pids, remove
 
 
 @click.command(short_help="Remove a store.")

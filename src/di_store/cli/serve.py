@@ -15,9 +15,9 @@ from di_store.cli.common import InputFile, Stop, json_option, print_json
 from di_store.cluster.listing import listed
 from di_store.cluster.rejoining import fetch, settling
 from di_store.cluster.watching import watching
-from di_store.opening import check_held
 from di_store.server.engine import BULK_KINDS, OWN
 from di_store.server.holder import Holder, Serving, TlsFiles, is_listed
+from di_store.store.opening import check_held
 
 LOOK_SECONDS = 0.1
 AFTER_SECONDS = 60.0

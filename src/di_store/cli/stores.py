@@ -11,7 +11,7 @@ from di_store.base.errors import StoreError, StoreNotFound
 from di_store.base.sizes import format_size, seconds_text
 from di_store.cli.common import ATTACH_SECONDS
 from di_store.observe import DiskStats, StoreReport, WaiterReport
-from di_store.opening import other_pids
+from di_store.store.opening import other_pids
 
 
 def reports(only: str | None = None) -> list[StoreReport]:

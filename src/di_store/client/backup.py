@@ -8,9 +8,9 @@ from collections.abc import Iterable
 import msgspec
 
 from di_store.base.errors import CorruptData
-from di_store.checkpoint.folder import MANIFEST
-from di_store.snapshot.form import FILE
-from di_store.snapshot.home import NAME
+from di_store.checkpoint.store.home import NAME
+from di_store.checkpoint.store.manifest import FILE
+from di_store.checkpoint.tree.folder import MANIFEST
 
 PART_BYTES = 4 << 20
 """Of a file that travel in one call."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from di_store.base import config
 from di_store.base.errors import StoreError
+from di_store.checkpoint.store.capture import Progress
 from di_store.client.arguments import named
 from di_store.client.mixture import RemoteMixture
 from di_store.client.objects import RemoteObjects
@@ -25,8 +26,7 @@ from di_store.replay.mixture import Shares, flat_shares
 from di_store.replay.table import Table
 from di_store.replay.tables import seed_of
 from di_store.runtime.waits import check_timeout, countdown
-from di_store.snapshot.taking import Progress
-from di_store.store import Store
+from di_store.store.handle import Store
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -16,7 +16,11 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, TableNotFound, Timeout
-from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.checkpoint.store import durable
+from di_store.checkpoint.store.files import THREADS, one_at_a_time, reading, with_helpers
+from di_store.checkpoint.store.home import NAME, Home, read_home, write_home
+from di_store.checkpoint.store.manifest import Manifest
+from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.client.backup import PART_BYTES, Backup, BackupFile
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, unpacked
@@ -27,10 +31,6 @@ from di_store.cluster.objects import ranked
 from di_store.cluster.taken_over import give_up, taken_over
 from di_store.runtime.waits import countdown
 from di_store.session import Session
-from di_store.snapshot import durable
-from di_store.snapshot.files import THREADS, one_at_a_time, reading, with_helpers
-from di_store.snapshot.form import Manifest
-from di_store.snapshot.home import NAME, Home, read_home, write_home
 
 LOCK = "backup.lock"
 """Locked by who sends the files of the folder."""

@@ -14,12 +14,12 @@ from di_store.cluster.links import Credentials, Links
 from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.opening import check_name, list_stores
 from di_store.replay.table import Table
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
 from di_store.server.membership import Membership, membership_of
 from di_store.session import Session
+from di_store.store.opening import check_name, list_stores
 
 STORE_ENV = "DI_STORE_NODE"
 """Name of the store that processes take, if several nodes of the cluster are on one machine."""

@@ -15,7 +15,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
-from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.checkpoint.store import durable
+from di_store.checkpoint.store.files import THREADS, full_is_told, one_at_a_time, with_helpers
+from di_store.checkpoint.store.home import Home, read_home, write_home
+from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.client.backup import PART_BYTES, Backup
 from di_store.cluster.backups import LOCK
 from di_store.cluster.directory import TABLE, Directory, TableEntry, unpacked
@@ -26,9 +29,6 @@ from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.waits import countdown, logger
 from di_store.server.holder import Serving, addresses_of, credentials_of
-from di_store.snapshot import durable
-from di_store.snapshot.files import THREADS, full_is_told, one_at_a_time, with_helpers
-from di_store.snapshot.home import Home, read_home, write_home
 
 FIND_SECONDS = 60.0
 """How long a node that has a backup may take to answer."""

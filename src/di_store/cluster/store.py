@@ -27,7 +27,7 @@ from di_store.replay.writer import Writer
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout, countdown
 from di_store.session import Session
-from di_store.store import Store
+from di_store.store.handle import Store
 
 _NODES = "the name of a node, or a list of these"
 LANES = 1024

@@ -15,6 +15,7 @@ from dataclasses import replace
 import msgspec
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound, Timeout
+from di_store.checkpoint.store import durable
 from di_store.client.link import Seconds
 from di_store.client.table import RemoteTable, create_remote, open_remote
 from di_store.cluster.cluster import Cluster
@@ -32,7 +33,6 @@ from di_store.replay.table import Table, open_table
 from di_store.runtime.deadline import LEAST_SECONDS, Deadline
 from di_store.runtime.waits import countdown, lock_seconds, logger
 from di_store.session import Session
-from di_store.snapshot import durable
 
 UNDO_SECONDS = 10.0
 """For taking back what could not be made as a whole."""

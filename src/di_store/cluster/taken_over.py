@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 
 from di_store.base.errors import StoreError, TableNotFound
+from di_store.checkpoint.store import durable
+from di_store.checkpoint.store.home import read_home
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, unpacked
 from di_store.cluster.kept import keep_word, own_words
@@ -18,8 +20,6 @@ from di_store.replay.serving import handle_of
 from di_store.replay.table import open_table
 from di_store.runtime.waits import logger
 from di_store.session import Session
-from di_store.snapshot import durable
-from di_store.snapshot.home import read_home
 
 _LOCK_SECONDS = 10.0
 

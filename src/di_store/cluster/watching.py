@@ -16,7 +16,7 @@ from di_store.cluster.taken_over import give_up
 from di_store.runtime.waits import logger
 from di_store.server.holder import Serving, credentials_of
 from di_store.session import Session
-from di_store.store import Store
+from di_store.store.handle import Store
 
 LOOK_SECONDS = 3.0
 """How often the directory is asked."""

@@ -27,7 +27,7 @@ class ProcessReport(ClientReport):
 
 
 def processes(found: StoreReport, pins: Iterable[tuple[int, bytes, bool, int, int]]) -> list[ProcessReport]:
-    """The clients of a report in full detail; `pins`: pins of all slots, as in `opening.pins`."""
+    """The clients of a report in full detail; `pins`: pins of all slots, as in `store.opening.pins`."""
     by_slot: dict[int, list[PinReport]] = {}
     for slot, raw, weights, size, count in pins:
         by_slot.setdefault(slot, []).append({"object": raw.hex(), "weights": weights, "bytes": size, "pins": count})

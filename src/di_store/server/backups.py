@@ -21,10 +21,10 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError, shown
-from di_store.checkpoint.folder import Folder
+from di_store.checkpoint.store.files import full_is_told
+from di_store.checkpoint.tree.folder import Folder
 from di_store.client.backup import PART_BYTES, Backup, is_file
 from di_store.server.peer import Peer
-from di_store.snapshot.files import full_is_told
 
 FOLDER = "backups"
 WORD = "backup.json"

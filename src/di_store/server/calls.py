@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from di_store.base.errors import TableNotFound, shown
+from di_store.checkpoint.store.durable import made
 from di_store.layout.shape import UNLIMITED
 from di_store.objects.refs import Ref
 from di_store.policy.limiters import limiter_from_plain
@@ -23,7 +24,6 @@ from di_store.replay.table import Table
 from di_store.runtime.waits import lock_seconds
 from di_store.server.backups import BACKUP_CALLS
 from di_store.server.peer import Peer
-from di_store.snapshot.durable import made
 
 
 def refs_of(ids: Any) -> list[Ref]:

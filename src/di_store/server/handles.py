@@ -10,7 +10,7 @@ from di_store.base.errors import DrawsLost, StoreError, TableNotFound
 from di_store.replay.mixture import Mixture
 from di_store.replay.serving import handle_of, identities_of, is_dropped, keep_encoded
 from di_store.replay.table import Table
-from di_store.store import Store
+from di_store.store.handle import Store
 
 MOST_DROPPED = 64
 """Handles of tables kept, for what a handle of a dropped table still answers."""

@@ -28,7 +28,7 @@ from di_store.server.engine import OWN
 from di_store.server.membership import KINDS, NAME, Membership, membership_of
 from di_store.server.orders import Orders, server_context
 from di_store.session import Session
-from di_store.store import Store
+from di_store.store.handle import Store
 
 JOIN_SECONDS = 60.0
 """How long leaving word in the store may wait for a lock or room."""

@@ -18,7 +18,7 @@ from di_store.server.engine import Engine
 from di_store.server.handles import Handles
 from di_store.server.version_watch import VersionWatch
 from di_store.session import Session
-from di_store.store import Store
+from di_store.store.handle import Store
 
 
 @dataclass

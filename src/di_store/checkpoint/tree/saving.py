@@ -8,10 +8,10 @@ from typing import Any
 
 from di_store import _core
 from di_store.base import config
-from di_store.checkpoint import ranks
-from di_store.checkpoint.folder import FILE, Folder, answer_name, tree_name
-from di_store.checkpoint.form import FORMAT, PIECE_BYTES, Head, Part, begin_of, extents
-from di_store.checkpoint.memory import address
+from di_store.checkpoint.tree import ranks
+from di_store.checkpoint.tree.file_format import FORMAT, PIECE_BYTES, Head, Part, begin_of, extents
+from di_store.checkpoint.tree.folder import FILE, Folder, answer_name, tree_name
+from di_store.checkpoint.tree.memory import address
 from di_store.objects.codec import Encoded, encode
 from di_store.runtime.waits import SLICE_SECONDS, Wait, check_timeout
 

@@ -14,7 +14,11 @@ import numpy as np
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData
-from di_store.checkpoint.folder import MANIFEST, Folder
+from di_store.checkpoint.store.capture import Progress
+from di_store.checkpoint.store.files import THREADS, read_chunks, read_items, with_helpers
+from di_store.checkpoint.store.items import ITEM_WORDS
+from di_store.checkpoint.store.manifest import NOWHERE, Manifest, TableState, damaged
+from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.columns.schema import Schema
 from di_store.layout.plan import OPAQUE_SCHEMA
 from di_store.layout.reserve import make_room, needs_without_rows, table_needs
@@ -28,10 +32,6 @@ from di_store.policy.views import Group, answers_of
 from di_store.replay.handle import TableHandle
 from di_store.runtime.waits import CALL_SECONDS
 from di_store.session import Session
-from di_store.snapshot.files import THREADS, read_chunks, read_items, with_helpers
-from di_store.snapshot.form import NOWHERE, Manifest, TableState, damaged
-from di_store.snapshot.items import ITEM_WORDS
-from di_store.snapshot.taking import Progress
 
 CHOICES = ("capacity", "limiter", "max_bytes", "compress")
 """What `restore(tables=)` may change of a table."""

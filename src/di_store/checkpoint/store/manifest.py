@@ -12,8 +12,8 @@ from msgspec import Meta
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch
-from di_store.checkpoint import form as tree
-from di_store.checkpoint.form import STORE_FORMAT
+from di_store.checkpoint.tree import file_format
+from di_store.checkpoint.tree.file_format import STORE_FORMAT
 
 VERSION = 1
 REMEDY = "restore another checkpoint, or make this one again"
@@ -182,7 +182,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         except ValueError:
             raise damaged(path, "is no manifest of a checkpoint, or is damaged") from None
         form = plain.get("format") if isinstance(plain, dict) else None
-        if form == tree.FORMAT:
+        if form == file_format.FORMAT:
             raise CorruptData(f"{path!r} is the checkpoint of a tree", remedy="read it with di_store.load()")
         if form != STORE_FORMAT:
             raise damaged(path, "is no manifest of a checkpoint, or is damaged")

@@ -10,7 +10,7 @@ from io import FileIO
 from di_store import _core
 from di_store.base.disk import core_path
 from di_store.base.errors import CorruptData, StoreError
-from di_store.checkpoint.form import FORMAT, STORE_FORMAT, Manifest, damaged
+from di_store.checkpoint.tree.file_format import FORMAT, STORE_FORMAT, Manifest, damaged
 
 MANIFEST = "manifest.json"
 DURABLE = "durable"

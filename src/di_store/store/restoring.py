@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from di_store.base.config import function
-from di_store.checkpoint.folder import Folder
-from di_store.opening import open_filled
+from di_store.checkpoint.store import durable
+from di_store.checkpoint.store.capture import Progress
+from di_store.checkpoint.store.files import reading
+from di_store.checkpoint.store.loading import Filling, read_manifest
+from di_store.checkpoint.tree.folder import Folder
 from di_store.session import Session
-from di_store.snapshot import durable
-from di_store.snapshot.files import reading
-from di_store.snapshot.filling import Filling, read_manifest
-from di_store.snapshot.taking import Progress
-from di_store.store import Store
+from di_store.store.handle import Store
+from di_store.store.opening import open_filled
 
 
 def restore(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from di_store.checkpoint.folder import Folder
-from di_store.snapshot.form import damaged
+from di_store.checkpoint.store.manifest import damaged
+from di_store.checkpoint.tree.folder import Folder
 
 NAME = "node.json"
 

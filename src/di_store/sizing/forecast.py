@@ -19,11 +19,11 @@ from di_store.columns.schema import Schema, Spec
 from di_store.layout.native_views import finished_schema
 from di_store.layout.plan import read_plan
 from di_store.layout.reserve import TableNeeds, table_needs
-from di_store.planning import OWN_BYTES
 from di_store.policy import compression, limiters, samplers, views
 from di_store.policy.options import TableOptions, check_options, check_table_name
 from di_store.policy.settings import Settings
 from di_store.replay.loader import MAX_PREFETCH
+from di_store.sizing.needed_memory import OWN_BYTES
 
 _DAY = 86_400
 _LEAST_MEMORY = 8 << 20

@@ -14,11 +14,11 @@ from typing import Any, TypeVar
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError, StoreFull, Timeout
-from di_store.checkpoint.folder import Folder
-from di_store.checkpoint.form import PAGE
+from di_store.checkpoint.store import items
+from di_store.checkpoint.store.manifest import CHUNKS, Manifest, Segment, State, damaged, unpack_arrays
+from di_store.checkpoint.tree.file_format import PAGE
+from di_store.checkpoint.tree.folder import Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait
-from di_store.snapshot import items
-from di_store.snapshot.form import CHUNKS, Manifest, Segment, State, damaged, unpack_arrays
 
 THREADS = 4
 """Each copies and sums up the next rows while others wait for the disk."""

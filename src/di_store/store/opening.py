@@ -15,11 +15,11 @@ from di_store.base import config
 from di_store.base.disk import budget_of_writes, disk_folder
 from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, Timeout, shown
 from di_store.base.sizes import budget_bytes, format_size, parse_size
+from di_store.checkpoint.store import durable
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout
 from di_store.session import Session
-from di_store.snapshot import durable
-from di_store.store import Store
+from di_store.store.handle import Store
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _MODES = {"rw": Mode.OPEN, "x": Mode.NEW, "r": Mode.ATTACH}

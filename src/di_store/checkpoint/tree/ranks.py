@@ -16,8 +16,8 @@ from typing import TypeVar
 
 import msgspec
 
-from di_store.checkpoint.folder import CALL, MANIFEST, Folder, answer_name
-from di_store.checkpoint.form import Manifest, Part
+from di_store.checkpoint.tree.file_format import Manifest, Part
+from di_store.checkpoint.tree.folder import CALL, MANIFEST, Folder, answer_name
 from di_store.runtime.waits import Wait
 
 _SECONDS = 0.02

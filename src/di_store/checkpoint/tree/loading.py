@@ -11,11 +11,11 @@ import numpy as np
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, SchemaMismatch, StoreError
-from di_store.checkpoint import memory
-from di_store.checkpoint.folder import MANIFEST, Folder
-from di_store.checkpoint.form import Head, Manifest, Part, damaged, extents
-from di_store.checkpoint.memory import Target
-from di_store.checkpoint.saving import THREADS, checked_shard, run
+from di_store.checkpoint.tree import memory
+from di_store.checkpoint.tree.file_format import Head, Manifest, Part, damaged, extents
+from di_store.checkpoint.tree.folder import MANIFEST, Folder
+from di_store.checkpoint.tree.memory import Target
+from di_store.checkpoint.tree.saving import THREADS, checked_shard, run
 from di_store.objects.codec import Leaf, build, leaves_of, shown_path, small_spans
 
 

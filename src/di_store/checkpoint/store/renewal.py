@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from di_store.base.dtypes import Array
-from di_store.snapshot.files import SEGMENT_BYTES
-from di_store.snapshot.form import Segment
+from di_store.checkpoint.store.files import SEGMENT_BYTES
+from di_store.checkpoint.store.manifest import Segment
 
 SMALL_BYTES = SEGMENT_BYTES // 8
 """Of a file that counts as small."""

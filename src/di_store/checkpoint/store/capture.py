@@ -19,13 +19,8 @@ from di_store import _core
 from di_store.base.config import function
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch, RowsLost, StoreError, StoreFull, TableNotFound
-from di_store.checkpoint.folder import MANIFEST, Folder
-from di_store.checkpoint.form import STORE_FORMAT
-from di_store.policy.settings import without_identity
-from di_store.replay.lost import drop_lost, without_lost
-from di_store.runtime.waits import CALL_SECONDS, lock_seconds
-from di_store.snapshot import items
-from di_store.snapshot.files import (
+from di_store.checkpoint.store import items
+from di_store.checkpoint.store.files import (
     LOCK,
     THREADS,
     SegmentFiles,
@@ -36,7 +31,7 @@ from di_store.snapshot.files import (
     unread,
     with_helpers,
 )
-from di_store.snapshot.form import (
+from di_store.checkpoint.store.manifest import (
     CHUNKS,
     FILE,
     NOWHERE,
@@ -47,7 +42,12 @@ from di_store.snapshot.form import (
     WeightsState,
     pack_arrays,
 )
-from di_store.snapshot.renewal import by_kind, renewed
+from di_store.checkpoint.store.renewal import by_kind, renewed
+from di_store.checkpoint.tree.file_format import STORE_FORMAT
+from di_store.checkpoint.tree.folder import MANIFEST, Folder
+from di_store.policy.settings import without_identity
+from di_store.replay.lost import drop_lost, without_lost
+from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 
 _BATCH_BYTES = 8 << 20
 """Of objects that are written together; and of rows that are let go together once they are written."""

@@ -17,17 +17,17 @@ import weakref
 
 from di_store import _core
 from di_store.base.errors import StoreClosed, StoreError, TableNotFound, Timeout
-from di_store.checkpoint.folder import DURABLE, MANIFEST, Folder
+from di_store.checkpoint.store import capture
+from di_store.checkpoint.store.files import full_is_told, locked
+from di_store.checkpoint.store.home import read_home
+from di_store.checkpoint.store.loading import Filling, read_manifest
+from di_store.checkpoint.tree.folder import DURABLE, MANIFEST, Folder
 from di_store.policy.settings import Settings
 from di_store.replay.serving import settle
 from di_store.replay.table import Table
 from di_store.runtime import chores
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 from di_store.session import Session
-from di_store.snapshot import taking
-from di_store.snapshot.files import full_is_told, locked
-from di_store.snapshot.filling import Filling, read_manifest
-from di_store.snapshot.home import read_home
 
 _LOG = re.compile(r"objects-[0-9a-f]{8}")
 LEAVING_SECONDS = 60.0
@@ -82,7 +82,7 @@ def sync(arena: _core.Arena, timeout: float | None) -> None:
         folder = folder_of(arena.disk)
         with full_is_told(folder.path):
             folder.make()
-        taking.write_locked(arena, folder, timeout, None, list(_durable(arena)))
+        capture.write_locked(arena, folder, timeout, None, list(_durable(arena)))
 
 
 def reopen(session: Session) -> None:
@@ -157,7 +157,7 @@ def _renew(arena: _core.Arena) -> None:
         folder.make()
         with locked(folder, 0):
             if _age(arena) >= arena.sync_every_ms / 1000:  # nobody did meanwhile
-                taking.write(arena, folder, lock_seconds(CALL_SECONDS), None, list(_durable(arena)))
+                capture.write(arena, folder, lock_seconds(CALL_SECONDS), None, list(_durable(arena)))
     except Timeout:  # another process is at it
         return
     except (StoreError, OSError, RuntimeError) as error:

@@ -12,6 +12,7 @@ from di_store.base import config
 from di_store.base.disk import budget_of_writes, new_capacity
 from di_store.base.errors import ObjectNotFound, StoreFull, Timeout, of_core
 from di_store.base.sizes import budget_bytes
+from di_store.checkpoint.store import capture, durable
 from di_store.objects import codec
 from di_store.objects.access import Objects
 from di_store.objects.draft import Draft, reserve
@@ -29,7 +30,6 @@ from di_store.replay.writer import Writer, forget_writers
 from di_store.runtime import waits
 from di_store.runtime.waits import check_timeout
 from di_store.session import Session, loaded
-from di_store.snapshot import durable, taking
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -155,7 +155,7 @@ class Store:
         path: str | os.PathLike[str],
         *,
         timeout: float | None = 600,
-        progress: taking.Progress | None = None,
+        progress: capture.Progress | None = None,
     ) -> None:
         """Save the whole store, as it is at one instant, to a folder. Other processes keep working. `restore` reads it.
 
@@ -175,7 +175,7 @@ class Store:
             StoreFull: the filesystem has no room. Timeout: another process is making a checkpoint there. AccessDenied,
             StoreError, OSError: the folder cannot be written.
         """
-        taking.checkpoint(self._session.arena, path, timeout, progress)
+        capture.checkpoint(self._session.arena, path, timeout, progress)
 
     # -- objects ------------------------------------------------------------------------------------------------
 

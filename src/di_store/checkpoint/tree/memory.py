@@ -8,7 +8,7 @@ import numpy as np
 
 from di_store.base import dtypes
 from di_store.base.dtypes import Array
-from di_store.checkpoint.form import PAGE, PIECE_BYTES
+from di_store.checkpoint.tree.file_format import PAGE, PIECE_BYTES
 from di_store.objects.codec import Leaf
 
 ALIGNMENT = 64

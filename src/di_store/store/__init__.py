@@ -1,0 +1,1 @@
+"""A store of this machine: its handle, and how a process opens, makes or restores it."""
