@@ -18,7 +18,7 @@ from di_store.workloads.catalogue import LOADS
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "examples/recipes"
 SHARED = {"harness.py", "spread.py"}
-LIMIT_SECONDS = 200
+LIMIT_SECONDS = 600
 # Each recipe with the packages that it needs beside torch, gymnasium and matplotlib.
 RECIPES: dict[str, tuple[str, ...]] = {
     "apex.py": (),

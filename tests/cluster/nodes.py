@@ -32,7 +32,8 @@ class Node:
 
     def __init__(self, name: str, *options: str, env: dict[str, str] | None = None, log: Path | None = None) -> None:
         """Start it. `log`: file for what it and its agents say."""
-        self._given, self._log = ((*options,), env), log or os.devnull
+        self._given = (*options,), env
+        self._log = log or Path(os.environ["DI_STORE_TEST_ROOT"], f"{name}.log")
         self._start(name)
 
     def _start(self, name: str) -> None:
@@ -54,10 +55,16 @@ class Node:
                 [*command, *options], stdout=subprocess.PIPE, stderr=log, text=True, env=env
             )
         assert self.process.stdout is not None
-        told = json.loads(self.process.stdout.readline())
+        line = self.process.stdout.readline()
+        assert line, f"node {name} is not served: {self.said()}"
+        told = json.loads(line)
         self.address: str = told["address"]
         self.name: str = told["name"]
         self._agent: int = told["agent"]
+
+    def said(self) -> str:
+        """What the holder and its agents have written, since the store's first start."""
+        return self._log.read_text(errors="replace")
 
     def connect(self, **options: Any) -> di_store.Store:
         """A handle of the store, through the agent."""

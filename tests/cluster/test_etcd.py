@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import signal
+import socket
 import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -162,8 +163,36 @@ def test_a_node_that_is_lost_is_listed_no_more(nodes: list[Node], stores: list[C
     assert len(stores[1].nodes()) == 1
 
 
-def test_wrong_places(etcd: Etcd) -> None:
+def test_a_slow_member_is_waited_for(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer each time, as long as the call may take."""
+    monkeypatch.setattr(registering, "ASK_SECONDS", 0.1)
+    host, _, port = etcd.where.partition(",")[0].partition(":")
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=_relay, args=(listening, (host, int(port)), 0.5), daemon=True).start()
+        slow = EtcdDirectory(f"127.0.0.1:{listening.getsockname()[1]}/{uuid.uuid4().hex}")
+        assert slow.read("k", SECONDS) is None
+
+
+def _relay(listening: socket.socket, to: tuple[str, int], delay: float) -> None:
+    """Passes on what clients say, and each answer after `delay` seconds."""
+
+    def passes(source: socket.socket, drain: socket.socket, seconds: float) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                time.sleep(seconds)
+                drain.sendall(data)
+
+    with suppress(OSError):  # until the test closes the socket
+        while True:
+            client, _ = listening.accept()
+            member = socket.create_connection(to)
+            for pair in ((client, member, 0.0), (member, client, delay)):
+                threading.Thread(target=passes, args=pair, daemon=True).start()
+
+
+def test_wrong_places(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line that says what to do, in time."""
+    monkeypatch.setattr(registering, "START_SECONDS", 2.0)
     began = time.monotonic()
     for status, join, text in (
         (1, "etcd://127.0.0.1:1", "no member of etcd answers"),

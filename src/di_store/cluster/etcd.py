@@ -34,7 +34,9 @@ LEASE_SECONDS = 10
 """A node whose holder has said nothing for so long is not listed any more."""
 RENEW_SECONDS = 3.0
 ASK_SECONDS = 2.0
-"""How long one member of etcd may take, before the next one is asked."""
+"""How long one member of etcd may take, before the next one is asked; twice as long in each further round."""
+START_SECONDS = 30.0
+"""How long a node waits for etcd at its start."""
 _PAUSE_SECONDS = 0.1
 
 
@@ -66,16 +68,14 @@ class Members:
         Raises:
             NodeUnavailable: no member answers in time. AccessDenied: etcd does not let this user in.
         """
-        deadline = Deadline.of(timeout)
+        deadline, patience = Deadline.of(timeout), ASK_SECONDS
         while True:
             reason = ""
             for step in range(len(self._places)):
                 at = (self._first + step) % len(self._places)
                 seconds = deadline.left
                 try:
-                    found = call(
-                        self._client(at, ASK_SECONDS if seconds is None else max(min(ASK_SECONDS, seconds), 0.1))
-                    )
+                    found = call(self._client(at, patience if seconds is None else max(min(patience, seconds), 0.1)))
                 except (Etcd3Exception, requests.exceptions.RequestException, ValueError, KeyError) as error:
                     reason = self._failed(at, error)
                     if lost is not None:
@@ -86,6 +86,7 @@ class Members:
             if deadline.left == 0:
                 raise unavailable(f"no member of etcd answers: {reason}")
             time.sleep(_PAUSE_SECONDS)
+            patience *= 2
 
     def _client(self, at: int, timeout: float) -> Any:
         clients: dict[int, Any] | None = getattr(self._own, "clients", None)
@@ -159,7 +160,7 @@ class Registration:
         self._key, self._word = f"{self._members.prefix}node/{node.uuid}", packed(node)
         self._ended = threading.Event()
         self._lease: Any = None
-        self._list(LEASE_SECONDS)
+        self._list(START_SECONDS)
         self._thread = threading.Thread(target=self._renew, name="di-store etcd", daemon=True)
         self._thread.start()
 
