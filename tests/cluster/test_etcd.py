@@ -179,7 +179,7 @@ def _relay(listening: socket.socket, to: tuple[str, int], delay: float) -> None:
     def passes(source: socket.socket, drain: socket.socket, seconds: float) -> None:
         with suppress(OSError):
             while data := source.recv(1 << 16):
-                time.sleep(seconds)
+                threading.Event().wait(seconds)  # the member's slowness
                 drain.sendall(data)
 
     with suppress(OSError):  # until the test closes the socket
