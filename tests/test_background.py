@@ -10,26 +10,30 @@ from typing import Any
 
 import pytest
 
-from di_store.runtime.background import Background, Bell
+from di_store.runtime.background import Background, Wakeup
 
 
 def test_waiting_ends_at_its_deadline() -> None:
     """However short it is, and wherever in the wait it passes."""
-    assert not any(Bell().wait(1e-9) for _ in range(20_000))
-    bell = Bell()
-    assert not any(bell.wait(number % 50 * 1e-6) for number in range(2_000))
+    assert not any(Wakeup().wait(1e-9) for _ in range(20_000))
+    wakeup = Wakeup()
+    assert not any(wakeup.wait(number % 50 * 1e-6) for number in range(2_000))
 
 
-def test_a_bell_passes_on_what_a_handler_raises() -> None:
-    def ring_in_a_handler(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code is Bell.ring.__code__ and event == "line" and frame.f_lineno > frame.f_code.co_firstlineno + 2:
+def test_a_wakeup_passes_on_what_a_handler_raises() -> None:
+    def wake_in_a_handler(frame: FrameType, event: str, _: Any) -> Any:
+        if (
+            frame.f_code is Wakeup.wake.__code__
+            and event == "line"
+            and frame.f_lineno > frame.f_code.co_firstlineno + 2
+        ):
             raise RuntimeError("of a handler")
-        return ring_in_a_handler
+        return wake_in_a_handler
 
-    sys.settrace(ring_in_a_handler)
+    sys.settrace(wake_in_a_handler)
     try:
         with pytest.raises(RuntimeError, match="of a handler"):
-            Bell().ring()
+            Wakeup().wake()
     finally:
         sys.settrace(None)
 
@@ -45,14 +49,14 @@ def test_joining_ends_at_its_deadline() -> None:
     assert background.join(60)
 
 
-def test_a_bell_rings_for_one_wait() -> None:
-    bell = Bell()
-    assert not bell.wait(0)
-    bell.ring()
-    bell.ring()
-    assert bell.has_rung()
-    assert bell.wait(60)
-    assert not bell.has_rung()
-    assert not bell.wait(1e-9)
-    threading.Timer(0.01, bell.ring).start()
-    assert bell.wait(60)
+def test_a_wakeup_ends_one_wait() -> None:
+    wakeup = Wakeup()
+    assert not wakeup.wait(0)
+    wakeup.wake()
+    wakeup.wake()
+    assert wakeup.is_pending()
+    assert wakeup.wait(60)
+    assert not wakeup.is_pending()
+    assert not wakeup.wait(1e-9)
+    threading.Timer(0.01, wakeup.wake).start()
+    assert wakeup.wait(60)

@@ -16,7 +16,7 @@ import di_store
 from cluster.far import attach_far, open_far
 from cluster.served import TOKEN, agent_here
 from di_store.client.arguments import lane_of, numbers, travelling
-from di_store.client.link import Link
+from di_store.client.channel import Channel
 from di_store.protocol.connection import Disconnected
 
 
@@ -189,9 +189,9 @@ def test_an_insert_whose_answer_is_lost_is_made_once(store: di_store.Store, monk
     """The only connection of the client breaks: it comes back, and hears what was answered before."""
     table = store.create_table("t", capacity=10, schema={"n": spec()})
     near = di_store.attach(store.name).table("t")
-    answer, cut = Link._answer, []
+    answer, cut = Channel._answer, []
 
-    def lost(self: Link, connection: Any, *rest: Any) -> Any:
+    def lost(self: Channel, connection: Any, *rest: Any) -> Any:
         if cut:
             return answer(self, connection, *rest)
         while not len(near):
@@ -200,7 +200,7 @@ def test_an_insert_whose_answer_is_lost_is_made_once(store: di_store.Store, monk
         connection.close()
         raise Disconnected("cut")
 
-    monkeypatch.setattr(Link, "_answer", lost)
+    monkeypatch.setattr(Channel, "_answer", lost)
     key = table.insert({"n": 7})
     assert cut
     assert near.keys().tolist() == key.tolist()

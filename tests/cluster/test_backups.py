@@ -75,7 +75,7 @@ for step in range(int(state["step"]) + 1, 10_000):
 
 @dataclass
 class Pair:
-    """Two nodes with a disk each; the directory's words lie with the first."""
+    """Two nodes with a disk each; the directory's entries lie with the first."""
 
     nodes: list[Node]
     folders: list[Path]

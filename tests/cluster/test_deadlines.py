@@ -24,7 +24,7 @@ from cluster.nodes import Node, node
 from cluster.served import TOKEN, agent_here, port_of
 from di_store.base.errors import DrawsLost
 from di_store.client import leaving
-from di_store.client.link import Link
+from di_store.client.channel import Channel
 from di_store.client.store import RemoteStore
 from di_store.client.waiting import CallWait
 from di_store.protocol.connection import TICK_SECONDS, Connection, Disconnected
@@ -254,9 +254,9 @@ def test_a_call_without_a_connection_has_no_grace() -> None:
 @pytest.mark.parametrize("method", ["draw", pytest.param("gather", marks=pytest.mark.extended), "deliver"])
 def test_a_loader_ends_its_wait_for_a_silent_agent(served: Node, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whichever step it is at. What was drawn is not lost: the agent goes on, and so does the loader."""
-    ask, agent = Link.ask, served.agent
+    ask, agent = Channel.ask, served.agent
 
-    def asks(self: Link, called: str, *rest: Any, **options: Any) -> Any:
+    def asks(self: Channel, called: str, *rest: Any, **options: Any) -> Any:
         if called == method and not stopped:
             stopped.append(agent)
             stop(agent)
@@ -267,7 +267,7 @@ def test_a_loader_ends_its_wait_for_a_silent_agent(served: Node, method: str, mo
         table = far.create_table("t", capacity=9, limiter=di_store.Queue(9), schema={"n": di_store.Spec((), "i8")})
         table.extend({"n": np.arange(6)})
         with table.loader(3, prefetch=0, timeout=0.3) as loader:
-            monkeypatch.setattr(Link, "ask", asks)
+            monkeypatch.setattr(Channel, "ask", asks)
             began = time.monotonic()
             with pytest.raises(di_store.Timeout, match="did not come through"):
                 next(loader)
@@ -282,9 +282,9 @@ def test_a_loader_ends_its_wait_for_a_silent_agent(served: Node, method: str, mo
 
 def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch is ready: neither the draw of a later one nor its own delivery is answered."""
-    ask = Link.ask
+    ask = Channel.ask
 
-    def asks(self: Link, called: str, *rest: Any, **options: Any) -> Any:
+    def asks(self: Channel, called: str, *rest: Any, **options: Any) -> Any:
         began.setdefault(called, options["timeout"].began)
         return ask(self, called, *rest, **options)
 
@@ -297,7 +297,7 @@ def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monke
             until(lambda: loader._ahead._queue[0].done, "the batch ahead to come")
             agent = served.agent
             stop(agent)
-            monkeypatch.setattr(Link, "ask", asks)
+            monkeypatch.setattr(Channel, "ask", asks)
             with pytest.raises(di_store.Timeout, match="did not come through"):
                 next(loader)
             monkeypatch.undo()
@@ -308,9 +308,9 @@ def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monke
 
 def test_a_call_that_begins_again_has_one_deadline(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws that are given back before the client has them, again and again."""
-    ask = Link.ask
+    ask = Channel.ask
 
-    def asks(self: Link, called: str, *rest: Any, **options: Any) -> Any:
+    def asks(self: Channel, called: str, *rest: Any, **options: Any) -> Any:
         if called == "deliver":
             self.client.drop_idle()
             raise DrawsLost("these draws are not held any more", remedy="")
@@ -319,7 +319,7 @@ def test_a_call_that_begins_again_has_one_deadline(served: Node, monkeypatch: py
     with served.connect() as far:
         table = far.create_table("t", capacity=9, limiter=di_store.Queue(9), schema={"n": di_store.Spec((), "i8")})
         table.extend({"n": np.arange(6)})
-        monkeypatch.setattr(Link, "ask", asks)
+        monkeypatch.setattr(Channel, "ask", asks)
         began = time.monotonic()
         with pytest.raises(di_store.Timeout):
             table.sample(3, timeout=0.3)
@@ -354,10 +354,10 @@ def test_dropped_writers_share_one_second_at_the_end(served: Node) -> None:
         writers.clear()
         del each
         assert isinstance(store, RemoteStore)
-        link = store._far.link
-        assert len([its for its in leaving.leaving.values() if its is link]) == 40
+        channel = store._far.channel
+        assert len([its for its in leaving.leaving.values() if its is channel]) == 40
         began = time.monotonic()
-        leaving.settle(link, 0.3)
+        leaving.settle(channel, 0.3)
         assert time.monotonic() - began < LONG_SECONDS
         os.kill(agent, signal.SIGCONT)
 

@@ -12,9 +12,9 @@ import pytest
 from cluster.nodes import Node, cluster_nodes, served_again
 from di_store.base.errors import NodeUnavailable
 from di_store.cluster.directory import Directory, Owner, TableEntry, packed, unpacked
-from di_store.cluster.kept import keep_word, kept_words
-from di_store.cluster.links import Credentials, Links
+from di_store.cluster.directory_entries import keep_entry, kept_entries
 from di_store.cluster.node import called
+from di_store.cluster.session_pool import Credentials, SessionPool
 from di_store.cluster.static import StaticDirectory
 
 SECONDS = 20.0
@@ -35,15 +35,15 @@ def nodes(every: list[Node]) -> list[Node]:
 @pytest.fixture
 def opened(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
     """Makes clients of the directory, as different processes would have them."""
-    made: list[Links] = []
+    made: list[SessionPool] = []
 
     def client() -> Directory:
-        made.append(Links(Credentials()))
+        made.append(SessionPool(Credentials()))
         return StaticDirectory(tuple(each.address for each in nodes), made[-1])
 
     yield client
-    for links in made:
-        links.close()
+    for sessions in made:
+        sessions.close()
 
 
 def test_words(opened: Callable[[], Directory]) -> None:
@@ -109,19 +109,19 @@ def test_a_directory_that_is_away(nodes: list[Node], opened: Callable[[], Direct
 def test_words_are_made_again_from_what_nodes_keep(nodes: list[Node], opened: Callable[[], Directory]) -> None:
     """The node with the words is lost, and comes back with an empty store: tables of other nodes are known."""
     directory = opened()
-    links = Links(Credentials())
+    sessions = SessionPool(Credentials())
     try:
         there = directory.nodes(SECONDS)
         second = next(each for each in there if each.address == nodes[1].address)
         assert directory.swap("table/again", None, b"kept", SECONDS)
-        keep_word(links, second, "table/again", b"kept", SECONDS, what="a test")
+        keep_entry(sessions, second, "table/again", b"kept", SECONDS, what="a test")
         nodes[0].restart()
         assert opened().listed("table/", SECONDS) == {"table/again": b"kept"}
         assert not opened().swap("table/again", None, b"another", SECONDS)
-        keep_word(links, second, "table/again", None, SECONDS, what="a test")
-        assert kept_words(links, second, SECONDS) == {}
+        keep_entry(sessions, second, "table/again", None, SECONDS, what="a test")
+        assert kept_entries(sessions, second, SECONDS) == {}
     finally:
-        links.close()
+        sessions.close()
 
 
 def test_names_of_nodes(nodes: list[Node], opened: Callable[[], Directory]) -> None:

@@ -16,7 +16,7 @@ from cluster.nodes import Etcd, node
 from di_store import cluster
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError
 from di_store.cluster.etcd import EtcdDirectory
-from di_store.cluster.etcd_access import Access
+from di_store.cluster.etcd_access import EtcdAccess
 from di_store.cluster.store import ClusterStore
 
 SECONDS = 60.0
@@ -149,4 +149,4 @@ def test_what_contradicts_itself_is_refused(given: dict[str, str], told: str, mo
 
 def test_no_password_crosses_the_network_in_the_clear() -> None:
     with pytest.raises(StoreError, match="in the clear"):
-        Access(user="di", password="secret").client("192.0.2.1", 2379, 1.0)
+        EtcdAccess(user="di", password="secret").client("192.0.2.1", 2379, 1.0)

@@ -12,7 +12,7 @@ from pains import until
 
 import di_store
 from cluster.far import near_of, open_far
-from di_store.client.link import Link
+from di_store.client.channel import Channel
 from di_store.protocol.connection import Disconnected
 
 Cut = Callable[[str, BaseException], list[str]]
@@ -28,13 +28,13 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[di_store.Store]:
 @pytest.fixture
 def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
     """`cut(method, error)`: the next call of this method is made, and `error` is raised in place of its answer."""
-    ask, answer, now, due = Link.ask, Link._answer, threading.local(), {}
+    ask, answer, now, due = Channel.ask, Channel._answer, threading.local(), {}
 
-    def asks(self: Link, method: str, *rest: Any, **options: Any) -> Any:
+    def asks(self: Channel, method: str, *rest: Any, **options: Any) -> Any:
         now.method = method
         return ask(self, method, *rest, **options)
 
-    def answers(self: Link, *rest: Any) -> Any:
+    def answers(self: Channel, *rest: Any) -> Any:
         method = now.method
         found = answer(self, *rest)
         if (error := due.pop(method, None)) is not None:
@@ -43,8 +43,8 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
         return found
 
     done: list[str] = []
-    monkeypatch.setattr(Link, "ask", asks)
-    monkeypatch.setattr(Link, "_answer", answers)
+    monkeypatch.setattr(Channel, "ask", asks)
+    monkeypatch.setattr(Channel, "_answer", answers)
 
     def arm(method: str, error: BaseException) -> list[str]:
         due[method] = error

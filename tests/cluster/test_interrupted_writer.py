@@ -91,7 +91,7 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
         table = near.table("t")
         writer = store.table("t").writer()
         assert isinstance(writer, RemoteWriter)
-        line = writer._pipe._line
+        shared = writer._pipe._connection
         numbers, made = itertools.count(), dict[int, Any]()
 
         def append() -> None:
@@ -111,7 +111,7 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
             main = threading.get_ident()
 
             def interrupt() -> None:
-                until(lambda: line._reading == main, "the call to wait")
+                until(lambda: shared._reading == main, "the call to wait")
                 os.kill(os.getpid(), signal.SIGINT)
 
             other = threading.Thread(target=interrupt)

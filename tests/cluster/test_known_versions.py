@@ -55,7 +55,7 @@ class Reader:
     def __init__(self, store: di_store.Store, name: str = "w") -> None:
         assert isinstance(store, RemoteStore)
         self.store, self.name, self.version = store, name, 0
-        self.client = store._far.link.client
+        self.client = store._far.channel.client
 
     @property
     def asked(self) -> int:

@@ -123,11 +123,11 @@ def test_an_agent_is_killed_while_a_table_is_dropped(nodes: list[Node], stores: 
     """Its part is dropped by the next one: else the name could not be given again."""
     stores[0].create_table("dropped", shards="learners", **TABLE)
     agent, away = nodes[1].agent, stores[1]._cluster.here
-    links = stores[0]._cluster.links
+    sessions = stores[0]._cluster.sessions
     stop(agent)
     dropping = threading.Thread(target=stores[0].drop_table, args=("dropped",), kwargs={"timeout": 60})
     dropping.start()
-    until(lambda: links._sessions[away.address].link._busy, "the call to be on its way")
+    until(lambda: sessions._sessions[away.address].channel._busy, "the call to be on its way")
     os.kill(agent, signal.SIGKILL)
     dropping.join()
     assert len(stores[0].create_table("dropped", shards="learners", **TABLE)) == 0

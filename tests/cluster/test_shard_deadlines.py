@@ -20,7 +20,6 @@ from cluster.nodes import Node, cluster_nodes, stopped
 from cluster.shards import ROWS, filled, step
 from di_store import cluster
 from di_store.base.errors import StoreError
-from di_store.client import waiting
 from di_store.cluster.shards import table as tables
 from di_store.cluster.shards import writer as writers
 from di_store.cluster.shards.table import ShardedTable
@@ -183,7 +182,7 @@ def test_whichever_part_answers_first_is_enough(store: ClusterStore, nodes: list
 
 def test_a_step_that_begins_late_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection of it may have broken."""
-    monkeypatch.setattr(waiting, "GRACE_SECONDS", grace := 1000.0)
+    monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", grace := 1000.0)
     call = Deadline(5000.0)
     call.count(5000.0 + grace / 2)
     assert not call.step(1).is_hopeless(0.0)
@@ -191,7 +190,7 @@ def test_a_step_that_begins_late_connects_again(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_grace_is_divided_among_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "GRACE_SECONDS", grace := 1000.0)
+    monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", grace := 1000.0)
     call = Deadline(5.0)
     first = call.step(4)
     assert (first.timeout, first.grace, first.began) == (5.0, grace / 4, call.began)
@@ -208,7 +207,7 @@ def test_the_grace_is_divided_among_what_is_left(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_part_of_a_step_ends_no_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "GRACE_SECONDS", grace := 1000.0)
+    monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", grace := 1000.0)
     call = Deadline(500.0)
     assert (call.sooner(100.0).timeout, call.sooner(100.0).grace) == (100.0, grace)
     call.count(470.0)

@@ -18,12 +18,11 @@ from cluster.nodes import Node, attached, cluster_nodes, stopped
 from cluster.test_cluster import TABLE, local, tables_of
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreError, Timeout
-from di_store.client import waiting
 from di_store.client.address import Address
 from di_store.cluster import cluster as seen
 from di_store.cluster import groups, static
-from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node_objects import NodeObjects
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.cluster.store import ClusterStore
 from di_store.objects.refs import Ref
 from di_store.runtime.deadline import GRACE_SECONDS
@@ -81,7 +80,7 @@ def failure(call: Callable[[], Any]) -> StoreError:
 
 def slowly(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on calls have ten times the seconds behind their deadlines, so that what others do matters little."""
-    monkeypatch.setattr(waiting, "GRACE_SECONDS", 10 * GRACE_SECONDS)
+    monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", 10 * GRACE_SECONDS)
     monkeypatch.setattr(static, "LOOK_SECONDS", 10 * LOOK_SECONDS)
     monkeypatch.setattr(groups, "_NEWEST_SECONDS", 10 * groups._NEWEST_SECONDS)
 
@@ -95,7 +94,7 @@ def called(program: Program, text: str) -> str:
 def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """What was made is taken back behind the call. Its error names the call, not what that is made of."""
     stores[0].create_table("first", timeout=20, **TABLE)
-    stores[0].drop_table("first")  # so that the directory has its words
+    stores[0].drop_table("first")  # so that the directory has its entries
     with stopped(nodes[1].agent):
         error = failure(lambda: stores[1].create_table("t", timeout=SECONDS, **TABLE))
         assert "create_table('t')" in error.message
@@ -201,7 +200,7 @@ def test_a_table_while_the_directory_has_just_fallen_silent(
 ) -> None:
     """The look for the node, and the directory's answer, share what a call has behind its deadline."""
     stores[1].create_table("first", timeout=20, **TABLE)
-    stores[1].drop_table("first")  # so that the directory has its words
+    stores[1].drop_table("first")  # so that the directory has its entries
     until(lambda: len(stores[1].nodes()) == len(nodes), "all nodes to answer")
     slowly(monkeypatch)
     with stopped(nodes[0].agent):
@@ -255,7 +254,7 @@ def test_attach_ends_in_time(nodes: list[Node]) -> None:
 def test_a_node_that_is_lost_and_comes_back(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last test: the node has the directory's words too. Its new store is used by who has spoken to the old one."""
+    """The last test, where the node has the directory too. Its new store is used by who has spoken to the old one."""
     alone, two, copied = stores[0].put(1), stores[0].put(2, copies=2), stores[0].put(3, copies=3)
     assert all(stores[at].contains(each) for at in (1, 2) for each in (alone, two, copied))
     with Program(CALLS, nodes[1].name) as other:

@@ -85,7 +85,7 @@ def test_a_call_says_nothing_of_a_writer_that_breaks(far: RemoteStore, served: N
 
     def broken() -> None:
         writer._pipe.broken = ValueError("this writer is broken")
-        writer._pipe._line.ring()
+        writer._pipe._connection.wake()
 
     with stopped(served.agent):
         writer.append({"n": -1})

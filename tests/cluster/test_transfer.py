@@ -13,6 +13,7 @@ from di_store.broadcast.announcement import AGAIN_SECONDS, MOST_AT_ONCE, MOST_DO
 from di_store.broadcast.children import MAX_CHILDREN, STALLED_SECONDS, Children
 from di_store.broadcast.note import MOST_AFTER, MOST_BEFORE, Note, near
 from di_store.broadcast.offer import OFFER_SECONDS, Offer
+from di_store.broadcast.requested import Requested
 from di_store.broadcast.transfer import (
     BEHIND_BYTES,
     PIECE_BYTES,
@@ -23,7 +24,6 @@ from di_store.broadcast.transfer import (
     Left,
     Transfer,
 )
-from di_store.broadcast.wanted import Wanted
 
 RATE = 25e6
 Count = Callable[[int, int], int]
@@ -184,31 +184,31 @@ def note(version: int, epoch: int = 1) -> Note:
 
 def test_which_version_is_fetched() -> None:
     """The newest; and a publisher that is faster than the network starves nobody."""
-    wanted = Wanted()
-    assert wanted.want(note(1))
-    assert not wanted.want(note(1))
-    assert wanted.next() == note(1)
-    assert not wanted.want(note(1)), "it is on its way"
-    assert not wanted.replaced(note(1), 9.0)
-    assert wanted.want(note(2))
-    assert wanted.want(note(3))
-    assert not wanted.want(note(2))
-    assert wanted.replaced(note(1), 0.0)
-    wanted.ended(False)
-    assert wanted.next() == note(3)
-    assert wanted.want(note(4))
-    assert wanted.newest == note(4)
-    assert not wanted.replaced(note(3), STUCK_SECONDS), "not two in a row"
-    assert wanted.replaced(note(3), STUCK_SECONDS + 0.1), "while bytes come"
-    wanted.ended(True)
-    assert wanted.next() == note(4)
-    wanted.epoch = 2
-    assert wanted.replaced(note(4), 0.0), "its publisher was replaced"
-    assert not wanted.want(note(5))
-    assert wanted.want(note(2, epoch=2))
-    wanted.ended(False)
-    wanted.epoch = 3
-    assert wanted.next() is None
+    requested = Requested()
+    assert requested.request(note(1))
+    assert not requested.request(note(1))
+    assert requested.next() == note(1)
+    assert not requested.request(note(1)), "it is on its way"
+    assert not requested.replaced(note(1), 9.0)
+    assert requested.request(note(2))
+    assert requested.request(note(3))
+    assert not requested.request(note(2))
+    assert requested.replaced(note(1), 0.0)
+    requested.ended(False)
+    assert requested.next() == note(3)
+    assert requested.request(note(4))
+    assert requested.newest == note(4)
+    assert not requested.replaced(note(3), STUCK_SECONDS), "not two in a row"
+    assert requested.replaced(note(3), STUCK_SECONDS + 0.1), "while bytes come"
+    requested.ended(True)
+    assert requested.next() == note(4)
+    requested.epoch = 2
+    assert requested.replaced(note(4), 0.0), "its publisher was replaced"
+    assert not requested.request(note(5))
+    assert requested.request(note(2, epoch=2))
+    requested.ended(False)
+    requested.epoch = 3
+    assert requested.next() is None
 
 
 def test_a_version_waits_for_those_who_were_told_of_it() -> None:

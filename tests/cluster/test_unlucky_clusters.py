@@ -83,7 +83,7 @@ def test_an_interrupted_create_leaves_nothing(
             keep(*given, **named)
 
         with monkeypatch.context() as patched:
-            patched.setattr(tables, "keep_word", interrupt)
+            patched.setattr(tables, "keep_entry", interrupt)
             with pytest.raises(KeyboardInterrupt):
                 stores[0].create_table("t", node=nodes[at].name, **TABLE)
         assert not any(tables_of(each.name) for each in nodes)

@@ -23,7 +23,7 @@ from di_store.cluster import node as places
 from di_store.cluster import static
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import unavailable
-from di_store.cluster.links import Credentials, Links
+from di_store.cluster.session_pool import Credentials, SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.deadline import GRACE_SECONDS, Deadline
@@ -150,7 +150,7 @@ class Slow:
 def slow_cluster() -> tuple[Slow, Cluster]:
     here = places.Node("a" * 32, "vm", "di-store://127.0.0.1:1/s")
     directory = Slow(here)
-    return directory, Cluster(directory, Links(Credentials()), here)  # type: ignore[arg-type]
+    return directory, Cluster(directory, SessionPool(Credentials()), here)  # type: ignore[arg-type]
 
 
 def test_a_call_waits_for_no_other_ones_look() -> None:
@@ -174,13 +174,13 @@ def test_a_silent_node_leaves_time_for_the_one_that_is_asked(
 ) -> None:
     """A call without time looks for nodes first, of which one has just fallen silent."""
     stores[0].create_table("there", node=place_of(nodes[1]), timeout=20, **TABLE)
-    reach, rests = Links.of, list[float]()
+    reach, rests = SessionPool.of, list[float]()
 
-    def of(links: Links, node: Any, timeout: Any, what: str | None = None) -> Any:
+    def of(sessions: SessionPool, node: Any, timeout: Any, what: str | None = None) -> Any:
         rests.append(Deadline.of(timeout).rest() or 0.0)
-        return reach(links, node, timeout, what)
+        return reach(sessions, node, timeout, what)
 
-    monkeypatch.setattr(Links, "of", of)
+    monkeypatch.setattr(SessionPool, "of", of)
     until(lambda: len(stores[0].nodes()) == len(nodes), "all nodes to be seen")
     slowly(monkeypatch)
     rests.clear()
@@ -215,7 +215,7 @@ def test_a_peer_that_does_not_say_what_it_keeps(
     assert isinstance(directory, StaticDirectory)
     stores[2].create_table("own", timeout=20, **TABLE)
     with monkeypatch.context() as patched:
-        patched.setattr(static, "kept_words", silent)
+        patched.setattr(static, "kept_entries", silent)
         patched.setattr(directory, "_ask", lambda call, deadline: None)
         with pytest.raises(NodeUnavailable, match="the directory of the cluster does not answer"):
             directory.read("table/own", 0)

@@ -68,8 +68,8 @@ MUTANTS = [
         "a-node-that-is-not-listed-is-taken-over",
         "backups",
         "src/di_store/cluster/rejoining.py::_newest",
-        "if _answers(links, lost):",
-        "if _answers(links, lost) and lost.address in [each.address for _, each in found]:",
+        "if _answers(sessions, lost):",
+        "if _answers(sessions, lost) and lost.address in [each.address for _, each in found]:",
         ("tests/cluster/test_backups.py::test_who_may_take_over",),
     ),
 ]

@@ -53,7 +53,7 @@ MUTANTS = [
     Mutant(
         "every-newer-version-abandons",
         "chain",
-        "src/di_store/broadcast/wanted.py::Wanted.replaced",
+        "src/di_store/broadcast/requested.py::Requested.replaced",
         "return not self._must_finish or idle > STUCK_SECONDS",
         "return True",
         (f"{TRANSFER}::test_which_version_is_fetched",),
@@ -118,7 +118,7 @@ MUTANTS = [
         "a-name-is-of-two-groups",
         "chain",
         "src/di_store/cluster/groups.py::_check_of_group",
-        "if word.group != group:",
+        "if owner.group != group:",
         "if False:",
         (f"{GROUP_TESTS}::test_a_name_stays_in_its_group",),
     ),

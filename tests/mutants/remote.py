@@ -72,7 +72,7 @@ MUTANTS = [
     Mutant(
         "a-call-that-is-sent-again-has-all-its-time",
         "remote",
-        "src/di_store/client/link.py::Link._sent",
+        "src/di_store/client/channel.py::Channel._sent",
         'min(arguments["timeout"], left)',
         'arguments["timeout"]',
         (f"{DEADLINES}::test_a_call_that_is_sent_again_has_the_time_that_is_left",),
@@ -136,7 +136,7 @@ MUTANTS = [
     Mutant(
         "who-sends-has-no-deadline",
         "remote",
-        "src/di_store/client/line.py::Line.tick",
+        "src/di_store/client/writer_connection.py::WriterConnection.tick",
         "self._until is not None and now > self._until and quiet",
         "False",
         (f"{SLOW}::test_a_row_that_the_agent_does_not_take",),
@@ -152,7 +152,7 @@ MUTANTS = [
     Mutant(
         "each-writer-behind-a-call-has-a-second",
         "remote",
-        "src/di_store/client/link.py::Link._catch_up",
+        "src/di_store/client/channel.py::Channel._catch_up",
         "in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):",
         "in ((each, deadline.sooner(CATCH_UP_SECONDS).step(1, least=1.0)) for each in writers):",
         (f"{SLOW}::test_a_call_behind_many_writers",),
@@ -160,7 +160,7 @@ MUTANTS = [
     Mutant(
         "each-address-has-all-the-time",
         "remote",
-        "src/di_store/client/client.py::_dialled",
+        "src/di_store/client/agent_client.py::_dialled",
         "(until - time.monotonic()) / left",
         "1.0",
         (f"{DEADLINES}::test_addresses_of_a_host_share_the_time",),
@@ -232,7 +232,7 @@ MUTANTS = [
     Mutant(
         "an-interrupted-send-goes-on",
         "remote",
-        "src/di_store/client/line.py::Line.pump",
+        "src/di_store/client/writer_connection.py::WriterConnection.pump",
         "                self.torn = True\n                self.hang_up()\n",
         "",
         (INTERRUPTED,),

@@ -12,7 +12,7 @@ MUTANTS = [
     Mutant(
         "shards-are-drawn-alike",
         "shards",
-        "src/di_store/cluster/shards/chances.py::by_mass",
+        "src/di_store/cluster/shards/probabilities.py::by_mass",
         "masses / total",
         "(masses > 0) / (masses > 0).sum()",
         (f"{SHARDS}::test_draws_follow_their_probabilities",),
@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         "weights-of-one-shard-alone",
         "shards",
-        "src/di_store/cluster/shards/chances.py::weigh",
+        "src/di_store/cluster/shards/probabilities.py::weigh",
         "batch.probabilities * shares",
         "batch.probabilities * 1.0",
         (f"{SHARDS}::test_weights_are_those_of_one_table",),
@@ -29,14 +29,14 @@ MUTANTS = [
         "shares-newer-than-the-draw",
         "shards",
         "src/di_store/cluster/shards/mass.py::MassDraws.take",
-        "self._chances.shares[shards_of(batch.keys)]",
+        "self._probabilities.shares[shards_of(batch.keys)]",
         "by_mass(source.parts.answers.newest(0.0)).shares[shards_of(batch.keys)]",
         (f"{SHARDS}::test_weights_are_unbiased_while_masses_move",),
     ),
     Mutant(
         "each-shard-begins-by-itself",
         "shards",
-        "src/di_store/cluster/shards/chances.py::by_mass",
+        "src/di_store/cluster/shards/probabilities.py::by_mass",
         "if size < wanted and",
         "if False and",
         (f"{SHARDS}::test_draws_by_mass_wait_for_items",),
@@ -52,7 +52,7 @@ MUTANTS = [
     Mutant(
         "keys-without-their-shard",
         "shards",
-        "src/di_store/cluster/shards/joined.py::join",
+        "src/di_store/cluster/shards/merge.py::merge",
         "with_shard(batch.keys, number)",
         "batch.keys",
         (f"{SHARDS}::test_one_stream_and_whole_items",),
@@ -156,7 +156,7 @@ MUTANTS = [
     Mutant(
         "a-peer-that-is-silent-fails-what-needs-no-directory",
         "shards",
-        "src/di_store/cluster/static.py::StaticDirectory._words",
+        "src/di_store/cluster/static.py::StaticDirectory._entries",
         "raise unavailable(error.message) from None",
         "raise",
         (f"{LITTLE}::test_a_peer_that_does_not_say_what_it_keeps",),

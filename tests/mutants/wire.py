@@ -166,7 +166,7 @@ MUTANTS = [
     Mutant(
         "each-handle-is-a-client",
         "remote",
-        "src/di_store/client/client.py::Client.shared",
+        "src/di_store/client/agent_client.py::AgentClient.shared",
         "found is None or",
         "True or",
         (f"{PEERS}::test_handles_of_one_process_are_one_client",),

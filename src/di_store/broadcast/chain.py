@@ -19,17 +19,17 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import OldEpoch
 from di_store.broadcast.children import Children
-from di_store.broadcast.dial import Dialler, Lines
+from di_store.broadcast.dial import ConnectionPool, Dialler
 from di_store.broadcast.note import Note, parts_of
 from di_store.broadcast.offer import Offer
 from di_store.broadcast.record import Known, Record
-from di_store.broadcast.wanted import Wanted
+from di_store.broadcast.requested import Requested
 from di_store.objects.weights import Weights
 from di_store.session import Session
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalState:
     """The state that all names of one agent share.
 
     Attributes:
@@ -41,7 +41,7 @@ class Here:
     session: Session
     record: Record
     dialler: Dialler
-    lines: Lines
+    connections: ConnectionPool
     own: str
     trusted: bool
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -69,25 +69,25 @@ class Incoming:
 
 
 @dataclass(frozen=True)
-class Whole:
+class Complete:
     """A version that is in the store."""
 
     payload: Array
 
 
-class Gone(Exception):
+class Superseded(Exception):
     """The requested version is no longer here, or never will be: a newer one is."""
 
 
 class Chain:
     """The state of one name."""
 
-    def __init__(self, here: Here, name: str) -> None:
-        self.here = here
+    def __init__(self, local: LocalState, name: str) -> None:
+        self.local = local
         self.name = name
         self.changed = threading.Condition()
         # All below: under `changed`.
-        self.wanted = Wanted()  # notes set what is wanted; the pulling thread takes it
+        self.requested = Requested()  # notes set what is wanted; the pulling thread takes it
         self.incoming: Incoming | None = None  # the pulling thread sets it
         self.asks = False  # whether the newest version of the chain is not known yet
         self.children = Children()
@@ -97,7 +97,7 @@ class Chain:
         self._described: Note | None = None  # of a whole version: its checksum takes a while
         self._pulls = False  # whether the pulling thread lives
 
-    # -- what is wanted -----------------------------------------------------------------------------------------
+    # -- what is requested --------------------------------------------------------------------------------------
 
     def accept(self, note: Note) -> str:
         """Take a note from the publisher. Returns "have", or "taken" if the version is now pulled.
@@ -113,22 +113,22 @@ class Chain:
             return msgspec.structs.replace(after, epoch=note.epoch, keep=note.keep, chain=note.chain, place=note.place)
 
         # Before the answer: this agent may die, and its successor then asks the chain.
-        self.here.record.update(self.name, change)
+        self.local.record.update(self.name, change)
         self.raise_epoch(note.epoch)
         return "taken" if self.want(note) else "have"
 
     def raise_epoch(self, epoch: int) -> None:
         """Note that a publisher of this epoch is known: data of an older publisher are abandoned."""
         with self.changed:
-            self.wanted.epoch = max(self.wanted.epoch, epoch)
+            self.requested.epoch = max(self.requested.epoch, epoch)
             self.changed.notify_all()
 
     def want(self, note: Note) -> bool:
         """Pull this version, unless it or a newer one is here. Returns whether it is pulled."""
-        if self.here.session.arena.newest(self.name) >= note.version:
+        if self.local.session.arena.newest(self.name) >= note.version:
             return False
         with self.changed:
-            if self.wanted.want(note):
+            if self.requested.request(note):
                 self.changed.notify_all()
         return True
 
@@ -141,7 +141,7 @@ class Chain:
     def begin(self, pull: Callable[[Chain], None]) -> None:
         """Start the thread that pulls, unless it runs or has nothing to do."""
         with self.changed:
-            if self._pulls or not (self.wanted.pending or self.asks):
+            if self._pulls or not (self.requested.pending or self.asks):
                 return
             self._pulls = True
         try:
@@ -154,9 +154,9 @@ class Chain:
     def next_task(self) -> Note | bool:
         """For the pulling thread: a version to pull; True: ask the chain; False: end."""
         with self.changed:
-            if (note := self.wanted.next()) is not None:
+            if (note := self.requested.next()) is not None:
                 return note
-            if not self.asks or self.here.stopped.is_set():
+            if not self.asks or self.local.stopped.is_set():
                 self._pulls = False
                 return False
             return True
@@ -164,53 +164,53 @@ class Chain:
     def replaced(self, note: Note, idle: float) -> bool:
         """Whether to give up a version that is being fetched; `idle`: seconds since bytes came."""
         with self.changed:
-            return self.wanted.replaced(note, idle)
+            return self.requested.replaced(note, idle)
 
     def pause(self, seconds: float, note: Note) -> None:
         """Wait for an event that would end the transfer of `note`, or until the time is over."""
         with self.changed:
-            if not self.replaced(note, 0.0) and not self.here.stopped.is_set():
+            if not self.replaced(note, 0.0) and not self.local.stopped.is_set():
                 self.changed.wait(seconds)
 
     def rest(self, seconds: float) -> None:
         """Wait after a failure; a newer note ends the wait."""
         with self.changed:
-            before = self.wanted.pending
-            self.changed.wait_for(lambda: self.wanted.pending is not before or self.here.stopped.is_set(), seconds)
+            before = self.requested.pending
+            self.changed.wait_for(lambda: self.requested.pending is not before or self.local.stopped.is_set(), seconds)
 
     # -- what it can give ---------------------------------------------------------------------------------------
 
-    def holding(self, version: int, size: int, check: int) -> Incoming | Whole | None:
+    def holding(self, version: int, size: int, check: int) -> Incoming | Complete | None:
         """A version for a child; None: it may still come.
 
         Raises:
-            Gone: it will not come.
+            Superseded: it will not come.
         """
         with self.changed:
             if (offered := self.offer.take(version, size, check)) is not None:
                 self.changed.notify_all()
-                return Whole(offered)
-            incoming, newest = self.incoming, self.wanted.newest
+                return Complete(offered)
+            incoming, newest = self.incoming, self.requested.newest
         if incoming is not None and not incoming.ended:
             note = incoming.note
             if (note.version, note.size, note.check) == (version, size, check):
                 return incoming
-        if self.here.session.arena.newest(self.name) < version:
+        if self.local.session.arena.newest(self.name) < version:
             if newest is not None and newest.version > version:
-                raise Gone
+                raise Superseded
             return None
         found = self.described(version)
         if found is None or (found[0].size, found[0].check) != (size, check) or found[1] is None:
-            raise Gone
-        return Whole(found[1])
+            raise Superseded
+        return Complete(found[1])
 
     def described(self, version: int | None = None) -> tuple[Note, Array | None] | None:
         """A whole version, the newest if None, and its payload; None: it is not here. The note names no chain."""
-        found = Weights(self.here.session).raw_latest(self.name, None, version, 0)
+        found = Weights(self.local.session).raw_latest(self.name, None, version, 0)
         if found is None:
             return None
         number, block = found
-        known = self.here.record.known(self.name)
+        known = self.local.record.known(self.name)
         if block is None:
             return Note(self.name, known.epoch, number, known.keep, -1, 0, [], 0, b""), None
         header, payload = parts_of(block)
@@ -228,7 +228,7 @@ class Chain:
     def await_offer(self) -> None:
         """Wait until the version that members were told of has been taken, or has waited for them long enough."""
         with self.changed:
-            while (seconds := self.offer.waits(now())) and not self.here.stopped.is_set():
+            while (seconds := self.offer.waits(now())) and not self.local.stopped.is_set():
                 self.changed.wait(seconds)
 
     def make_offer(self) -> Note | None:
@@ -247,8 +247,8 @@ class Chain:
     def newest(self) -> Note | None:
         """The newest version that this node knows, for others; or the offered version that waits for members."""
         with self.changed:
-            note, offered = self.wanted.newest, self.offer.note(now())
-        if note is not None and note.version > self.here.session.arena.newest(self.name):
+            note, offered = self.requested.newest, self.offer.note(now())
+        if note is not None and note.version > self.local.session.arena.newest(self.name):
             return note.seen([], 0)
         if offered is not None:
             return offered
@@ -265,7 +265,7 @@ class Chain:
                 "version": 0 if incoming is None or incoming.ended else incoming.note.version,
                 "have": 0 if incoming is None or incoming.ended else incoming.have,
                 "source": "" if incoming is None or incoming.ended else incoming.source or "",
-                "wanted": 0 if self.wanted.pending is None else self.wanted.pending.version,
+                "wanted": 0 if self.requested.pending is None else self.requested.pending.version,
                 "asks": self.asks,
             }
 

@@ -11,8 +11,8 @@ import msgspec
 
 from di_store.base import config
 from di_store.base.errors import ObjectNotFound, OldEpoch, StoreError
-from di_store.broadcast.chain import Chain, Here
-from di_store.broadcast.dial import Dialler, Lines
+from di_store.broadcast.chain import Chain, LocalState
+from di_store.broadcast.dial import ConnectionPool, Dialler
 from di_store.broadcast.note import check_addresses, note_of
 from di_store.broadcast.pulling import pull
 from di_store.broadcast.record import Known, Record
@@ -40,7 +40,7 @@ class Chains:
             trusted: whether pickles of other machines may be loaded here.
         """
         dialler = Dialler(token, tls)
-        self._here = Here(session, Record(session), dialler, Lines(dialler), own, trusted)
+        self._local = LocalState(session, Record(session), dialler, ConnectionPool(dialler), own, trusted)
         self._lock = threading.Lock()
         self._chains: dict[str, tuple[Chain, Telling]] = {}  # grows under _lock; never shrinks
 
@@ -50,31 +50,31 @@ class Chains:
 
     def _take_up(self) -> None:
         try:
-            for name, known in self._here.record.read().items():
+            for name, known in self._local.record.read().items():
                 if known.own and known.told:
                     self._of(name)[1].tell(known.told, known.own, first=True)
                 if known.chain:
                     self._ask(name)
         except (StoreError, RuntimeError) as error:
-            if not self._here.stopped.is_set():
+            if not self._local.stopped.is_set():
                 logger.warning("what this store's agent had to send and to fetch is not known: %s", error)
 
     def stop(self) -> None:
         """End all threads, soon."""
-        self._here.stopped.set()
+        self._local.stopped.set()
         with self._lock:
             every = list(self._chains.values())
         for chain, telling in every:
             telling.wake()
             with chain.changed:
                 chain.changed.notify_all()
-        self._here.lines.close()
+        self._local.connections.close()
 
     def _of(self, name: str) -> tuple[Chain, Telling]:
         with self._lock:
             found = self._chains.get(name)
             if found is None:
-                chain = Chain(self._here, name)
+                chain = Chain(self._local, name)
                 found = self._chains[name] = chain, Telling(chain)
             return found
 
@@ -107,10 +107,10 @@ class Chains:
         check_own_name(name)
         number, kept = _count("version", version, 1), _count("keep", keep, 1)
         era = _count("epoch", epoch, 0)
-        address = self._here.own if own is None else check_addresses([own])[0]
+        address = self._local.own if own is None else check_addresses([own])[0]
         others = [each for each in dict.fromkeys(check_addresses(members)) if each != address]
         listed = _MOST if joins is None else _count("joins", joins, 0)
-        newest = self._here.session.arena.newest(name)
+        newest = self._local.session.arena.newest(name)
         if newest < number:
             raise ObjectNotFound(
                 f"version {number} of weights {name!r} is not here, the newest is {max(newest, 0)}",
@@ -122,7 +122,7 @@ class Chains:
                 raise OldEpoch(f"weights {name!r}: epoch {era} publishes, epoch {known.epoch} is known here")
             return Known(era, kept, [], 0, others, address, known.joined_since(listed), known.joins)
 
-        known = self._here.record.update(name, change)
+        known = self._local.record.update(name, change)
         chain, telling = self._of(name)
         chain.raise_epoch(era)
         telling.tell(known.told, address)
@@ -148,7 +148,7 @@ class Chains:
             joined = [*(each for each in known.joined if each != address), address]
             return msgspec.structs.replace(known, joined=joined, joins=known.joins + 1)
 
-        known = self._here.record.update(name, change)
+        known = self._local.record.update(name, change)
         if known.own and known.epoch == era:  # else its members are told once this epoch has a version here
             self._of(name)[1].add(address)
 
@@ -164,12 +164,12 @@ class Chains:
             StoreFull: no room for the state that this agent's successor needs. ValueError, TypeError: other arguments.
         """
         check_own_name(name)
-        chain = [each for each in dict.fromkeys(check_addresses(sources)) if each != self._here.own]
+        chain = [each for each in dict.fromkeys(check_addresses(sources)) if each != self._local.own]
 
         def change(known: Known) -> Known:
             return msgspec.structs.replace(known, chain=chain, place=len(chain))
 
-        self._here.record.update(name, change)
+        self._local.record.update(name, change)
         if chain:
             self._ask(name)
 
@@ -184,9 +184,9 @@ class Chains:
         """
         check_own_name(name)
         chain, telling = self._of(name)
-        known = self._here.record.known(name)
+        known = self._local.record.known(name)
         return {
-            "newest": max(0, self._here.session.arena.newest(name)),
+            "newest": max(0, self._local.session.arena.newest(name)),
             "epoch": known.epoch,
             "members": known.told,
             "joins": known.joins,
@@ -205,7 +205,7 @@ class Chains:
         """
         found = note_of(note)
         chain, telling = self._of(found.name)
-        known = self._here.record.known(found.name)
+        known = self._local.record.known(found.name)
         word = chain.accept(found)
         if known.own and known.epoch < found.epoch:
             telling.tell([], known.own)  # this node was the publisher

@@ -121,7 +121,7 @@ def _answer(connection: Connection, node: str) -> Message:
             raise Disconnected(f"a message of kind {message.kind} came in place of an answer")
 
 
-class Lines:
+class ConnectionPool:
     """Connections for short calls, kept for later ones. Thread-safe."""
 
     def __init__(self, dialler: Dialler) -> None:

@@ -61,14 +61,14 @@ def ask_chain(chain: Chain) -> bool:
 
     It is settled if the publisher answers, or all others do, or if one has a version newer than this node's.
     """
-    known = chain.here.record.known(chain.name)
+    known = chain.local.record.known(chain.name)
     best: Note | None = None
     silent, answers, first = 0, 0, False
     for number, address in enumerate(known.chain):
         if number == known.place or answers == MOST_ASKED:
             continue
         try:
-            found = chain.here.lines.ask(address, "newest", {"name": chain.name})
+            found = chain.local.connections.ask(address, "newest", {"name": chain.name})
         except (Unreachable, StoreError, TypeError, ValueError):
             silent += 1
             continue
@@ -113,7 +113,7 @@ class Pull:
             with chain.changed:
                 self._incoming.ended = True
                 chain.incoming = None
-                chain.wanted.ended(self._incoming.published)
+                chain.requested.ended(self._incoming.published)
                 chain.changed.notify_all()
             logger.debug("weights %r, version %d: %d bytes", note.name, note.version, self._transfer.have)
 
@@ -122,7 +122,7 @@ class Pull:
         if note.size < 0:
             self._patiently(lambda arena: arena.publish(note.name, None, note.keep, at=note.version))
             return
-        foreign = not self._chain.here.trusted
+        foreign = not self._chain.local.trusted
         draft = self._patiently(partial(_reserved, note, foreign))
         payload = draft.payload()
         with self._chain.changed:
@@ -130,7 +130,7 @@ class Pull:
         while not self._fetched(payload):
             pass
         with self._chain.changed:
-            if self._chain.wanted.outdated(note):
+            if self._chain.requested.outdated(note):
                 raise Replaced
         # Only now others can see it. 0: a newer version has come by another way.
         self._patiently(lambda _: draft.publish(note.name, note.keep, at=note.version))
@@ -143,7 +143,7 @@ class Pull:
         """
         while True:
             try:
-                return write(self._chain.here.session.arena)
+                return write(self._chain.local.session.arena)
             except (StoreFull, CapacityError, Timeout) as error:
                 if not self._told_full and not isinstance(error, Timeout):
                     self._told_full = True
@@ -152,7 +152,7 @@ class Pull:
             self._go_on(float("inf"))
 
     def _go_on(self, idle: float) -> None:
-        if self._chain.here.stopped.is_set() or self._chain.replaced(self._note, idle):
+        if self._chain.local.stopped.is_set() or self._chain.replaced(self._note, idle):
             raise Replaced
 
     # -- bytes --------------------------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ class Pull:
         with self._chain.changed:
             self._incoming.source = source
         try:
-            connection = self._chain.here.dialler.dial(source)
+            connection = self._chain.local.dialler.dial(source)
         except Unreachable:
             return Left.LOST
         try:

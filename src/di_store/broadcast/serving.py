@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from di_store.base.dtypes import Array
-from di_store.broadcast.chain import Chain, Gone, Incoming, Whole, now
+from di_store.broadcast.chain import Chain, Complete, Incoming, Superseded, now
 from di_store.broadcast.note import Part
 from di_store.broadcast.transfer import PIECE_BYTES
 from di_store.protocol.connection import Connection
@@ -40,19 +40,19 @@ def serve(chain: Chain, connection: Connection, child: bytes, asked: Any) -> str
         if found is None:
             return "unknown"
         return _send(chain, connection, (child, turn), found, at, size)
-    except Gone:
+    except Superseded:
         return "gone"
     finally:
         with chain.changed:
             chain.children.ends(child, turn)
 
 
-def _found(chain: Chain, connection: Connection, version: int, size: int, check: int) -> Incoming | Whole | None:
+def _found(chain: Chain, connection: Connection, version: int, size: int, check: int) -> Incoming | Complete | None:
     """The version; waits a moment for it."""
     until = now() + KNOWN_SECONDS
     while True:
         found = chain.holding(version, size, check)
-        if found is not None or now() > until or chain.here.stopped.is_set():
+        if found is not None or now() > until or chain.local.stopped.is_set():
             return found
         _tell(connection, Part(0, 0, 0))
         with chain.changed:
@@ -60,7 +60,7 @@ def _found(chain: Chain, connection: Connection, version: int, size: int, check:
 
 
 def _send(
-    chain: Chain, connection: Connection, turn: tuple[bytes, int], found: Incoming | Whole, at: int, size: int
+    chain: Chain, connection: Connection, turn: tuple[bytes, int], found: Incoming | Complete, at: int, size: int
 ) -> str:
     while True:
         part, payload = _next(chain, turn, found, at, size)
@@ -78,23 +78,23 @@ def _send(
 
 
 def _next(
-    chain: Chain, turn: tuple[bytes, int], found: Incoming | Whole, at: int, size: int
+    chain: Chain, turn: tuple[bytes, int], found: Incoming | Complete, at: int, size: int
 ) -> tuple[Part, Array | None]:
     """What to say next: a piece, or after a while without one that this node lives.
 
     Raises:
-        Gone: the version was abandoned, or the child has come again by another connection.
+        Superseded: the version was abandoned, or the child has come again by another connection.
     """
-    if isinstance(found, Whole):
+    if isinstance(found, Complete):
         with chain.changed:
             if not chain.children.has(*turn):
-                raise Gone
+                raise Superseded
         return Part(size, 0, min(PIECE_BYTES, size - at)), found.payload
     until = now() + BEAT_SECONDS
     with chain.changed:
         while True:
-            if not chain.children.has(*turn) or (found.ended and not found.published) or chain.here.stopped.is_set():
-                raise Gone
+            if not chain.children.has(*turn) or (found.ended and not found.published) or chain.local.stopped.is_set():
+                raise Superseded
             have = found.have
             left = until - now()
             if have > at or left <= 0:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from di_store.base.errors import OldEpoch, StoreClosed, StoreError
 from di_store.broadcast.announcement import AGAIN_SECONDS, Announcement
-from di_store.broadcast.chain import Chain, Here, now
+from di_store.broadcast.chain import Chain, LocalState, now
 from di_store.broadcast.dial import Unreachable
 from di_store.broadcast.note import Note, near
 from di_store.broadcast.record import Known
@@ -89,8 +89,8 @@ class Telling:
     def _next_version(self) -> bool:
         """Tell of the newest version, until there is another; False: nothing came for a while, or the agent ends."""
         with self._changed:
-            self._changed.wait_for(lambda: self._fresh or self._here.stopped.is_set(), IDLE_SECONDS)
-            if not self._fresh or self._here.stopped.is_set():
+            self._changed.wait_for(lambda: self._fresh or self._local.stopped.is_set(), IDLE_SECONDS)
+            if not self._fresh or self._local.stopped.is_set():
                 self._runs = False  # here, not later: `tell` then starts another thread
                 return False
         self._chain.await_offer()
@@ -107,7 +107,7 @@ class Telling:
             return True
         while True:
             with self._changed:
-                if self._here.stopped.is_set() or self._announcement is not announcement:
+                if self._local.stopped.is_set() or self._announcement is not announcement:
                     return True
                 due = announcement.due(now())
                 # Only then a newer one: it may come each time before anybody has been told of this one.
@@ -130,14 +130,14 @@ class Telling:
                 announcement.failed(member, str(error), now())
 
     @property
-    def _here(self) -> Here:
-        return self._chain.here
+    def _local(self) -> LocalState:
+        return self._chain.local
 
     def _tell(self, announcement: Announcement, member: str, note: Note) -> None:
         """One attempt, in a thread of its own."""
         failed = ""
         try:
-            self._here.lines.ask(member, "note", {"note": note.packed()})
+            self._local.connections.ask(member, "note", {"note": note.packed()})
         except OldEpoch as error:
             self._replaced(announcement, note, error)
         except (Unreachable, StoreError, TypeError, ValueError) as error:
@@ -146,7 +146,7 @@ class Telling:
             first = member not in announcement.doubtful
             announcement.failed(member, failed, now()) if failed else announcement.took(member)
             self._changed.notify_all()
-        if failed and first and not self._here.stopped.is_set():
+        if failed and first and not self._local.stopped.is_set():
             logger.warning("%s was not told of version %d of weights %r: %s", member, note.version, note.name, failed)
 
     def _replaced(self, announcement: Announcement, note: Note, error: OldEpoch) -> None:
@@ -162,6 +162,6 @@ class Telling:
             return known if known.epoch > note.epoch else known.replaced()
 
         try:
-            self._here.record.update(note.name, change)
+            self._local.record.update(note.name, change)
         except StoreError:
             pass  # the successor is refused again

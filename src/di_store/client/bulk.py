@@ -53,7 +53,7 @@ class OwnTcp:
                 at += connection.receive_piece(payload[at:])
 
         arguments = {"id": raw, "timeout": 0, "bytes": len(payload)}
-        far.link.ask("copy_payload", arguments, timeout=deadline, what=what(raw), feed=feed)
+        far.channel.ask("copy_payload", arguments, timeout=deadline, what=what(raw), feed=feed)
 
 
 OWN_TCP = OwnTcp()

@@ -14,7 +14,7 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreFull
 from di_store.client.bulk import OWN_TCP, Bulk, Room, what
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.objects.access import written
 from di_store.objects.blocks import header_of, payload_start
@@ -40,7 +40,7 @@ def head_of(far: RemoteSession, raw: bytes, timeout: Seconds) -> tuple[Array, in
     """
     deadline = Deadline.of(timeout)
     arguments = {"id": raw, "timeout": deadline.left}
-    message = far.link.ask("copy_head", arguments, timeout=deadline, what=what(raw))
+    message = far.channel.ask("copy_head", arguments, timeout=deadline, what=what(raw))
     answer = decoded(Answer, message.meta)
     warn(answer.warnings)
     sealed: Array = np.frombuffer(view(message.body).toreadonly(), np.uint8)  # no view of it can be made writable
@@ -73,7 +73,7 @@ def _room(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int
     if stats["live"] + total > (1 - FREE_SHARE) * stats["budget"]:
         raise StoreFull(f"a copy of object {raw.hex()} would leave too little room")
     ttl = max(LEASE_SECONDS, total / SLOWEST_BYTES)
-    reserve = partial(_reserved, header, payload_bytes, raw, ttl, not far.link.allow_pickle)
+    reserve = partial(_reserved, header, payload_bytes, raw, ttl, not far.channel.allow_pickle)
     draft = written(here, 0, f"copy of object {raw.hex()}", reserve)
     return Room(draft, draft.payload())
 

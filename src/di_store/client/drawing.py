@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from di_store.base import config
 from di_store.base.errors import DrawsLost, NodeUnavailable, StoreError, Timeout
 from di_store.base.tree import name_of
-from di_store.client.client import Client, Once
+from di_store.client.agent_client import AgentClient, IdempotencyToken
 from di_store.client.session import RemoteSession
 from di_store.protocol.batches import unpack_batch
 from di_store.replay.batch import Batch, check_out
@@ -33,7 +33,7 @@ class _Kept(NamedTuple):
 
     batch: Batch
     draws: int
-    delivery: Once
+    delivery: IdempotencyToken
 
 
 def sampled(
@@ -67,7 +67,7 @@ def sampled(
         "mixture": mixture,
     }
     what = f"sample of {n} from {'a mixture' if mixture else f'table {target[0]!r}'}"
-    link = session.link
+    channel = session.channel
     while True:
         kept = session.kept.pop(repr((target, arguments)), None) if session.kept else None
         kept = kept or _drawn(session, target, arguments, deadline, what)
@@ -77,7 +77,7 @@ def sampled(
             except DrawsLost:  # they were given back: others may get these items
                 if deadline.left == 0:
                     text = f"{what} did not come through within {deadline.timeout:g} s"
-                    raise Timeout(text, "what was drawn was given back", f"node {link.node}") from None
+                    raise Timeout(text, "what was drawn was given back", f"node {channel.node}") from None
                 continue
             except NodeUnavailable as error:
                 if error.may_be_done:  # the agent died: what it had not delivered, the store gives back
@@ -86,7 +86,7 @@ def sampled(
                 raise
             except BaseException:  # also Ctrl-C: the next call gets what has come
                 _keep(session, repr((target, arguments)), kept)
-                link.drop_idle()  # the agent gives back what it held for such a connection
+                channel.drop_idle()  # the agent gives back what it held for such a connection
                 raise
         return kept.batch if out is None else _into(out, kept.batch)
 
@@ -95,18 +95,18 @@ def _drawn(
     session: RemoteSession, target: tuple[str, str], arguments: dict[str, Any], deadline: Deadline, what: str
 ) -> _Kept:
     """A batch that has come."""
-    link = session.link
-    number = link.client.next_number()
+    channel = session.channel
+    number = channel.client.next_number()
     given = {**arguments, "timeout": deadline.left, "draws": number}
     try:
-        message = link.ask("sample", given, target=target, timeout=deadline, what=what)
-        batch, draws = unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=_whose(target))
-        return _Kept(batch, draws, link.client.begin_once() if draws else Once(0))
+        message = channel.ask("sample", given, target=target, timeout=deadline, what=what)
+        batch, draws = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=_whose(target))
+        return _Kept(batch, draws, channel.client.new_token() if draws else IdempotencyToken(0))
     except NodeUnavailable:
         raise
     except BaseException as error:  # also Ctrl-C: nobody gets the batch, whose draws the agent holds
         _deliver_some(session, number, error, deadline)
-        link.drop_idle()  # the agent gives back what it held for such a connection
+        channel.drop_idle()  # the agent gives back what it held for such a connection
         raise
 
 
@@ -126,18 +126,20 @@ def _deliver_some(session: RemoteSession, draws: int, error: BaseException, dead
     if isinstance(error, StoreError) and error.places:
         arguments = {"draws": draws, "places": list(error.places)}
         with contextlib.suppress(StoreError):  # else the agent gives back all of them
-            session.link.call("deliver", arguments, timeout=deadline, what="delivery of values that cannot be loaded")
+            session.channel.call(
+                "deliver", arguments, timeout=deadline, what="delivery of values that cannot be loaded"
+            )
 
 
 def _deliver(session: RemoteSession, kept: _Kept, deadline: Deadline, what: str) -> None:
-    session.link.call("deliver", {"draws": kept.draws}, timeout=deadline, what=what, once=kept.delivery)
+    session.channel.call("deliver", {"draws": kept.draws}, timeout=deadline, what=what, once=kept.delivery)
 
 
 def _keep(session: RemoteSession, place: str, kept: _Kept) -> None:
     """The delivery was interrupted: the next call of this kind goes on with it."""
     session.kept[place] = kept
     while len(session.kept) > _MOST_KEPT:
-        session.link.client.end_once(session.kept.pop(next(iter(session.kept))).delivery)
+        session.channel.client.end_token(session.kept.pop(next(iter(session.kept))).delivery)
 
 
 def _into(out: Batch, batch: Batch) -> Batch:
@@ -190,17 +192,17 @@ class RemoteSource:
         self.mixture = mixture
         self.name = name
         self.columns = columns
-        self.number = session.link.client.next_number()
+        self.number = session.channel.client.next_number()
         self.made: weakref.WeakSet[RemoteDraws] = weakref.WeakSet()
         self.waited = 0.0  # seconds that the `next` which takes a batch now has waited for it
         self.silent: Deadline | None = None  # of a draw ahead that the agent did not answer: the same `next` delivers
         self._turns = itertools.count(1)
-        weakref.finalize(self, session.link.client.let_go, self.number)
+        weakref.finalize(self, session.channel.client.let_go, self.number)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> AgentClient:
         """The name by which the agent knows this process."""
-        return self.session.link.client
+        return self.session.channel.client
 
     def begin_loading(self, n: int) -> None:
         """As `Source.begin_loading`. From now on the agent gets beats of this process."""
@@ -211,7 +213,7 @@ class RemoteSource:
         if not self.session.ended():
             self.client.let_go(self.number)
             with contextlib.suppress(StoreError):  # else it does so at the end of the lease
-                self.session.link.call("hello", timeout=_CLOSE_SECONDS, what="closing of a loader")
+                self.session.channel.call("hello", timeout=_CLOSE_SECONDS, what="closing of a loader")
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
         """As `Source.note_loaded`. The agent is not told."""
@@ -230,7 +232,7 @@ class RemoteSource:
 
         def made(number: int) -> Any:
             given, what = {**arguments, "mixture": number}, f"loader of {self.name}"
-            return self.session.link.call(method, given, target=self.target, timeout=deadline, what=what, **options)
+            return self.session.channel.call(method, given, target=self.target, timeout=deadline, what=what, **options)
 
         return self.mixture(made, deadline)
 
@@ -266,7 +268,7 @@ class RemoteDraws:
         self._bytes = 0
         self._timeout: float | None = None
         self._deadline: Deadline | None = None  # of the `next` that waits for them
-        self._delivery: Once | None = None
+        self._delivery: IdempotencyToken | None = None
         self._stop: Callable[[], None] = _go_on
 
     def draw(self, terms: Terms) -> bool:
@@ -319,12 +321,12 @@ class RemoteDraws:
 
     def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Received:
         """As `Draws.copy`: receives the batch."""
-        link, source = self._source.session.link, self._source
+        channel, source = self._source.session.channel, self._source
         arguments, deadline = {"draws": self.number, "beta": beta}, self._deadline or Deadline(self._timeout)
         what = f"loader of {source.name}"
-        message = link.ask("gather", arguments, target=source.target, timeout=deadline, what=what, stop=self._stop)
+        message = channel.ask("gather", arguments, target=source.target, timeout=deadline, what=what, stop=self._stop)
         try:
-            batch = unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=source.name)[0]
+            batch = unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=source.name)[0]
         except StoreError as error:
             _deliver_some(source.session, self.number, error, deadline)
             raise
@@ -335,13 +337,13 @@ class RemoteDraws:
         source = self._source
         deadline, self._deadline = self._deadline or Deadline(self._timeout), None
         if self._delivery is None:
-            self._delivery = source.client.begin_once()
+            self._delivery = source.client.new_token()
             deadline.count(source.waited)
         if (silent := source.silent) is not None:
             deadline.go_on_from(silent)
             source.silent = None
         try:
-            source.session.link.call(
+            source.session.channel.call(
                 "deliver",
                 {"draws": self.number},
                 timeout=deadline,
@@ -365,7 +367,7 @@ class RemoteDraws:
         """As `Draws.give_back`. The agent is told soon, or with the next draw."""
         number, self.number, self.held = self.number, 0, 0
         if self._delivery is not None:
-            self._source.client.end_once(self._delivery)
+            self._source.client.end_token(self._delivery)
             self._delivery = None
         if number and not self._source.session.ended():
             self._source.client.let_go(number)

@@ -21,7 +21,7 @@ from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import WATCHES
 from di_store.protocol.values import call_of, error_of, value_of
-from di_store.runtime.background import Background, Bell
+from di_store.runtime.background import Background, Wakeup
 from di_store.runtime.deadline import Deadline
 
 TRUSTED_SECONDS = 3.0
@@ -64,7 +64,7 @@ class KnownVersions:
         self._since = float("-inf")  # when the call was sent that it has answered last
         self._polled: dict[str, float] = {}  # when somebody last asked for the name
         self._connection: Connection | None = None
-        self._ends = Bell()
+        self._ends = Wakeup()
         self._thread = Background(self._watch)
 
     def is_newest(self, name: str, version: int) -> bool:
@@ -87,7 +87,7 @@ class KnownVersions:
 
     def end(self) -> None:
         """End, because the client ends."""
-        self._ends.ring()
+        self._ends.wake()
         if (connection := self._connection) is not None:
             connection.end()
 

@@ -28,12 +28,12 @@ class Pending(Protocol):
 
 
 leaving: dict[Pending, object] = {}
-"""What nobody else holds any more, until its calls are acknowledged; with its link."""
+"""What nobody else holds any more, until its calls are acknowledged; with its channel."""
 
 
-def settle(link: object | None, seconds: float = END_SECONDS) -> None:
-    """Wait for the calls of a link that is being closed; None: for all links."""
-    those = [each for each, its in list(leaving.items()) if link is None or its is link]
+def settle(channel: object | None, seconds: float = END_SECONDS) -> None:
+    """Wait for the calls of a channel that is being closed; None: for all channels."""
+    those = [each for each, its in list(leaving.items()) if channel is None or its is channel]
     for each, step in Deadline(seconds).steps(those):
         with contextlib.suppress(Exception):  # nobody is left to hear of it
             each.flush(step.sooner(0.0) if each.interrupted else step)

@@ -32,19 +32,19 @@ class RemoteMixture(Mixture):
         self._chosen_by = seed
         self._all = [open_remote(session, name, 0) for name in weights]
         self._known: tuple[bytes, bytes] | None = None
-        self._number = session.link.client.next_number()
-        weakref.finalize(self, session.link.client.let_go, self._number)
+        self._number = session.channel.client.next_number()
+        weakref.finalize(self, session.channel.client.let_go, self._number)
         self._mixed(Deadline(60))
         session.follow(self, RemoteMixture._close)
 
     def _close(self, why: StoreError) -> None:
-        """The store's handle is closed: the link refuses all calls, and the agent may forget it."""
-        self._far.link.client.let_go(self._number)
+        """The store's handle is closed: the channel refuses all calls, and the agent may forget it."""
+        self._far.channel.client.let_go(self._number)
 
     def _mixed(self, deadline: Deadline) -> int:
         """The number by which the agent knows it. Another agent is told anew, as is one of a child after a fork."""
-        link = self._far.link
-        if self._known != link.known_as:
+        channel = self._far.channel
+        if self._known != channel.known_as:
             arguments = {
                 "number": self._number,
                 "weights": self._shares,
@@ -52,8 +52,8 @@ class RemoteMixture(Mixture):
                 "seed": self._chosen_by,
                 "identities": dict(table.target for table in self._all),
             }
-            link.call("mix", arguments, timeout=deadline, what="mix")
-            self._known = link.known_as
+            channel.call("mix", arguments, timeout=deadline, what="mix")
+            self._known = channel.known_as
         return self._number
 
     def _again(self, call: Callable[[int], T], deadline: Deadline) -> T:
@@ -72,7 +72,7 @@ class RemoteMixture(Mixture):
         return sum(len(table) for table in self._all)
 
     def __repr__(self) -> str:
-        return f"<Mixture {self._shares!r} of store {self._far.name!r} at {self._far.link.node}>"
+        return f"<Mixture {self._shares!r} of store {self._far.name!r} at {self._far.channel.node}>"
 
     @property
     def _store_name(self) -> str:
@@ -117,7 +117,7 @@ class RemoteMixture(Mixture):
 
         def update(number: int) -> int:
             given, what = {**arguments, "mixture": number, "timeout": deadline.left}, "update_priorities of a mixture"
-            return int(self._far.link.call("update_mixed", given, timeout=deadline, what=what))
+            return int(self._far.channel.call("update_mixed", given, timeout=deadline, what=what))
 
         return self._again(update, deadline)
 

@@ -11,7 +11,7 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
 from di_store.client.bulk import what
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.objects import codec
 from di_store.objects.refs import Ref, check_ttl
@@ -82,7 +82,7 @@ class RemoteObjects:
                 self._session.call("delete", {"ids": [each.raw for each in sent]}, timeout=deadline, what="put")
         else:
             raise NodeUnavailable(
-                f"put: {MOST_ATTEMPTS} connections to {self._session.link.node} broke while it was done"
+                f"put: {MOST_ATTEMPTS} connections to {self._session.channel.node} broke while it was done"
             )
         return [Ref(each.raw) for each in sent if each.raw is not None]
 
@@ -95,18 +95,18 @@ class RemoteObjects:
             "durability": durability,
             "inline": [each.whole() for each in sent] if inline else None,
         }
-        self._session.link.ask("put", arguments, timeout=deadline, what="put", once=once, feed=_feeding(sent))
+        self._session.channel.ask("put", arguments, timeout=deadline, what="put", once=once, feed=_feeding(sent))
 
     def get(self, raw: bytes, timeout: Seconds, copy: bool | None) -> Any:
         """The value of an object. Arrays are read-only unless `copy`; they lie in this process."""
         deadline = Deadline.of(timeout)
         arguments = {"id": raw, "timeout": deadline.left}
-        message = self._session.link.ask("get", arguments, timeout=deadline, what=what(raw))
+        message = self._session.channel.ask("get", arguments, timeout=deadline, what=what(raw))
         warn(decoded(Answer, message.meta).warnings)
         return self._value(message.body, copy)
 
     def _value(self, block: Array, copy: bool | None) -> Any:
-        return _core.read_block(block, copy, foreign=not self._session.link.allow_pickle)
+        return _core.read_block(block, copy, foreign=not self._session.channel.allow_pickle)
 
     def publish(self, name: str, tree: Any, keep: Any, timeout: Any, durability: str) -> int:
         """`Store.publish`."""
@@ -127,13 +127,13 @@ class RemoteObjects:
             "inline": [sent.whole()] if sent is not None and inline else None,
         }
         feed = None if sent is None else _feeding([sent])
-        message = self._session.link.ask(
+        message = self._session.channel.ask(
             "publish", arguments, timeout=seconds, what=f"publish of {name!r}", once=True, feed=feed
         )
         return self._known(name, int(value_of(message)))
 
     def _known(self, name: str, version: int) -> int:
-        self._session.link.client.known_versions.at_least(name, version)
+        self._session.channel.client.known_versions.at_least(name, version)
         return version
 
     def publish_at(self, name: str, tree: Any, version: int, timeout: Seconds, what: str) -> bool:
@@ -154,7 +154,7 @@ class RemoteObjects:
             "inline": [sent.whole()],
             "at": version,
         }
-        message = self._session.link.ask("publish", arguments, timeout=deadline, what=what, once=True)
+        message = self._session.channel.ask("publish", arguments, timeout=deadline, what=what, once=True)
         made = bool(value_of(message))
         if made:
             self._known(name, version)
@@ -169,7 +169,7 @@ class RemoteObjects:
             NodeUnavailable, Timeout: the agent does not answer.
         """
         arguments = {"name": name, "newer_than": None, "version": None, "timeout": 0}
-        return self._published(self._session.link.ask("latest", arguments, timeout=timeout, what=what))
+        return self._published(self._session.channel.ask("latest", arguments, timeout=timeout, what=what))
 
     def _published(self, message: Message) -> Published | None:
         answer = decoded(Answer, message.meta)
@@ -180,24 +180,24 @@ class RemoteObjects:
 
     def _is_newest(self, name: Any, version: Any) -> bool:
         """Whether the agent has said so. What is no name and no version it refuses itself."""
-        known = self._session.link.client.known_versions
+        known = self._session.channel.client.known_versions
         return type(name) is str and type(version) is int and known.is_newest(name, version)
 
     def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
         """`Store.latest`. A poll need not ask the agent (`KnownVersions`)."""
-        seconds, link = check_timeout(timeout), self._session.link
+        seconds, channel = check_timeout(timeout), self._session.channel
         if seconds == 0 and version is None and self._is_newest(name, newer_than):
-            link.check_open()
+            channel.check_open()
             return None
         arguments = {"name": name, "newer_than": newer_than, "version": version, "timeout": seconds}
         try:
-            message = link.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
+            message = channel.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
         except (NodeUnavailable, Timeout) as error:
             if seconds is None:
                 raise
             # Nothing newer is known at the deadline: an actor goes on with what it has.
-            if not link.client.quiet:  # once for each silence
-                link.client.quiet = True
+            if not channel.client.quiet:  # once for each silence
+                channel.client.quiet = True
                 logger.warning("%s", error)
             return None
         if (found := self._published(message)) is not None:

@@ -4,7 +4,7 @@ Every call has a number. The agent makes each number once, in order. Calls that 
 a broken connection they are sent again: to the same agent or, after a kill, to its successor, which reads from shared
 memory how far the dead agent had come.
 
-The messages on the connection, and which thread sends and reads them, are in `line.py`.
+The messages on the connection, and which thread sends and reads them, are in `writer_connection.py`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Any, NamedTuple
 
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreError, Timeout
-from di_store.client.client import CONNECT_SECONDS
+from di_store.client.agent_client import CONNECT_SECONDS
+from di_store.client.channel import Channel, Seconds
 from di_store.client.frames import body_of
 from di_store.client.lanes import OpenLanes, Sent
 from di_store.client.leaving import leaving
-from di_store.client.line import NAP_SECONDS, Line, Outgoing
-from di_store.client.link import Link, Seconds
 from di_store.client.waiting import Silent
 from di_store.client.window import Window
+from di_store.client.writer_connection import NAP_SECONDS, Outgoing, WriterConnection
 from di_store.columns.schema import Schema
 from di_store.protocol.connection import Connection, Disconnected, Message
 from di_store.protocol.frame import Kind, view
@@ -52,21 +52,21 @@ class WriterPipe:
         interrupted: a signal handler has raised in the last call (Ctrl-C): the program wants to end.
     """
 
-    def __init__(self, link: Link, arguments: dict[str, Any], lanes: OpenLanes, window: int) -> None:
+    def __init__(self, channel: Channel, arguments: dict[str, Any], lanes: OpenLanes, window: int) -> None:
         self.session = secrets.token_bytes(16)
         self.window = Window(lanes, window)
         self.schema: Schema | None = None
         self.lanes = lanes
         self.told: dict[str, int] = {}
         self.interrupted = False
-        self._link = link
+        self._channel = channel
         self._arguments = {**arguments, "session": self.session}
         self._what = "writer of " + ", ".join(map(repr, arguments["tables"]))
         self._answers: dict[int, Message] = {}
         self._asked: dict[int, _Asked] = {}  # by request: calls that somebody waits for
         self._requests = itertools.count(1)
         self._due: deque[int] = deque()  # of these, what has not been sent on this connection
-        self._line = Line(link, self)
+        self._connection = WriterConnection(channel, self)
         self.broken: BaseException | None = None  # no agent will ever serve this writer again
         self._leaves: BaseException | None = None  # the writer was dropped, and some calls are still on their way
         self._last = 0  # request of the call that closes the writer
@@ -81,26 +81,26 @@ class WriterPipe:
         deadline = Deadline.of(CONNECT_SECONDS if timeout is None else timeout)
         while True:
             try:
-                self._line.install(self._open(begins=True, deadline=deadline, ends=timeout is not None)[0])
+                self._connection.install(self._open(begins=True, deadline=deadline, ends=timeout is not None)[0])
                 break
             except Disconnected as error:
                 if deadline.is_hopeless(deadline.passed):
-                    raise NodeUnavailable(f"{self._what}: node {self._link.node} does not answer: {error}") from None
+                    raise NodeUnavailable(f"{self._what}: node {self._channel.node} does not answer: {error}") from None
                 time.sleep(0.05)
         reference = weakref.ref(self)
         threading.Thread(target=_read_on, args=(reference,), name="di-store writer", daemon=True).start()
 
     def _open(self, *, begins: bool, deadline: Deadline, ends: bool = False) -> tuple[Connection, dict[str, Any]]:
         """A connection, and what the agent says of the writer. `ends`: not behind the deadline, if it says nothing."""
-        connection = self._link.connect("writer", deadline)
+        connection = self._channel.connect("writer", deadline)
 
         def tick() -> None:
-            self._line.tick()
+            self._connection.tick()
             if ends and deadline.over():
                 raise Silent("it accepts connections and does not answer")
 
         try:
-            self._link.adopt(connection)
+            self._channel.adopt(connection)
             arguments = {**self._arguments, "begins": begins, "acknowledged": self.window.acknowledged}
             meta, body = call_of("open_writer", "", arguments, once=False)
             connection.ticking = tick
@@ -110,31 +110,33 @@ class WriterPipe:
             while (message := connection.receive()).kind == Kind.WAITING:
                 pass
             if message.kind == Kind.ERROR:
-                raise error_of(message.meta, self._link.node)
-            connection.ticking, connection.look_at = self._line.tick, float("inf")
+                raise error_of(message.meta, self._channel.node)
+            connection.ticking, connection.look_at = self._connection.tick, float("inf")
             found = value_of(message)
             if found["schema"] is not None:
                 self.schema = Schema.from_plain(found["schema"])
             return connection, found
         except BaseException:  # also Ctrl-C: no pipe is made that would end it
-            self._link.release(connection)
+            self._channel.release(connection)
             raise
 
     def close(self, why: BaseException) -> None:
         """End it here. Waiting calls raise `why`; rows that were not acknowledged are given up."""
-        with self._line.lock:
-            rows = 0 if self._line.closed else self.window.rows
+        with self._connection.lock:
+            rows = 0 if self._connection.closed else self.window.rows
         self.broken = self.broken or why
-        self._line.close()
+        self._connection.close()
         if rows:
-            logger.warning("%s gives up %d rows that node %s has not acknowledged", self._what, rows, self._link.node)
+            logger.warning(
+                "%s gives up %d rows that node %s has not acknowledged", self._what, rows, self._channel.node
+            )
 
     def leave(self, why: BaseException) -> None:
         """The writer was dropped: end it once all sent calls are acknowledged."""
-        with self._line.lock:
+        with self._connection.lock:
             if len(self.window) and self.broken is None:
                 self._leaves = why
-                leaving[self] = self._link
+                leaving[self] = self._channel
                 return
         self.close(why)
 
@@ -149,7 +151,7 @@ class WriterPipe:
 
     def forget(self) -> None:
         """Drop it in a forked child: it is the parent's."""
-        self._line.forget()
+        self._connection.forget()
 
     # -- appending ----------------------------------------------------------------------------------------------
 
@@ -166,7 +168,7 @@ class WriterPipe:
             self._wait(window.has_room, Deadline.of(timeout), "append")
         self.interrupted = False
         try:
-            with self._line.lock:
+            with self._connection.lock:
                 if not lanes.any_cut:
                     window.push(call)
                 else:
@@ -174,17 +176,17 @@ class WriterPipe:
                         if each.made is None:
                             window.push(each)
         except BaseException:  # also Ctrl-C: half a call may be in the window
-            self._line.torn = True
-            self._line.hang_up()
+            self._connection.torn = True
+            self._connection.hang_up()
             raise
         try:
             if window.has_frame():
                 until = None if timeout is None else Deadline.of(timeout).end
                 if window.is_under_way():  # calls come fast: answers too
-                    self._line.waited_for = True
-                    self._line.read(0, until)
+                    self._connection.waited_for = True
+                    self._connection.read(0, until)
                 else:
-                    self._line.pump(until)
+                    self._connection.pump(until)
         except BaseException as error:  # what is no Exception is Ctrl-C
             self.interrupted = not isinstance(error, Exception)
             raise
@@ -230,7 +232,7 @@ class WriterPipe:
         self._raise_failure()
         request = next(self._requests)
         try:
-            with self._line.lock:
+            with self._connection.lock:
                 if call is not None and method != "close":
                     lanes = len(call.which)
                     self.lanes.without_cut(call)
@@ -245,12 +247,12 @@ class WriterPipe:
                 self._asked[request] = _Asked(meta, [bytes(view(each)) for each in body], call)
                 self._due.append(request)
             self._reason = ""
-            self._line.pump(deadline.end)
+            self._connection.pump(deadline.end)
             self._wait(lambda: request in self._answers or _is_judged(call), deadline, method)
             message = self._answers.pop(request, None)
         except BaseException:  # given up: an agent that has not begun sees that the connection is gone, and leaves it
-            self._line.torn = True
-            self._line.hang_up()
+            self._connection.torn = True
+            self._connection.hang_up()
             raise
         finally:
             self._asked.pop(request, None)
@@ -260,7 +262,7 @@ class WriterPipe:
                 raise call.error
             return {"items": []}
         if message.kind == Kind.ERROR:
-            raise error_of(message.meta, self._link.node)
+            raise error_of(message.meta, self._channel.node)
         found = value_of(message)
         if isinstance(found, dict) and found.get("schema") is not None and self.schema is None:
             self.schema = Schema.from_plain(found["schema"])
@@ -275,7 +277,7 @@ class WriterPipe:
 
     def _told_of(self, error: BaseException) -> None:
         """The writer hears of it now: its next call need not raise it, unless calls behind it were dropped."""
-        with self._line.lock:
+        with self._connection.lock:
             if self.window.failure is error and not self.window.behind:
                 self.window.failure = None
 
@@ -296,37 +298,37 @@ class WriterPipe:
         if done():
             return
         log_at = deadline.began + LOG_SECONDS
-        line, bell = self._line, self._line.enter()
+        shared, wakeup = self._connection, self._connection.enter()
         try:
             while not done():
                 if self.broken is not None:
                     raise self.broken
                 now = time.monotonic()
                 silent = now - max(self._heard, deadline.began)
-                lost = self._line.connection is None
+                lost = self._connection.connection is None
                 if deadline.over() or (lost and deadline.is_hopeless(silent)):
                     raise self._late(what, deadline, silent, lost)
                 if now >= log_at:
                     log_at += LOG_SECONDS
-                    passed, node = deadline.passed, self._link.node
+                    passed, node = deadline.passed, self._channel.node
                     logger.warning(
                         "%s of %s has waited %.0f s for node %s: %s", what, self._what, passed, node, self._reason
                     )
                 left = deadline.left
                 seconds = _SLICE_SECONDS if left is None else min(_SLICE_SECONDS, left + 0.05)
-                line.waited_for = True
+                shared.waited_for = True
                 patience = now + LOST_SECONDS if left is None else deadline.end
-                if not line.read(seconds, patience) and not done():
-                    bell.wait(seconds)
+                if not shared.read(seconds, patience) and not done():
+                    wakeup.wait(seconds)
         except BaseException as error:  # what is no Exception is Ctrl-C
             self.interrupted = not isinstance(error, Exception)
             raise
         finally:
-            line.leave(bell)
+            shared.leave(wakeup)
 
     def _late(self, what: str, deadline: Deadline, silent: float, lost: bool) -> StoreError:
         """The error of a wait that is over."""
-        node = f"node {self._link.node}"
+        node = f"node {self._channel.node}"
         calls = len(self.window) + len(self._asked)
         reason = self._reason or ("a call is not acknowledged" if calls == 1 else f"{calls} calls are not acknowledged")
         if lost:
@@ -357,16 +359,16 @@ class WriterPipe:
 
     def read(self) -> bool:
         """For the pipe's own thread: read a message, or reconnect. False: the writer has ended."""
-        line = self._line
-        if line.closed or self._left():
+        shared = self._connection
+        if shared.closed or self._left():
             return False
-        if line.connection is None:
+        if shared.connection is None:
             return self._again()
-        if line.waited_for and not line.torn:
-            line.waited_for = False
-            line.nap.wait(NAP_SECONDS)
-        elif not line.read(_SLICE_SECONDS, None):
-            line.nap.wait(NAP_SECONDS)
+        if shared.waited_for and not shared.torn:
+            shared.waited_for = False
+            shared.nap.wait(NAP_SECONDS)
+        elif not shared.read(_SLICE_SECONDS, None):
+            shared.nap.wait(NAP_SECONDS)
         return True
 
     def lost(self, error: StoreError | Disconnected) -> None:
@@ -374,11 +376,11 @@ class WriterPipe:
         self._reason = str(error)
         if self.window.is_refused(time.monotonic() - self._heard):
             self.broken = NodeUnavailable(
-                f"{self._what}: the agent at {self._link.node} closes the connection whenever it gets call "
+                f"{self._what}: the agent at {self._channel.node} closes the connection whenever it gets call "
                 f"{self.window.first}",
                 remedy="its log says why; are agent and client of one version?",
             )
-            self._line.closed = True
+            self._connection.closed = True
 
     def take(self, message: Message) -> None:
         """Take a message that has come."""
@@ -388,16 +390,16 @@ class WriterPipe:
         elif message.kind == Kind.WAITING:
             self._reason = decoded(Waiting, message.meta).reason
         elif message.kind in (Kind.ANSWER, Kind.ERROR):
-            with self._line.lock:
+            with self._connection.lock:
                 self._answers[message.request] = message
-                self._line.closed = self._line.closed or message.request == self._last
+                self._connection.closed = self._connection.closed or message.request == self._last
         else:
             raise CorruptData(f"a message of kind {message.kind} came to a writer", remedy="")
 
     def _note(self, done: Acknowledgement, body: Array) -> None:
         """Calls are done."""
-        failure, told = failed(done.failure, self._link.node) if done.failure else (None, [])
-        with self._line.lock:
+        failure, told = failed(done.failure, self._channel.node) if done.failure else (None, [])
+        with self._connection.lock:
             self.window.note(done, body, failure)
             self._warnings += done.warnings + told
             self._reason = ""
@@ -410,30 +412,30 @@ class WriterPipe:
             connection, found = self._open(begins=False, deadline=Deadline(CONNECT_SECONDS))
         except (Disconnected, NodeUnavailable) as error:
             self._reason = str(error)
-            self._line.nap.wait(0.1)
-            return not self._line.closed
+            self._connection.nap.wait(0.1)
+            return not self._connection.closed
         except (StoreError, ValueError, TypeError) as error:
             self.broken = error
-            self._line.ring()
+            self._connection.wake()
             return False
-        with self._line.lock:
+        with self._connection.lock:
             if found["fresh"]:
                 self._begin_anew(found["marks"])
             else:
                 self.window.resume(found["done"], found["epoch"])
             self._due = deque(self._asked)
-            self._line.install(connection)
+            self._connection.install(connection)
             self._heard = time.monotonic()
-        self._line.ring()
-        self._line.pump()
+        self._connection.wake()
+        self._connection.pump()
         return True
 
     def _begin_anew(self, marks: dict[str, Any]) -> None:
         """Another agent serves now; the writer of the dead one, and its open episodes, are gone."""
         self.told = {}
         asked = [each.call for each in self._asked.values() if each.call is not None]
-        if self.window.begin_anew(marks, asked, self._link.node) or self.lanes.any_cut:
-            self.lanes.tell(self._what, self._link.node)
+        if self.window.begin_anew(marks, asked, self._channel.node) or self.lanes.any_cut:
+            self.lanes.tell(self._what, self._channel.node)
 
 
 class _Asked(NamedTuple):

@@ -10,27 +10,27 @@ from typing import Any, TypeVar
 
 from di_store.base.errors import StoreClosed, StoreError
 from di_store.client.address import Address, client_context, token_for
-from di_store.client.client import CONNECT_SECONDS, Client
+from di_store.client.agent_client import CONNECT_SECONDS, AgentClient
+from di_store.client.channel import Channel, Seconds
 from di_store.client.leaving import settle
-from di_store.client.link import Link, Seconds
 from di_store.runtime.deadline import Deadline
 
 H = TypeVar("H")
 
 
 class RemoteSession:
-    """The link, and the handles that end with it. Thread-safe.
+    """The channel, and the handles that end with it. Thread-safe.
 
     Attributes:
-        link: link to the agent.
+        channel: channel to the agent.
         staging: None: only `prefetch` limits the loaders of a remote store.
         kept: batches that were drawn for a `sample` which was interrupted before it returned them (`drawing.sampled`).
     """
 
     staging = None
 
-    def __init__(self, link: Link, tls: Any) -> None:
-        self.link = link
+    def __init__(self, channel: Channel, tls: Any) -> None:
+        self.channel = channel
         self.tls = tls  # as `connect` was given it
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
         """How a table of that name pickles, if it is one of a cluster; None: with the address of its store."""
@@ -42,19 +42,19 @@ class RemoteSession:
     @property
     def versions(self) -> dict[str, int]:
         """The version of each name of weights that this process last got from `latest`."""
-        return self.link.client.versions if self.near_versions is None else self.near_versions
+        return self.channel.client.versions if self.near_versions is None else self.near_versions
 
     @property
     def name(self) -> str:
         """Name of the store."""
-        return self.link.welcome.store
+        return self.channel.welcome.store
 
     def pickled(self) -> tuple[Any, ...]:
         """The data with which another process connects. A token goes only to processes that this one starts."""
         spawning = context.get_spawning_popen() is not None
-        token = self.link.token if spawning else None
+        token = self.channel.token if spawning else None
         tls = self.tls if isinstance(self.tls, (str, bool)) else None
-        return str(self.link.address), token, tls, self.link.allow_pickle
+        return str(self.channel.address), token, tls, self.channel.allow_pickle
 
     @classmethod
     def of(cls, pickled: Any) -> RemoteSession:
@@ -84,32 +84,32 @@ class RemoteSession:
         tls = os.fspath(tls) if isinstance(tls, os.PathLike) else tls
         deadline = Deadline.of(timeout)
         while True:
-            client = Client.shared(where, given, tls, allow_pickle, context)
-            link, known = Link(client, allow_pickle), client.agent != b""
+            client = AgentClient.shared(where, given, tls, allow_pickle, context)
+            channel, known = Channel(client, allow_pickle), client.agent != b""
             try:
-                link.call("hello", timeout=deadline, what=what or f"connect to {where}")
-                return cls(link, tls)
+                channel.call("hello", timeout=deadline, what=what or f"connect to {where}")
+                return cls(channel, tls)
             except BaseException as error:  # also Ctrl-C: no session is returned that would end it
-                link.close(StoreClosed(f"{where} was not reached"))
+                channel.close(StoreClosed(f"{where} was not reached"))
                 if not known or not isinstance(error, StoreClosed):
                     raise
                 # what this process knew of the address is a store that is gone
 
     def tell_version(self, name: str, timeout: Seconds) -> None:
         """Tell the agent which version of the weights this process last got. Inserted rows carry it."""
-        client = self.link.client
+        client = self.channel.client
         version, agent, told = self.versions.get(name, -1), client.agent, client.told
         if told.get(name) != (agent, version) and (version >= 0 or name in told):
-            self.link.call("note_version", {"name": name, "version": version}, timeout=timeout, what="insert")
+            self.channel.call("note_version", {"name": name, "version": version}, timeout=timeout, what="insert")
             told[name] = agent, version
 
     def call(self, method: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
-        """As `Link.call`."""
-        return self.link.call(method, arguments, **options)
+        """As `Channel.call`."""
+        return self.channel.call(method, arguments, **options)
 
     def ended(self) -> bool:
         """Whether `close` was called."""
-        return self.link.closed is not None
+        return self.channel.closed is not None
 
     def follow(self, handle: H, end: Callable[[H, StoreError], None]) -> None:
         """Call ``end(handle, why)`` when the session ends; the session does not keep the handle alive."""
@@ -117,16 +117,16 @@ class RemoteSession:
         known[key] = weakref.ref(handle, lambda _: known.pop(key, None)), end
         if self.ended():
             self.close()
-            self.link.check_open()
+            self.channel.check_open()
 
     def close(self) -> None:
         """End the session and every handle that follows it."""
         why = StoreClosed(
-            f"this handle of store {self.name!r} at {self.link.node} was closed",
+            f"this handle of store {self.name!r} at {self.channel.node} was closed",
             remedy="di_store.connect(address) gives a new one",
         )
         for reference, end in list(self._followers.values()):
             if (handle := reference()) is not None:
                 end(handle, why)
-        settle(self.link)
-        self.link.close(why)
+        settle(self.channel)
+        self.channel.close(why)

@@ -48,14 +48,14 @@ class RemoteStore(Store):
     @property
     def address(self) -> str:
         """The address where the store is served, as `connect` takes it."""
-        return f"{self._far.link.address}"
+        return f"{self._far.channel.address}"
 
     def close(self) -> None:
         self._far.close()
 
     def __repr__(self) -> str:
         closed = " (closed)" if self._far.ended() else ""
-        return f"<Store {self.name!r} at {self._far.link.node}{closed}>"
+        return f"<Store {self.name!r} at {self._far.channel.node}{closed}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return load_remote_store, (self._far.pickled(),)
@@ -91,7 +91,7 @@ class RemoteStore(Store):
 
     def _only_there(self, what: str, why: str) -> StoreError:
         return StoreError(
-            f"store {self.name!r} is on node {self._far.link.node}: {what} {why}",
+            f"store {self.name!r} is on node {self._far.channel.node}: {what} {why}",
             remedy=f"run it there, with di_store.attach({self.name!r})",
         )
 
@@ -199,7 +199,7 @@ class RemoteStore(Store):
         **options: Unpack[TableOptions],
     ) -> Table:
         check_table_name(name)
-        settings = check_options(options, seed_of(self._far.link.welcome.seed, name))
+        settings = check_options(options, seed_of(self._far.channel.welcome.seed, name))
         return create_remote(self._far, name, settings, config.flag("exist_ok", exist_ok), timeout)
 
     def import_table(

@@ -11,8 +11,8 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.client.arguments import blob, items_travelling, named, number_array, plain, travelling
+from di_store.client.channel import Seconds
 from di_store.client.drawing import RemoteSource, sampled
-from di_store.client.link import Seconds
 from di_store.client.session import RemoteSession
 from di_store.client.turns import refusing_calls_inside
 from di_store.client.writer import RemoteWriter
@@ -51,18 +51,18 @@ class RemoteTable(Table):
         session.follow(self, RemoteTable._close)
 
     def _close(self, why: StoreError) -> None:
-        """The store's handle is closed: the link refuses all calls."""
+        """The store's handle is closed: the channel refuses all calls."""
 
     def _call(self, method: str, timeout: Seconds = _CALL, **arguments: Any) -> Any:
         """A call without a timeout of its own."""
         what = f"{method} of table {self._table_name!r}"
-        return self._far.link.call(method, arguments, target=self.target, timeout=timeout, what=what)
+        return self._far.channel.call(method, arguments, target=self.target, timeout=timeout, what=what)
 
     def _timed(self, method: str, timeout: Any, *, once: bool = False, **arguments: Any) -> Any:
         """A call that takes ``timeout=`` there as well; `once`: it must not be done twice."""
         deadline, what = Deadline.given(timeout), f"{method} of table {self._table_name!r}"
         arguments["timeout"] = deadline.left
-        return self._far.link.call(method, arguments, target=self.target, timeout=deadline, what=what, once=once)
+        return self._far.channel.call(method, arguments, target=self.target, timeout=deadline, what=what, once=once)
 
     def _insert(self, method: str, timeout: Any, **arguments: Any) -> Array:
         deadline = Deadline.given(timeout)
@@ -79,7 +79,7 @@ class RemoteTable(Table):
 
     def is_of(self, session: RemoteSession) -> bool:
         """Whether it is a table of the store that this session reaches."""
-        return self._far.link.welcome.uuid == session.link.welcome.uuid
+        return self._far.channel.welcome.uuid == session.channel.welcome.uuid
 
     @property
     def settings(self) -> Settings:
@@ -102,7 +102,7 @@ class RemoteTable(Table):
         return self._schema(_CALL)
 
     def _schema(self, timeout: Seconds) -> dict[str, Any] | None:
-        self._far.link.check_open()
+        self._far.channel.check_open()
         if self._columns is None and not self._settings.opaque:
             self._described(timeout)
         return None if self._settings.opaque or self._columns is None else self._columns.specs()
@@ -114,13 +114,13 @@ class RemoteTable(Table):
 
     @property
     def view(self) -> View:
-        self._far.link.check_open()
+        self._far.channel.check_open()
         return self._settings.view
 
     @property
     def sampler(self) -> Sampler:
         if not isinstance(self._settings.sampler, Prioritized):
-            self._far.link.check_open()
+            self._far.channel.check_open()
             return self._settings.sampler
         return sampler_from_plain(self._described()["sampler"])
 
@@ -128,7 +128,7 @@ class RemoteTable(Table):
         return int(self._call("len"))
 
     def __repr__(self) -> str:
-        return f"<Table {self._table_name!r} of store {self._far.name!r} at {self._far.link.node}>"
+        return f"<Table {self._table_name!r} of store {self._far.name!r} at {self._far.channel.node}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._far.abroad is not None:
@@ -186,9 +186,9 @@ class RemoteTable(Table):
 
     def _peek(self, keys: Any, columns: str | Iterable[str] | None, timeout: Seconds) -> Batch:
         wanted = {"keys": key_array(keys), "columns": named(columns)}
-        whose, link = f"table {self._table_name!r}", self._far.link
-        message = link.ask("peek", wanted, target=self.target, timeout=timeout, what=f"peek of {whose}")
-        return unpack_batch(message.meta, message.body, trusted=link.allow_pickle, what=whose)[0]
+        whose, channel = f"table {self._table_name!r}", self._far.channel
+        message = channel.ask("peek", wanted, target=self.target, timeout=timeout, what=f"peek of {whose}")
+        return unpack_batch(message.meta, message.body, trusted=channel.allow_pickle, what=whose)[0]
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
         found: Array = self._timed("keys", timeout, start=start, n=n)
@@ -203,7 +203,7 @@ class RemoteTable(Table):
         return found
 
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        number = self._far.link.client.next_number()
+        number = self._far.channel.client.next_number()
         self._timed("follow_gone", timeout, number=number)
         return _GoneKeys(self, number)
 
@@ -269,7 +269,7 @@ class RemoteTable(Table):
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
         raise StoreError(
-            f"table {self._table_name!r} is on node {self._far.link.node}: export() writes where the table is",
+            f"table {self._table_name!r} is on node {self._far.channel.node}: export() writes where the table is",
             remedy="run it there, with di_store.attach()",
         )
 
@@ -286,12 +286,12 @@ class _GoneKeys:
         self._number = number
         self._turn = 0
         self._left: list[int] = []
-        weakref.finalize(self, table._far.link.client.let_go, number)
+        weakref.finalize(self, table._far.channel.client.let_go, number)
         table._far.follow(self, _GoneKeys._close)
 
     def _close(self, why: StoreError) -> None:
         """The store's handle is closed: the agent may forget it."""
-        self._of._far.link.client.let_go(self._number)
+        self._of._far.channel.client.let_go(self._number)
 
     def __iter__(self) -> _GoneKeys:
         return self
@@ -301,7 +301,7 @@ class _GoneKeys:
             keys, missed = self._of._call("gone_since", number=self._number, turn=self._turn)
             self._turn, self._left = self._turn + 1, keys[::-1]
             if missed is not None:
-                raise StoreError(f"{missed[0]} [node {self._of._far.link.node}]", remedy=missed[1])
+                raise StoreError(f"{missed[0]} [node {self._of._far.channel.node}]", remedy=missed[1])
         if not self._left:
             raise StopIteration
         return self._left.pop()

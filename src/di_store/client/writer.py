@@ -16,9 +16,9 @@ from di_store.base.config import count, flag, listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, StoreError, WriterClosed
 from di_store.client.arguments import blobs, check_priority_of, lane_of, numbers, plain_lane, travelling
+from di_store.client.channel import Seconds
 from di_store.client.items import RemoteItems
 from di_store.client.lanes import OpenLanes, Row, Sent
-from di_store.client.link import Seconds
 from di_store.client.pipe import WriterPipe
 from di_store.client.row_columns import RowColumns
 from di_store.client.session import RemoteSession
@@ -91,7 +91,7 @@ class RemoteWriter(Writer):
         single: bool,
         timeout: Seconds = None,
     ) -> None:
-        session.link.check_open()
+        session.channel.check_open()
         autoreset_mode(autoreset)
         self._far = session
         self._tables_far = sorted(tables, key=lambda table: table.name) if len(tables) > 1 else list(tables)
@@ -112,7 +112,7 @@ class RemoteWriter(Writer):
         }
         spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
         lanes_open = OpenLanes(self._lanes_far or 1, spans=spans)
-        self._pipe = WriterPipe(session.link, arguments, lanes_open, window)
+        self._pipe = WriterPipe(session.channel, arguments, lanes_open, window)
         self._pipe.start(timeout)
         self._plain: RowColumns | None = None
         self._owner = 0
@@ -241,7 +241,7 @@ class RemoteWriter(Writer):
             raise WriterClosed("this writer was opened before fork and belongs to the parent process")
         with _claims:
             if not self._owner:
-                self._far.link.owns(self._pipe)
+                self._far.channel.owns(self._pipe)
                 self._owner = get_ident()
         if self._owner == get_ident():
             return

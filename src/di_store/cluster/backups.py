@@ -24,10 +24,10 @@ from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.client.backup import PART_BYTES, Backup, BackupFile
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, unpacked
-from di_store.cluster.kept import own_words
-from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.directory_entries import own_entries
 from di_store.cluster.node import Node
 from di_store.cluster.objects import ranked
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.cluster.taken_over import give_up, taken_over
 from di_store.runtime.waits import countdown
 from di_store.session import Session
@@ -103,17 +103,17 @@ class Backups:
         `settled`: whether the directory says of all tables here that they are here. The caller holds the folder's
         `LOCK`.
         """
-        before, uuid, words = read_home(folder), self._session.uuid, own_words(self._session)
-        pending = not settled and bool(before.words) and (before.pending or before.uuids[0] != uuid)
+        before, uuid, entries = read_home(folder), self._session.uuid, own_entries(self._session)
+        pending = not settled and bool(before.entries) and (before.pending or before.uuids[0] != uuid)
         if pending:
-            words = {**before.words, **words}
+            entries = {**before.entries, **entries}
         makers = {
-            key.removeprefix(TABLE): unpacked(word, TableEntry).maker
-            for key, word in words.items()
+            key.removeprefix(TABLE): unpacked(entry, TableEntry).maker
+            for key, entry in entries.items()
             if key.startswith(TABLE)
         }
         uuids = before.uuids if uuid in before.uuids else (uuid, *before.uuids)
-        home = Home(uuids, words, makers, pending)
+        home = Home(uuids, entries, makers, pending)
         write_home(folder, home)
         return home
 
@@ -138,15 +138,15 @@ class Backups:
 
     def _has_disk(self, node: Node, timeout: float | None) -> bool:
         try:
-            with self._cluster.links.calling(node, _at_most(LOOK_SECONDS, timeout)) as session:
-                return session.link.welcome.tiered
+            with self._cluster.sessions.calling(node, _at_most(LOOK_SECONDS, timeout)) as session:
+                return session.channel.welcome.tiered
         except (NodeUnavailable, Timeout):
             return False
 
     def _send(self, node: Node, files: _Files, backup: Backup, left: Left) -> None:
         """Have a node keep a backup. It has the one before until it has all of this one."""
         what, packed, uuid = "sync", backup.pack(), backup.uuids[0]
-        with self._cluster.links.calling(node, left()) as session:
+        with self._cluster.sessions.calling(node, left()) as session:
             begun = session.call("backup_begin", {"backup": packed}, timeout=left(), what=what)
             token = begun["token"]
 
@@ -169,7 +169,7 @@ class Backups:
             if node.uuid not in chosen:
                 seconds = _at_most(LOOK_SECONDS, left())
                 try:
-                    with self._cluster.links.calling(node, seconds) as session:
+                    with self._cluster.sessions.calling(node, seconds) as session:
                         session.call("backup_drop", {"uuids": list(home.uuids)}, timeout=seconds, what="sync")
                 except (StoreError, TypeError):  # TypeError: an older agent has no such call
                     pass  # it is away, and may have an old one: whoever looks for the newest takes the one of `nodes`

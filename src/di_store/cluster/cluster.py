@@ -1,4 +1,4 @@
-"""The cluster as one process sees it: its directory, its nodes, and the links to them."""
+"""The cluster as one process sees it: its directory, its nodes, and the sessions to them."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import weakref
 
 from di_store.base.errors import NodeUnavailable
 from di_store.client.address import Address
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.cluster.directory import Directory, unavailable
-from di_store.cluster.links import LOOK_SECONDS, Links
 from di_store.cluster.node import HERE, Node, called
+from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import countdown
 
@@ -26,17 +26,17 @@ _PAUSE_SECONDS = 0.1
 class Cluster:
     """The nodes that this process knows. Thread-safe: the list of nodes is replaced as a whole."""
 
-    def __init__(self, directory: Directory, links: Links, here: Node, engine: bool = False) -> None:
+    def __init__(self, directory: Directory, sessions: SessionPool, here: Node, engine: bool = False) -> None:
         """Begin.
 
         Args:
             directory: the directory; closed with the cluster.
-            links: links to all nodes; closed with the cluster.
+            sessions: sessions to all nodes; closed with the cluster.
             here: the node of this machine.
             engine: whether the agent of this machine copies large objects for its processes.
         """
         self.directory = directory
-        self.links = links
+        self.sessions = sessions
         self.here = here
         self.engine = engine
         self._nodes: list[Node] = []
@@ -160,9 +160,9 @@ class Cluster:
         return next((each for each in list(self._known.values()) if raw.startswith(each.home)), None)
 
     def close(self) -> None:
-        """Close the directory and all links."""
+        """Close the directory and all sessions."""
         self.directory.close()
-        self.links.close()
+        self.sessions.close()
 
 
 _clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()

@@ -19,7 +19,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from di_store.base.errors import NodeUnavailable
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.cluster.node import Node
 
 T = TypeVar("T")
@@ -96,19 +96,19 @@ class Owner(msgspec.Struct, frozen=True):
     maker: str = msgspec.field(default_factory=call_name)
 
 
-def packed(word: msgspec.Struct) -> bytes:
+def packed(entry: msgspec.Struct) -> bytes:
     """The entry in the form that the directory stores."""
-    return msgspec.msgpack.encode(word)
+    return msgspec.msgpack.encode(entry)
 
 
-def unpacked(word: bytes, cls: Callable[..., T]) -> T:
+def unpacked(entry: bytes, cls: Callable[..., T]) -> T:
     """The entry that `packed` packed.
 
     Raises:
         NodeUnavailable: another version of di-store wrote it.
     """
     try:
-        return msgspec.msgpack.decode(word, type=cls)  # type: ignore[no-any-return]
+        return msgspec.msgpack.decode(entry, type=cls)  # type: ignore[no-any-return]
     except msgspec.MsgspecError as error:
         raise NodeUnavailable(
             f"the directory holds what this version cannot read: {error}",

@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError, shown
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.cluster.directory import packed, unavailable, unpacked
-from di_store.cluster.kept import Words
+from di_store.cluster.directory_entries import Entries
 from di_store.cluster.node import Node
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
@@ -23,7 +23,7 @@ try:
     import requests
     from etcd3gw.exceptions import Etcd3Exception
 
-    from di_store.cluster.etcd_access import PREFIX, Access, has_expired, is_refusal
+    from di_store.cluster.etcd_access import PREFIX, EtcdAccess, has_expired, is_refusal
 except ImportError as error:
     raise StoreError("a directory in etcd needs the package etcd3gw", remedy="pip install 'di-store[etcd]'") from error
 
@@ -48,9 +48,9 @@ class Members:
 
         Raises:
             ValueError: the address has another form. StoreError: the environment does not say how to reach it
-            (`Access`).
+            (`EtcdAccess`).
         """
-        self._access = Access.from_environment()
+        self._access = EtcdAccess.from_environment()
         hosts, _, cluster = where.partition("/")
         self._places = [_place(each) for each in hosts.split(",")]
         self.prefix = f"di-store/{cluster}/" if cluster else "di-store/"
@@ -118,9 +118,9 @@ class EtcdDirectory:
     def nodes(self, timeout: Seconds) -> list[Node]:
         """As `Directory.nodes`. An empty list: etcd was away for longer than the leases, and nodes come back now."""
         deadline = Deadline.of(timeout)
-        while not (words := self.listed("node/", deadline)) and deadline.left != 0:
+        while not (entries := self.listed("node/", deadline)) and deadline.left != 0:
             time.sleep(_PAUSE_SECONDS)
-        return [unpacked(word, Node) for word in words.values()]
+        return [unpacked(entry, Node) for entry in entries.values()]
 
     def missing(self, nodes: list[Node]) -> list[str]:
         """As `Directory.missing`: a node is listed until it is lost."""
@@ -131,7 +131,7 @@ class EtcdDirectory:
         found: list[bytes] = self._members.ask(lambda etcd: etcd.get(self._members.prefix + key), timeout)
         return found[0] if found else None
 
-    def listed(self, prefix: str, timeout: Seconds) -> Words:
+    def listed(self, prefix: str, timeout: Seconds) -> Entries:
         """As `Directory.listed`."""
         whole = self._members.prefix
         found = self._members.ask(lambda etcd: etcd.get_prefix(whole + prefix), timeout)
@@ -157,7 +157,7 @@ class Registration:
             NodeUnavailable: no member of etcd answers. ValueError: `where` names no member.
         """
         self._members = Members(where)
-        self._key, self._word = f"{self._members.prefix}node/{node.uuid}", packed(node)
+        self._key, self._entry = f"{self._members.prefix}node/{node.uuid}", packed(node)
         self._ended = threading.Event()
         self._lease: Any = None
         self._list(START_SECONDS)
@@ -176,7 +176,7 @@ class Registration:
     def _list(self, timeout: float) -> None:
         def enlist(etcd: Any) -> None:
             self._lease = etcd.lease(LEASE_SECONDS)
-            etcd.put(self._key, self._word, lease=self._lease)
+            etcd.put(self._key, self._entry, lease=self._lease)
 
         self._members.ask(enlist, timeout)
 

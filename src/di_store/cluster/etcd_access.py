@@ -27,7 +27,7 @@ _REFUSED = ("authentication failed", "permission denied", "user name is empty", 
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class EtcdAccess:
     """The settings from the environment. Each field is a variable; "": it is not given."""
 
     ca: str = ""
@@ -37,7 +37,7 @@ class Access:
     password: str = ""
 
     @classmethod
-    def from_environment(cls) -> Access:
+    def from_environment(cls) -> EtcdAccess:
         """The settings of this process.
 
         Raises:

@@ -20,13 +20,13 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, Timeout
 from di_store.broadcast.record import Known, Record
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Owner, packed, unpacked
-from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.members import check_group, join, members
 from di_store.cluster.node import Node
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
 from di_store.runtime.deadline import Deadline
@@ -45,8 +45,8 @@ _NEWEST_SECONDS = 1.0  # a node that does not answer is passed over
 class _Claim:
     """That this process publishes under a name. Used under the name's lock of `GroupWeights`."""
 
-    def __init__(self, word: Owner, members: list[Node], joins: int, least: int) -> None:
-        self.word = word
+    def __init__(self, owner: Owner, members: list[Node], joins: int, least: int) -> None:
+        self.owner = owner
         self.members = members
         self.joins = joins  # how many had joined before `members` were listed, as the agent counts
         self.joins_heard = joins  # the same, as it last said
@@ -62,7 +62,7 @@ class _Joining:
         self._lock = threading.Lock()
         self._next = float("-inf")  # when the directory is asked again; infinity while a thread does. Under `_lock`
         self.told = ""  # the publisher whose agent knows that this node follows. Of the thread
-        self.word: Owner | None = None  # who publishes, as the directory last said
+        self.owner: Owner | None = None  # who publishes, as the directory last said
         self.done = threading.Event()  # the first time
 
     def is_due(self) -> bool:
@@ -145,7 +145,7 @@ class GroupWeights:
             "name": name,
             "version": version,
             "keep": keep,
-            "epoch": claim.word.epoch,
+            "epoch": claim.owner.epoch,
             "members": [each.address for each in claim.members],
             "own": self._cluster.here.address,
             "joins": claim.joins,
@@ -176,7 +176,7 @@ class GroupWeights:
         claim, now = self._claims.get(name), time.monotonic()
         if claim is None:
             return self._first_claim(group, name, deadline)
-        _check_of_group(name, claim.word, group)
+        _check_of_group(name, claim.owner, group)
         if now - claim.away > MEMBERS_SECONDS:
             try:
                 self._check(claim, name, deadline)
@@ -191,24 +191,24 @@ class GroupWeights:
     def _check(self, claim: _Claim, name: str, deadline: Deadline) -> None:
         """Raise if another process has taken the name over."""
         look = deadline.another().sooner(LOOK_SECONDS)  # it must not wait for a dead one for long
-        word = self._cluster.directory.read(_owner_key(name), look)
-        if word is None:  # the directory was made anew
-            self._cluster.directory.swap(_owner_key(name), None, packed(claim.word), deadline.another())
-        elif unpacked(word, Owner) != claim.word:
+        stored = self._cluster.directory.read(_owner_key(name), look)
+        if stored is None:  # the directory was made anew
+            self._cluster.directory.swap(_owner_key(name), None, packed(claim.owner), deadline.another())
+        elif unpacked(stored, Owner) != claim.owner:
             raise _replaced(name)
 
     def _first_claim(self, group: str, name: str, deadline: Deadline) -> _Claim:
         directory = self._cluster.directory
         while True:
-            word = directory.read(_owner_key(name), deadline.another())
-            before = None if word is None else unpacked(word, Owner)
+            stored = directory.read(_owner_key(name), deadline.another())
+            before = None if stored is None else unpacked(stored, Owner)
             if before is not None:
                 _check_of_group(name, before, group)
             step, what = deadline.another(), f"publish of {name!r}"
             known = self._agent(step).call("spreading", {"name": name}, timeout=step, what=what)
             epoch = max(known["epoch"], 0 if before is None else before.epoch) + 1
             after = Owner(self._session.uuid, epoch, group)
-            if directory.swap(_owner_key(name), word, packed(after), deadline.another()):
+            if directory.swap(_owner_key(name), stored, packed(after), deadline.another()):
                 members = self._members(group, deadline.another(), fresh=True)
                 others = [] if before is None else self._owner(before, deadline.another())
                 return _Claim(after, members, known["joins"], self._newest_of([*others, *members], name, deadline))
@@ -219,7 +219,7 @@ class GroupWeights:
         def newest(node: Node) -> int:
             step = deadline.another().sooner(_NEWEST_SECONDS)
             try:
-                session = self._cluster.links.of(node, step)
+                session = self._cluster.sessions.of(node, step)
                 found = session.call("spreading", {"name": name}, timeout=step, what=f"publish of {name!r}")
                 return int(found["newest"])
             except StoreError:
@@ -252,8 +252,8 @@ class GroupWeights:
             if joining.is_due():
                 threading.Thread(target=self._join, args=(joining, group, name), daemon=True).start()
             joining.done.wait(LOOK_SECONDS)
-            if joining.word is not None:
-                _check_of_group(name, joining.word, group)
+            if joining.owner is not None:
+                _check_of_group(name, joining.owner, group)
             seconds = left()
             slice_seconds = SOON_SECONDS if seconds is None else min(SOON_SECONDS, seconds)
             found = self._weights.latest(name, newer_than, version, slice_seconds)
@@ -274,9 +274,9 @@ class GroupWeights:
     def _ask_in(self, joining: _Joining, group: str, name: str) -> bool:
         """Whether this node gets later versions: a publisher that is not there yet lists it, one that is was told."""
         join(self._cluster, group, LOOK_SECONDS)
-        word = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)
-        joining.word = None if word is None else unpacked(word, Owner)
-        if (owner := joining.word) is None or owner.group != group:
+        stored = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)
+        joining.owner = None if stored is None else unpacked(stored, Owner)
+        if (owner := joining.owner) is None or owner.group != group:
             return True
         nodes = self._owner(owner, LOOK_SECONDS)
         if joining.told != owner.maker and (owner.uuid == self._session.uuid or self._tell(name, owner, nodes)):
@@ -293,7 +293,7 @@ class GroupWeights:
         arguments = {"name": name, "epoch": owner.epoch, "member": self._cluster.here.address}
         try:
             for node in nodes:
-                session = self._cluster.links.of(node, LOOK_SECONDS)
+                session = self._cluster.sessions.of(node, LOOK_SECONDS)
                 session.call("joins", arguments, timeout=LOOK_SECONDS, what=f"latest({name!r})")
         except StoreError as error:  # others may have the newest version
             logger.info("latest(%r): %s", name, error.message)
@@ -310,7 +310,7 @@ class GroupWeights:
         return [] if node is None else [node]
 
     def _agent(self, timeout: Seconds) -> RemoteSession:
-        return self._cluster.links.of(self._cluster.here, timeout)
+        return self._cluster.sessions.of(self._cluster.here, timeout)
 
 
 _every: weakref.WeakSet[GroupWeights] = weakref.WeakSet()
@@ -333,10 +333,10 @@ def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Are
     return arena.publish(name, tree, keep, least) or arena.publish(name, tree, keep)
 
 
-def _check_of_group(name: str, word: Owner, group: str) -> None:
+def _check_of_group(name: str, owner: Owner, group: str) -> None:
     """ValueError if weights of this name go to another group."""
-    if word.group != group:
-        raise ValueError(f"weights {name!r} go to group {word.group!r} already: those of {group!r} need another name")
+    if owner.group != group:
+        raise ValueError(f"weights {name!r} go to group {owner.group!r} already: those of {group!r} need another name")
 
 
 def _replaced(name: str) -> StoreError:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Directory
-from di_store.cluster.links import Credentials, Links
 from di_store.cluster.own_stores import OwnStores
+from di_store.cluster.session_pool import Credentials, SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.replay.table import Table
@@ -164,23 +164,23 @@ def joined(
             f"store {session.name!r} is in no cluster any more",
             remedy="`di-store serve NAME --peers A,B,C` makes it a node",
         )
-    links = Links(Credentials(token, membership.tls, membership.allow_pickle))
-    links.versions = session.versions
+    sessions = SessionPool(Credentials(token, membership.tls, membership.allow_pickle))
+    sessions.versions = session.versions
     try:
-        here = links.at(membership.address, timeout)  # so that a wrong token is refused at once
-        cluster = Cluster(directory or _directory(membership, links), links, here, membership.engine)
+        here = sessions.at(membership.address, timeout)  # so that a wrong token is refused at once
+        cluster = Cluster(directory or _directory(membership, sessions), sessions, here, membership.engine)
     except BaseException:  # also Ctrl-C: no handle is returned that would end them
-        links.close()
+        sessions.close()
         session.close()
         raise
     session.abroad = lambda table: (load_table, (membership, table))
-    links.abroad = session.abroad
+    sessions.abroad = session.abroad
     return ClusterStore(session, cluster, (load_store, (membership,)))
 
 
-def _directory(membership: Membership, links: Links) -> Directory:
+def _directory(membership: Membership, sessions: SessionPool) -> Directory:
     if membership.kind == "static":
-        return StaticDirectory(membership.peers, links)
+        return StaticDirectory(membership.peers, sessions)
     if membership.kind == "etcd":
         from di_store.cluster.etcd import EtcdDirectory  # a package that only this kind needs
 

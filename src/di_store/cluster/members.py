@@ -6,7 +6,7 @@ from typing import Any
 
 from di_store.base import config
 from di_store.base.errors import shown
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from di_store.base.errors import NodeUnavailable, Timeout
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.cluster.cluster import Cluster
-from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.runtime import waits
 from di_store.runtime.deadline import Deadline
 
@@ -37,21 +37,21 @@ class NodeObjects:
 
     def is_replaced(self, node: Node) -> bool:
         """Whether another store has the node's place: its objects are lost, and not only out of reach."""
-        if self._cluster.links.is_replaced(node):
+        if self._cluster.sessions.is_replaced(node):
             return True
         return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
 
     def has(self, node: Node, raw: bytes, timeout: Seconds) -> bool:
         """Whether the node has an object."""
         deadline = Deadline.of(timeout)
-        with self._cluster.links.calling(node, deadline) as session:
+        with self._cluster.sessions.calling(node, deadline) as session:
             return bool(session.call("contains", {"id": raw}, timeout=deadline, what="contains"))
 
     def delete(self, node: Node, raws: list[bytes], timeout: float | None = None) -> int:
         """Delete objects there. `timeout`: seconds that the node has; None: as in `patiently`."""
 
         def delete(seconds: float) -> int:
-            with self._cluster.links.calling(node, seconds) as session:
+            with self._cluster.sessions.calling(node, seconds) as session:
                 return int(session.call("delete", {"ids": raws}, timeout=seconds, what="delete", once=True))
 
         return self.patiently(node, delete) if timeout is None else delete(timeout)

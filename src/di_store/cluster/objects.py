@@ -28,15 +28,15 @@ from di_store.base.errors import (
     Timeout,
 )
 from di_store.client.bulk import ENGINE_BYTES, what
+from di_store.client.channel import Seconds
 from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
-from di_store.client.link import Seconds
 from di_store.client.objects import RemoteObjects
 from di_store.client.session import RemoteSession
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.deletion import Deletion
-from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.node import Node
 from di_store.cluster.node_objects import COPIES_MARK, NodeObjects, mark_of
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref, id_of, listed
 from di_store.runtime import waits
@@ -117,7 +117,7 @@ class ClusterObjects:
             look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
             if (node := self._holder(raw, others, look)) is not None:
                 step = deadline.another()
-                with self._cluster.links.calling(node, step, what(raw)) as session:
+                with self._cluster.sessions.calling(node, step, what(raw)) as session:
                     return RemoteObjects(session).get(raw, step, copy)
             seconds = deadline.left
             if seconds == 0:
@@ -143,7 +143,7 @@ class ClusterObjects:
 
     def _from(self, node: Node, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
         """Copy the object from a node into this store, and read it here."""
-        with self._cluster.links.calling(node, deadline, what(raw)) as session:
+        with self._cluster.sessions.calling(node, deadline, what(raw)) as session:
             return self._copied_from(session, raw, deadline, copy)
 
     def _copied_from(self, session: RemoteSession, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
@@ -183,17 +183,17 @@ class ClusterObjects:
             return self._session.arena.get(raw, copy)
         with contextlib.suppress(StoreFull, CapacityError, ObjectExists):
             make_copy(self._session, session, raw, head, total, deadline)
-        return _core.read_block(head, copy, foreign=not session.link.allow_pickle)
+        return _core.read_block(head, copy, foreign=not session.channel.allow_pickle)
 
     def _copied_by_agent(self, far: RemoteSession, raw: bytes, deadline: Deadline) -> bool:
         """Have the agent of this machine, which has an engine, copy the object. False: it does not, or it is away."""
         seconds = deadline.left
         look = AGENT_SECONDS if seconds is None else min(seconds, AGENT_SECONDS)
         try:
-            own = self._cluster.links.greeted(self._cluster.here.address, look)
+            own = self._cluster.sessions.greeted(self._cluster.here.address, look)
         except (NodeUnavailable, StoreClosed, Timeout):
             return False
-        arguments = {"id": raw, "source": str(far.link.address), "timeout": deadline.left}
+        arguments = {"id": raw, "source": str(far.channel.address), "timeout": deadline.left}
         try:  # not repeated: an agent that dies of it is not to be killed again
             return bool(own.call("copy_here", arguments, timeout=deadline, what=what(raw), once=True))
         except (NodeUnavailable, StoreClosed):
@@ -336,7 +336,7 @@ class ClusterObjects:
         try:
             for node in nodes:
                 step = deadline.another()
-                with self._cluster.links.calling(node, step) as session:
+                with self._cluster.sessions.calling(node, step) as session:
                     RemoteObjects(session).put_many([value], [ref.raw], ttl, step, "memory")
         except BaseException:  # also Ctrl-C: all copies are put, or none
             if marked:

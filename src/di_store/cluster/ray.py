@@ -19,10 +19,10 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.base.sizes import budget_bytes
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.cluster.directory import unavailable
+from di_store.cluster.directory_entries import Entries
 from di_store.cluster.joining import LOADERS, joined
-from di_store.cluster.kept import Words
 from di_store.cluster.node import Node
 from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE, DirectoryActor, Plan
@@ -179,9 +179,9 @@ class RayDirectory:
         found: bytes | None = _call(self._actor.read, timeout, key)
         return found
 
-    def listed(self, prefix: str, timeout: Seconds) -> Words:
+    def listed(self, prefix: str, timeout: Seconds) -> Entries:
         """As `Directory.listed`."""
-        found: Words = _call(self._actor.listed, timeout, prefix)
+        found: Entries = _call(self._actor.listed, timeout, prefix)
         return found
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
@@ -199,7 +199,7 @@ _own: OwnStores[tuple[int, str, str]] = OwnStores()
 
 
 def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None = None) -> Any:
-    """A call of the directory's actor; made again while Ray starts it anew. `lost` gets a word of each call before."""
+    """A call of the directory's actor; made again while Ray starts it anew. `lost` gets a text for each call before."""
     deadline = Deadline.of(timeout)
     while True:
         seconds, rest = deadline.left, deadline.rest()

@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from di_store.base.errors import NodeUnavailable, StoreError
 from di_store.client.address import TOKEN_ENV, Address
 from di_store.cluster.directory import TableEntry, unpacked
-from di_store.cluster.kept import Words, own_words
+from di_store.cluster.directory_entries import Entries, own_entries
 from di_store.cluster.node import Node
 from di_store.runtime.waits import logger
 from di_store.server.membership import Membership, membership_of
@@ -34,7 +34,7 @@ NAMESPACE, ACTOR = "di_store", "directory"
 LOOK_SECONDS = 1.0
 """How often the directory looks for nodes, and a keeper after its store."""
 READY_SECONDS = 60.0
-"""How long a directory that was started anew waits for what the nodes keep, before words can be changed. Nodes whose
+"""How long a directory that was started anew waits for what the nodes keep, before entries can be changed. Nodes whose
 raylet is gone are not waited for."""
 SILENT_SECONDS = 10.0
 """A node whose keeper has said nothing for so long is not listed."""
@@ -64,7 +64,7 @@ class DirectoryActor:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._lock = threading.Condition()
-        self._words: Words = {}
+        self._entries: Entries = {}
         self._dropped: set[str] = set()  # keys that were taken out, and are not there again
         self._nodes: dict[str, tuple[Node, float]] = {}  # by Ray's id: what its keeper said last, and when
         self._expected: set[str] | None = None  # Ray's ids of the nodes whose raylets listen; None: not known yet
@@ -79,13 +79,13 @@ class DirectoryActor:
         """How nodes are served."""
         return self._plan
 
-    def report(self, node_id: str, node: Node, kept: Words) -> None:
+    def report(self, node_id: str, node: Node, kept: Entries) -> None:
         """Take a keeper's report: its store is served, and these are its node's entries of its own tables."""
         with self._lock:
-            if node_id not in self._nodes:  # its first word to this actor
+            if node_id not in self._nodes:  # its first report to this actor
                 # What the node said before it heard of a drop, or while it was away, brings nothing back.
-                news = {key: word for key, word in kept.items() if key not in self._dropped}
-                self._words = {**news, **self._words}
+                news = {key: entry for key, entry in kept.items() if key not in self._dropped}
+                self._entries = {**news, **self._entries}
             self._nodes[node_id] = node, time.monotonic()
             self._lock.notify_all()
 
@@ -100,25 +100,25 @@ class DirectoryActor:
         """As `Directory.read`."""
         with self._lock:
             self._await_words()
-            return self._words.get(key)
+            return self._entries.get(key)
 
-    def listed(self, prefix: str) -> Words:
+    def listed(self, prefix: str) -> Entries:
         """As `Directory.listed`."""
         with self._lock:
             self._await_words()
-            return {key: word for key, word in self._words.items() if key.startswith(prefix)}
+            return {key: entry for key, entry in self._entries.items() if key.startswith(prefix)}
 
     def swap(self, key: str, old: bytes | None, new: bytes | None) -> bool:
         """As `Directory.swap`."""
         with self._lock:
             self._await_words()
-            if self._words.get(key) != old:
+            if self._entries.get(key) != old:
                 return False
             if new is None:
-                self._words.pop(key, None)
+                self._entries.pop(key, None)
                 self._dropped.add(key)
             else:
-                self._words[key] = new
+                self._entries[key] = new
                 self._dropped.discard(key)
             return True
 
@@ -161,7 +161,9 @@ class DirectoryActor:
         with self._lock:
             for gone in self._nodes.keys() - alive:
                 del self._nodes[gone]
-            owners = {uuid for key, word in self._words.items() if key.startswith("table/") for uuid in _shards(word)}
+            owners = {
+                uuid for key, entry in self._entries.items() if key.startswith("table/") for uuid in _shards(entry)
+            }
             shards = {node_id for node_id, (node, _) in self._nodes.items() if node.uuid in owners}
         for node_id in alive - self._keepers.keys():
             self._keepers[node_id] = _on(node_id, KeeperActor, 0.0, self._plan)
@@ -222,7 +224,7 @@ class KeeperActor:
         if membership is None:
             raise NodeUnavailable(f"store {self._name!r} is in no cluster, though it is served: its node is another's")
         node = Node(session.uuid, self._host, membership.address)
-        ray.get(self._directory.report.remote(self._node_id, node, own_words(session)), timeout=5)
+        ray.get(self._directory.report.remote(self._node_id, node, own_entries(session)), timeout=5)
 
     def _serve(self, before: Membership | None) -> None:
         """Start the holder. It outlives this actor: the store ends with it, or a minute after the raylet."""
@@ -233,12 +235,12 @@ class KeeperActor:
         self._start(0)
 
     def _start(self, port: int) -> None:
-        words = [sys.executable, "-m", "di_store", "serve", self._name, "--listen", f"{self._host}:{port}", "--json"]
-        words += ["--join", f"ray://{self._plan.cluster}", "--while-pid", str(os.getppid()), "--plaintext"]
-        words += self._plan.options
+        command = [sys.executable, "-m", "di_store", "serve", self._name, "--listen", f"{self._host}:{port}", "--json"]
+        command += ["--join", f"ray://{self._plan.cluster}", "--while-pid", str(os.getppid()), "--plaintext"]
+        command += self._plan.options
         # Through a shell that ends at once: a worker of Ray that ends kills its children, but not theirs.
         process = subprocess.Popen(
-            ["sh", "-c", '"$@" &', "sh", *words],
+            ["sh", "-c", '"$@" &', "sh", *command],
             env={**os.environ, TOKEN_ENV: self._plan.token},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -282,9 +284,9 @@ def _raylets() -> dict[str, Address]:
     }
 
 
-def _shards(word: bytes) -> tuple[str, ...]:
+def _shards(entry: bytes) -> tuple[str, ...]:
     with suppress(StoreError):
-        return unpacked(word, TableEntry).shards
+        return unpacked(entry, TableEntry).shards
     return ()
 
 

@@ -23,8 +23,8 @@ from di_store.client.backup import PART_BYTES, Backup
 from di_store.cluster.backups import LOCK
 from di_store.cluster.directory import TABLE, Directory, TableEntry, unpacked
 from di_store.cluster.joining import attach
-from di_store.cluster.links import LOOK_SECONDS, Credentials, Links
 from di_store.cluster.node import Node
+from di_store.cluster.session_pool import LOOK_SECONDS, Credentials, SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.waits import countdown, logger
@@ -57,14 +57,14 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
     folder = durable.folder_of(os.path.abspath(disk))
     if os.path.exists(folder.at(MANIFEST)):
         return False
-    links = Links(Credentials(*credentials_of(serving)))
-    directory = directory_of(serving, links)
+    sessions = SessionPool(Credentials(*credentials_of(serving)))
+    directory = directory_of(serving, sessions)
     left = countdown(timeout)
     try:
         while True:
-            backup, node = _found(directory, links, wanted, len(serving.peers), left)
+            backup, node = _found(directory, sessions, wanted, len(serving.peers), left)
             try:
-                _copy(links, backup, node, folder)
+                _copy(sessions, backup, node, folder)
             except NodeUnavailable as error:
                 if left() == 0:
                     raise
@@ -73,7 +73,7 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
                 return True
     finally:
         directory.close()
-        links.close()
+        sessions.close()
 
 
 def has_directory(serving: Serving) -> bool:
@@ -81,14 +81,14 @@ def has_directory(serving: Serving) -> bool:
     return bool(serving.peers) or (serving.join or "").startswith("etcd://")
 
 
-def directory_of(serving: Serving, links: Links) -> Directory:
+def directory_of(serving: Serving, sessions: SessionPool) -> Directory:
     """The directory of the node's cluster.
 
     Raises:
         ValueError: it has none, or it is Ray's.
     """
     if serving.peers:
-        return StaticDirectory(addresses_of(serving.peers), links)
+        return StaticDirectory(addresses_of(serving.peers), sessions)
     kind, _, where = (serving.join or "").partition("://")
     if kind != "etcd":
         raise ValueError("--rejoin is for a node of a cluster: give --peers, or --join etcd://...")
@@ -97,7 +97,9 @@ def directory_of(serving: Serving, links: Links) -> Directory:
     return EtcdDirectory(where)
 
 
-def _found(directory: Directory, links: Links, wanted: str, listed: int, left: Callable[[], float | None]) -> Found:
+def _found(
+    directory: Directory, sessions: SessionPool, wanted: str, listed: int, left: Callable[[], float | None]
+) -> Found:
     """The newest backup of a node, and who has it. `listed`: how many nodes there are with this one; 0: unknown."""
     others = countdown(OTHERS_SECONDS)
     while True:
@@ -106,10 +108,10 @@ def _found(directory: Directory, links: Links, wanted: str, listed: int, left: C
         answered = 0
         for node in nodes:
             with suppress(NodeUnavailable, TimeoutError):
-                found += [(each, node) for each in _backups(links, node) if _node(each).is_called(wanted)]
+                found += [(each, node) for each in _backups(sessions, node) if _node(each).is_called(wanted)]
                 answered += 1
         if found and (answered + 1 >= listed > 0 or others() == 0 or left() == 0):
-            return _newest(found, links, wanted)
+            return _newest(found, sessions, wanted)
         if left() == 0:
             raise NodeUnavailable(
                 f"no node that answers has a backup of a node {shown(wanted)}",
@@ -118,8 +120,8 @@ def _found(directory: Directory, links: Links, wanted: str, listed: int, left: C
         time.sleep(_PAUSE_SECONDS)
 
 
-def _backups(links: Links, node: Node) -> list[Backup]:
-    with links.calling(node, LOOK_SECONDS) as session:
+def _backups(sessions: SessionPool, node: Node) -> list[Backup]:
+    with sessions.calling(node, LOOK_SECONDS) as session:
         return [Backup.unpack(each) for each in session.call("backups", timeout=LOOK_SECONDS, what="rejoin")]
 
 
@@ -127,7 +129,7 @@ def _node(backup: Backup) -> Node:
     return Node(backup.uuids[0], backup.machine, backup.address)
 
 
-def _newest(found: list[Found], links: Links, wanted: str) -> Found:
+def _newest(found: list[Found], sessions: SessionPool, wanted: str) -> Found:
     """Of backups of one node, and of those whose tables it took over, the newest."""
     before = {uuid for backup, _ in found for uuid in backup.uuids[1:]}
     left = [each for each in found if each[0].uuids[0] not in before]
@@ -136,20 +138,20 @@ def _newest(found: list[Found], links: Links, wanted: str) -> Found:
         raise ValueError(f"--rejoin {wanted} is the name of several nodes: give one of {which}")
     chosen = max(left, key=lambda each: (each[0].made, each[0].number))
     lost = _node(chosen[0])
-    if _answers(links, lost):  # also one that the directory does not list
+    if _answers(sessions, lost):  # also one that the directory does not list
         raise StoreError(f"node {lost.place} answers: it is not lost", remedy="end it before another one takes over")
     return chosen
 
 
-def _answers(links: Links, node: Node) -> bool:
+def _answers(sessions: SessionPool, node: Node) -> bool:
     try:
-        links.of(node, LOOK_SECONDS)
+        sessions.of(node, LOOK_SECONDS)
     except StoreError:
         return False
     return True
 
 
-def _copy(links: Links, backup: Backup, node: Node, to: Folder) -> None:
+def _copy(sessions: SessionPool, backup: Backup, node: Node, to: Folder) -> None:
     """Copy a backup into a folder, which is there once it is whole."""
     partial = Folder(to.path + ".partial")
     with full_is_told(partial.path):
@@ -161,7 +163,7 @@ def _copy(links: Links, backup: Backup, node: Node, to: Folder) -> None:
 
         def copy(some: Iterator[tuple[str, int]]) -> None:
             for name, at in some:
-                _copy_part(links, backup, node, name, at, partial)
+                _copy_part(sessions, backup, node, name, at, partial)
 
         with_helpers(backup.parts(backup.files), copy, THREADS)
         for name in backup.files:
@@ -173,11 +175,11 @@ def _copy(links: Links, backup: Backup, node: Node, to: Folder) -> None:
         Folder(os.path.dirname(to.path)).sync()
 
 
-def _copy_part(links: Links, backup: Backup, node: Node, name: str, at: int, to: Folder) -> None:
+def _copy_part(sessions: SessionPool, backup: Backup, node: Node, name: str, at: int, to: Folder) -> None:
     what = f"rejoin from {node.place}"
     wanted = min(PART_BYTES, backup.files[name].bytes - at)
     asked = {"uuid": backup.uuids[0], "number": backup.number, "name": name, "at": at}
-    with links.calling(node, CALL_SECONDS) as session:
+    with sessions.calling(node, CALL_SECONDS) as session:
         data = session.call("backup_read", asked, timeout=CALL_SECONDS, what=what)
     if len(data) != wanted:
         raise CorruptData(f"{what}: the file {name} is shorter there than it was", remedy="take another backup")
@@ -197,7 +199,7 @@ def settling(name: str, disk: str | None, serving: Serving) -> Iterator[None]:
     It does so only if the store's folder has tables. It tries until the directory and this node's agent answer.
     """
     stopped = threading.Event()
-    if has_directory(serving) and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).words:
+    if has_directory(serving) and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).entries:
         threading.Thread(target=_settle, args=(name, serving, stopped), name="di-store rejoin", daemon=True).start()
     try:
         yield
@@ -234,7 +236,7 @@ def _settled(store: ClusterStore) -> list[str]:
     """
     disk = store._session.arena.disk
     folder = durable.folder_of(disk)
-    if not disk or not read_home(folder).words:
+    if not disk or not read_home(folder).entries:
         return []
     with one_at_a_time(folder, LOCK, SETTLE_SECONDS, "sends backups", "it is tried again"):
         return _settled_alone(store, folder)
@@ -246,14 +248,14 @@ def _settled_alone(store: ClusterStore, folder: Folder) -> list[str]:
         return []
     # First: if this process dies behind the change in the directory, the next store finds that these were its own.
     uuids = home.uuids if uuid in home.uuids else (uuid, *home.uuids)
-    write_home(folder, Home(uuids, home.words, home.makers, pending=True))
+    write_home(folder, Home(uuids, home.entries, home.makers, pending=True))
     directory, took = store._cluster.directory, []
-    words_lost = isinstance(directory, StaticDirectory) and directory.lies_with(store._cluster.here)
-    for key, word in home.words.items():
+    entries_lost = isinstance(directory, StaticDirectory) and directory.lies_with(store._cluster.here)
+    for key, entry in home.entries.items():
         name = key.removeprefix(TABLE)
         if key.startswith(TABLE) and store._session.arena.table(name) is not None:
-            was = unpacked(word, TableEntry)
-            if store._everywhere.take_over(name, was, home.uuids, words_lost, SETTLE_SECONDS):
+            was = unpacked(entry, TableEntry)
+            if store._everywhere.take_over(name, was, home.uuids, entries_lost, SETTLE_SECONDS):
                 took.append(name)
     store._backups.note_home(folder, settled=True)
     return sorted(took)

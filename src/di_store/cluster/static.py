@@ -16,33 +16,33 @@ import msgspec
 
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.client.address import Address
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.objects import RemoteObjects
 from di_store.cluster.directory import unavailable
-from di_store.cluster.kept import Words, kept_words, words_in
-from di_store.cluster.links import LOOK_SECONDS, Links
+from di_store.cluster.directory_entries import Entries, entries_in, kept_entries
 from di_store.cluster.node import Node
+from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.runtime.deadline import Deadline
 
 T = TypeVar("T")
 
 NAME = "di-store/directory"
 _PAUSE_SECONDS = 0.1
-_ATTEMPTS = 1000  # each fails only if another process has changed a word meanwhile
+_ATTEMPTS = 1000  # each fails only if another process has changed an entry meanwhile
 
 
 class StaticDirectory:
     """See the module, and `Directory`."""
 
-    def __init__(self, peers: tuple[str, ...], links: Links) -> None:
+    def __init__(self, peers: tuple[str, ...], sessions: SessionPool) -> None:
         """For these addresses. No call is made yet.
 
         Args:
             peers: the addresses, in the same order on all nodes. The first node has the entries.
-            links: links to the nodes.
+            sessions: sessions to the nodes.
         """
         self._peers = peers
-        self._links = links
+        self._sessions = sessions
 
     def lies_with(self, node: Node) -> bool:
         """Whether the entries lie in the store of this node."""
@@ -51,7 +51,7 @@ class StaticDirectory:
     def nodes(self, timeout: Seconds) -> list[Node]:
         """The nodes that answer now. Half of the call's time is left for the call to the node that is looked for."""
         rest = Deadline.of(timeout).rest()
-        return self._links.all_at(list(self._peers), LOOK_SECONDS if rest is None else min(rest / 2, LOOK_SECONDS))
+        return self._sessions.all_at(list(self._peers), LOOK_SECONDS if rest is None else min(rest / 2, LOOK_SECONDS))
 
     def missing(self, nodes: list[Node]) -> list[str]:
         """As `Directory.missing`: the nodes that have not answered."""
@@ -59,20 +59,20 @@ class StaticDirectory:
 
     def read(self, key: str, timeout: Seconds) -> bytes | None:
         """As `Directory.read`."""
-        return self._words(timeout)[1].get(key)
+        return self._entries(timeout)[1].get(key)
 
     def listed(self, prefix: str, timeout: Seconds) -> dict[str, bytes]:
         """As `Directory.listed`."""
-        return {key: word for key, word in self._words(timeout)[1].items() if key.startswith(prefix)}
+        return {key: entry for key, entry in self._entries(timeout)[1].items() if key.startswith(prefix)}
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
         """As `Directory.swap`."""
         deadline, tried = Deadline.of(timeout), False
         for _ in range(_ATTEMPTS):
-            version, words = self._words(deadline.another())
-            if words.get(key) != old:
-                return tried and words.get(key) == new  # done by a call whose answer was lost
-            changed = {**words, key: new} if new is not None else {k: v for k, v in words.items() if k != key}
+            version, entries = self._entries(deadline.another())
+            if entries.get(key) != old:
+                return tried and entries.get(key) == new  # done by a call whose answer was lost
+            changed = {**entries, key: new} if new is not None else {k: v for k, v in entries.items() if k != key}
             try:
                 if self._publish(changed, version + 1, deadline.another()):
                     return True
@@ -80,18 +80,18 @@ class StaticDirectory:
                 if not error.may_be_done:
                     raise
                 tried = True
-        raise unavailable("too many processes change words at once")
+        raise unavailable("too many processes change entries at once")
 
     def close(self) -> None:
-        """As `Directory.close`. The links belong to the caller and stay open."""
+        """As `Directory.close`. The sessions belong to the caller and stay open."""
 
-    def _words(self, timeout: Seconds) -> tuple[int, Words]:
-        """The version, and the words."""
+    def _entries(self, timeout: Seconds) -> tuple[int, Entries]:
+        """The version, and the entries."""
         deadline = Deadline.of(timeout)
         while True:
-            found = self._ask(lambda objects, step: objects.newest(NAME, step, "a read of its words"), deadline)
+            found = self._ask(lambda objects, step: objects.newest(NAME, step, "a read of its entries"), deadline)
             if found is not None and found.value is not None:
-                return found.version, words_in(found)
+                return found.version, entries_in(found)
             # A new store, or one that was opened again from its disk and knows the number of a version alone: what the
             # nodes keep is all there is. Each must say it, or a name could be given twice.
             nodes = self.nodes(deadline.another())
@@ -103,20 +103,20 @@ class StaticDirectory:
                     )
                 time.sleep(_PAUSE_SECONDS)
                 continue
-            words: Words = {}
+            entries: Entries = {}
             for node in nodes:
                 try:
-                    words.update(kept_words(self._links, node, deadline.another()))
+                    entries.update(kept_entries(self._sessions, node, deadline.another()))
                 except StoreError as error:
                     raise unavailable(error.message) from None
             version = 1 if found is None else found.version + 1
-            if self._publish(words, version, deadline):
-                return version, words
+            if self._publish(entries, version, deadline):
+                return version, entries
 
-    def _publish(self, words: Words, version: int, deadline: Deadline) -> bool:
-        packed = msgspec.msgpack.encode(words)
+    def _publish(self, entries: Entries, version: int, deadline: Deadline) -> bool:
+        packed = msgspec.msgpack.encode(entries)
         return self._ask(
-            lambda objects, step: objects.publish_at(NAME, packed, version, step, "a change of its words"), deadline
+            lambda objects, step: objects.publish_at(NAME, packed, version, step, "a change of its entries"), deadline
         )
 
     def _ask(self, call: Callable[[RemoteObjects, Deadline], T], deadline: Deadline) -> T:
@@ -124,9 +124,9 @@ class StaticDirectory:
         for last in (False, True):
             try:
                 step = deadline.another()
-                return call(RemoteObjects(self._links.session(self._peers[0], step)), step)
+                return call(RemoteObjects(self._sessions.session(self._peers[0], step)), step)
             except StoreClosed as error:
-                if last or self._links.closed:
+                if last or self._sessions.closed:
                     raise unavailable(error.message) from None
             except StoreError as error:
                 failed = unavailable(error.message)

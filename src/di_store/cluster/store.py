@@ -9,13 +9,13 @@ from di_store.base import config
 from di_store.base.errors import NodeUnavailable, ObjectNotFound, StoreClosed
 from di_store.client.store import RemoteStore
 from di_store.client.table import RemoteTable, session_of
-from di_store.cluster.ahead import SendingAhead
 from di_store.cluster.backups import Backups
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.groups import GroupWeights
 from di_store.cluster.node import HERE, Node
 from di_store.cluster.objects import ClusterObjects
-from di_store.cluster.shards.asked import check_draw, check_places, check_whole
+from di_store.cluster.push import Push
+from di_store.cluster.shards.validate import check_draw, check_places, check_whole
 from di_store.cluster.tables import ClusterTables
 from di_store.objects.refs import Ref, id_of, ids_of, listed
 from di_store.objects.weights import Published
@@ -49,7 +49,7 @@ class ClusterStore(Store):
         self._all = ClusterObjects(cluster, session)
         self._everywhere = ClusterTables(cluster, session)
         self._groups = GroupWeights(cluster, session)
-        self._ahead = SendingAhead(cluster)
+        self._push = Push(cluster)
         self._backups = Backups(cluster, session)
 
     def nodes(self) -> list[Node]:
@@ -164,7 +164,7 @@ class ClusterStore(Store):
             NodeUnavailable: the directory does not answer in time.
         """
         self._session.arena.enter()
-        self._ahead.join(group, check_timeout(timeout))
+        self._push.join(group, check_timeout(timeout))
 
     def send_ahead(
         self, ref: Ref | str, *, group: str | Iterable[str] | None = None, node: str | Iterable[str] | None = None
@@ -186,7 +186,7 @@ class ClusterStore(Store):
         raw = id_of(ref)
         groups, nodes = config.texts("group", group), config.texts("node", node)
         self._session.arena.enter()
-        self._ahead.send(raw, groups, nodes)
+        self._push.send(raw, groups, nodes)
 
     def store_of(self, ref: Ref | str, *, timeout: float | None = 5) -> Store | None:
         """The store where an object was put: this one, or one that is called through its agent; None: nobody knows it.
@@ -205,7 +205,7 @@ class ClusterStore(Store):
             return self
         if home not in self._cluster.nodes():  # nobody has to wait for a node that did not answer a moment ago
             raise NodeUnavailable(f"node {home.name} ({home.address}) does not answer")
-        with self._cluster.links.calling(home, seconds) as session:
+        with self._cluster.sessions.calling(home, seconds) as session:
             session.call("hello", timeout=seconds, what="store_of")
         return RemoteStore(session)
 

@@ -16,11 +16,11 @@ import msgspec
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound, Timeout
 from di_store.checkpoint.store import durable
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.table import RemoteTable, create_remote, open_remote
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, call_name, packed, unpacked
-from di_store.cluster.kept import keep_word, own_words
+from di_store.cluster.directory_entries import keep_entry, own_entries
 from di_store.cluster.node import Node
 from di_store.cluster.shards.division import LOCAL, shard_settings
 from di_store.cluster.shards.parts import Parts
@@ -107,7 +107,7 @@ class ClusterTables:
     def _made(
         self, name: str, entry: TableEntry, nodes: list[Node], given_up: tuple[str, ...], deadline: Deadline
     ) -> Table:
-        """Make the shards of a word that this call has written. If one fails, those of `given_up` go, and the word."""
+        """Make the shards of an entry that this call wrote. If one fails, those of `given_up` and the entry go."""
         try:
             made = [self._make(node, name, entry, deadline.another()) for node in nodes]
             return self._joined(name, entry, made)
@@ -120,7 +120,7 @@ class ClusterTables:
 
     def _undo(self, name: str, entry: TableEntry, given_up: tuple[str, ...]) -> None:
         dropped = msgspec.structs.replace(entry, shards=given_up, dropped=True)
-        with contextlib.suppress(StoreError):  # whoever finds the word goes on
+        with contextlib.suppress(StoreError):  # whoever finds the entry goes on
             if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), UNDO_SECONDS):
                 self._finish_drop(name, dropped, Deadline(UNDO_SECONDS))
 
@@ -186,7 +186,7 @@ class ClusterTables:
         self._session.writable().drop_table(name, lock_seconds(deadline.left))
 
     def take_over(
-        self, name: str, was: TableEntry, uuids: Sequence[str], words_lost: bool, timeout: float | None
+        self, name: str, was: TableEntry, uuids: Sequence[str], entries_lost: bool, timeout: float | None
     ) -> bool:
         """Register in the directory that this node has the shard of a lost node. False: it is another table by now.
 
@@ -194,7 +194,7 @@ class ClusterTables:
             name: name of the table, which this store has.
             was: its entry, as the lost node kept it.
             uuids: uuids of the stores that had the shard.
-            words_lost: whether the directory's entries were lost with the node: then a missing entry means nothing.
+            entries_lost: whether the directory's entries were lost with the node: then a missing entry means nothing.
             timeout: seconds; None: no limit.
 
         Raises:
@@ -202,10 +202,10 @@ class ClusterTables:
         """
         left, here = countdown(timeout), self._cluster.here
         while True:
-            word = self._cluster.directory.read(_key(name), left())
-            if word is None and not words_lost:
+            stored = self._cluster.directory.read(_key(name), left())
+            if stored is None and not entries_lost:
                 return False  # it was dropped
-            known = was if word is None else unpacked(word, TableEntry)
+            known = was if stored is None else unpacked(stored, TableEntry)
             if known.maker != was.maker or known.dropped:
                 return False
             shards = tuple(here.uuid if each in uuids else each for each in known.shards)
@@ -214,17 +214,17 @@ class ClusterTables:
             entry = msgspec.structs.replace(known, shards=shards)
             for uuid in sorted(shards, key=lambda each: each != here.uuid):
                 self._keep_elsewhere(uuid, name, entry, left())
-            if word == packed(entry) or self._cluster.directory.swap(_key(name), word, packed(entry), left()):
+            if stored == packed(entry) or self._cluster.directory.swap(_key(name), stored, packed(entry), left()):
                 return True
 
     def _keep_elsewhere(self, uuid: str, name: str, entry: TableEntry, timeout: float | None) -> None:
-        """Have a node of a table keep its word, which has changed. One that is away keeps the old one."""
+        """Have a node of a table keep its entry, which has changed. A node that is away keeps the old one."""
         node = self._cluster.by_uuid(uuid, timeout)
         if node is None:
             return
-        what = f"the word of table {name!r} that its nodes keep"
+        what = f"the entry of table {name!r} that its nodes keep"
         try:
-            keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), timeout, what=what)
+            keep_entry(self._cluster.sessions, node, _key(name), packed(_kept(entry)), timeout, what=what)
         except NodeUnavailable:
             if node == self._cluster.here:
                 raise
@@ -232,16 +232,16 @@ class ClusterTables:
     # -- the directory ------------------------------------------------------------------------------------------
 
     def _entry(self, name: str, deadline: Deadline) -> TableEntry | None:
-        """The word of a table; if it is being dropped, this goes on with that first."""
-        while (word := self._cluster.directory.read(_key(name), deadline.another())) is not None:
-            entry = unpacked(word, TableEntry)
+        """The entry of a table; if it is being dropped, this goes on with that first."""
+        while (stored := self._cluster.directory.read(_key(name), deadline.another())) is not None:
+            entry = unpacked(stored, TableEntry)
             if not entry.dropped:
                 return entry
             self._finish_drop(name, entry, deadline)
         return None
 
     def _finish_drop(self, name: str, entry: TableEntry, deadline: Deadline) -> None:
-        """Drop the shards of a word that says so: those tables and no others, whatever has their name by now."""
+        """Drop the shards of an entry that says so: those tables and no others, whatever has their name by now."""
         there = {node.uuid for node in self._cluster.nodes(deadline.another())} if len(entry.shards) > 1 else set()
         first = sorted(entry.shards, key=lambda each: each not in there)  # those that are lost take all the time
         for at, uuid in enumerate(first):
@@ -252,7 +252,7 @@ class ClusterTables:
             try:
                 self._drop_shard(node, name, entry.maker, step)
                 what, kept = f"drop_table({name!r})", packed(_kept(entry))
-                keep_word(self._cluster.links, node, _key(name), None, step, what=what, only=kept)
+                keep_entry(self._cluster.sessions, node, _key(name), None, step, what=what, only=kept)
             except NodeUnavailable as error:  # should it come back, the table is its own store's
                 logger.warning("table %r is forgotten: %s", name, error.message)
         self._cluster.directory.swap(_key(name), packed(entry), None, deadline.another())
@@ -260,7 +260,7 @@ class ClusterTables:
     # -- shards -------------------------------------------------------------------------------------------------
 
     def _open(self, name: str, entry: TableEntry, deadline: Deadline) -> Table:
-        """The table of a word. Of one in parts, shards may be missing: those of nodes that do not answer."""
+        """The table of an entry. Of one in parts, shards may be missing: those of nodes that do not answer."""
         if len(entry.shards) == 1:
             return self._open_shard(name, entry, entry.shards[0], deadline)
         shards = self._shards(name, entry, [None] * len(entry.shards))
@@ -280,10 +280,10 @@ class ClusterTables:
         return self._in_parts(name, entry, shards)
 
     def _open_here(self, session: Session, name: str) -> Table:
-        """A table that this store has, or has a part of, without the directory: its node keeps the word."""
+        """A table that this store has, or has a part of, without the directory: its node keeps the entry."""
         here = open_table(session, name, 0)
-        word = own_words(session).get(_key(name))
-        entry = None if word is None else unpacked(word, TableEntry)
+        stored = own_entries(session).get(_key(name))
+        entry = None if stored is None else unpacked(stored, TableEntry)
         if entry is None or len(entry.shards) == 1 or entry.maker != identity_of(here):
             return here
         return self._joined(name, entry, [here if uuid == session.uuid else None for uuid in entry.shards])
@@ -320,7 +320,7 @@ class ClusterTables:
         return [Shard(number, uuid, opened, table) for number, (uuid, table) in pairs]
 
     def _in_parts(self, name: str, entry: TableEntry, shards: list[Shard]) -> Table:
-        session, abroad, here = self._session, self._cluster.links.abroad, self._cluster.here.uuid
+        session, abroad, here = self._session, self._cluster.sessions.abroad, self._cluster.here.uuid
         assert session is not None
         assert abroad is not None
         parts = Parts(session, name, Settings.from_text(entry.settings), entry.draw, here, shards)
@@ -334,26 +334,26 @@ class ClusterTables:
         if self._session is not None and self._is_here(node):
             found = open_table(self._session, name, 0)
         else:
-            with self._cluster.links.calling(node, deadline) as session:
+            with self._cluster.sessions.calling(node, deadline) as session:
                 found = open_remote(session, name, 0, deadline)
         if identity not in ("", identity_of(found)):
             raise TableNotFound(f"node {node.name} has another table {name!r}, which is its own store's")
         return found
 
     def _make(self, node: Node, name: str, entry: TableEntry, deadline: Deadline) -> Table:
-        """Make the shard of a node, if nobody has yet, and have the node keep the table's word."""
+        """Make the shard of a node, if nobody has yet, and have the node keep the table's entry."""
         whole = Settings.from_text(entry.settings)
         settings = _settings_of(whole, len(entry.shards), entry.shards.index(node.uuid), entry.draw)
         settings = replace(settings, made=entry.maker)
         if self._session is not None and self._is_here(node):
             made = durable.made(self._session, name, settings, True, deadline.left)
         else:
-            with self._cluster.links.calling(node, deadline) as session:
+            with self._cluster.sessions.calling(node, deadline) as session:
                 made = create_remote(session, name, settings, True, deadline)
         if identity_of(made) != entry.maker:
             raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
-        what = f"create_table({name!r}): the word that its node keeps"
-        keep_word(self._cluster.links, node, _key(name), packed(_kept(entry)), deadline, what=what)
+        what = f"create_table({name!r}): the entry that its node keeps"
+        keep_entry(self._cluster.sessions, node, _key(name), packed(_kept(entry)), deadline, what=what)
         return made
 
     def _drop_shard(self, node: Node, name: str, identity: str, deadline: Deadline) -> None:
@@ -362,7 +362,7 @@ class ClusterTables:
                 self._shard(node, name, identity, deadline)
                 self._session.writable().drop_table(name, lock_seconds(deadline.left))
             else:
-                with self._cluster.links.calling(node, deadline) as session:
+                with self._cluster.sessions.calling(node, deadline) as session:
                     arguments = {"name": name, "timeout": deadline.left, "identity": identity}
                     # It may be done twice: there is one table of that identity. So an agent that is killed meanwhile
                     # leaves no part behind, which its node would keep as its own, and the name with it.
@@ -391,7 +391,7 @@ def identity_of(table: Table) -> str:
 
 
 def _kept(entry: TableEntry) -> TableEntry:
-    """What a node keeps of a word: as it is while the table is there."""
+    """What a node keeps of an entry: as it is while the table is there."""
     return msgspec.structs.replace(entry, dropped=False)
 
 

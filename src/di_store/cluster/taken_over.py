@@ -15,7 +15,7 @@ from di_store.checkpoint.store import durable
 from di_store.checkpoint.store.home import read_home
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, unpacked
-from di_store.cluster.kept import keep_word, own_words
+from di_store.cluster.directory_entries import keep_entry, own_entries
 from di_store.replay.serving import handle_of
 from di_store.replay.table import open_table
 from di_store.runtime.waits import logger
@@ -37,27 +37,29 @@ def give_up(session: Session, cluster: Cluster, timeout: float | None) -> None:
     Raises:
         NodeUnavailable: the directory does not answer.
     """
-    kept = {key: word for key, word in own_words(session).items() if key.startswith(TABLE)}
+    kept = {key: entry for key, entry in own_entries(session).items() if key.startswith(TABLE)}
     if not kept:
         return
     now = cluster.directory.listed(TABLE, timeout)
     uuids = {session.uuid}
     if disk := session.arena.disk:
         uuids.update(read_home(durable.folder_of(disk)).uuids)
-    for key, word in kept.items():
-        was = unpacked(word, TableEntry)
+    for key, entry in kept.items():
+        was = unpacked(entry, TableEntry)
         if key not in now or not _is_elsewhere(unpacked(now[key], TableEntry), was, uuids):
             continue
         _give_up(session, key.removeprefix(TABLE), was.maker)
-        # Else a directory whose words are lost is made from this one too.
+        # Else a directory whose entries are lost is made from this one too.
         with contextlib.suppress(StoreError):  # the agent is away: the next look does it
-            keep_word(cluster.links, cluster.here, key, None, timeout, what="a table that another node has", only=word)
+            keep_entry(
+                cluster.sessions, cluster.here, key, None, timeout, what="a table that another node has", only=entry
+            )
 
 
 def _is_elsewhere(now: TableEntry, was: TableEntry, uuids: set[str]) -> bool:
     """Whether the directory names other nodes; `uuids`: of this store, and of those whose tables it took over itself.
 
-    A word that is missing says nothing: the table was dropped, or the directory has lost its words.
+    A missing entry says nothing: the table was dropped, or the directory has lost its entries.
     """
     return not now.dropped and (now.maker != was.maker or uuids.isdisjoint(now.shards))
 

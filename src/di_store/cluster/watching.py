@@ -9,9 +9,9 @@ from contextlib import contextmanager
 
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.cluster.cluster import Cluster
-from di_store.cluster.links import Credentials, Links
 from di_store.cluster.node import Node
 from di_store.cluster.rejoining import directory_of, has_directory
+from di_store.cluster.session_pool import Credentials, SessionPool
 from di_store.cluster.taken_over import give_up
 from di_store.runtime.waits import logger
 from di_store.server.holder import Serving, credentials_of
@@ -30,8 +30,8 @@ def watching(store: Store, address: str, serving: Serving) -> Iterator[None]:
     if not has_directory(serving):
         yield
         return
-    links, session = Links(Credentials(*credentials_of(serving))), store._session
-    cluster = Cluster(directory_of(serving, links), links, Node(session.uuid, socket.gethostname(), address))
+    sessions, session = SessionPool(Credentials(*credentials_of(serving))), store._session
+    cluster = Cluster(directory_of(serving, sessions), sessions, Node(session.uuid, socket.gethostname(), address))
     stopped = threading.Event()
     threading.Thread(target=_watch, args=(session, cluster, stopped), name="di-store watch", daemon=True).start()
     try:

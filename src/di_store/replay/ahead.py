@@ -26,7 +26,7 @@ from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
 from di_store.replay.handle import TableHandle
 from di_store.replay.sampling import Copying, Draws, Stopped, Terms
-from di_store.runtime.background import LOOK_SECONDS, Background, Bell
+from di_store.runtime.background import LOOK_SECONDS, Background, Wakeup
 from di_store.runtime.staging import Staging
 from di_store.runtime.waits import Wait
 
@@ -168,7 +168,7 @@ class Ahead:
         self._late: BaseException | None = None  # raised once the queue is empty
         self._ended = False  # the data has ended; what is in the queue is left
         self._batch_bytes = 0  # of the last batch that was handed out
-        self._more = Bell()  # rung when a batch is done
+        self._more = Wakeup()  # when a batch is done
         self._wakes: SimpleQueue[Any] = SimpleQueue()  # anything put into it wakes the thread
         self._sleeps = False
         self._closed = False
@@ -236,7 +236,7 @@ class Ahead:
         if (source := self._source) is not None:
             source.note_loaded(len(self._queue), waited)
         if self._queue and self._queue[0].done:
-            self._more.ring()  # one ring wakes only one consumer: wake the next one
+            self._more.wake()  # this wakes only one consumer: wake the next one
         try:
             batch, placed = first.take()
         except BaseException:  # also Ctrl-C: the queue has one batch fewer
@@ -404,13 +404,13 @@ class Ahead:
                 if not each.begun:
                     each.advance()
                     if each.done:
-                        self._more.ring()
+                        self._more.wake()
                     break
                 if not each.done:
                     open_batches.append(each)
             else:
                 if self._read(open_batches):
-                    self._more.ring()
+                    self._more.wake()
         with contextlib.suppress(StoreError):  # another process holds a lock: a later close() gives the rest back
             self._give_back()
 

@@ -18,31 +18,31 @@ MOST_STARTS = 600
 """Threads in a row that may end before they begin the work. One start per `LOOK_SECONDS` reaches it in a minute."""
 
 
-class Bell:
-    """Wakes one waiting thread. Several rings before a wait count as one.
+class Wakeup:
+    """Wakes one waiting thread. Several calls of `wake` before a wait count as one.
 
     Not `SimpleQueue.get(timeout=)`: up to CPython 3.12 it can wait for ever if its deadline passes inside the call.
     """
 
     def __init__(self) -> None:
-        self._silent = threading.Lock()
-        self._silent.acquire()
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Wake the thread that waits, or the next one that does."""
         try:
-            self._silent.release()
+            self._asleep.release()
         except RuntimeError as error:
-            if error.args != ("release unlocked lock",):  # it has rung already
+            if error.args != ("release unlocked lock",):  # it is awake already
                 raise
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it rings, for at most `seconds`. Returns whether it rang. The next wait needs another ring."""
-        return self._silent.acquire(timeout=max(seconds, 0.0))
+        """Wait for `wake`, for at most `seconds`. Returns whether it came. The next wait needs another one."""
+        return self._asleep.acquire(timeout=max(seconds, 0.0))
 
-    def has_rung(self) -> bool:
-        """Whether it has rung since the last wait."""
-        return not self._silent.locked()
+    def is_pending(self) -> bool:
+        """Whether `wake` was called since the last wait."""
+        return not self._asleep.locked()
 
 
 class Background:
@@ -51,7 +51,7 @@ class Background:
     def __init__(self, work: Callable[[], None]) -> None:
         self._work = work
         self._lives = threading.Lock()  # held while the work runs; only the thread takes and releases it
-        self._ends = Bell()
+        self._ends = Wakeup()
         self._ident = 0
         self._starts = 0  # since a thread last began the work
 
@@ -78,11 +78,11 @@ class Background:
             return
         try:  # at once: want of memory can end each of these lines
             self._ident, self._starts = threading.get_ident(), 0
-            self._ends.wait(0)  # clear the ring of an earlier run
+            self._ends.wait(0)  # clear the wakeup of an earlier run
             self._work()
         finally:
             self._lives.release()
-            self._ends.ring()
+            self._ends.wake()
 
     def join(self, seconds: float) -> bool:
         """Wait until the thread has ended, for at most `seconds`. Returns whether it has. Never waits for itself."""

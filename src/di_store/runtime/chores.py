@@ -18,7 +18,7 @@ from functools import partial
 
 from di_store import _core
 from di_store.base.errors import StoreError, Timeout
-from di_store.runtime.background import Background, Bell
+from di_store.runtime.background import Background, Wakeup
 
 log = logging.getLogger("di_store")
 IDLE_SECONDS = 0.2
@@ -83,7 +83,7 @@ class _Chores:
     def __init__(self, arena: _core.Arena) -> None:
         # Removes the entry when the arena is freed: one call of C, before another arena can get the same id().
         self._arena = weakref.ref(arena, partial(_all.pop, id(arena)))
-        self._end = Bell()  # ends the thread
+        self._end = Wakeup()  # ends the thread
         self._name = arena.name
         self._ending = False
         self._due = False  # it was started, and has not ended as it should
@@ -118,7 +118,7 @@ class _Chores:
     def end(self) -> None:
         """Let the thread end; waits for nothing."""
         self._ending = True
-        self._end.ring()
+        self._end.wake()
 
     def go_on(self) -> None:
         """Take `end` back."""
@@ -159,7 +159,7 @@ class _Chores:
             return False
         try:
             while arena.chore():
-                if self._end.has_rung():
+                if self._end.is_pending():
                     return True
             for look in _looks:
                 look(arena)

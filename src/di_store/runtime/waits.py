@@ -255,10 +255,10 @@ class Wait:
         left = self.left + SLICE_SECONDS
         if left <= 0:
             raise self.failure(reason, table=self._about, holder=self._holder)
-        bell = threading.Lock()
-        bell.acquire()
-        if turn.hang(bell):
-            bell.acquire(timeout=min(SLICE_SECONDS, left))
+        wakeup = threading.Lock()
+        wakeup.acquire()
+        if turn.hang(wakeup):
+            wakeup.acquire(timeout=min(SLICE_SECONDS, left))
         else:  # free, perhaps reserved for a thread that has waited longer
             time.sleep(_KEPT_SECONDS)
         self._log_if_due(reason)

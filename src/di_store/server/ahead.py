@@ -26,7 +26,7 @@ from di_store.base.errors import (
     StoreError,
     StoreFull,
 )
-from di_store.broadcast.dial import Dialler, Lines, Unreachable
+from di_store.broadcast.dial import ConnectionPool, Dialler, Unreachable
 from di_store.broadcast.note import check_addresses
 from di_store.client.bulk import OWN_TCP, Bulk
 from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
@@ -103,7 +103,7 @@ class Ahead:
         self._token = token
         self._tls = tls
         self._trusted = trusted
-        self._lines = Lines(Dialler(token, tls))
+        self._lines = ConnectionPool(Dialler(token, tls))
         self._tellers = _Workers(_TELLERS, "di-store ahead")
         self._copiers = _Workers(_COPIERS, "di-store copy")
         self._lock = threading.Lock()
@@ -220,4 +220,4 @@ class Ahead:
 
 
 def _is_open(session: RemoteSession) -> bool:
-    return not session.ended() and session.link.client.ended is None
+    return not session.ended() and session.channel.client.ended is None

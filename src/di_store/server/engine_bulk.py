@@ -55,19 +55,19 @@ class EngineBulk:
                 self._avoid(far, str(error), AVOID_SECONDS)
             else:
                 with self._lock:
-                    self._said.discard(far.link.node)
+                    self._said.discard(far.channel.node)
                 return
         OWN_TCP.fill(far, raw, room, deadline)
 
     def _is_avoided(self, far: RemoteSession) -> bool:
         with self._lock:
-            agent, until = self._avoided.get(far.link.node, (b"", 0.0))
-        return agent == far.link.client.agent and time.monotonic() < until
+            agent, until = self._avoided.get(far.channel.node, (b"", 0.0))
+        return agent == far.channel.client.agent and time.monotonic() < until
 
     def _avoid(self, far: RemoteSession, why: str, seconds: float) -> None:
-        node = far.link.node
+        node = far.channel.node
         with self._lock:
-            self._avoided[node] = far.link.client.agent, time.monotonic() + seconds
+            self._avoided[node] = far.channel.client.agent, time.monotonic() + seconds
             said = node in self._said
             self._said.add(node)
         if not said:
@@ -83,7 +83,7 @@ class EngineBulk:
         failed: list[EngineFailed] = []
 
         def go_on() -> None:
-            far.link.check_open()
+            far.channel.check_open()
             _check_time(far, raw, room, deadline)
 
         def feed(connection: Connection) -> None:
@@ -98,7 +98,7 @@ class EngineBulk:
 
         arguments = {"id": raw, "timeout": 0, "bytes": len(room.payload), "kind": self._engine.kind}
         try:
-            answer = value_of(far.link.ask("lend_payload", arguments, timeout=deadline, what=what(raw), feed=feed))
+            answer = value_of(far.channel.ask("lend_payload", arguments, timeout=deadline, what=what(raw), feed=feed))
         except TypeError:
             raise _NotLent("its agent is of an older version") from None
         if isinstance(answer, str):
@@ -111,7 +111,7 @@ class EngineBulk:
 
 def _check_time(far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
     """Raise if a transfer has no more time: the other side may be silent, which an engine notices late."""
-    node = far.link.node
+    node = far.channel.node
     if deadline.over():
         seconds = deadline.timeout or 0.0
         why = "its bytes are still on their way"

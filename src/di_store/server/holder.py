@@ -239,7 +239,7 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
             far = RemoteSession.connect(node.address, token, node.tls, False, _ASK_SECONDS)
         except (StoreError, OSError):  # OSError: its certificates are not here any more
             return
-        same = far.link.welcome.uuid == session.uuid
+        same = far.channel.welcome.uuid == session.uuid
         far.close()
         if not same:
             return

@@ -274,7 +274,7 @@ class RayWorld(World):
 
     def far(self) -> di_store.Store:
         cluster = self.store()._cluster
-        return di_store.connect(cluster.here.address, token=cluster.links.credentials.token, timeout=SERVED_SECONDS)
+        return di_store.connect(cluster.here.address, token=cluster.sessions.credentials.token, timeout=SERVED_SECONDS)
 
     def name(self, place: int) -> str:
         return f"ray-{self._nodes[place].node_id[:16]}"

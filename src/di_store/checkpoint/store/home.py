@@ -15,13 +15,13 @@ class Home(msgspec.Struct, frozen=True):
 
     Attributes:
         uuids: uuid of its store, and of earlier stores whose tables it took over, newest first.
-        words: directory entries of its tables, by key.
+        entries: directory entries of its tables, by key.
         makers: identities by table, which distinguish tables from others of the name, wherever they are restored.
         pending: whether the directory does not yet say that these tables are in this store.
     """
 
     uuids: tuple[str, ...] = ()
-    words: dict[str, bytes] = msgspec.field(default_factory=dict)
+    entries: dict[str, bytes] = msgspec.field(default_factory=dict, name="words")
     makers: dict[str, str] = msgspec.field(default_factory=dict)
     pending: bool = False
 

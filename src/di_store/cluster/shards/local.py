@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from di_store import _core
-from di_store.client.link import Seconds
-from di_store.cluster.shards.chances import Chances, has_chances, weigh
+from di_store.client.channel import Seconds
 from di_store.cluster.shards.parts import Parts, shard_source
+from di_store.cluster.shards.probabilities import Probabilities, has_probabilities, weigh
 from di_store.cluster.shards.shard import Shard
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
@@ -16,12 +16,12 @@ from di_store.replay.keys import with_shard
 from di_store.replay.sampling import Copying, Draws, Terms
 
 
-def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None, chances: Chances) -> Batch:
+def of_whole(parts: Parts, shard: Shard, batch: Batch, beta: float | None, probabilities: Probabilities) -> Batch:
     """Turn a batch of one shard into a batch of the table; `beta`: exponent of its weights."""
     batch.keys = with_shard(batch.keys, shard.number)
-    if has_chances(parts.settings.sampler):
-        weigh(batch, chances.shares[shard.number], beta, chances.least)
-    batch.table_size = max(batch.table_size, chances.size)
+    if has_probabilities(parts.settings.sampler):
+        weigh(batch, probabilities.shares[shard.number], beta, probabilities.least)
+    batch.table_size = max(batch.table_size, probabilities.size)
     return batch
 
 
@@ -61,7 +61,7 @@ class LocalSource:
 
     def beta(self) -> float | None:
         """As `Source.beta`: the value that the shards last reported."""
-        return self._parts.chances_here().beta
+        return self._parts.probabilities_here().beta
 
     def begin(self, n: int) -> _LocalDraws:
         """As `Source.begin`."""
@@ -126,4 +126,4 @@ class _LocalCopying:
         return self._inner.copy_portion()
 
     def batch(self) -> Batch:
-        return of_whole(self._parts, self._shard, self._inner.batch(), self._beta, self._parts.chances_here())
+        return of_whole(self._parts, self._shard, self._inner.batch(), self._beta, self._parts.probabilities_here())

@@ -19,9 +19,9 @@ from numpy.random import Generator, Philox  # here, since numpy's lazy import fa
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import DrawsLost, EndOfData, StoreError, Timeout
-from di_store.cluster.shards.chances import Chances, by_mass, weigh
-from di_store.cluster.shards.joined import Allocate, join
+from di_store.cluster.shards.merge import Allocate, merge
 from di_store.cluster.shards.parts import LOSSES, Parts
+from di_store.cluster.shards.probabilities import Probabilities, by_mass, weigh
 from di_store.cluster.shards.shard import FRESH_SECONDS, Shard
 from di_store.policy.samplers import Prioritized
 from di_store.replay.batch import Batch
@@ -118,7 +118,7 @@ class MassDraws:
         self._source = source
         self._n = n
         self._deadline = Deadline(None)  # of the call that draws
-        self._chances: Chances | None = None  # which the numbers were chosen with
+        self._probabilities: Probabilities | None = None  # which the numbers were chosen with
         self._counts: list[tuple[Shard, int]] = []
         self.held = 0
 
@@ -129,19 +129,19 @@ class MassDraws:
     def choose(self, terms: Terms, deadline: Deadline) -> bool:
         """`draw`, and later `take`, as steps of a call with this deadline."""
         self._deadline = deadline
-        chances = _chances(self._source, terms, deadline)
-        if chances is None:
+        probabilities = _probabilities(self._source, terms, deadline)
+        if probabilities is None:
             return False
-        counts = self._source.counts(chances.shares, self._n)
+        counts = self._source.counts(probabilities.shares, self._n)
         self._counts = [(each, int(counts[each.number])) for each in self._source.parts.shards if counts[each.number]]
-        self._chances, self.held = chances, self._n
+        self._probabilities, self.held = probabilities, self._n
         return True
 
     @property
     def beta(self) -> float | None:
         """The sampler's exponent of the importance weights at the time of the draw."""
-        assert self._chances is not None
-        return self._chances.beta
+        assert self._probabilities is not None
+        return self._probabilities.beta
 
     def take(self, beta: float | None, allocate: Allocate | None) -> Batch:
         """Have each shard draw its part, and make one batch of the parts.
@@ -154,7 +154,7 @@ class MassDraws:
             DrawsLost: a shard has not given its part: draw again.
         """
         source, found = self._source, []
-        assert self._chances is not None
+        assert self._probabilities is not None
         for (shard, count), step in self._deadline.steps(self._counts):
             try:
                 batch = shard.call(step.sooner(SHARD_SECONDS), partial(_sample, n=count, columns=source.columns))
@@ -166,13 +166,13 @@ class MassDraws:
                 source.lose(shard, error)
                 source.parts.answers.forget()
                 raise DrawsLost(error.message, remedy="") from None
-        batch = join(found, allocate)
-        shares = self._chances.shares[shards_of(batch.keys)]
-        least = self._chances.least if source.by_table else 0.0
+        batch = merge(found, allocate)
+        shares = self._probabilities.shares[shards_of(batch.keys)]
+        least = self._probabilities.least if source.by_table else 0.0
         if least:
             least = min(least, float((batch.probabilities * shares).min()))
         weigh(batch, shares, beta, least)
-        batch.table_size = max(self._chances.size, batch.table_size)
+        batch.table_size = max(self._probabilities.size, batch.table_size)
         return batch
 
     def counts(self) -> dict[TableHandle, int]:
@@ -227,7 +227,7 @@ def _sample(table: Table, within: Any, n: int, columns: Any) -> Batch:
     return table.sample(n, timeout=within, columns=columns)
 
 
-def _chances(source: MassSource, terms: Terms, deadline: Deadline) -> Chances | None:
+def _probabilities(source: MassSource, terms: Terms, deadline: Deadline) -> Probabilities | None:
     """Wait until the table may be drawn from; None: not now (`terms.now`).
 
     Raises:
@@ -243,7 +243,7 @@ def _chances(source: MassSource, terms: Terms, deadline: Deadline) -> Chances | 
             return None
         said = answers.newest(age, deadline.step(2))
         found = by_mass(said)
-        if isinstance(found, Chances):
+        if isinstance(found, Probabilities):
             return found
         there = [each for each in said if each is not None]
         if there and all(each["finished"] and not each["size"] for each in there):

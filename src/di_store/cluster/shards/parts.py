@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 from di_store import _core
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
 from di_store.client.table import RemoteTable, remote_source
-from di_store.cluster.links import LOOK_SECONDS
-from di_store.cluster.shards.chances import Chances, by_node
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.cluster.shards.division import MASS
+from di_store.cluster.shards.probabilities import Probabilities, by_node
 from di_store.cluster.shards.routing import chosen
 from di_store.cluster.shards.shard import Answers, Shard
 from di_store.policy.settings import Settings
@@ -112,8 +112,8 @@ class Parts:
         near = next((shard for shard in self.shards if shard.is_near), None)
         return None if near is None else source_of(near.table(0), ()).arena
 
-    def chances_here(self, deadline: Deadline | None = None) -> Chances:
-        """The chances of draws from one node's own shard. `deadline`: as in `Answers.last`."""
+    def probabilities_here(self, deadline: Deadline | None = None) -> Probabilities:
+        """The probabilities of draws from one node's own shard. `deadline`: as in `Answers.last`."""
         return by_node(self.answers.last(deadline))
 
     def each(self, deadline: Deadline, call: Callable[[Table, Any], T]) -> list[T]:

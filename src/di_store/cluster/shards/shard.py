@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableNotFound, Timeout
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.table import RemoteTable, stats_within
-from di_store.cluster.links import LOOK_SECONDS
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
 from di_store.runtime.deadline import Deadline

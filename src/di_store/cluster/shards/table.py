@@ -17,15 +17,15 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.base.tree import flatten, unflatten
 from di_store.client.table import peek_within, schema_within
-from di_store.cluster.shards.chances import Chances, by_mass, has_chances, weigh
+from di_store.cluster.shards.aggregate import aggregate
 from di_store.cluster.shards.division import divided, part_of
-from di_store.cluster.shards.joined import join, reordered
 from di_store.cluster.shards.local import LocalSource, of_whole
 from di_store.cluster.shards.mass import MassSource, sample_by_mass
+from di_store.cluster.shards.merge import merge, reordered
 from di_store.cluster.shards.parts import Parts
+from di_store.cluster.shards.probabilities import Probabilities, by_mass, has_probabilities, weigh
 from di_store.cluster.shards.routing import lane_key
 from di_store.cluster.shards.shard import Shard
-from di_store.cluster.shards.summed import summed
 from di_store.cluster.shards.writer import ShardWriter
 from di_store.columns.ragged import Ragged
 from di_store.policy.changes import UNCHANGED, Unchanged
@@ -160,8 +160,8 @@ class ShardedTable(Table):
         except StoreError as error:
             self._parts.is_lost(shard, error, deadline)  # a node without a shard of its own draws from another one then
             raise
-        chances = self._parts.chances_here(deadline)
-        return of_whole(self._parts, shard, batch, chances.beta if beta is None else beta, chances)
+        probabilities = self._parts.probabilities_here(deadline)
+        return of_whole(self._parts, shard, batch, probabilities.beta if beta is None else beta, probabilities)
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         wanted = key_array(keys)
@@ -178,16 +178,16 @@ class ShardedTable(Table):
             batch = self._unless_lost(shard, step, partial(_peek, keys=mine, columns=columns))
             found.append((shard.number, empty_batch(mine) if batch is None else batch))
             order.append(at)
-        whole = reordered(join(_alike(found)), np.argsort(np.concatenate(order)))
+        whole = reordered(merge(_alike(found)), np.argsort(np.concatenate(order)))
         return self._weighed(whole, deadline)
 
     def _weighed(self, batch: Batch, deadline: Deadline) -> Batch:
         """With the probabilities that a draw would have now."""
-        if not has_chances(self._parts.settings.sampler):
+        if not has_probabilities(self._parts.settings.sampler):
             return batch
         parts = self._parts
-        now = by_mass(parts.answers.newest(deadline=deadline)) if parts.by_mass else parts.chances_here(deadline)
-        if isinstance(now, Chances):
+        now = by_mass(parts.answers.newest(deadline=deadline)) if parts.by_mass else parts.probabilities_here(deadline)
+        if isinstance(now, Probabilities):
             weigh(batch, now.shares[shards_of(batch.keys)], now.beta, 0.0 if self._parts.by_mass else now.least)
         return batch
 
@@ -328,7 +328,7 @@ class ShardedTable(Table):
         ``shards`` holds the statistics of each shard. Shards that do not answer are missing in the sums.
         """
         self._parts.check_open()
-        return summed(self._parts, self._parts.answers.newest(0.0))
+        return aggregate(self._parts, self._parts.answers.newest(0.0))
 
     def loader(
         self,

@@ -12,12 +12,12 @@ import numpy as np
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError, WriterClosed
-from di_store.client.client import CONNECT_SECONDS
+from di_store.client.agent_client import CONNECT_SECONDS
 from di_store.client.table import writer_within
-from di_store.cluster.shards.joined import ShardItems
+from di_store.cluster.shards.lane_values import LaneValues, priority_behind, rows_behind
 from di_store.cluster.shards.lanes import Lanes
+from di_store.cluster.shards.merge import ShardItems
 from di_store.cluster.shards.parts import Parts
-from di_store.cluster.shards.taking import LaneValues, priority_behind, rows_behind
 from di_store.replay.batch import Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.table import Table

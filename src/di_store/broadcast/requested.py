@@ -6,12 +6,12 @@ from di_store.broadcast.note import Note
 from di_store.broadcast.transfer import STUCK_SECONDS
 
 
-class Wanted:
-    """The wanted versions of one name. For use under a lock.
+class Requested:
+    """The requested versions of one name. For use under a lock.
 
     Attributes:
         epoch: the highest known epoch.
-        pending: the newest version that is wanted and not being fetched.
+        pending: the newest version that is requested and not being fetched.
         fetched: the version that is being fetched.
     """
 
@@ -21,7 +21,7 @@ class Wanted:
         self.fetched: Note | None = None
         self._must_finish = False  # the last one was given up, so the next one goes on beside newer ones
 
-    def want(self, note: Note) -> bool:
+    def request(self, note: Note) -> bool:
         """Fetch this version. Returns whether it is a new one."""
         newest = self.newest
         if note.epoch < self.epoch or (newest is not None and newest.order >= note.order):
@@ -31,11 +31,11 @@ class Wanted:
 
     @property
     def newest(self) -> Note | None:
-        """The newest version that is wanted or being fetched."""
+        """The newest version that is requested or being fetched."""
         return self.pending or self.fetched
 
     def next(self) -> Note | None:
-        """The version to fetch now, until `ended`; None: none is wanted."""
+        """The version to fetch now, until `ended`; None: none is requested."""
         note, self.pending = self.pending, None
         self.fetched = None if note is None or self.outdated(note) else note
         return self.fetched

@@ -33,11 +33,11 @@ class ShardItems(Items):
             lanes = [items.lanes for _, items in self.parts]
             starts = [items.starts for _, items in self.parts]
             order = self._order(lanes)
-            self._found = joined_arrays(keys)[order], joined_arrays(lanes)[order], joined_arrays(starts)[order]
+            self._found = merged_arrays(keys)[order], merged_arrays(lanes)[order], merged_arrays(starts)[order]
         return self._found
 
     def _order(self, lanes: list[Array]) -> Array:
-        order: Array = np.argsort(joined_arrays(lanes), kind="stable")
+        order: Array = np.argsort(merged_arrays(lanes), kind="stable")
         return order
 
     @property
@@ -55,7 +55,7 @@ class ShardItems(Items):
     @property
     def episodes(self) -> Array:
         """As `Items.episodes`. Each shard numbers its own episodes."""
-        found: Array = joined_arrays([items.episodes for _, items in self.parts])
+        found: Array = merged_arrays([items.episodes for _, items in self.parts])
         return found[self._order([items.lanes for _, items in self.parts])]
 
     def __reduce__(self) -> Any:
@@ -67,13 +67,13 @@ def _plain(items: Items) -> Items:
     return Items(items.keys, items.lanes, items.starts)
 
 
-def joined_arrays(parts: list[Array]) -> Array:
+def merged_arrays(parts: list[Array]) -> Array:
     """Several arrays concatenated; there may be none."""
     found: Array = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     return found
 
 
-def join(parts: Sequence[tuple[int, Batch]], allocate: Allocate | None = None) -> Batch:
+def merge(parts: Sequence[tuple[int, Batch]], allocate: Allocate | None = None) -> Batch:
     """The batches of several shards, concatenated, with the shard's number in each key.
 
     Args:
@@ -84,8 +84,8 @@ def join(parts: Sequence[tuple[int, Batch]], allocate: Allocate | None = None) -
         SchemaMismatch: the shards' columns differ.
     """
     batches = [batch for _, batch in parts]
-    data = _join(batches[0].data, [batch.data for batch in batches], "", allocate)
-    keys = joined_arrays([with_shard(batch.keys, number) for number, batch in parts])
+    data = _merge(batches[0].data, [batch.data for batch in batches], "", allocate)
+    keys = merged_arrays([with_shard(batch.keys, number) for number, batch in parts])
     fields = [np.concatenate([getattr(batch, name) for batch in batches]) for name in _FIELDS]
     found = Batch(data, keys, *fields, sum(batch.table_size for batch in batches))
     if all(batch.live is not None for batch in batches):
@@ -93,18 +93,18 @@ def join(parts: Sequence[tuple[int, Batch]], allocate: Allocate | None = None) -
     return found
 
 
-def _join(first: Any, parts: list[Any], path: str, allocate: Allocate | None) -> Any:
+def _merge(first: Any, parts: list[Any], path: str, allocate: Allocate | None) -> Any:
     if isinstance(first, dict):
         if any(not isinstance(part, dict) or part.keys() != first.keys() for part in parts):
             raise _differ(path)
         return {
-            name: _join(value, [part[name] for part in parts], f"{path}/{name}" if path else name, allocate)
+            name: _merge(value, [part[name] for part in parts], f"{path}/{name}" if path else name, allocate)
             for name, value in first.items()
         }
     if isinstance(first, list):
         return [value for part in parts for value in part]
     if isinstance(first, Ragged):
-        return _join_ragged(parts)
+        return _merge_ragged(parts)
     if any(part.dtype != first.dtype or part.shape[1:] != first.shape[1:] for part in parts):
         raise _differ(path)
     if is_tensor(first):
@@ -125,7 +125,7 @@ def _differ(path: str) -> SchemaMismatch:
     )
 
 
-def _join_ragged(parts: list[Ragged]) -> Ragged:
+def _merge_ragged(parts: list[Ragged]) -> Ragged:
     offsets: list[Array] = [np.zeros(1, np.int64)]
     for part in parts:
         offsets.append(np.asarray(part.offsets)[1:] + offsets[-1][-1])

@@ -12,7 +12,7 @@ from typing import Any
 
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.client.address import Address
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.cluster.node import Node
 from di_store.runtime.deadline import Deadline
@@ -42,20 +42,20 @@ class _Look:
         self.found: Node | None = None  # set before `ended`; None: it does not answer
 
 
-class Links:
+class SessionPool:
     """The handles, by address. Thread-safe: the dicts change under a lock, which is never held while anything waits."""
 
     def __init__(self, credentials: Credentials) -> None:
         self.credentials = credentials
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
-        """How tables pickle that are reached through a link: as `Session.abroad`."""
+        """How tables pickle that are reached through a channel: as `Session.abroad`."""
         self.versions: dict[str, int] | None = None
         """Of weights: as `Session.versions` of the store of this machine."""
         self._sessions: dict[str, RemoteSession] = {}
         self._replaced: set[str] = set()  # UUIDs, which are never used again: threads only add to it
         self.closed = False
         self.begin()
-        _links.add(self)
+        _pools.add(self)
 
     def begin(self) -> None:
         """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
@@ -114,10 +114,10 @@ class Links:
         """
         deadline = Deadline.of(timeout)
         session = self.session(node.address, deadline, what)
-        if session.link.welcome.uuid != node.uuid:
+        if session.channel.welcome.uuid != node.uuid:
             # The known store may be the one that is gone, with `node` in its place: only a call tells.
             session = self.greeted(node.address, deadline)
-            if session.link.welcome.uuid != node.uuid:
+            if session.channel.welcome.uuid != node.uuid:
                 raise self._gone(node)
         return session
 
@@ -180,11 +180,11 @@ class Links:
             each.close()
 
 
-_links: weakref.WeakSet[Links] = weakref.WeakSet()
+_pools: weakref.WeakSet[SessionPool] = weakref.WeakSet()
 
 
 def _begin_anew() -> None:
-    for each in list(_links):
+    for each in list(_pools):
         each.begin()
 
 
@@ -193,9 +193,9 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 def _works(session: RemoteSession) -> bool:
     """Whether neither it was closed nor another store has taken the place of its own."""
-    return not session.ended() and session.link.client.ended is None
+    return not session.ended() and session.channel.client.ended is None
 
 
 def _node_of(session: RemoteSession) -> Node:
-    welcome, where = session.link.welcome, session.link.address
+    welcome, where = session.channel.welcome, session.channel.address
     return Node(welcome.uuid, welcome.node, str(Address(where.host, where.port, welcome.store)))

@@ -40,7 +40,7 @@ _LIMITS = ("capacity", "max_bytes")  # sums, or None
 _LARGEST = ("max_priority", "newest_version", "epoch", "item_bytes", "chunk_block", "chunk_head")
 
 
-def summed(parts: Parts, said: list[TableStats | None]) -> ShardedStats:
+def aggregate(parts: Parts, said: list[TableStats | None]) -> ShardedStats:
     """The table's statistics.
 
     Raises:

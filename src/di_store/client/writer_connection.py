@@ -15,10 +15,10 @@ import time
 from typing import NamedTuple, Protocol
 
 from di_store.base.errors import CorruptData, StoreError
-from di_store.client.bell import Bell
-from di_store.client.link import Link
+from di_store.client.channel import Channel
 from di_store.protocol.connection import TICK_SECONDS, Connection, Disconnected, Message
 from di_store.protocol.frame import Buffer, Kind
+from di_store.runtime.background import Wakeup
 
 NAP_SECONDS = 0.01
 """How long the pipe's own thread leaves the reading to a thread that waits for answers."""
@@ -34,7 +34,7 @@ class Outgoing(NamedTuple):
 
 
 class Traffic(Protocol):
-    """The messages to send, and the receiver of messages. Called under the lock of the line, except for `take`."""
+    """The messages to send, and the receiver of messages. Called under the connection's lock, except for `take`."""
 
     def is_due(self) -> bool:
         """Whether there may be something to send."""
@@ -49,7 +49,7 @@ class Traffic(Protocol):
         """Note that the connection has ended."""
 
 
-class Line:
+class WriterConnection:
     """One connection at a time. Thread-safe.
 
     Attributes:
@@ -61,20 +61,20 @@ class Line:
         nap: wakes the pipe's own thread.
     """
 
-    def __init__(self, link: Link, traffic: Traffic) -> None:
+    def __init__(self, channel: Channel, traffic: Traffic) -> None:
         self.lock = threading.RLock()
         self.connection: Connection | None = None
         self.torn = False
         self.waited_for = False
         self.closed = False
-        self.nap = Bell()
-        self._link = link
+        self.nap = Wakeup()
+        self._channel = channel
         self._traffic = traffic
         self._sender = 0  # the thread that sends; 0: none
         self._until: float | None = None  # until when who sends waits for an agent that takes nothing
         self._reading = 0  # the thread that reads, or waits for something to read
         self._patience: float | None = None  # until when who reads waits for the rest of a message
-        self._bells: dict[Bell, None] = {}
+        self._wakeups: dict[Wakeup, None] = {}
 
     def install(self, connection: Connection) -> None:
         """Use another connection, from its first message on. Call this under the lock."""
@@ -85,16 +85,16 @@ class Line:
         """End the connection. The thread that reads notices it."""
         if (connection := self.connection) is not None:
             connection.end()
-        self.nap.ring()
+        self.nap.wake()
 
     def close(self) -> None:
-        """End the line for good."""
+        """End it for good."""
         self.closed = True
         connection = self.connection
-        self.ring()
-        self.nap.ring()
+        self.wake()
+        self.nap.wake()
         if connection is not None:
-            self._link.release(connection)
+            self._channel.release(connection)
 
     def forget(self) -> None:
         """Drop the connection in a forked child: it is the parent's."""
@@ -104,20 +104,20 @@ class Line:
 
     # -- waiting ------------------------------------------------------------------------------------------------
 
-    def enter(self) -> Bell:
-        """Make a bell that rings whenever something changes, until `leave`."""
-        bell = Bell()
-        self._bells[bell] = None
-        return bell
+    def enter(self) -> Wakeup:
+        """Make a wakeup that is set off whenever something changes, until `leave`."""
+        wakeup = Wakeup()
+        self._wakeups[wakeup] = None
+        return wakeup
 
-    def leave(self, bell: Bell) -> None:
-        """Drop the bell: nobody waits for it any more."""
-        self._bells.pop(bell, None)
+    def leave(self, wakeup: Wakeup) -> None:
+        """Drop the wakeup: nobody waits for it any more."""
+        self._wakeups.pop(wakeup, None)
 
-    def ring(self) -> None:
+    def wake(self) -> None:
         """Something has changed: wake all waiting threads."""
-        for bell in list(self._bells):
-            bell.ring()
+        for wakeup in list(self._wakeups):
+            wakeup.wake()
 
     # -- sending ------------------------------------------------------------------------------------------------
 
@@ -187,7 +187,7 @@ class Line:
         finally:
             if mine:
                 self._reading = 0
-                self.ring()
+                self.wake()
         self.pump(patience)
         return True
 
@@ -196,8 +196,8 @@ class Line:
             self.connection, self.torn = None, False
             self._traffic.lost(error)
         if connection is not None:
-            self._link.release(connection)
-        self.nap.ring()
+            self._channel.release(connection)
+        self.nap.wake()
 
     def tick(self) -> None:
         """Called while a read or a write waits. A waiting writer keeps reading: else both sides could wait so."""

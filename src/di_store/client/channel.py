@@ -1,4 +1,4 @@
-"""The link of one handle to an agent: its calls, over connections that all handles of this process share.
+"""The channel of one handle to an agent: its calls, over connections that all handles of this process share.
 
 Each call has a connection of its own while it runs, so a long call never delays a short one. A broken connection is
 replaced, and a call that may be repeated is repeated. The agent knows the other calls by their number, and repeats its
@@ -16,7 +16,7 @@ from typing import Any
 
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
 from di_store.client.address import Address
-from di_store.client.client import Client, Once
+from di_store.client.agent_client import AgentClient, IdempotencyToken
 from di_store.client.waiting import CallWait
 from di_store.protocol.connection import Connection, Disconnected, Message
 from di_store.protocol.frame import Buffer, Kind
@@ -31,16 +31,16 @@ Seconds = float | None | Deadline
 """Of a call that is a step of a longer one: its deadline."""
 
 
-class Link:
+class Channel:
     """One agent, as the handles of one session reach it. Thread-safe.
 
     Attributes:
-        client: this process as a client; other links to the same address share it.
+        client: this process as a client; other channels to the same address share it.
         allow_pickle: load values that others have pickled.
         closed: why its calls are refused.
     """
 
-    def __init__(self, client: Client, allow_pickle: bool) -> None:
+    def __init__(self, client: AgentClient, allow_pickle: bool) -> None:
         self.client = client
         self.allow_pickle = allow_pickle
         self.closed: StoreError | None = None
@@ -113,7 +113,7 @@ class Link:
     # -- connections --------------------------------------------------------------------------------------------
 
     def connect(self, role: str, deadline: Deadline) -> Connection:
-        """As `Client.connect`."""
+        """As `AgentClient.connect`."""
         return self.client.connect(role, deadline, self.check_open)
 
     def _take(self, deadline: Deadline) -> Connection:
@@ -130,7 +130,7 @@ class Link:
             connection.close()
 
     def adopt(self, connection: Connection) -> None:
-        """Let a connection that a call, or other code, uses end with the link."""
+        """Let a connection that a call, or other code, uses end with the channel."""
         with self._lock:
             self._busy.add(connection)
         if self.closed is not None:
@@ -143,7 +143,7 @@ class Link:
         connection.close()
 
     def drop_idle(self) -> None:
-        """As `Client.drop_idle`."""
+        """As `AgentClient.drop_idle`."""
         self.client.drop_idle()
 
     # -- calls --------------------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class Link:
         target: tuple[str, str] = ("", ""),
         timeout: Seconds = 60,
         what: str = "",
-        once: bool | Once = False,
+        once: bool | IdempotencyToken = False,
         stop: Callable[[], None] | None = None,
     ) -> Any:
         """Make a call, and return its value.
@@ -180,7 +180,7 @@ class Link:
         target: tuple[str, str] = ("", ""),
         timeout: Seconds = 60,
         what: str = "",
-        once: bool | Once = False,
+        once: bool | IdempotencyToken = False,
         stop: Callable[[], None] | None = None,
         feed: Callable[[Connection], None] | None = None,
     ) -> Message:
@@ -199,11 +199,11 @@ class Link:
         client, deadline = self.client, Deadline.of(timeout)
         self._catch_up(deadline)
         waiting = CallWait(self.node, self.check_open, deadline, what or method, stop)
-        repeated = once if isinstance(once, Once) else None
+        repeated = once if isinstance(once, IdempotencyToken) else None
         dropped: list[int] = []
         try:
             if once is True:
-                repeated = client.begin_once()
+                repeated = client.new_token()
             dropped = client.take_dropped()
             encoded = partial(
                 call_of,
@@ -221,9 +221,9 @@ class Link:
             for number in dropped:  # nobody has heard of them
                 client.let_go(number)
             if once is True and repeated is not None:
-                client.end_once(repeated)
+                client.end_token(repeated)
         if repeated is not None:
-            client.end_once(repeated)
+            client.end_token(repeated)
         if answer.kind == Kind.ERROR:  # outside: the connection is as good as before
             raise error_of(answer.meta, self.node)
         return answer
@@ -233,7 +233,7 @@ class Link:
         request: int,
         encoded: Callable[[dict[str, Any] | None], tuple[bytes, list[Buffer]]],
         arguments: dict[str, Any] | None,
-        once: Once | None,
+        once: IdempotencyToken | None,
         waiting: CallWait,
         feed: Callable[[Connection], None] | None,
     ) -> Message:
@@ -267,8 +267,8 @@ class Link:
                 if arguments and arguments.get("timeout") and (left := waiting.deadline.left) is not None:
                     meta, body = encoded({**arguments, "timeout": min(arguments["timeout"], left)})
 
-    def _unknown(self, what: str, once: Once) -> NodeUnavailable:
-        self.client.end_once(once)
+    def _unknown(self, what: str, once: IdempotencyToken) -> NodeUnavailable:
+        self.client.end_token(once)
         error = NodeUnavailable(
             f"{what}: the agent at {self.node} was killed in the middle of it: it may be done or not",
             remedy="look whether it is done before you repeat it",

@@ -37,13 +37,13 @@ MAX_BODY_BYTES = 1 << 46
 _LEAST_SECONDS = 0.05  # that each attempt has
 _IDLE = 8  # connections that are kept for later calls
 
-_clients: weakref.WeakSet[Client] = weakref.WeakSet()
-_shared: weakref.WeakValueDictionary[tuple[Any, ...], Client] = weakref.WeakValueDictionary()
+_clients: weakref.WeakSet[AgentClient] = weakref.WeakSet()
+_shared: weakref.WeakValueDictionary[tuple[Any, ...], AgentClient] = weakref.WeakValueDictionary()
 _lock = threading.RLock()  # a signal handler may make a handle in the middle of another
 
 
 @dataclass
-class Once:
+class IdempotencyToken:
     """A call that must not run twice. The agent knows it by its number for as long as it may be repeated.
 
     Attributes:
@@ -55,7 +55,7 @@ class Once:
     agent: bytes = b""
 
 
-class Client:
+class AgentClient:
     """A process as one agent's client. Thread-safe.
 
     Attributes:
@@ -77,14 +77,14 @@ class Client:
         self.protocol = 0
         self.ended: StoreError | None = None
         self.versions: dict[str, int] = {}
-        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # links
+        self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # channels
         self._begin()
         _clients.add(self)
 
     @classmethod
     def shared(
         cls, address: Address, token: bytes, tls: Any, allow_pickle: bool, context: ssl.SSLContext | None
-    ) -> Client:
+    ) -> AgentClient:
         """The client of this process for an address, a token and options. `context`: for `tls`, if it is a new one."""
         key = address, token, tls, allow_pickle
         with _lock:
@@ -99,7 +99,7 @@ class Client:
         self._lock = threading.RLock()  # a signal handler may make a call in the middle of another
         self._request = 0  # the last number of a call
         self._numbers = itertools.count(1)
-        self._once: set[int] = set()
+        self._tokens: set[int] = set()
         self._dropped: deque[int] = deque()
         self.known_versions = KnownVersions(self)
         self.told: dict[str, tuple[bytes, int]] = {}
@@ -129,9 +129,9 @@ class Client:
         return self._welcome.agent if self._welcome is not None else b""
 
     def close_unused(self) -> None:
-        """Note that a link was closed. With the last link the client ends."""
+        """Note that a channel was closed. With the last channel the client ends."""
         with _lock:
-            if any(link.closed is None for link in list(self.users)) or self.ended is not None:
+            if any(channel.closed is None for channel in list(self.users)) or self.ended is not None:
                 return
             self.ended = StoreClosed(f"all handles of {self.address} were closed")
         with self._lock:
@@ -157,22 +157,22 @@ class Client:
             self._request += 1
             return self._request
 
-    def begin_once(self) -> Once:
-        """Begin a call that must not run twice."""
+    def new_token(self) -> IdempotencyToken:
+        """A token for a call that must not run twice."""
         with self._lock:
-            found = Once(self.next_request())
-            self._once.add(found.request)
+            found = IdempotencyToken(self.next_request())
+            self._tokens.add(found.request)
         return found
 
-    def end_once(self, once: Once) -> None:
+    def end_token(self, token: IdempotencyToken) -> None:
         """Note that the call will not be repeated any more."""
         with self._lock:
-            self._once.discard(once.request)
+            self._tokens.discard(token.request)
 
     def may_repeat(self) -> list[int]:
         """Numbers of the calls that must not run twice, and that may still be repeated."""
         with self._lock:
-            return list(self._once)
+            return list(self._tokens)
 
     def let_go(self, number: int) -> None:
         """Let the next call report that this process dropped the handle of this number. For finalizers: no lock."""
@@ -301,7 +301,7 @@ class Client:
             raise type(self.ended)(self.ended.message, remedy=self.ended.remedy)
 
 
-def _beat(reference: weakref.ref[Client], waked: threading.Event) -> None:
+def _beat(reference: weakref.ref[AgentClient], waked: threading.Event) -> None:
     """The heartbeat's thread: it does not keep the client alive."""
     connection: Connection | None = None
     while True:
@@ -378,8 +378,8 @@ def forget_clients() -> None:
     _lock = threading.RLock()
     for client in list(_clients):
         client.forget()
-        for link in list(client.users):
-            link.forget()
+        for channel in list(client.users):
+            channel.forget()
 
 
 os.register_at_fork(after_in_child=forget_clients)

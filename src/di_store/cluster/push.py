@@ -14,16 +14,16 @@ from collections.abc import Iterable
 from di_store.base.errors import StoreError
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.groups import JOINED_SECONDS, MEMBERS_SECONDS
-from di_store.cluster.links import LOOK_SECONDS
 from di_store.cluster.members import check_group, join, members
 from di_store.cluster.node import Node
+from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.runtime.waits import logger
 
 AWAY_SECONDS = 5.0
 """For how long a directory that did not answer is not asked: a `put` is not to wait for it each time."""
 
 
-class SendingAhead:
+class Push:
     """Implements `join` and `send_ahead` of a `ClusterStore`. Thread-safe: its state is replaced as a whole."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -57,7 +57,7 @@ class SendingAhead:
 
     def is_over(self) -> bool:
         """Whether the store was closed."""
-        return self._cluster.links.closed
+        return self._cluster.sessions.closed
 
     def join_again(self) -> None:
         """Join the groups again, since the directory may have been rebuilt."""
@@ -87,7 +87,7 @@ class SendingAhead:
             wanted = {each.uuid: each.address for each in [*self._members(groups), *self._called(nodes)]}
             if wanted:
                 arguments = {"id": raw, "members": list(wanted.values()), "own": self._cluster.here.address}
-                agent = self._cluster.links.of(self._cluster.here, LOOK_SECONDS)
+                agent = self._cluster.sessions.of(self._cluster.here, LOOK_SECONDS)
                 agent.call("send_ahead", arguments, timeout=LOOK_SECONDS, what="send_ahead")
         except StoreError as error:
             logger.warning("object %s is not sent ahead: %s", raw.hex(), error.message)
@@ -129,10 +129,10 @@ class SendingAhead:
             logger.warning("%s", text)
 
 
-_every: weakref.WeakSet[SendingAhead] = weakref.WeakSet()
+_every: weakref.WeakSet[Push] = weakref.WeakSet()
 
 
-def _stay(reference: weakref.ref[SendingAhead]) -> None:
+def _stay(reference: weakref.ref[Push]) -> None:
     """Keep the node a member while its store is open, and somebody has it."""
     while True:
         time.sleep(JOINED_SECONDS)

@@ -20,7 +20,7 @@ from di_store.replay.batch import Batch
 from di_store.replay.stats import TableStats
 
 
-class Chances(NamedTuple):
+class Probabilities(NamedTuple):
     """How draws are divided among the shards.
 
     Attributes:
@@ -36,7 +36,7 @@ class Chances(NamedTuple):
     size: int
 
 
-def has_chances(sampler: Sampler) -> bool:
+def has_probabilities(sampler: Sampler) -> bool:
     """Whether items are drawn at random. Otherwise they are drawn in an order, and have probability 1."""
     return isinstance(sampler, (Uniform, Prioritized))
 
@@ -46,7 +46,7 @@ def may_be_drawn(said: TableStats | None) -> bool:
     return said is not None and bool(said["mass"]) and not said["limiter"]["sample_reason"]
 
 
-def by_mass(said: list[TableStats | None]) -> Chances | str:
+def by_mass(said: list[TableStats | None]) -> Probabilities | str:
     """Shares in proportion to the masses, for shards that may be drawn; or the reason why none may be drawn now.
 
     A draw waits until all shards together hold the sum of their minimum sizes, or one shard is full. Lanes are not
@@ -63,23 +63,23 @@ def by_mass(said: list[TableStats | None]) -> Chances | str:
     total = masses.sum()
     if not total > 0 or not np.isfinite(total):
         return reasons[0] if reasons else "all priorities are 0"
-    return _chances(masses / total, said, size)
+    return _probabilities(masses / total, said, size)
 
 
-def by_node(said: list[TableStats | None]) -> Chances:
+def by_node(said: list[TableStats | None]) -> Probabilities:
     """Equal shares, whatever the shards hold."""
     shards = len(said)
-    return _chances(np.full(shards, 1.0 / shards), said, sum(each["size"] for each in said if each is not None))
+    return _probabilities(np.full(shards, 1.0 / shards), said, sum(each["size"] for each in said if each is not None))
 
 
-def _chances(shares: Array, said: list[TableStats | None], size: int) -> Chances:
+def _probabilities(shares: Array, said: list[TableStats | None], size: int) -> Probabilities:
     least = [
         share * each["least_mass"] / each["mass"]
         for share, each in zip(shares, said, strict=True)
         if each is not None and share > 0 and each["mass"] and each["least_mass"]
     ]
     beta = next((each["beta"] for each in said if each is not None), None)
-    return Chances(shares, min(least, default=0.0), beta, size)
+    return Probabilities(shares, min(least, default=0.0), beta, size)
 
 
 def importance(probabilities: Array, beta: float | None, least: float) -> Array:

@@ -8,24 +8,24 @@ from __future__ import annotations
 import msgspec
 
 from di_store.base.errors import StoreError
-from di_store.client.link import Seconds
+from di_store.client.channel import Seconds
 from di_store.client.objects import RemoteObjects
-from di_store.cluster.links import Links
 from di_store.cluster.node import Node
+from di_store.cluster.session_pool import SessionPool
 from di_store.objects.weights import Published, Weights
 from di_store.runtime.deadline import Deadline
 from di_store.session import Session
 
-Words = dict[str, bytes]
+Entries = dict[str, bytes]
 NAME = "di-store/kept"
-_ATTEMPTS = 1000  # each fails only if another process has changed a word meanwhile
+_ATTEMPTS = 1000  # each fails only if another process has changed an entry meanwhile
 
 
-def keep_word(
-    links: Links,
+def keep_entry(
+    sessions: SessionPool,
     node: Node,
     key: str,
-    word: bytes | None,
+    entry: bytes | None,
     timeout: Seconds,
     *,
     what: str,
@@ -37,39 +37,39 @@ def keep_word(
         NodeUnavailable: the node does not answer in time.
     """
     deadline = Deadline.of(timeout)
-    with links.calling(node, deadline) as session:
+    with sessions.calling(node, deadline) as session:
         objects = RemoteObjects(session)
         for _ in range(_ATTEMPTS):
             found = objects.newest(NAME, deadline, what)
-            words = words_in(found)
-            if words.get(key) == word or (word is None and only not in (None, words.get(key))):
+            entries = entries_in(found)
+            if entries.get(key) == entry or (entry is None and only not in (None, entries.get(key))):
                 return
-            if word is None:
-                del words[key]
+            if entry is None:
+                del entries[key]
             else:
-                words[key] = word
+                entries[key] = entry
             version = 1 if found is None else found.version + 1
-            if objects.publish_at(NAME, msgspec.msgpack.encode(words), version, deadline, what):
+            if objects.publish_at(NAME, msgspec.msgpack.encode(entries), version, deadline, what):
                 return
-    raise StoreError(f"node {node.name}: too many processes change its words at once")
+    raise StoreError(f"node {node.name}: too many processes change its entries at once")
 
 
-def kept_words(links: Links, node: Node, timeout: Seconds) -> Words:
+def kept_entries(sessions: SessionPool, node: Node, timeout: Seconds) -> Entries:
     """The entries that a node keeps.
 
     Raises:
         NodeUnavailable, Timeout: the node does not answer.
     """
     deadline = Deadline.of(timeout)
-    with links.calling(node, deadline) as session:
-        return words_in(RemoteObjects(session).newest(NAME, deadline, "which tables it keeps"))
+    with sessions.calling(node, deadline) as session:
+        return entries_in(RemoteObjects(session).newest(NAME, deadline, "which tables it keeps"))
 
 
-def own_words(session: Session) -> Words:
+def own_entries(session: Session) -> Entries:
     """The entries that the store of this machine keeps."""
-    return words_in(Weights(session).latest(NAME, None, None, 0))
+    return entries_in(Weights(session).latest(NAME, None, None, 0))
 
 
-def words_in(found: Published | None) -> Words:
+def entries_in(found: Published | None) -> Entries:
     """The entries in a version. In a store that was opened again from its disk, only the version number may be left."""
-    return {} if found is None or found.value is None else msgspec.msgpack.decode(found.value, type=Words)
+    return {} if found is None or found.value is None else msgspec.msgpack.decode(found.value, type=Entries)
