@@ -16,12 +16,12 @@ from collections.abc import Callable, Collection
 from types import FrameType
 from typing import Any
 
-from di_store.replay import ahead, loader, sampling
+from di_store.replay import loader, prefetch, sampling
 from di_store.runtime import background, chores
 
 SOURCES = {
     str(module.__file__)
-    for module in (ahead, loader, sampling, background, chores, contextlib, queue, threading, weakref)
+    for module in (prefetch, loader, sampling, background, chores, contextlib, queue, threading, weakref)
 }
 
 

@@ -13,7 +13,7 @@ from rich.console import Console
 import di_store
 from di_store.cli import loads
 from di_store.workloads.catalogue import GROUPS, LOADS, find
-from di_store.workloads.content import STAMP_BYTES, Rows, Steps, broken_frames, row_sums
+from di_store.workloads.content import STAMP_BYTES, LoadRows, LoadSteps, broken_frames, row_sums
 from di_store.workloads.duties import Append, Insert
 from di_store.workloads.load import Bar, Load
 from di_store.workloads.trial import LoadResult, headroom
@@ -70,9 +70,9 @@ def test_every_load_can_be_built(name: str, store_dir: str) -> None:
         for _, plan in load.duties:
             if isinstance(plan, Insert):
                 name = plan.tables[0]
-                store.table(name).insert(next(Rows(load.table(name).columns, 1).single()))
+                store.table(name).insert(next(LoadRows(load.table(name).columns, 1).single()))
             elif isinstance(plan, Append):
-                rows = Steps(load.table(plan.tables[0]), 0, lanes=plan.lanes, episode=plan.episode)
+                rows = LoadSteps(load.table(plan.tables[0]), 0, lanes=plan.lanes, episode=plan.episode)
                 with store.writer([store.table(table) for table in plan.tables], lanes=plan.lanes or None) as writer:
                     writer.append(rows.rows())
 
@@ -85,7 +85,7 @@ def test_labels_are_unique() -> None:
 
 
 def test_sums_notice_damage() -> None:
-    rows = Rows(LOADS["S8r-dqn-gobigger-ragged"].tables[0].columns, 3)
+    rows = LoadRows(LOADS["S8r-dqn-gobigger-ragged"].tables[0].columns, 3)
     batch = next(rows.batches(3))
     offsets = np.cumsum([0, *map(len, batch["raw_overlap"])])
     packed = di_store.Ragged(np.concatenate(batch["raw_overlap"]), offsets)
@@ -99,7 +99,7 @@ def test_sums_notice_damage() -> None:
 
 
 def test_stamps_notice_windows_across_episodes() -> None:
-    frames = Steps(LOADS["P10-frame-ring"].tables[0], 0, lanes=0, episode=(5, 5)).rows(10)["obs"]
+    frames = LoadSteps(LOADS["P10-frame-ring"].tables[0], 0, lanes=0, episode=(5, 5)).rows(10)["obs"]
     assert broken_frames(np.stack([frames[0:4], frames[1:5], frames[5:9], frames[[5, 5, 6, 7]]])) == 0
     assert broken_frames(np.stack([frames[3:7], frames[[0, 1, 3, 4]], frames[[1, 1, 2, 3]], frames[3::-1]])) == 4
     padded = frames[5:9].copy()

@@ -13,8 +13,8 @@ import torch
 import di_store
 from di_store.demo import DemoConfig
 from di_store.demo.actor import POLICY, Report, epsilon_at
-from di_store.demo.envs import MODES, EnvShape, Lanes, env_shape
-from di_store.demo.fleet import Member, State
+from di_store.demo.envs import MODES, EnvLanes, EnvShape, env_shape
+from di_store.demo.fleet import ActorState, FleetMember
 from di_store.demo.job import create_replay, room_for_weights
 from di_store.demo.learner import Learner
 from di_store.demo.metrics import Metrics
@@ -64,7 +64,7 @@ def test_learner_sees_what_the_policy_saw(env: str, autoreset: str) -> None:
     with di_store.open(memory=config.memory) as store:
         replay = create_replay(config, shape, store)
         replay.configure(limiter=di_store.MinSize(1))  # no learner samples while the rows go in
-        lanes = Lanes(config, 3, seed=1)
+        lanes = EnvLanes(config, 3, seed=1)
         # Per lane, what the policy saw and did in each row of the running episode.
         rows: dict[int, list[tuple[np.ndarray, int]]] = defaultdict(list)
         with replay.writer(lanes=3, autoreset=lanes.autoreset) as writer:
@@ -94,7 +94,7 @@ def test_learner_sees_what_the_policy_saw(env: str, autoreset: str) -> None:
 def test_lost_life_stops_the_value() -> None:
     """A lost life gives `discount` 0 in that row, once per life, and the episode goes on."""
     config = DemoConfig(env=QBERT)
-    lanes, rng = Lanes(config, 1, seed=4), np.random.default_rng(1)
+    lanes, rng = EnvLanes(config, 1, seed=4), np.random.default_rng(1)
     lost = 0
     while True:
         stepped = lanes.step(rng.integers(6, size=1))
@@ -190,23 +190,23 @@ class _Process:
         """It has ended."""
 
 
-def _member(state: State, reported: float) -> Member:
+def _member(state: ActorState, reported: float) -> FleetMember:
     process, control = _Process(), None
     report = Report(steps=1_000, epsilon=0.5, version=3, waiting=0.25, returns=[])
-    return Member(0, cast(Any, process), cast(Any, control), state, report, reported, "exit status 3")
+    return FleetMember(0, cast(Any, process), cast(Any, control), state, report, reported, "exit status 3")
 
 
 @pytest.mark.parametrize(
     ("state", "silent_seconds", "cells"),
     [
-        (State.RUNNING, 0.0, ("pid 7", "1,000 steps", "epsilon 0.50", "policy 3", "waits  25%")),
-        (State.RUNNING, 1e6, ("pid 7", "1,000 steps", "no report for 1,000,000 s")),
-        (State.ENDED, 1e6, ("ended", "1,000 steps")),
-        (State.DEAD, 1e6, ("died: exit status 3", "1,000 steps")),
+        (ActorState.RUNNING, 0.0, ("pid 7", "1,000 steps", "epsilon 0.50", "policy 3", "waits  25%")),
+        (ActorState.RUNNING, 1e6, ("pid 7", "1,000 steps", "no report for 1,000,000 s")),
+        (ActorState.ENDED, 1e6, ("ended", "1,000 steps")),
+        (ActorState.DEAD, 1e6, ("died: exit status 3", "1,000 steps")),
     ],
     ids=["running", "silent", "ended", "dead"],
 )
-def test_an_actors_row_holds_nothing_stale(state: State, silent_seconds: float, cells: tuple[str, ...]) -> None:
+def test_an_actors_row_holds_nothing_stale(state: ActorState, silent_seconds: float, cells: tuple[str, ...]) -> None:
     now = time.monotonic()
     assert actor_cells(_member(state, now - silent_seconds), now) == ("actor 0", *cells)
 

@@ -20,7 +20,7 @@ from test_disk import fill, numbers, row
 import di_store
 from di_store import _core
 from di_store.cli.stores import disk_text
-from di_store.replay.ahead import Ready
+from di_store.replay.prefetch import Ready
 
 SPAWN = mp.get_context("spawn")
 ROWS = 30_000  # of 1 KiB, in a store of 16 MiB

@@ -37,13 +37,13 @@ def work() -> None:
     """In a process of one build: the cases one after the other, each for as many turns as lines come for it."""
     import di_store
     from di_store.workloads.catalogue import QUICK
-    from di_store.workloads.crew import Member, Phase
+    from di_store.workloads.crew import CrewMember, Phase
 
     print(json.dumps([f"{name} {load.name}" for name, loads in QUICK.items() for load in loads]), flush=True)
     for load in (each for loads in QUICK.values() for each in loads):
         with di_store.open(memory=MEMORY) as store:
             load.create_tables(store)
-            member = Member(store, load, load.roles[0], 0)
+            member = CrewMember(store, load, load.roles[0], 0)
             ((label,),) = load.most
             member.run(Phase(WARM_UP_SECONDS, {label: None}, False), time.monotonic())
             print(json.dumps("ready"), flush=True)

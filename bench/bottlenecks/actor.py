@@ -13,7 +13,7 @@ from bench.bottlenecks.board import PID, STEPS, Run
 from bench.bottlenecks.planes import module_of
 from bench.kit import Worker
 from di_store.demo.actor import Policy, epsilon_at
-from di_store.demo.envs import Lanes
+from di_store.demo.envs import EnvLanes
 from di_store.demo.networks import build_network
 
 END_SECONDS = 5.0
@@ -24,7 +24,7 @@ def act(run: Run, plane: Any) -> None:
     row, version = board.rows[1 + run.index], 0
     network = build_network(config, run.shape)
     policy = Policy(network, run.shape.actions, np.random.default_rng([0, run.index]))
-    lanes = Lanes(config, run.lanes, seed=run.index * 10_000)
+    lanes = EnvLanes(config, run.lanes, seed=run.index * 10_000)
     row[PID] = os.getpid()
     try:
         while not board.stopped:

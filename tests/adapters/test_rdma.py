@@ -25,7 +25,7 @@ from di_store.client.address import own_token
 from di_store.cluster.store import ClusterStore
 from di_store.protocol.frame import Kind
 from di_store.protocol.values import answer_of
-from di_store.server.engine import Engine, Offer
+from di_store.server.engine import Engine, EngineOffer
 from di_store.server.streams import STREAM_CALLS
 
 pytest.importorskip("mooncake.engine")
@@ -217,9 +217,9 @@ def test_memory_that_is_not_lent(
     lend = Engine.registered
 
     @contextmanager
-    def elsewhere(engine: Engine, payload: Any) -> Iterator[Offer]:
+    def elsewhere(engine: Engine, payload: Any) -> Iterator[EngineOffer]:
         with lend(engine, payload) as offer:
-            yield Offer(offer.engine, offer.at + 64)
+            yield EngineOffer(offer.engine, offer.at + 64)
 
     monkeypatch.setattr(Engine, "registered", elsewhere)
     with altered(store_name(), tmp_path, places, "mooncake-tcp") as nodes:

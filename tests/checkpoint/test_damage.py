@@ -14,7 +14,7 @@ import pytest
 import di_store
 from checkpoint.test_save_load import at_once, same
 from di_store import _core
-from di_store.checkpoint.tree.file_format import MAGIC, Head, Manifest, Part
+from di_store.checkpoint.tree.file_format import MAGIC, Head, RankFile, TreeManifest
 from di_store.objects.codec.form import pack_header, unpack_header
 
 TREE = {"a": np.arange(3_000), "text": "x" * 2_000, "set": {1, 2}, "more": [np.ones((3, 5), "f4")] * 3}
@@ -143,7 +143,7 @@ def test_foreign_files_and_other_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["../rank-00000.tree", "/etc/passwd", "manifest.json"])
 def test_a_manifest_names_files_of_its_folder_only(name: str, tmp_path: Path) -> None:
     di_store.save(tmp_path, TREE)
-    (tmp_path / "manifest.json").write_bytes(Manifest("x", [Part(name, 1)]).pack())
+    (tmp_path / "manifest.json").write_bytes(TreeManifest("x", [RankFile(name, 1)]).pack())
     with pytest.raises(di_store.CorruptData, match="names files"):
         di_store.load(tmp_path)
 
@@ -157,7 +157,7 @@ def forged(folder: Path, **changes: Any) -> None:
         object.__setattr__(head, name, value)
     packed = head.pack()
     path.write_bytes(packed + raw[len(packed) :])
-    (folder / "manifest.json").write_bytes(Manifest("x", [Part(path.name, Head.crc_of(packed))]).pack())
+    (folder / "manifest.json").write_bytes(TreeManifest("x", [RankFile(path.name, Head.crc_of(packed))]).pack())
 
 
 @pytest.mark.parametrize("changes", [{"piece_bytes": 4_095}, {"payload_bytes": 1 << 60}, {"header": b""}, {"ranks": 2}])

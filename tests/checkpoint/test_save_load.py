@@ -17,7 +17,7 @@ import torch
 
 import di_store
 from di_store.checkpoint.tree import loading, ranks
-from di_store.checkpoint.tree.file_format import Part as FilePart
+from di_store.checkpoint.tree.file_format import RankFile
 from di_store.checkpoint.tree.folder import Folder
 from di_store.runtime.waits import Wait
 
@@ -225,7 +225,7 @@ def test_missing_ranks_are_named(tmp_path: Path) -> None:
 
 
 def test_answers_to_an_older_call_do_not_count(tmp_path: Path) -> None:
-    folder, own, other = Folder(tmp_path), FilePart("rank-00000.tree", 1), FilePart("rank-00001.tree", 2)
+    folder, own, other = Folder(tmp_path), RankFile("rank-00000.tree", 1), RankFile("rank-00001.tree", 2)
 
     def answer() -> None:
         with pytest.raises(di_store.Timeout, match="rank 0 waits"):

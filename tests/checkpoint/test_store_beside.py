@@ -16,7 +16,7 @@ import di_store
 from checkpoint.test_store_kills import children
 from checkpoint.test_store_links import ROWS, TIER, fill, read, saved
 from di_store import StoreError, StoreNotFound, Timeout, _core
-from di_store.checkpoint.store.loading import Filling
+from di_store.checkpoint.store.loading import StoreLoad
 
 NAME = f"restored-beside-{os.getpid()}"
 DISKS = pytest.mark.parametrize("disk", [True, False], ids=["disk", "memory"])
@@ -194,7 +194,7 @@ def test_a_child_that_was_forked_meanwhile_opens_it(tmp_path: Path) -> None:
 def fork_and_go_on(folder: str, options: dict[str, Any]) -> None:
     children: list[int] = []
     forked = threading.Event()
-    add_chunk = Filling._chunk
+    add_chunk = StoreLoad._chunk
 
     def fork(*_: int) -> None:
         if not children and threading.current_thread() is threading.main_thread():
@@ -208,7 +208,7 @@ def fork_and_go_on(folder: str, options: dict[str, Any]) -> None:
             assert forked.wait(60)
         return add_chunk(*args)
 
-    Filling._chunk = once_forked  # type: ignore[method-assign]
+    StoreLoad._chunk = once_forked  # type: ignore[method-assign]
     try:
         di_store.restore(folder, NAME, progress=fork, **options).close()
     except StoreError:
@@ -237,14 +237,14 @@ def use(name: str, disk: str, begins: Any) -> None:
 
 
 def use_slowly(name: str, disk: str, makes: Any, go: Any) -> None:
-    made = Filling._chunk
+    made = StoreLoad._chunk
 
     def chunk(*arguments: Any) -> int:
         makes.set()
         assert go.wait(60)
         return made(*arguments)
 
-    Filling._chunk = chunk  # type: ignore[method-assign]
+    StoreLoad._chunk = chunk  # type: ignore[method-assign]
     use(name, disk, WARM.Event())
 
 

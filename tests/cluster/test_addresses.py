@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from di_store.client.address import Address
-from di_store.server.holder import place_of
+from di_store.server.supervisor import place_of
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from di_store.client.session import RemoteSession
 from di_store.cluster.rejoining import fetch
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.server.holder import Serving
+from di_store.server.supervisor import Serving
 
 FULL = os.environ.get("DI_STORE_TEST_SCALE", "small") == "full"
 KILLS = 30 if FULL else 2

@@ -22,7 +22,7 @@ from cluster.groups import MIB, Member, check, group, wait_for, weights
 from cluster.served import fake_agent
 from di_store.base.errors import OldEpoch
 from di_store.broadcast.dial import Dialler, send_call
-from di_store.broadcast.note import Note, Part, note_of
+from di_store.broadcast.note import Note, SourceProgress, note_of
 from di_store.client.address import own_token
 from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
@@ -415,7 +415,7 @@ def test_bytes_of_another_version_are_not_published(four: list[Member]) -> None:
         connection.receive()
         for at in range(0, size, MIB):
             count = min(MIB, size - at)
-            connection.send(Kind.WAITING, meta=msgspec.msgpack.encode(Part(size, 0, count)))
+            connection.send(Kind.WAITING, meta=msgspec.msgpack.encode(SourceProgress(size, 0, count)))
             connection.send_pieces([bytes(count)])
         served.append(hello.name)
         connection.drain()
@@ -436,6 +436,6 @@ def test_nobody_else_speaks_while_a_version_is_sent(four: list[Member]) -> None:
     asked = {"name": four[0].weights, "version": 1, "size": 1, "check": 0, "at": 0}
     send_call(connection, "pull", asked)  # it waits a second for that version, and says so
     while (message := connection.receive()).kind == Kind.WAITING:
-        assert msgspec.msgpack.decode(message.meta, type=Part) == Part(0, 0, 0)
+        assert msgspec.msgpack.decode(message.meta, type=SourceProgress) == SourceProgress(0, 0, 0)
     assert value_of(message) == "unknown"
     connection.close()

@@ -28,7 +28,7 @@ from di_store.base.errors import (
     TableExists,
     TableNotFound,
 )
-from di_store.client.bulk import OwnTcp, Room
+from di_store.client.bulk import OwnTcp, PayloadRoom
 from di_store.client.table import RemoteTable
 from di_store.cluster import joining
 from di_store.cluster.joining import STORE_ENV
@@ -204,7 +204,7 @@ def test_a_copy_that_failed_is_not_waited_for(stores: list[ClusterStore], monkey
     assert same(stores[2].get(ref), LARGE)
     fill, errors = OwnTcp.fill, iter([NodeUnavailable("the home was killed")])
 
-    def killed_once(own: OwnTcp, far: Any, raw: bytes, room: Room, deadline: Any) -> None:
+    def killed_once(own: OwnTcp, far: Any, raw: bytes, room: PayloadRoom, deadline: Any) -> None:
         for error in errors:
             raise error
         fill(own, far, raw, room, deadline)

@@ -294,7 +294,7 @@ def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monke
         table.extend({"n": np.arange(6)})
         with table.loader(3, prefetch=1, timeout=1) as loader:
             assert next(loader).data["n"].tolist() == [0, 1, 2]
-            until(lambda: loader._ahead._queue[0].done, "the batch ahead to come")
+            until(lambda: loader._prefetch._queue[0].done, "the batch ahead to come")
             agent = served.agent
             stop(agent)
             monkeypatch.setattr(Channel, "ask", asks)

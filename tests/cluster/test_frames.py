@@ -343,10 +343,10 @@ def form_of(data: Any, **changes: Any) -> tuple[bytes, Array]:
     return msgspec.msgpack.encode(form), array(joined(body))
 
 
-def leaf(**changes: Any) -> Callable[[list[batches.Leaf]], list[batches.Leaf]]:
+def leaf(**changes: Any) -> Callable[[list[batches.BatchLeaf]], list[batches.BatchLeaf]]:
     """Change the first array."""
 
-    def change(leaves: list[batches.Leaf]) -> list[batches.Leaf]:
+    def change(leaves: list[batches.BatchLeaf]) -> list[batches.BatchLeaf]:
         for name, value in changes.items():
             setattr(leaves[0], name, value)
         return leaves

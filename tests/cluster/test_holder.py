@@ -1,4 +1,4 @@
-"""A served store outlives its agent, and its agent does not outlive the holder."""
+"""A served store outlives its agent, and its agent does not outlive the supervisor."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from cluster.nodes import show_kills, stop, stopped
 from cluster.served import TOKEN, ServedStore
 from di_store.cli.stores import reports
 from di_store.observe import StoreReport
-from di_store.server import holder
-from di_store.server.holder import Holder, Serving
+from di_store.server import supervisor
+from di_store.server.supervisor import Serving, Supervisor
 
 Serve = Callable[..., ServedStore]
 SERVED_AGAIN_SECONDS = 3.0
@@ -207,15 +207,15 @@ def test_an_agent_that_cannot_start(serve: Serve, authorities: Any) -> None:
 def test_pauses_grow_and_are_forgotten(store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of the test's own, of agents that end as theirs do, and do nothing else."""
 
-    def spawn(holder: Holder) -> subprocess.Popen[bytes]:
+    def spawn(supervisor: Supervisor) -> subprocess.Popen[bytes]:
         return subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
 
-    monkeypatch.setattr(Holder, "_spawn", spawn)
+    monkeypatch.setattr(Supervisor, "_spawn", spawn)
     now = [100.0]
     with di_store.open(store_name(), memory="64MiB") as store:
-        kept = Holder(store, Serving("127.0.0.1:0"))
+        kept = Supervisor(store, Serving("127.0.0.1:0"))
         try:
-            monkeypatch.setattr(holder.time, "monotonic", lambda: now[0])
+            monkeypatch.setattr(supervisor.time, "monotonic", lambda: now[0])
 
             def pause(killed: bool = False) -> float:
                 """End the agent, or kill it; how long it takes until another one is started."""

@@ -221,13 +221,13 @@ def test_a_node_is_slow_to_report(store: ClusterStore) -> None:
     store.drop_table("far")
 
 
-def test_agents_holders_and_keepers_are_killed(store: ClusterStore) -> None:
+def test_agents_supervisors_and_keepers_are_killed(store: ClusterStore) -> None:
     """Rows that are there stay: somebody has the store as long as its node lives."""
     one = actor(0)
     table = ray.get(one.make.remote("far"))
     ray.get(one.write.remote(table, 0, 10))
     name = ray.get(one.name.remote())
-    for turn, kill in enumerate((agent_of, holder_of, keeper_of, holder_of)):
+    for turn, kill in enumerate((agent_of, supervisor_of, keeper_of, supervisor_of)):
         os.kill(kill(name), signal.SIGKILL)
         until(lambda: _served(store), "all to be served again")
         with store.table("far", timeout=60).writer() as writer:
@@ -261,12 +261,12 @@ def commands() -> dict[int, list[str]]:
     return found
 
 
-def holder_of(name: str) -> int:
+def supervisor_of(name: str) -> int:
     return next(pid for pid, words in commands().items() if "serve" in words and name in words)
 
 
 def agent_of(name: str) -> int:
-    with open(f"/proc/{holder_of(name)}/task/{holder_of(name)}/children") as file:
+    with open(f"/proc/{supervisor_of(name)}/task/{supervisor_of(name)}/children") as file:
         children = {int(each) for each in file.read().split()}
     pids = next(each.pids for each in di_store.list_stores() if each.name == name)
     return next(pid for pid in pids if pid in children)
@@ -319,7 +319,7 @@ def test_down_and_up_again(served: ClusterStore) -> None:
     cluster.up(memory="96MiB", bulk="mooncake-tcp", timeout=600)
     store = cluster.store(timeout=300)
     for name in before:  # what the agent was told is what the command was given
-        words = commands()[holder_of(name)]
+        words = commands()[supervisor_of(name)]
         assert words[words.index("--bulk") + 1] == "mooncake-tcp"
     assert store is not served
     assert (store.name, ray.get(one.name.remote())) == before

@@ -12,7 +12,7 @@ import di_store
 from cluster.served import TOKEN, agent_here
 from di_store.base.errors import StoreClosed
 from di_store.client.session import RemoteSession
-from di_store.server.ahead import Ahead
+from di_store.server.push import ObjectPush
 
 NAMES = {"di-store ahead", "di-store copy"}
 
@@ -31,10 +31,13 @@ def test_two_threads_that_connect_share_one_session(monkeypatch: pytest.MonkeyPa
         return session
 
     with di_store.open(memory="64MiB") as store, di_store.open(memory="64MiB") as other, agent_here(other) as agent:
-        ahead, address = Ahead(store._session, TOKEN.encode(), None, False), f"di-store://{agent.address}/{other.name}"
+        push, address = (
+            ObjectPush(store._session, TOKEN.encode(), None, False),
+            f"di-store://{agent.address}/{other.name}",
+        )
         monkeypatch.setattr(RemoteSession, "connect", connect_both)
         got = list[RemoteSession]()
-        both = [threading.Thread(target=lambda: got.append(ahead._source(address, 30))) for _ in range(2)]
+        both = [threading.Thread(target=lambda: got.append(push._source(address, 30))) for _ in range(2)]
         for each in both:
             each.start()
         for each in both:
@@ -42,11 +45,11 @@ def test_two_threads_that_connect_share_one_session(monkeypatch: pytest.MonkeyPa
         assert got[0] is got[1]
         assert [each.ended() for each in made].count(False) == 1
         monkeypatch.undo()
-        assert ahead._source(address, 30) is got[0]
-        ahead.stop()
+        assert push._source(address, 30) is got[0]
+        push.stop()
         assert all(each.ended() for each in made)
         with pytest.raises(StoreClosed):
-            ahead._source(address, 30)
+            push._source(address, 30)
 
 
 def test_its_threads_end_with_the_agent() -> None:
@@ -55,7 +58,7 @@ def test_its_threads_end_with_the_agent() -> None:
         ref = store.put(b"x" * 100_000)
         with agent_here(store) as agent:
             source, member = (f"di-store://{each.address}" for each in (agent, far))
-            agent._ahead.send(ref.raw, [member], source)
+            agent._push.send(ref.raw, [member], source)
             until(lambda: other.contains(ref), "the copy")
             assert threads()
         until(lambda: len(threads()) <= 2, "the threads of the agent that told")

@@ -21,7 +21,7 @@ from cluster.served import ServedStore, told
 from di_store import AccessDenied
 from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
-from di_store.server.holder import _check_authority
+from di_store.server.supervisor import _check_authority
 
 Serve = Callable[..., ServedStore]
 

@@ -73,7 +73,7 @@ def test_a_slow_drop_leaves_the_next_table_of_that_name(stores: list[ClusterStor
 def test_an_interrupted_create_leaves_nothing(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = tables.keep_word
+    keep = tables.keep_entry
     for at in (0, 1):
         calls = iter([KeyboardInterrupt()])
 

@@ -11,7 +11,7 @@ import pytest
 
 import di_store
 from di_store.client.lanes import OpenLanes, Sent
-from di_store.client.window import Window
+from di_store.client.window import SendWindow
 from di_store.protocol.rows import Acknowledgement, Record, Records
 
 EPISODE = 5
@@ -59,10 +59,10 @@ class SimulatedAgent:
             self.answers.append((found, np.frombuffer(b"".join(bytes(part) for part in body), np.uint8)))
 
 
-def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, Window, list[Sent]]:
+def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWindow, list[Sent]]:
     """Send calls through connections that break and agents that die, until all are acknowledged."""
     choice = random.Random(seed)
-    agent, window = SimulatedAgent(), Window(OpenLanes(1, spans=spans), 16)
+    agent, window = SimulatedAgent(), SendWindow(OpenLanes(1, spans=spans), 16)
     window.lanes.ends = spans
     sent: list[Sent] = []
     while len(sent) < calls or len(window):
@@ -117,7 +117,7 @@ def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
         ({"a": (2, 1, True), "b": (1, 1, True)}, False),
         ({"a": (2, 64, False), "b": (2, 1, True)}, False),
     ):
-        window = Window(OpenLanes(1, spans=False), 16)
+        window = SendWindow(OpenLanes(1, spans=False), 16)
         calls = [call(number) for number in range(4)]
         for each in calls:
             window.push(each)
@@ -133,7 +133,7 @@ def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
 
 def test_what_is_dropped_of_some_lanes() -> None:
     """A call goes on with the lanes that are whole; its leaves, lanes and priorities fit."""
-    window = Window(OpenLanes(4, spans=True), 16)
+    window = SendWindow(OpenLanes(4, spans=True), 16)
     window.lanes.ends = True
     first = call(0, lanes=4)
     first.ends = np.array([False, True, False, True])
@@ -152,7 +152,7 @@ def test_what_is_dropped_of_some_lanes() -> None:
 
 def test_rows_behind_an_end_inside_an_extend_are_kept() -> None:
     """Two lanes are cut; one has an end in the middle of the next call, the other has none."""
-    window = Window(OpenLanes(3, spans=True), 16)
+    window = SendWindow(OpenLanes(3, spans=True), 16)
     window.lanes.ends = True
     first = call(0, lanes=3)
     window.push(first)
@@ -180,7 +180,7 @@ def test_rows_behind_an_end_inside_an_extend_are_kept() -> None:
 
 @pytest.mark.parametrize("what", ["append", "close"])
 def test_a_call_that_somebody_waits_for_is_judged_too(what: str) -> None:
-    window = Window(OpenLanes(1, spans=True), 16)
+    window = SendWindow(OpenLanes(1, spans=True), 16)
     window.lanes.ends = True
     asked = call(0)
     asked.record.method, asked.record.seq = what, window.next_number()

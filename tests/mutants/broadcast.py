@@ -93,7 +93,7 @@ MUTANTS = [
     Mutant(
         "what-came-is-not-checked-as-a-whole",
         "chain",
-        "src/di_store/broadcast/pulling.py::Pull._fetched",
+        "src/di_store/broadcast/pulling.py::VersionPull._fetched",
         "if self._check == self._note.check:",
         "if True:",
         (f"{CHAIN_TESTS}::test_bytes_of_another_version_are_not_published",),

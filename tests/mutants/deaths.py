@@ -368,7 +368,7 @@ MUTANTS = [
     Mutant(
         "an-interrupt-leaves-the-loader-asleep",
         "liveness",
-        "src/di_store/replay/ahead.py::Ahead._draw_ahead",
+        "src/di_store/replay/prefetch.py::Prefetch._draw_ahead",
         "        if self._sleeps:\n",
         "        if False:\n",
         ("tests/test_interrupts.py::test_a_loader_that_was_interrupted_goes_on",),

@@ -267,7 +267,7 @@ MUTANTS = [
     Mutant(
         "a-batch-of-lost-rows-is-left-out",
         "disk",
-        "src/di_store/replay/ahead.py::Ahead._draw_lost",
+        "src/di_store/replay/prefetch.py::Prefetch._draw_lost",
         "        self._queue[0] = first.again()\n",
         "        self._queue.popleft()\n",
         (DAMAGE + "test_loaders_go_on",),

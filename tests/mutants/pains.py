@@ -133,7 +133,7 @@ MUTANTS = [
     Mutant(
         "one-batch-ahead-and-no-more",
         "pain-14",
-        "src/di_store/replay/ahead.py::Ahead._draw_ahead",
+        "src/di_store/replay/prefetch.py::Prefetch._draw_ahead",
         "        while len(self._queue) <= self._prefetch and",
         "        while len(self._queue) <= 1 and",
         ("tests/test_pains_14_size.py::test_prefetch_keeps_so_many_ready",),
@@ -255,7 +255,7 @@ MUTANTS = [
     Mutant(
         "loader-keeps-its-draws",
         "handles",
-        "src/di_store/replay/ahead.py::Ready.give_back",
+        "src/di_store/replay/prefetch.py::Ready.give_back",
         "        self.draws.give_back()\n",
         "        self.draws.deliver()\n",
         ("tests/test_loader.py::test_close_gives_back_what_was_drawn_ahead",),

@@ -120,7 +120,7 @@ MUTANTS = [
     Mutant(
         "meta-of-any-size-is-sent",
         "remote",
-        "src/di_store/client/window.py::Window.next_frame",
+        "src/di_store/client/window.py::SendWindow.next_frame",
         "len(meta) > MAX_META_BYTES and len(found) > 1",
         "False",
         (f"{SLOW}::test_priorities_of_many_rows", f"{SLOW}::test_calls_of_many_lanes"),
@@ -200,7 +200,7 @@ MUTANTS = [
     Mutant(
         "a-call-is-done-if-one-table-has-it",
         "remote",
-        "src/di_store/client/window.py::Window.begin_anew",
+        "src/di_store/client/window.py::SendWindow.begin_anew",
         "all(seq == last and complete for seq, _, complete in marks.values())",
         "True",
         ("tests/cluster/test_window.py",),
@@ -216,7 +216,7 @@ MUTANTS = [
     Mutant(
         "calls-that-are-done-are-sent-again",
         "remote",
-        "src/di_store/client/window.py::Window.begin_anew",
+        "src/di_store/client/window.py::SendWindow.begin_anew",
         "seq < last or (seq == last and whole)",
         "False",
         (f"{KILLED}::test_rows_come_exactly_once",),

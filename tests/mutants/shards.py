@@ -236,7 +236,7 @@ MUTANTS = [
     Mutant(
         "a-store-is-two-nodes",
         "remote",
-        "src/di_store/server/holder.py::_check_alone",
+        "src/di_store/server/supervisor.py::_check_alone",
         "if not same:",
         "if True:",
         ("tests/cluster/test_unlucky_clusters.py::test_a_store_that_is_a_node_is_served_once",),

@@ -1,4 +1,4 @@
-"""Mutants of messages between machines, of the port of an agent, and of its holder."""
+"""Mutants of messages between machines, of the port of an agent, and of its supervisor."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ MUTANTS = [
     Mutant(
         "agents-are-started-again-and-again",
         "door",
-        "src/di_store/server/holder.py::Holder.look",
+        "src/di_store/server/supervisor.py::Supervisor.look",
         " if soon else 0.0",
         " if False else 0.0",
         (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),
@@ -182,7 +182,7 @@ MUTANTS = [
     Mutant(
         "killed-agents-come-back-late",
         "door",
-        "src/di_store/server/holder.py::Holder.look",
+        "src/di_store/server/supervisor.py::Supervisor.look",
         " if self._agent.returncode < 0 else ",
         " if False else ",
         (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),

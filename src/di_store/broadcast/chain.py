@@ -22,7 +22,7 @@ from di_store.broadcast.children import Children
 from di_store.broadcast.dial import ConnectionPool, Dialler
 from di_store.broadcast.note import Note, parts_of
 from di_store.broadcast.offer import Offer
-from di_store.broadcast.record import Known, Record
+from di_store.broadcast.record import BroadcastRecord, Known
 from di_store.broadcast.requested import Requested
 from di_store.objects.weights import Weights
 from di_store.session import Session
@@ -39,7 +39,7 @@ class LocalState:
     """
 
     session: Session
-    record: Record
+    record: BroadcastRecord
     dialler: Dialler
     connections: ConnectionPool
     own: str

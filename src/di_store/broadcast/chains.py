@@ -15,7 +15,7 @@ from di_store.broadcast.chain import Chain, LocalState
 from di_store.broadcast.dial import ConnectionPool, Dialler
 from di_store.broadcast.note import check_addresses, note_of
 from di_store.broadcast.pulling import pull
-from di_store.broadcast.record import Known, Record
+from di_store.broadcast.record import BroadcastRecord, Known
 from di_store.broadcast.serving import serve
 from di_store.broadcast.telling import Telling
 from di_store.objects.weights import check_own_name
@@ -40,7 +40,7 @@ class Chains:
             trusted: whether pickles of other machines may be loaded here.
         """
         dialler = Dialler(token, tls)
-        self._local = LocalState(session, Record(session), dialler, ConnectionPool(dialler), own, trusted)
+        self._local = LocalState(session, BroadcastRecord(session), dialler, ConnectionPool(dialler), own, trusted)
         self._lock = threading.Lock()
         self._chains: dict[str, tuple[Chain, Telling]] = {}  # grows under _lock; never shrinks
 

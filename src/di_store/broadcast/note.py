@@ -92,7 +92,7 @@ def near(chain: Sequence[str], place: int) -> tuple[list[str], int]:
     return [chain[0], *chain[first : place + 1 + MOST_AFTER]], place - first + 1
 
 
-class Part(msgspec.Struct, array_like=True):
+class SourceProgress(msgspec.Struct, array_like=True):
     """The progress of a source, which it sends before each piece and while it waits.
 
     Attributes:

@@ -12,7 +12,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, StoreClosed, StoreError, StoreFull, Timeout
 from di_store.broadcast.chain import Chain, Incoming, now
 from di_store.broadcast.dial import Unreachable, ask, send_call
-from di_store.broadcast.note import Note, Part, note_of
+from di_store.broadcast.note import Note, SourceProgress, note_of
 from di_store.broadcast.transfer import SILENT_SECONDS, Left, Transfer
 from di_store.protocol.connection import Connection, Disconnected
 from di_store.protocol.frame import Kind
@@ -41,7 +41,7 @@ def pull(chain: Chain) -> None:
             return
         try:
             if isinstance(task, Note):
-                Pull(chain, task).run()
+                VersionPull(chain, task).run()
                 continue
             if ask_chain(chain):
                 pause = _FIRST_PAUSE_SECONDS
@@ -87,7 +87,7 @@ def ask_chain(chain: Chain) -> bool:
     return settled
 
 
-class Pull:
+class VersionPull:
     """The transfer of one version into the store. For the pulling thread."""
 
     def __init__(self, chain: Chain, note: Note) -> None:
@@ -220,7 +220,7 @@ class Pull:
                 return Left.LOST
             if message.kind == Kind.ANSWER:
                 return self._ended(connection, source, value_of(message))
-            part = decoded(Part, message.meta)
+            part = decoded(SourceProgress, message.meta)
             if (why := transfer.heard(part.have, part.fallen, now())) is not None:
                 return why
             if part.size:
@@ -229,7 +229,7 @@ class Pull:
                     return Left.STUCK
             self._go_on(transfer.still(now()))
 
-    def _take_piece(self, connection: Connection, payload: Array, part: Part) -> None:
+    def _take_piece(self, connection: Connection, payload: Array, part: SourceProgress) -> None:
         at = self._transfer.have
         count = connection.receive_piece(payload[at : at + part.size])
         self._check = _core.crc32c(payload[at : at + count], self._check)

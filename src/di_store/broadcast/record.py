@@ -65,7 +65,7 @@ class Groups(msgspec.Struct):
     names: dict[str, Known]
 
 
-class Record:
+class BroadcastRecord:
     """The record of one store. Thread-safe: it has no state of its own."""
 
     def __init__(self, session: Session) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from di_store.base.dtypes import Array
 from di_store.broadcast.chain import Chain, Complete, Incoming, Superseded, now
-from di_store.broadcast.note import Part
+from di_store.broadcast.note import SourceProgress
 from di_store.broadcast.transfer import PIECE_BYTES
 from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
@@ -54,7 +54,7 @@ def _found(chain: Chain, connection: Connection, version: int, size: int, check:
         found = chain.holding(version, size, check)
         if found is not None or now() > until or chain.local.stopped.is_set():
             return found
-        _tell(connection, Part(0, 0, 0))
+        _tell(connection, SourceProgress(0, 0, 0))
         with chain.changed:
             chain.changed.wait(BEAT_SECONDS)
 
@@ -79,7 +79,7 @@ def _send(
 
 def _next(
     chain: Chain, turn: tuple[bytes, int], found: Incoming | Complete, at: int, size: int
-) -> tuple[Part, Array | None]:
+) -> tuple[SourceProgress, Array | None]:
     """What to say next: a piece, or after a while without one that this node lives.
 
     Raises:
@@ -89,7 +89,7 @@ def _next(
         with chain.changed:
             if not chain.children.has(*turn):
                 raise Superseded
-        return Part(size, 0, min(PIECE_BYTES, size - at)), found.payload
+        return SourceProgress(size, 0, min(PIECE_BYTES, size - at)), found.payload
     until = now() + BEAT_SECONDS
     with chain.changed:
         while True:
@@ -98,9 +98,9 @@ def _next(
             have = found.have
             left = until - now()
             if have > at or left <= 0:
-                return Part(have, found.fallen, max(0, min(PIECE_BYTES, have - at))), found.payload
+                return SourceProgress(have, found.fallen, max(0, min(PIECE_BYTES, have - at))), found.payload
             chain.changed.wait(left)
 
 
-def _tell(connection: Connection, part: Part) -> None:
+def _tell(connection: Connection, part: SourceProgress) -> None:
     connection.send(Kind.WAITING, meta=msgspec.msgpack.encode(part))

@@ -14,7 +14,7 @@ from rich.console import Console
 
 import di_store
 from di_store.cli.printing import listing
-from di_store.workloads.load import Line
+from di_store.workloads.load import Condition
 from di_store.workloads.trial import LoadResult
 
 CALL_HEADS = ("load", "call", "asked/s>", "reached/s>", "MB/s>", "p50 ms>", "p99>", "p99.9>", "let go/s>", "times>")
@@ -89,7 +89,7 @@ def _load(result: LoadResult) -> tuple[str, ...]:
     )
 
 
-def _line(result: LoadResult, line: Line) -> tuple[str, ...]:
+def _line(result: LoadResult, line: Condition) -> tuple[str, ...]:
     return (
         result.load,
         line.text,

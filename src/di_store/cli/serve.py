@@ -16,7 +16,7 @@ from di_store.cluster.listing import listed
 from di_store.cluster.rejoining import fetch, settling
 from di_store.cluster.watching import watching
 from di_store.server.engine import BULK_KINDS, OWN
-from di_store.server.holder import Holder, Serving, TlsFiles, is_listed
+from di_store.server.supervisor import Serving, Supervisor, TlsFiles, is_listed
 from di_store.store.opening import check_held
 
 LOOK_SECONDS = 0.1
@@ -117,32 +117,32 @@ def serve(
     with Stop().installed() as stop:
         store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
-            holder = Holder(store, serving)
+            supervisor = Supervisor(store, serving)
         except BaseException:  # also Ctrl-C: the store ends with its server
             store.close()
             raise
         try:
             with (
-                listed(join, store.name, holder.address),
+                listed(join, store.name, supervisor.address),
                 settling(store.name, disk, serving),
-                watching(store, holder.address, serving),
+                watching(store, supervisor.address, serving),
             ):
-                _tell(store.name, holder, nodes, as_json)
-                serve_until(stop, store, holder, _Ended(while_pid))
+                _tell(store.name, supervisor, nodes, as_json)
+                serve_until(stop, store, supervisor, _Ended(while_pid))
         finally:
-            holder.end()
+            supervisor.end()
             store.close()
 
 
-def _tell(name: str, holder: Holder, peers: tuple[str, ...], as_json: bool) -> None:
+def _tell(name: str, supervisor: Supervisor, peers: tuple[str, ...], as_json: bool) -> None:
     """Print what clients need; and that this node is missing in its own list, if so it seems."""
-    if peers and not is_listed(holder.address, peers):
-        told = f"none of --peers {','.join(peers)} has the port of {holder.address}: is this node in the list?"
+    if peers and not is_listed(supervisor.address, peers):
+        told = f"none of --peers {','.join(peers)} has the port of {supervisor.address}: is this node in the list?"
         click.echo(f"di-store: {told} Other nodes find nothing here if not", err=True)
     if as_json:
-        print_json({"address": holder.address, "name": name, "pid": os.getpid(), "agent": holder.agent_pid})
+        print_json({"address": supervisor.address, "name": name, "pid": os.getpid(), "agent": supervisor.agent_pid})
     else:
-        click.echo(holder.address)
+        click.echo(supervisor.address)
         click.echo(f"serving store {name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
 
 
@@ -174,12 +174,12 @@ class _Ended:
         return self._since is not None and time.monotonic() - self._since > AFTER_SECONDS
 
 
-def serve_until(stop: Stop, store: di_store.Store, holder: Holder, ended: Callable[[], bool]) -> None:
+def serve_until(stop: Stop, store: di_store.Store, supervisor: Supervisor, ended: Callable[[], bool]) -> None:
     """Look after the agent until a signal comes, the store is removed, or `ended` returns true."""
     try:
         while not stop.wait(LOOK_SECONDS) and not ended():
             check_held(store)
-            if holder.look():
-                click.echo(f"the agent died; pid {holder.agent_pid} takes its place", err=True)
+            if supervisor.look():
+                click.echo(f"the agent died; pid {supervisor.agent_pid} takes its place", err=True)
     except StoreClosed:
         click.echo(f"store {store.name!r} was removed, nothing is left to serve", err=True)

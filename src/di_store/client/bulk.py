@@ -17,7 +17,7 @@ ENGINE_BYTES = 1 << 20
 """Smaller objects take our own connections: the agents say more to each other about a transfer than it would save."""
 
 
-class Room(NamedTuple):
+class PayloadRoom(NamedTuple):
     """The memory for the payload of an object.
 
     Attributes:
@@ -32,7 +32,7 @@ class Room(NamedTuple):
 class Bulk(Protocol):
     """Brings payloads of other nodes' objects into this store. Thread-safe."""
 
-    def fill(self, far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
+    def fill(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """Fetch the payload of object `raw` from the store `far`, and check it. After an error nothing may be sealed.
 
         Raises:
@@ -43,7 +43,7 @@ class Bulk(Protocol):
 class OwnTcp:
     """Fetches in pieces over our own connection, each with a checksum."""
 
-    def fill(self, far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
+    def fill(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """As `Bulk.fill`."""
         payload = room.payload
 

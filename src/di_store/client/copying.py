@@ -13,7 +13,7 @@ import numpy as np
 from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreFull
-from di_store.client.bulk import OWN_TCP, Bulk, Room, what
+from di_store.client.bulk import OWN_TCP, Bulk, PayloadRoom, what
 from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.objects.access import written
@@ -66,7 +66,7 @@ def make_copy(
     room.draft.seal()
 
 
-def _room(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int) -> Room:
+def _room(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int) -> PayloadRoom:
     """Room for a copy under the same id."""
     header, payload_bytes = header_of(head, total)
     stats = here.arena.stats()
@@ -75,7 +75,7 @@ def _room(here: Session, far: RemoteSession, raw: bytes, head: Array, total: int
     ttl = max(LEASE_SECONDS, total / SLOWEST_BYTES)
     reserve = partial(_reserved, header, payload_bytes, raw, ttl, not far.channel.allow_pickle)
     draft = written(here, 0, f"copy of object {raw.hex()}", reserve)
-    return Room(draft, draft.payload())
+    return PayloadRoom(draft, draft.payload())
 
 
 def _reserved(header: bytes, payload: int, raw: bytes, ttl: float, foreign: bool, arena: _core.Arena) -> _core.Reserved:

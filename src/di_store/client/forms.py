@@ -27,7 +27,7 @@ _LARGEST = 2**31 - 1
 _NOTHING: Array = np.empty(0, np.uint8)
 
 
-class _Leaf(NamedTuple):
+class _CallValue(NamedTuple):
     """A value of each call.
 
     Attributes:
@@ -60,7 +60,7 @@ class Block:
 
     __slots__ = ("calls", "cells", "numbers", "raw", "stride", "used", "values")
 
-    def __init__(self, leaves: list[_Leaf], stride: int, most: int) -> None:
+    def __init__(self, leaves: list[_CallValue], stride: int, most: int) -> None:
         self.calls = max(1, min(_BLOCK_BYTES // stride, most))
         self.stride = stride
         self.used = 0
@@ -98,7 +98,7 @@ def _plain_type(column: Column) -> type | None:
     return next((kind for kind, dtypes in _SCALARS.items() if column.dtype.str[1:] in dtypes), None)
 
 
-class Form:
+class CallForm:
     """The common part of calls: their columns and leading axes.
 
     Attributes:
@@ -119,12 +119,12 @@ class Form:
             name: [number for number, _ in group] for name, group in zip((argument, "next"), groups, strict=False)
         }
         self.flags = tuple(name for name in FLAGS if any(column.name == name for _, column in groups[0]))
-        self._leaves: list[_Leaf] = []
+        self._leaves: list[_CallValue] = []
         self.stride = 0
         for group, columns in enumerate(groups):
             for _, column in columns:
                 shape, dtype = lead + column.shape, column.value_dtype
-                self._leaves.append(_Leaf(group, column.name, column, shape, dtype, self.stride))
+                self._leaves.append(_CallValue(group, column.name, column, shape, dtype, self.stride))
                 self.stride += stride_of([math.prod(shape) * dtype.itemsize])
         self._trees = [_tree_of([column.name for _, column in columns]) for columns in groups]
         self._sizes = [len(columns) for columns in groups]

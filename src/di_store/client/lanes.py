@@ -13,7 +13,7 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.base.warned import warn
-from di_store.client.forms import Block, Form
+from di_store.client.forms import Block, CallForm
 from di_store.protocol.rows import Made, Record
 
 
@@ -79,9 +79,9 @@ class Row(Sent):
         at: its place there.
     """
 
-    def __init__(self, record: Record, form: Form, block: Block, at: int, which: Array, ends: Array) -> None:
+    def __init__(self, record: Record, form: CallForm, block: Block, at: int, which: Array, ends: Array) -> None:
         self.record = record
-        self.form: Form | None = form
+        self.form: CallForm | None = form
         self.block: Block | None = block
         self.at = at
         self.which = which

@@ -26,7 +26,7 @@ from di_store.client.frames import body_of
 from di_store.client.lanes import OpenLanes, Sent
 from di_store.client.leaving import leaving
 from di_store.client.waiting import Silent
-from di_store.client.window import Window
+from di_store.client.window import SendWindow
 from di_store.client.writer_connection import NAP_SECONDS, Outgoing, WriterConnection
 from di_store.columns.schema import Schema
 from di_store.protocol.connection import Connection, Disconnected, Message
@@ -54,7 +54,7 @@ class WriterPipe:
 
     def __init__(self, channel: Channel, arguments: dict[str, Any], lanes: OpenLanes, window: int) -> None:
         self.session = secrets.token_bytes(16)
-        self.window = Window(lanes, window)
+        self.window = SendWindow(lanes, window)
         self.schema: Schema | None = None
         self.lanes = lanes
         self.told: dict[str, int] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from di_store.base import tree
-from di_store.client.forms import Block, Form
+from di_store.client.forms import Block, CallForm
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
 from di_store.protocol.connection import MAX_CALL_BYTES
@@ -22,12 +22,12 @@ class RowColumns:
         self._known: dict[str, tuple[int, Column]] = {c.name: (at, c) for at, c in enumerate(schema)}
         self._due = {at for at, column in enumerate(schema) if not column.late}
         self._fixed = not any(column.ragged or len(column.shape) > _MOST_AXES for column in schema)
-        self._forms: dict[Any, Form] = {}
-        self._last: Form | None = None
-        self.plain: Form | None = None
+        self._forms: dict[Any, CallForm] = {}
+        self._last: CallForm | None = None
+        self.plain: CallForm | None = None
         """That of the last call, if it was an `append` without leading axes."""
 
-    def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[Form, Block, int] | None:
+    def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[CallForm, Block, int] | None:
         """Copy the values of a call. Returns its form, and where they are; None: the call needs a round trip.
 
         Raises:
@@ -50,14 +50,14 @@ class RowColumns:
         self.plain = form if argument == "step" and not lead else None
         return form, *found
 
-    def _form(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> Form | None:
+    def _form(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> CallForm | None:
         if not self._fixed or not isinstance(step, dict) or not (next is None or isinstance(next, dict)):
             return None
         groups = [self._columns(given) for given in ((step,) if next is None else (step, next))]
         key = (argument, lead, *(tuple(number for number, _ in group) for group in groups))
         form = self._forms.get(key)
         if form is None:
-            form = Form(argument, lead, groups, self._due <= {number for number, _ in groups[0]})
+            form = CallForm(argument, lead, groups, self._due <= {number for number, _ in groups[0]})
             if len(self._forms) >= _MOST_FORMS:
                 self._forms.clear()
             self._forms[key] = form

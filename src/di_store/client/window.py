@@ -28,7 +28,7 @@ Marks = dict[str, tuple[int, int, bool]]
 """By table, the last call whose items are there, how many of them, and whether all."""
 
 
-class Window:
+class SendWindow:
     """The calls of one writer, in order.
 
     Attributes:

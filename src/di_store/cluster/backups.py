@@ -19,7 +19,7 @@ from di_store.base.errors import CapacityError, NodeUnavailable, StoreError, Tab
 from di_store.checkpoint.store import durable
 from di_store.checkpoint.store.files import THREADS, one_at_a_time, reading, with_helpers
 from di_store.checkpoint.store.home import NAME, Home, read_home, write_home
-from di_store.checkpoint.store.manifest import Manifest
+from di_store.checkpoint.store.manifest import StoreManifest
 from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.client.backup import PART_BYTES, Backup, BackupFile
 from di_store.cluster.cluster import Cluster
@@ -189,7 +189,7 @@ class _Files:
     def __init__(self, folder: Folder) -> None:
         self._folder = folder
         self._texts = {name: folder.small(name) or b"" for name in (MANIFEST, NAME)}
-        self.manifest = Manifest.unpack(folder.at(MANIFEST), self._texts[MANIFEST])
+        self.manifest = StoreManifest.unpack(folder.at(MANIFEST), self._texts[MANIFEST])
 
     def versions(self) -> dict[str, BackupFile]:
         """All files by name."""

@@ -1,6 +1,6 @@
 """The directory in etcd, for clusters without Ray: `di-store serve --join etcd://HOST:PORT,HOST:PORT/NAME`.
 
-A node is a key with a lease of 10 seconds, which its holder renews. Everything else works as in the other kinds.
+A node is a key with a lease of 10 seconds, which its supervisor renews. Everything else works as in the other kinds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 DEFAULT_PORT = 2379
 LEASE_SECONDS = 10
-"""A node whose holder has said nothing for so long is not listed any more."""
+"""A node whose supervisor has said nothing for so long is not listed any more."""
 RENEW_SECONDS = 3.0
 ASK_SECONDS = 2.0
 """How long one member of etcd may take, before the next one is asked; twice as long in each further round."""

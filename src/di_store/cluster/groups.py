@@ -19,7 +19,7 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, Timeout
-from di_store.broadcast.record import Known, Record
+from di_store.broadcast.record import BroadcastRecord, Known
 from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.cluster.cluster import Cluster
@@ -87,7 +87,7 @@ class GroupWeights:
         self._cluster = cluster
         self._session = session
         self._weights = Weights(session)
-        self._record = Record(session)  # of the agent of this machine
+        self._record = BroadcastRecord(session)  # of the agent of this machine
         self.begin()
         _every.add(self)
 

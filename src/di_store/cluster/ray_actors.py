@@ -227,7 +227,7 @@ class KeeperActor:
         ray.get(self._directory.report.remote(self._node_id, node, own_entries(session)), timeout=5)
 
     def _serve(self, before: Membership | None) -> None:
-        """Start the holder. It outlives this actor: the store ends with it, or a minute after the raylet."""
+        """Start the supervisor. It outlives this actor: the store ends with it, or a minute after the raylet."""
         if before is not None:  # the same port, so that clients find it again
             with suppress(StoreError):  # something else has it by now
                 self._start(Address.parse(before.address).port)
@@ -291,7 +291,7 @@ def _shards(entry: bytes) -> tuple[str, ...]:
 
 
 def _listens(address: Address) -> bool:
-    """Whether the port is open: that of a store's holder is also while the agent is being started anew."""
+    """Whether the port is open: that of a store's supervisor is also while the agent is being started anew."""
     with suppress(OSError), socket.create_connection((address.host, address.port), 5):
         return True
     return False

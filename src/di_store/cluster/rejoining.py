@@ -28,7 +28,7 @@ from di_store.cluster.session_pool import LOOK_SECONDS, Credentials, SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.waits import countdown, logger
-from di_store.server.holder import Serving, addresses_of, credentials_of
+from di_store.server.supervisor import Serving, addresses_of, credentials_of
 
 FIND_SECONDS = 60.0
 """How long a node that has a backup may take to answer."""

@@ -14,7 +14,7 @@ from di_store.cluster.rejoining import directory_of, has_directory
 from di_store.cluster.session_pool import Credentials, SessionPool
 from di_store.cluster.taken_over import give_up
 from di_store.runtime.waits import logger
-from di_store.server.holder import Serving, credentials_of
+from di_store.server.supervisor import Serving, credentials_of
 from di_store.session import Session
 from di_store.store.handle import Store
 

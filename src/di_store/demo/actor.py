@@ -19,7 +19,7 @@ from torch import nn
 
 import di_store
 from di_store.demo.config import SEED, DemoConfig
-from di_store.demo.envs import EnvShape, Lanes, Stepped
+from di_store.demo.envs import EnvLanes, EnvShape, Stepped
 from di_store.demo.networks import as_input, build_network
 
 POLICY = "policy"
@@ -46,7 +46,7 @@ class Report:
 
 
 @dataclass(frozen=True)
-class Failure:
+class ActorFailure:
     """The error that ended an actor."""
 
     text: str
@@ -105,7 +105,7 @@ class Actor:
         """Act until told to stop or until the learner's process is gone."""
         table = store.table(REPLAY)
         seed = SEED + self.index * 10_000
-        lanes = Lanes(self.config, self.config.envs_per_actor, seed=seed)
+        lanes = EnvLanes(self.config, self.config.envs_per_actor, seed=seed)
         try:
             with table.writer(lanes=self.config.envs_per_actor, autoreset=lanes.autoreset) as writer:
                 self._act(store, writer, lanes)
@@ -115,7 +115,7 @@ class Actor:
         finally:
             lanes.close()
 
-    def _act(self, store: di_store.Store, writer: di_store.Writer, lanes: Lanes) -> None:
+    def _act(self, store: di_store.Store, writer: di_store.Writer, lanes: EnvLanes) -> None:
         turn = 0
         while not self._told_to_stop():
             if turn % POLL_EVERY == 0:
@@ -171,11 +171,11 @@ def actor_main(config: DemoConfig, index: int, shape: EnvShape, store_name: str,
     except (BrokenPipeError, ConnectionResetError):
         pass  # the learner's process has ended
     except Exception as error:  # the learner prints it, whatever it is: only one process may write to the screen
-        _tell(control, Failure(f"{type(error).__name__}: {error}"))
+        _tell(control, ActorFailure(f"{type(error).__name__}: {error}"))
         raise SystemExit(1) from None
 
 
-def _tell(control: Connection, failure: Failure) -> None:
+def _tell(control: Connection, failure: ActorFailure) -> None:
     try:
         control.send(failure)
     except OSError:

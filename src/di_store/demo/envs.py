@@ -56,7 +56,7 @@ def make_envs(config: DemoConfig, lanes: int) -> VectorEnv[Any, Any, Any]:
 
     gym.register_envs(ale_py)
     # stack_num=1: the store keeps each frame once and stacks frames when it is read. Rewards are not clipped here,
-    # since the screen shows unclipped returns; `Lanes` clips them for learning.
+    # since the screen shows unclipped returns; `EnvLanes` clips them for learning.
     return gym.make_vec(
         config.env,
         num_envs=lanes,
@@ -89,7 +89,7 @@ def env_shape(config: DemoConfig) -> EnvShape:
         envs.close()
 
 
-class Lanes:
+class EnvLanes:
     """`lanes` environments with the policy's own frame stack, episode returns and lives."""
 
     def __init__(self, config: DemoConfig, lanes: int, *, seed: int) -> None:

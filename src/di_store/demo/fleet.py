@@ -11,14 +11,14 @@ from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
-from di_store.demo.actor import Failure, Report, actor_main
+from di_store.demo.actor import ActorFailure, Report, actor_main
 from di_store.demo.config import DemoConfig
 from di_store.demo.envs import EnvShape
 
 GOODBYE_SECONDS = 15.0  # a busy machine takes seconds to end a process that has loaded torch
 
 
-class State(Enum):
+class ActorState(Enum):
     """The state of an actor process, as far as the learner knows it."""
 
     STARTING = "starting"
@@ -28,13 +28,13 @@ class State(Enum):
 
 
 @dataclass
-class Member:
+class FleetMember:
     """One actor process and its newest report."""
 
     index: int
     process: BaseProcess
     control: Connection
-    state: State = State.STARTING
+    state: ActorState = ActorState.STARTING
     report: Report | None = None
     reported: float = 0.0  # time.monotonic() when that report came
     cause: str = ""  # why it died
@@ -51,7 +51,7 @@ class Fleet:
     def __init__(self, config: DemoConfig, shape: EnvShape, store_name: str) -> None:
         # Not fork: torch and the emulator have threads. A forked child lacks these threads and would hang.
         context = multiprocessing.get_context("spawn")
-        self.members: list[Member] = []
+        self.members: list[FleetMember] = []
         # Starting this helper process of multiprocessing unblocks SIGINT, so start it before SIGINT is blocked.
         resource_tracker.ensure_running()
         # Ctrl-C sends SIGINT to every process of the terminal. It is blocked here, and so in the spawned children,
@@ -68,14 +68,14 @@ class Fleet:
                 )
                 process.start()
                 theirs.close()
-                self.members.append(Member(index, process, ours))
+                self.members.append(FleetMember(index, process, ours))
         finally:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     @property
-    def alive(self) -> list[Member]:
+    def alive(self) -> list[FleetMember]:
         """The actors that are not known to be dead."""
-        return [member for member in self.members if member.state is not State.DEAD]
+        return [member for member in self.members if member.state is not ActorState.DEAD]
 
     @property
     def steps(self) -> int:
@@ -134,26 +134,26 @@ class Fleet:
             member.control.close()
             if member in asked and member not in late and member.process.exitcode != 0:
                 lines.append(self._note_death(member))
-            elif member.state is not State.DEAD:
-                member.state = State.ENDED
+            elif member.state is not ActorState.DEAD:
+                member.state = ActorState.ENDED
         return returns, lines
 
-    def _read(self, member: Member, returns: list[float]) -> bool:
+    def _read(self, member: FleetMember, returns: list[float]) -> bool:
         """Read all messages sent so far, and add ended episodes to `returns`; False: the other end is closed."""
         try:
             while member.control.poll(0):
                 word = member.control.recv()
                 if isinstance(word, Report):
-                    member.state, member.report, member.reported = State.RUNNING, word, time.monotonic()
+                    member.state, member.report, member.reported = ActorState.RUNNING, word, time.monotonic()
                     returns += word.returns
-                elif isinstance(word, Failure):
+                elif isinstance(word, ActorFailure):
                     member.cause = word.text
         except (EOFError, OSError):
             return False
         return True
 
-    def _note_death(self, member: Member) -> str:
-        member.state = State.DEAD
+    def _note_death(self, member: FleetMember) -> str:
+        member.state = ActorState.DEAD
         member.process.join(GOODBYE_SECONDS)
         code = member.process.exitcode
         if code is not None and code < 0:

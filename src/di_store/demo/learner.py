@@ -20,7 +20,7 @@ from di_store.demo.networks import as_input
 
 
 @dataclass(frozen=True)
-class Update:
+class LearnerUpdate:
     """Outcome of one update: the weighted loss and the new priorities float64 [n]."""
 
     loss: float
@@ -53,7 +53,7 @@ class Learner:
         """Whether to publish the weights after the last update."""
         return self.updates % self.recipe.publish_every == 0
 
-    def update(self, batch: di_store.Batch) -> Update:
+    def update(self, batch: di_store.Batch) -> LearnerUpdate:
         """One optimizer step on `batch` (columns obs, action, reward, next_obs, discount)."""
         data = batch.data
         obs, next_obs = as_input(data["obs"]), as_input(data["next_obs"])
@@ -73,7 +73,7 @@ class Learner:
         if self.updates % self.recipe.target_every == 0:
             self.target.load_state_dict(self.network.state_dict())
         error = (goal - value).detach().abs().double().numpy()
-        return Update(float(loss.detach()), error + self.recipe.priority_floor)
+        return LearnerUpdate(float(loss.detach()), error + self.recipe.priority_floor)
 
     def _between(self, first: float, last: float, updates: int) -> float:
         return first + (last - first) * min(1.0, self.updates / updates)

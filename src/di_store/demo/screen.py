@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from di_store.demo.config import DemoConfig
-from di_store.demo.fleet import Fleet, Member, State
+from di_store.demo.fleet import ActorState, Fleet, FleetMember
 from di_store.demo.metrics import EPISODES_OF_A_MEAN, Metrics, Point, human_bytes, mean, saved_times
 
 LINE_SECONDS = 5.0
@@ -154,19 +154,19 @@ def line(point: Point) -> str:
     )
 
 
-def actor_cells(member: Member, now: float) -> tuple[str, ...]:
+def actor_cells(member: FleetMember, now: float) -> tuple[str, ...]:
     """One actor's row on the screen at `now` (`time.monotonic()`); without its rates if it has ended."""
     name, report = f"actor {member.index}", member.report
     state = {
-        State.STARTING: f"pid {member.process.pid}  starting",
-        State.RUNNING: f"pid {member.process.pid}",
-        State.ENDED: "ended",
-        State.DEAD: f"died: {member.cause}",
+        ActorState.STARTING: f"pid {member.process.pid}  starting",
+        ActorState.RUNNING: f"pid {member.process.pid}",
+        ActorState.ENDED: "ended",
+        ActorState.DEAD: f"died: {member.cause}",
     }[member.state]
     if report is None:
         return (name, state)
     cells = (name, state, f"{report.steps:,} steps")
-    if member.state is not State.RUNNING:
+    if member.state is not ActorState.RUNNING:
         return cells
     silent = now - member.reported
     if silent > SILENT_SECONDS:

@@ -45,7 +45,7 @@ _LATE_ROW_BYTES = 12  # which late values of a row are there, and who waits for 
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ColumnPosition:
     """Where a column lies.
 
     Attributes:
@@ -80,7 +80,7 @@ class Layout:
 
     columns: tuple[Column, ...]
     sparse: frozenset[str]
-    places: tuple[Place, ...]
+    places: tuple[ColumnPosition, ...]
     record_bytes: int
     wide: int
     wide_bytes: int
@@ -179,11 +179,11 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
             "array, a column of their number"
         )
     in_record: list[tuple[int, int]] = []  # (bytes, number)
-    found: dict[int, Place] = {}
+    found: dict[int, ColumnPosition] = {}
     wide = wide_bytes = late = late_bytes = 0
     for number, column in enumerate(schema.columns):
         if column.late:
-            found[number] = Place(ColumnPlace.LATE, column.element_bytes, late_bytes, index=late)
+            found[number] = ColumnPosition(ColumnPlace.LATE, column.element_bytes, late_bytes, index=late)
             late += 1
             late_bytes += -(-column.element_bytes // 8) * 8
         elif column.ragged or column.name in sparse:
@@ -191,7 +191,7 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
         elif column.element_bytes < WIDE_BYTES:
             in_record.append((column.element_bytes, number))
         else:
-            found[number] = Place(ColumnPlace.COLUMN, column.element_bytes, index=wide, before=wide_bytes)
+            found[number] = ColumnPosition(ColumnPlace.COLUMN, column.element_bytes, index=wide, before=wide_bytes)
             wide += 1
             wide_bytes += column.element_bytes
     if late > _core.MOST_LATE:
@@ -200,7 +200,7 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
     for size, number in sorted(in_record, key=lambda each: (-_alignment(each[0]), each[1])):
         column = schema.columns[number]
         kind = ColumnPlace.HEAP if column.ragged or column.name in sparse else ColumnPlace.RECORD
-        found[number] = Place(kind, column.element_bytes, offset)
+        found[number] = ColumnPosition(kind, column.element_bytes, offset)
         offset += size
         widest = max(widest, _alignment(size))
     record = -(-offset // widest) * widest

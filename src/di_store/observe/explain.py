@@ -31,7 +31,7 @@ STATES = {
 """Texts for process states, by their letter in /proc/PID/stat. All other letters mean "runs"."""
 
 
-class Room(NamedTuple):
+class RoomNeed(NamedTuple):
     """Bytes of a store when a call waits for room. `wanted`: the bytes that the call needs; 0: not known."""
 
     wanted: int = 0
@@ -39,10 +39,10 @@ class Room(NamedTuple):
     reserved: int = 0  # for tables
 
 
-NOT_KNOWN = Room()
+NOT_KNOWN = RoomNeed()
 
 
-def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], room: Room = NOT_KNOWN) -> str:
+def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], room: RoomNeed = NOT_KNOWN) -> str:
     """What a thread waits for. If a limiter makes it wait, the limiter's reason with its counts.
 
     Args:
@@ -60,7 +60,7 @@ def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], ro
     return reason or WAITS_FOR[kind]
 
 
-def _room_text(table: str | None, tables: Mapping[str, TableStats], room: Room) -> str:
+def _room_text(table: str | None, tables: Mapping[str, TableStats], room: RoomNeed) -> str:
     where = WAITS_FOR["room"] if table is None else "room among the bytes of its table"
     if not room.wanted:
         return where

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, TypedDict, cast
 
 from di_store import _core
-from di_store.observe.explain import Room, wait_text
+from di_store.observe.explain import RoomNeed, wait_text
 from di_store.replay.stats import TableStats
 
 AGENT = "agent"
@@ -123,7 +123,7 @@ def store_stats(arena: _core.Arena, tables: dict[str, TableStats]) -> StoreStats
     if found["disk"] is not None:
         found["disk"] = _disk(found["disk"], sum(table["samples"] for table in tables.values()))
     claimed = found["object_pages"] + found["meta"] + found["fixed"] + found["reserved"]
-    room = Room(free=max(0, found["budget"] - claimed), reserved=found["reserved"])
+    room = RoomNeed(free=max(0, found["budget"] - claimed), reserved=found["reserved"])
     found["waiters"] = [_waiter(waiting, tables, room) for waiting in found["waiters"]]
     found["tables"] = tables
     return cast(StoreStats, found)
@@ -138,7 +138,7 @@ def _disk(disk: dict[str, Any], drawn: int) -> dict[str, Any]:
     return disk
 
 
-def _waiter(waiting: dict[str, Any], tables: dict[str, TableStats], room: Room) -> WaiterStats:
+def _waiter(waiting: dict[str, Any], tables: dict[str, TableStats], room: RoomNeed) -> WaiterStats:
     kind, table = waiting["kind"], waiting["table"]
     room = room._replace(wanted=waiting["wanted_bytes"])
     return {

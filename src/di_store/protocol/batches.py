@@ -27,7 +27,7 @@ _KINDS = ("u8", "f8", "f8", "f4", "i4", "i8", "i8", "i8", "?", "i4")
 _TYPES = dict(zip((*_PARTS, *_OPTIONAL), map(np.dtype, _KINDS), strict=True))
 
 
-class Leaf(msgspec.Struct, array_like=True):
+class BatchLeaf(msgspec.Struct, array_like=True):
     """One array of a batch: its path in `data` (or the name of a part), dtype and shape."""
 
     path: list[str]
@@ -48,10 +48,10 @@ class BatchForm(msgspec.Struct, array_like=True):
         warnings: texts of the warnings of the call.
     """
 
-    leaves: list[Leaf]
+    leaves: list[BatchLeaf]
     ragged: dict[int, list[int]]
     opaque: bool
-    parts: list[Leaf]
+    parts: list[BatchLeaf]
     table_size: int
     draws: int
     warnings: list[str]
@@ -65,7 +65,7 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
         draws: the agent's number of the held draws; 0: they are delivered.
         told: texts of the warnings of the call.
     """
-    leaves: list[Leaf] = []
+    leaves: list[BatchLeaf] = []
     arrays: list[Array] = []
     lead: dict[int, list[int]] = {}
     opaque = not isinstance(batch.data, dict)
@@ -76,7 +76,7 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
         leaves,
         lead,
         opaque,
-        [Leaf([name], dtypes.describe(each.dtype), list(each.shape)) for name, each in given],
+        [BatchLeaf([name], dtypes.describe(each.dtype), list(each.shape)) for name, each in given],
         batch.table_size,
         draws,
         texts(told or []),
@@ -85,7 +85,7 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
 
 
 def _add(
-    path: tuple[str, ...], value: Any, leaves: list[Leaf], arrays: list[Array], lead: dict[int, list[int]]
+    path: tuple[str, ...], value: Any, leaves: list[BatchLeaf], arrays: list[Array], lead: dict[int, list[int]]
 ) -> None:
     """Add the arrays of a value.
 
@@ -100,7 +100,7 @@ def _add(
         lead[len(leaves)] = list(value.lead)
         value = (value.values, value.offsets)
     for each in value if isinstance(value, tuple) else (value,):
-        leaves.append(Leaf(list(path), dtypes.describe(each.dtype), list(each.shape)))
+        leaves.append(BatchLeaf(list(path), dtypes.describe(each.dtype), list(each.shape)))
         arrays.append(each)
 
 
@@ -201,7 +201,7 @@ class _Reader:
         self._body = body
         self._at = 0
 
-    def take(self, leaf: Leaf) -> Array:
+    def take(self, leaf: BatchLeaf) -> Array:
         try:
             dtype = dtypes.parse(leaf.dtype)
         except ValueError as error:

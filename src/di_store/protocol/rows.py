@@ -176,7 +176,7 @@ def stride_of(sizes: Iterable[int]) -> int:
     return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)
 
 
-class _Leaf(NamedTuple):
+class _LeafPlace(NamedTuple):
     """Where a value of each call lies: its argument, its column and path there, its place in the call."""
 
     argument: str
@@ -194,7 +194,7 @@ class _Plan:
     def __init__(self, columns: list[tuple[list[str], Column]], lead: tuple[int, ...], groups: Groups) -> None:
         if len(lead) > 2 or any(not 0 < size < _MOST_ROWS for size in lead):
             raise CorruptData("a row with no leading axes came", remedy="")
-        self._leaves: list[_Leaf] = []
+        self._leaves: list[_LeafPlace] = []
         self._empty: dict[str, Any] = {}
         self.stride = 0
         for argument, numbers in groups.items():
@@ -208,7 +208,7 @@ class _Plan:
                 if column.ragged:
                     raise _cut_short()
                 shape, dtype = lead + column.shape, column.value_dtype
-                self._leaves.append(_Leaf(argument, number, path, column, shape, dtype, self.stride))
+                self._leaves.append(_LeafPlace(argument, number, path, column, shape, dtype, self.stride))
                 self.stride += stride_of([math.prod(shape) * dtype.itemsize])
         self.form = self._form(lead)
         flat = all(len(leaf.path) == 1 for leaf in self._leaves)
@@ -247,7 +247,7 @@ class _Plan:
             yield found
 
 
-def _values(leaf: _Leaf, body: Array, at: int, count: int, stride: int) -> list[Any]:
+def _values(leaf: _LeafPlace, body: Array, at: int, count: int, stride: int) -> list[Any]:
     """One value of each of `count` calls, in place."""
     if count == 1:
         return [np.ndarray(leaf.shape, leaf.dtype, body, at + leaf.at)]
@@ -262,7 +262,7 @@ def _cut_short() -> CorruptData:
     return CorruptData("a row without all its bytes came", remedy="")
 
 
-class Run(NamedTuple):
+class CallRun(NamedTuple):
     """The calls of a record, whose arrays lie in a body.
 
     Attributes:
@@ -298,7 +298,7 @@ class RowReader:
         self._columns = [(list(tree.path_of(column.name)), column) for column in schema]
         self._plans: dict[Any, _Plan] = {}
 
-    def find(self, record: Record, body: Array, at: int) -> Run:
+    def find(self, record: Record, body: Array, at: int) -> CallRun:
         """The calls of a record whose arrays begin at `at`.
 
         Raises:
@@ -312,7 +312,7 @@ class RowReader:
             plan = self._plans[key] = _Plan(self._columns, tuple(record.lead), record.groups)
         if record.count < 1 or (record.count > 1 and not plan.stride):
             raise CorruptData(f"a row that stands for {record.count} came", remedy="")
-        run = Run(plan, body, at, record.count)
+        run = CallRun(plan, body, at, record.count)
         if run.end > len(body):
             raise _cut_short()
         return run

@@ -50,7 +50,7 @@ _PIECE = 8 << 20
 _DATE = (1980, 1, 1, 0, 0, 0)
 
 
-class Counts(msgspec.Struct, forbid_unknown_fields=True):
+class ArchiveCounts(msgspec.Struct, forbid_unknown_fields=True):
     """Counts of a table, beside its items.
 
     Attributes:
@@ -66,7 +66,7 @@ class Counts(msgspec.Struct, forbid_unknown_fields=True):
     max_priority: float
 
 
-class Manifest(msgspec.Struct, forbid_unknown_fields=True):
+class ArchiveManifest(msgspec.Struct, forbid_unknown_fields=True):
     """The text `table.json`.
 
     Attributes:
@@ -89,7 +89,7 @@ class Manifest(msgspec.Struct, forbid_unknown_fields=True):
     alpha: float | None
     beta: float | None
     columns: list[dict[str, Any]] | None
-    counts: Counts
+    counts: ArchiveCounts
     items: int
     waiting: int
     skipped: int
@@ -133,7 +133,7 @@ class ArchiveWriter:
         data = memoryview(array.reshape(-1).view(np.uint8).data) if array.nbytes else memoryview(b"")
         self._member(name + ".npy", _header(array.dtype, array.shape), data)
 
-    def manifest(self, manifest: Manifest) -> None:
+    def manifest(self, manifest: ArchiveManifest) -> None:
         """Add `table.json`."""
         text = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
         self._member(MANIFEST, b"", memoryview(text))
@@ -269,7 +269,7 @@ class ArchiveReader:
             raise ValueError(f"{name} has {info.file_size} bytes")
         return info
 
-    def _manifest(self) -> Manifest:
+    def _manifest(self) -> ArchiveManifest:
         with self.checked():
             info = self._info(MANIFEST, None)
             plain = msgspec.json.decode(self._zip.read(info))
@@ -279,7 +279,7 @@ class ArchiveReader:
             text = f"{self._path!r} has version {plain.get('version')!r} of the format, this process reads {VERSION}"
             raise LayoutMismatch(text, remedy="use the version of di-store that wrote it")
         with self.checked():
-            manifest = msgspec.convert(plain, Manifest)
+            manifest = msgspec.convert(plain, ArchiveManifest)
             numbers = [manifest.items, manifest.waiting, *manifest.rows, *manifest.whole]
             counts = manifest.counts
             if not all(0 <= each < 1 << 64 for each in (counts.epoch, counts.latest_epoch, counts.rng_counter)):

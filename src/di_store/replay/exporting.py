@@ -23,7 +23,7 @@ from di_store.layout.shape import UNLIMITED
 from di_store.policy.limiters import Bounds, with_bounds
 from di_store.policy.samplers import Prioritized
 from di_store.policy.views import Group, Opaque, Step
-from di_store.replay.archive import FORMAT, ITEM_FACTS, VERSION, ArchiveWriter, Counts, Manifest, members
+from di_store.replay.archive import FORMAT, ITEM_FACTS, VERSION, ArchiveCounts, ArchiveManifest, ArchiveWriter, members
 from di_store.replay.handle import TableHandle
 from di_store.replay.lost import without_lost
 
@@ -76,7 +76,7 @@ def export_table(handle: TableHandle, path: str | os.PathLike[str], seconds: flo
 
 def _manifest(
     handle: TableHandle, stats: dict[str, Any], parts: dict[str, list[int]], items: int, waiting: int, skipped: int
-) -> Manifest:
+) -> ArchiveManifest:
     capacity, staleness, limits = int(stats["capacity"]), int(stats["max_staleness"]), stats["limiter"]
     bounds = Bounds(limits["min_size"], limits["ratio"], limits["min_diff"], limits["max_diff"])
     settings = replace(
@@ -87,7 +87,7 @@ def _manifest(
         schema=None,
     )
     schema, sampler = None if handle.opaque else handle.schema, handle.sampler()
-    return Manifest(
+    return ArchiveManifest(
         format=FORMAT,
         version=VERSION,
         name=handle.name,
@@ -95,7 +95,7 @@ def _manifest(
         alpha=sampler.alpha if isinstance(sampler, Prioritized) else None,
         beta=sampler.beta if isinstance(sampler, Prioritized) else None,
         columns=None if schema is None else schema.to_plain(),
-        counts=Counts(stats["epoch"], stats["latest_epoch"], stats["rng_counter"], stats["max_priority"]),
+        counts=ArchiveCounts(stats["epoch"], stats["latest_epoch"], stats["rng_counter"], stats["max_priority"]),
         items=items,
         waiting=waiting,
         skipped=skipped,
@@ -120,7 +120,7 @@ def _write_rows(
             continue
         numbers = numbers[np.lexsort((starts[numbers], episodes[numbers]))]
         fresh = _new_rows(episodes[numbers], starts[numbers], rows[numbers].astype(np.int64))
-        source = _Source(handle, schema, kind)
+        source = _ItemReader(handle, schema, kind)
         sink = _Sink(archive, source.schema, kind)
         row_bytes = max(source.row_bytes, int(handle.native.stats()["used_bytes"]) // max(int(fresh.sum()), 1), 1)
         most = min(_MOST_ITEMS, max(1, _MOST_WALKED // int(rows[numbers].max())))
@@ -160,7 +160,7 @@ def _pieces(fresh: Array, most_rows: int, most_items: int) -> list[tuple[int, in
     return pieces
 
 
-class _Source:
+class _ItemReader:
     """Reads the rows of items of one kind."""
 
     def __init__(self, handle: TableHandle, schema: Schema, kind: str) -> None:

@@ -33,7 +33,7 @@ from di_store.policy.options import NOT_GIVEN, check_table_name, imported_settin
 from di_store.policy.samplers import Prioritized
 from di_store.policy.settings import Settings
 from di_store.policy.views import Opaque
-from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveReader, Manifest, members
+from di_store.replay.archive import ITEM_FACTS, KINDS, ArchiveManifest, ArchiveReader, members
 from di_store.replay.batch import blob_head
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import build_restorer
@@ -72,7 +72,7 @@ class Import:
         shape = (manifest.items,)
         self._facts = {name: archive.array(f"items/{name}", dtype, shape) for name, dtype in ITEM_FACTS}
 
-    def _read_settings(self, manifest: Manifest) -> None:
+    def _read_settings(self, manifest: ArchiveManifest) -> None:
         own = Settings.from_text(msgspec.json.encode(manifest.settings).decode())
         self.settings = imported_settings(own, NOT_GIVEN, NOT_GIVEN, NOT_GIVEN)
         self.schema = None if manifest.columns is None else Schema.from_plain(manifest.columns)

@@ -16,9 +16,9 @@ from typing import Any, NoReturn, Protocol, TypeVar
 
 from di_store.base import config
 from di_store.base.errors import DrawsLost, StoreClosed, StoreError
-from di_store.replay.ahead import Ahead, Source
 from di_store.replay.batch import Batch
 from di_store.replay.devices import Placer
+from di_store.replay.prefetch import DrawSource, Prefetch
 from di_store.replay.sampling import Draws, Terms, check_n
 from di_store.runtime.staging import Staging
 
@@ -66,7 +66,7 @@ class Loader:
     def __init__(
         self,
         session: Following,
-        source: Source,
+        source: DrawSource,
         batch_size: int,
         prefetch: int = 2,
         device: Any = None,
@@ -84,15 +84,15 @@ class Loader:
         drop_last = config.flag("drop_last", drop_last)
         placer = Placer(device, config.flag("pin_memory", pin_memory))
         source.begin_loading(terms.n)
-        self._ahead = Ahead(self, source, terms, prefetch, beta, drop_last, placer)
+        self._prefetch = Prefetch(self, source, terms, prefetch, beta, drop_last, placer)
         if session.staging is not None:
-            self._ahead.share(session.staging)
+            self._prefetch.share(session.staging)
         self._interrupted: deque[tuple[Draws, Batch, Any]] = deque()  # batches that a call could not hand out
         self._pid = os.getpid()
         self._ended: StoreError | None = None
         _open[id(self)] = self
         session.follow(self, Loader._end_with)
-        session.follow(self._ahead, partial(_stop_thread, self._pid))  # it outlives a loader that is dropped
+        session.follow(self._prefetch, partial(_stop_thread, self._pid))  # it outlives a loader that is dropped
 
     def __iter__(self) -> Loader:
         return self
@@ -113,7 +113,7 @@ class Loader:
             raise _closed(copy.copy(self._ended))
         while True:
             try:
-                draws, batch, placed = self._interrupted.popleft() if self._interrupted else self._ahead.next()
+                draws, batch, placed = self._interrupted.popleft() if self._interrupted else self._prefetch.next()
             except IndexError:  # another thread has taken it
                 continue
             except StoreClosed as error:
@@ -121,12 +121,12 @@ class Loader:
             try:
                 draws.deliver()
             except DrawsLost:
-                self._ahead.look_again()
+                self._prefetch.look_again()
                 continue  # the agent that held them is gone: others may get these items
             except BaseException:
                 self._interrupted.append((draws, batch, placed))  # the next call goes on with it
                 raise
-            return self._ahead.placer.hand_out(batch, placed)
+            return self._prefetch.placer.hand_out(batch, placed)
 
     def close(self) -> None:
         """Stop drawing ahead, and give back the batches that were not handed out. A second call does nothing.
@@ -143,7 +143,7 @@ class Loader:
             while self._interrupted:
                 with contextlib.suppress(IndexError, StoreError):
                     self._interrupted.popleft()[0].give_back()
-            self._ahead.stop(seconds)
+            self._prefetch.stop(seconds)
 
     def __enter__(self) -> Loader:
         return self
@@ -157,7 +157,7 @@ class Loader:
         raise TypeError("a Loader does not pickle: pass the table and call table.loader() where it is used")
 
 
-def _stop_thread(pid: int, ahead: Ahead, _: StoreError) -> None:
+def _stop_thread(pid: int, ahead: Prefetch, _: StoreError) -> None:
     if pid == os.getpid():
         ahead.stop(END_SECONDS)
 

@@ -12,7 +12,7 @@ from di_store.replay.batch import Batch, check_out, host_array, key_array
 from di_store.replay.keys import MOST_SHARDS, plain, shards_of
 from di_store.replay.loader import Loader
 from di_store.replay.lost import without_lost
-from di_store.replay.mixture_source import Given, MixtureDraws, MixtureSource, TableChoice
+from di_store.replay.mixture_source import MixtureDraws, MixtureSource, OutAllocator, TableChoice
 from di_store.replay.sampling import Terms, check_fits, check_n, copied
 from di_store.replay.table import Table, open_table
 from di_store.session import Session, loaded
@@ -21,7 +21,7 @@ Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str
 """Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
 
 
-def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: Given | None) -> Batch:
+def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: OutAllocator | None) -> Batch:
     draws.draw(terms)
     try:
         return copied(draws, beta, allocate)
@@ -105,7 +105,7 @@ class Mixture:
         source = whole if columns is None else whole.only(columns)
         draws = source.begin(n)
         terms = Terms(n, timeout, min_n, linger, replace=replace)
-        batch = without_lost(whole.arena, _drawn, draws, terms, beta, None if out is None else Given(out))
+        batch = without_lost(whole.arena, _drawn, draws, terms, beta, None if out is None else OutAllocator(out))
         draws.deliver()
         return batch if out is None or len(batch) < n else out.become(batch)
 

@@ -158,7 +158,7 @@ class MixtureDraws:
     def __init__(self, source: MixtureSource, counts: Array) -> None:
         self._source = source
         self._counts = counts
-        self._parts: list[Part] = []
+        self._parts: list[MixturePart] = []
 
     @property
     def held(self) -> int:
@@ -168,7 +168,7 @@ class MixtureDraws:
     def draw(self, terms: Terms) -> bool:
         """As `Draws.draw`."""
         self.give_back()  # of a call that was interrupted
-        parts: list[Part] = []
+        parts: list[MixturePart] = []
         try:
             if terms.now:
                 parts = self._begin()
@@ -185,11 +185,11 @@ class MixtureDraws:
         self._parts = parts
         return True
 
-    def _begin(self) -> list[Part]:
+    def _begin(self) -> list[MixturePart]:
         pairs = zip(self._source.handles, self._counts, strict=True)
-        return [Part(handle, place, int(count)) for place, (handle, count) in enumerate(pairs) if count]
+        return [MixturePart(handle, place, int(count)) for place, (handle, count) in enumerate(pairs) if count]
 
-    def _wait(self, terms: Terms) -> list[Part]:
+    def _wait(self, terms: Terms) -> list[MixturePart]:
         """Draw as many of each table as chosen. An empty list: all were given back, call it again.
 
         If a finished table waits for draws of other processes, this gives back its own draws before it waits:
@@ -251,7 +251,7 @@ class _MixtureCopying:
     """`Copying` of a batch of a mixture."""
 
     def __init__(
-        self, shared: SharedColumns, parts: list[Part], copying: list[_core.Gathering], whole: dict[str, Any]
+        self, shared: SharedColumns, parts: list[MixturePart], copying: list[_core.Gathering], whole: dict[str, Any]
     ) -> None:
         self._shared = shared
         self._parts = parts
@@ -302,7 +302,7 @@ class _MixtureCopying:
         return unflatten(found)
 
 
-class Part:
+class MixturePart:
     """One table's share of a batch."""
 
     def __init__(self, handle: TableHandle, place: int, count: int) -> None:
@@ -391,12 +391,12 @@ class Part:
             self.held = 0
 
 
-def _give_back(parts: list[Part]) -> None:
+def _give_back(parts: list[MixturePart]) -> None:
     for part in parts:
         part.give_back()
 
 
-def _collect_some(parts: list[Part], terms: Terms) -> None:
+def _collect_some(parts: list[MixturePart], terms: Terms) -> None:
     """Draw until all parts are complete, or until the terms (`min_n`, `linger`) allow fewer."""
     held, newest = 0, time.monotonic()
     while True:
@@ -421,7 +421,7 @@ def _collect_some(parts: list[Part], terms: Terms) -> None:
             return
 
 
-class Given:
+class OutAllocator:
     """The `allocate` function of ``out=``."""
 
     def __init__(self, out: Batch) -> None:

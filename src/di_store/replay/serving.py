@@ -11,9 +11,9 @@ from di_store.base.errors import WriterClosed
 from di_store.columns.schema import Schema
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
-from di_store.replay.ahead import Source
 from di_store.replay.handle import TableHandle
 from di_store.replay.mixture import Mixture
+from di_store.replay.prefetch import DrawSource
 from di_store.replay.table import Table
 from di_store.replay.table_source import TableSource
 from di_store.replay.tables import Tables
@@ -50,7 +50,7 @@ def tables_of(drawn: Table | Mixture) -> list[Table]:
     return drawn._tables if isinstance(drawn, Mixture) else [drawn]
 
 
-def source_of(drawn: Table | Mixture, columns: str | Iterable[str] | None) -> Source:
+def source_of(drawn: Table | Mixture, columns: str | Iterable[str] | None) -> DrawSource:
     """The source of a loader over this table or mixture."""
     if isinstance(drawn, Mixture):
         return drawn._open().only(columns)

@@ -1,4 +1,4 @@
-"""The agent's process. The holder starts it, and writes to its stdin what to serve."""
+"""The agent's process. The supervisor starts it, and writes to its stdin what to serve."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from di_store.server.server import Agent, Served
 
 MOST_DESCRIPTORS = 65_536
 LAST_SECONDS = 10.0
-"""How long an agent whose holder has gone may take to end."""
+"""How long an agent whose supervisor has gone may take to end."""
 SWITCH_SECONDS = 0.03
 """A thread that waits for the interpreter wakes so often to ask for it. At Python's 5 ms the threads of a few hundred
 clients would do little else; each lets go of it at its next message anyway."""
 
 
 def _orders() -> Orders | None:
-    """What the holder has written, perhaps long after it has started this process. None: it is gone."""
+    """What the supervisor has written, perhaps long after it has started this process. None: it is gone."""
     size = sys.stdin.buffer.read(4)
     text = sys.stdin.buffer.read(int.from_bytes(size, "little"))
     if len(size) < 4 or len(text) < int.from_bytes(size, "little"):
@@ -36,7 +36,7 @@ def _orders() -> Orders | None:
 
 
 def _until_closed(end: Callable[[], None]) -> None:
-    """Call `end` when stdin is closed: the holder is gone, and nobody else would end an agent that hangs."""
+    """Call `end` when stdin is closed: the supervisor is gone, and nobody else would end an agent that hangs."""
     descriptor = sys.stdin.fileno()
     while os.read(descriptor, 1):
         pass
@@ -55,8 +55,8 @@ def _allow_descriptors() -> None:
 
 
 def main() -> int:
-    """Serve until the holder is gone, or until SIGTERM."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the holder
+    """Serve until the supervisor is gone, or until SIGTERM."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
     orders = _orders()
     if orders is None:
         return 0

@@ -14,7 +14,7 @@ from di_store.replay.sampling import Terms, copied
 from di_store.replay.serving import source_of, uses_items_up
 from di_store.replay.table import Table
 from di_store.server.answers import Reply
-from di_store.server.draws import Held
+from di_store.server.draws import HeldBatch
 from di_store.server.peer import Peer
 from di_store.server.talk import Talk
 
@@ -44,7 +44,7 @@ def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     draws = source.begin(n)
     terms = Terms(n, arguments["timeout"], arguments["min_n"], arguments["linger"], replace=arguments["replace"])
     draws.draw(terms)
-    talk.peer.draws.hold(number, Held(draws, owner=talk))
+    talk.peer.draws.hold(number, HeldBatch(draws, owner=talk))
     try:
         batch = copied(draws, source.beta() if beta is None else beta, None)
     except BaseException:  # nobody else knows of these draws yet
@@ -69,7 +69,7 @@ def _draw(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     if not draws.draw(terms):
         return (Kind.ANSWER, *answer_of([0, 0], talk.warned()))
     found = [draws.held, draws.least_bytes()]
-    held.hold(number, Held(draws, beta=source.beta(), source=loader))
+    held.hold(number, HeldBatch(draws, beta=source.beta(), source=loader))
     return (Kind.ANSWER, *answer_of(found, talk.warned()))
 
 

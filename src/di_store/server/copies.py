@@ -17,10 +17,10 @@ from di_store.objects.blocks import payload_start
 from di_store.protocol.frame import Kind
 from di_store.protocol.values import answer_meta, answer_of
 from di_store.runtime.waits import check_timeout
-from di_store.server.ahead import Ahead
 from di_store.server.answers import Reply
 from di_store.server.engine import EngineFailed
 from di_store.server.engine_bulk import RETURNED
+from di_store.server.push import ObjectPush
 from di_store.server.talk import Talk
 
 WHOLE_BYTES = 256 << 10
@@ -91,23 +91,23 @@ def _copy_here(talk: Talk, arguments: Any) -> Reply:
     engine = talk.peer.engine
     able = engine is not None and not engine.missing()
     timeout = check_timeout(arguments["timeout"])
-    return _said(talk, able and _ahead(talk).copy_now(arguments["id"], arguments["source"], timeout))
+    return _said(talk, able and _push(talk).copy_now(arguments["id"], arguments["source"], timeout))
 
 
 def _send_ahead(talk: Talk, arguments: Any) -> Reply:
-    _ahead(talk).send(**arguments)
+    _push(talk).send(**arguments)
     return _said(talk, None)
 
 
 def _copy_ahead(talk: Talk, arguments: Any) -> Reply:
-    _ahead(talk).copy(**arguments)
+    _push(talk).copy(**arguments)
     return _said(talk, None)
 
 
-def _ahead(talk: Talk) -> Ahead:
-    if talk.peer.ahead is None:
+def _push(talk: Talk) -> ObjectPush:
+    if talk.peer.push is None:
         raise StoreError("this agent takes no part in a group", remedy="di-store serve")
-    return talk.peer.ahead
+    return talk.peer.push
 
 
 COPY_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {

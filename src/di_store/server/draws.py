@@ -17,7 +17,7 @@ _LOST = "these draws are not held any more"
 
 
 @dataclass
-class Held:
+class HeldBatch:
     """Draws of a batch that the client has not received yet.
 
     Attributes:
@@ -38,13 +38,13 @@ class HeldDraws:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._held: dict[int, Held] = {}
+        self._held: dict[int, HeldBatch] = {}
         self._known: dict[int, tuple[int, frozenset[int]]] = {}  # by loader: number of its last word, and what it has
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def hold(self, number: int, held: Held) -> None:
+    def hold(self, number: int, held: HeldBatch) -> None:
         """Keep draws until they are delivered or given back.
 
         Raises:
@@ -61,7 +61,7 @@ class HeldDraws:
             held.draws.give_back()
             raise DrawsLost("the loader has given these draws up", remedy="")
 
-    def of(self, number: int) -> Held:
+    def of(self, number: int) -> HeldBatch:
         """The draws of that number.
 
         Raises:
@@ -72,7 +72,7 @@ class HeldDraws:
             raise DrawsLost(_LOST, remedy="")
         return found
 
-    def known(self, source: int, turn: int, ours: Iterable[int]) -> list[Held]:
+    def known(self, source: int, turn: int, ours: Iterable[int]) -> list[HeldBatch]:
         """Note the draws that a loader lists or asks for. Draws that it has given up are given back.
 
         Args:

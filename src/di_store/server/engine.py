@@ -21,7 +21,7 @@ from typing import Protocol
 import msgspec
 
 from di_store.base.dtypes import Array
-from di_store.client.bulk import Room
+from di_store.client.bulk import PayloadRoom
 from di_store.runtime.waits import logger
 
 OWN = "tcp"
@@ -39,7 +39,7 @@ class EngineFailed(Exception):
     """The engine has not brought the bytes, for the reason in the text. It has stopped writing."""
 
 
-class Offer(msgspec.Struct, array_like=True, frozen=True):
+class EngineOffer(msgspec.Struct, array_like=True, frozen=True):
     """Where an engine may read a payload.
 
     Attributes:
@@ -92,7 +92,7 @@ class Engine:
             return self._missing
 
     @contextlib.contextmanager
-    def registered(self, payload: Array) -> Iterator[Offer]:
+    def registered(self, payload: Array) -> Iterator[EngineOffer]:
         """Let the engine read or write a payload during the block. The payload stays pinned.
 
         Raises:
@@ -105,7 +105,7 @@ class Engine:
                 raise EngineFailed(f"{len(payload)} bytes cannot be registered")
             self._registered[at] = count + 1
         try:
-            yield Offer(f"{self._host}:{native.get_rpc_port()}", at)
+            yield EngineOffer(f"{self._host}:{native.get_rpc_port()}", at)
         finally:
             with self._registering:
                 self._registered[at] -= 1
@@ -113,7 +113,7 @@ class Engine:
                     del self._registered[at]
                     native.unregister_memory(at)
 
-    def read(self, offer: Offer, room: Room, go_on: Callable[[], None]) -> None:
+    def read(self, offer: EngineOffer, room: PayloadRoom, go_on: Callable[[], None]) -> None:
         """Read the payload that another engine offers. The bytes are not checked.
 
         Args:
@@ -143,7 +143,7 @@ class Engine:
         if failed:
             raise EngineFailed(failed[0])
 
-    def _read(self, offer: Offer, room: Room) -> None:
+    def _read(self, offer: EngineOffer, room: PayloadRoom) -> None:
         """In a thread of its own: `batch_transfer_async_read` may wait for a connection.
 
         Not `transfer_sync_read`: it polls without a pause, and when it gives up, nobody knows whether it still writes.

@@ -9,7 +9,7 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.errors import NodeUnavailable, Timeout
-from di_store.client.bulk import OWN_TCP, Room, what
+from di_store.client.bulk import OWN_TCP, PayloadRoom, what
 from di_store.client.copying import SLOWEST_BYTES
 from di_store.client.session import RemoteSession
 from di_store.protocol.connection import Connection
@@ -17,7 +17,7 @@ from di_store.protocol.handshake import decoded
 from di_store.protocol.values import value_of
 from di_store.runtime.deadline import LOST_SECONDS, Deadline
 from di_store.runtime.waits import logger
-from di_store.server.engine import Engine, EngineFailed, Offer
+from di_store.server.engine import Engine, EngineFailed, EngineOffer
 
 AVOID_SECONDS = 30.0
 """After a failed transfer from a node, its payloads come over our own TCP for so long."""
@@ -44,7 +44,7 @@ class EngineBulk:
         self._avoided: dict[str, tuple[bytes, float]] = {}  # by node, the agent, and until when. Under _lock
         self._said: set[str] = set()  # nodes that the log has a line of. Under _lock
 
-    def fill(self, far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
+    def fill(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """As `Bulk.fill`."""
         if not self._engine.missing() and not self._is_avoided(far):
             try:
@@ -73,7 +73,7 @@ class EngineBulk:
         if not said:
             logger.warning("objects of node %s come over our own TCP: %s", node, why)
 
-    def _read(self, far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
+    def _read(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """One transfer.
 
         Raises:
@@ -89,7 +89,7 @@ class EngineBulk:
         def feed(connection: Connection) -> None:
             failed.clear()  # the call may be made again, of another agent
             packed = np.empty(MOST_OFFER_BYTES, np.uint8)
-            offer = decoded(Offer, packed[: connection.receive_piece(packed)].tobytes())
+            offer = decoded(EngineOffer, packed[: connection.receive_piece(packed)].tobytes())
             try:
                 self._engine.read(offer, room, go_on)
             except EngineFailed as error:
@@ -109,7 +109,7 @@ class EngineBulk:
             raise EngineFailed(f"object {raw.hex()} came with a wrong checksum")
 
 
-def _check_time(far: RemoteSession, raw: bytes, room: Room, deadline: Deadline) -> None:
+def _check_time(far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
     """Raise if a transfer has no more time: the other side may be silent, which an engine notices late."""
     node = far.channel.node
     if deadline.over():

@@ -1,4 +1,4 @@
-"""The orders that a holder sends to its agent."""
+"""The orders that a supervisor sends to its agent."""
 
 from __future__ import annotations
 

@@ -11,11 +11,11 @@ import numpy as np
 from di_store.broadcast.chains import Chains
 from di_store.objects.access import Objects
 from di_store.replay.batch import Blob, mark_foreign
-from di_store.server.ahead import Ahead
 from di_store.server.answers import Answers
 from di_store.server.draws import HeldDraws
 from di_store.server.engine import Engine
 from di_store.server.handles import Handles
+from di_store.server.push import ObjectPush
 from di_store.server.version_watch import VersionWatch
 from di_store.session import Session
 from di_store.store.handle import Store
@@ -33,7 +33,7 @@ class Peer:
         heard: when the last data came from it, `time.monotonic()`.
         leaving: whether it has said that it will not come back.
         chains: the agent's `Chains`, for weights.
-        ahead: the agent's `Ahead`, for objects that are sent before they are read.
+        push: the agent's `ObjectPush`, for objects that are sent before they are read.
         versions: the agent's `VersionWatch`: clients wait there for new versions of weights.
         engine: the agent's engine, which lends payloads to other agents; None: it was started without.
         handles: its handles, by number or name.
@@ -50,7 +50,7 @@ class Peer:
     writers: dict[bytes, Any] = field(default_factory=dict)
     leaving: bool = False
     chains: Chains | None = None
-    ahead: Ahead | None = None
+    push: ObjectPush | None = None
     versions: VersionWatch | None = None
     engine: Engine | None = None
 

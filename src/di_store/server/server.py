@@ -29,13 +29,13 @@ from di_store.protocol.frame import MAGIC, Kind
 from di_store.protocol.handshake import Hello, Welcome, answer, one_line, refuse
 from di_store.runtime import waits
 from di_store.runtime.waits import logger
-from di_store.server.ahead import Ahead
 from di_store.server.busy import Busy
 from di_store.server.conversation import Cancelled, Conversation
 from di_store.server.engine import OWN, Engine
 from di_store.server.engine_bulk import EngineBulk
 from di_store.server.greetings import Greetings
 from di_store.server.peer import Peer
+from di_store.server.push import ObjectPush
 from di_store.server.version_watch import VersionWatch
 from di_store.server.writing import serve_writer
 from di_store.session import Session
@@ -100,7 +100,7 @@ class Agent:
         self._chains = Chains(self._session, served.token, served.peers, own, served.allow_pickle)
         self._engine = None if served.bulk == OWN else Engine(served.bulk, Address.parse(own).host)
         bulk = OWN_TCP if self._engine is None else EngineBulk(self._engine)
-        self._ahead = Ahead(self._session, served.token, served.peers, served.allow_pickle, bulk)
+        self._push = ObjectPush(self._session, served.token, served.peers, served.allow_pickle, bulk)
 
     @property
     def address(self) -> str:
@@ -154,7 +154,7 @@ class Agent:
     def stop_soon(self) -> None:
         """Make `serve` return. A signal handler may call this: it takes no lock."""
         self._ending = True
-        if not self._served.own_process:  # else the socket is the holder's too, whose next agent listens at it
+        if not self._served.own_process:  # else the socket is the supervisor's too, whose next agent listens at it
             with contextlib.suppress(OSError):
                 self._listener.shutdown(socket.SHUT_RDWR)  # wakes `accept`
 
@@ -163,7 +163,7 @@ class Agent:
         self.stop_soon()
         self._stopped.set()
         self._chains.stop()
-        self._ahead.stop()
+        self._push.stop()
         self._versions.stop()
         with self._lock:
             peers, self._peers = list(self._peers.values()), {}
@@ -313,7 +313,7 @@ class Agent:
                 return _joined(peer)
         # Attaching may wait for another process: not with the lock in hand.
         fresh = Peer(hello.link, one_line(hello.name, 200), self._attach({}), self._served.allow_pickle)
-        fresh.chains, fresh.ahead, fresh.engine = self._chains, self._ahead, self._engine
+        fresh.chains, fresh.push, fresh.engine = self._chains, self._push, self._engine
         fresh.versions = self._versions
         with self._lock:
             if not self._stopped.is_set():

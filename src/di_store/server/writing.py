@@ -19,7 +19,7 @@ from di_store.policy.views import Opaque
 from di_store.protocol.connection import Disconnected, Message
 from di_store.protocol.frame import Buffer, Kind, view
 from di_store.protocol.handshake import decoded
-from di_store.protocol.rows import Acknowledgement, Record, Records, RowReader, Run
+from di_store.protocol.rows import Acknowledgement, CallRun, Record, Records, RowReader
 from di_store.protocol.values import Call, answer_of, failure_of
 from di_store.replay.batch import Items
 from di_store.replay.serving import (
@@ -250,7 +250,7 @@ class WriterSession:
             elif served.why == Stopped.OTHER:
                 return
 
-    def _learn(self, record: Record, run: Run) -> None:
+    def _learn(self, record: Record, run: CallRun) -> None:
         """Have calls of this form made in the core from now on."""
         if record.method != "append" or record.priority is not None or run.plan.form is None:
             return
@@ -293,7 +293,7 @@ class WriterSession:
         meta, buffers = self._keep(self._last, made, failure, talk.warned())
         talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
 
-    def _make(self, writer: Writer, record: Record, run: Run, made: list[Any], begun: RowsMade | None) -> None:
+    def _make(self, writer: Writer, record: Record, run: CallRun, made: list[Any], begun: RowsMade | None) -> None:
         """Make the calls of a record, of which some may be done, and add what they have made."""
         first = max(0, self._done + 1 - record.seq)
         if record.method == "append" and run.plan.form is not None:
@@ -305,7 +305,7 @@ class WriterSession:
             self._done = self._last
 
     def _make_rows(
-        self, writer: Writer, record: Record, run: Run, first: int, made: list[Any], begun: RowsMade | None
+        self, writer: Writer, record: Record, run: CallRun, first: int, made: list[Any], begun: RowsMade | None
     ) -> None:
         """The same in the core, which makes all rows but those that have to wait."""
         lane, form = record.lane_array(), run.plan.form

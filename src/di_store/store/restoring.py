@@ -10,7 +10,7 @@ from di_store.base.config import function
 from di_store.checkpoint.store import durable
 from di_store.checkpoint.store.capture import Progress
 from di_store.checkpoint.store.files import reading
-from di_store.checkpoint.store.loading import Filling, read_manifest
+from di_store.checkpoint.store.loading import StoreLoad, read_manifest
 from di_store.checkpoint.tree.folder import Folder
 from di_store.session import Session
 from di_store.store.handle import Store
@@ -53,7 +53,7 @@ def restore(
     function("progress", progress)
     with reading(Folder(path)):
         folder, manifest = read_manifest(path)
-        filling = Filling(folder, manifest, {} if tables is None else tables)
+        filling = StoreLoad(folder, manifest, {} if tables is None else tables)
 
         def fill(session: Session) -> None:
             filling.fill(session, progress)

@@ -19,7 +19,7 @@ import di_store
 from di_store.base.calls import made
 from di_store.workloads import duties
 from di_store.workloads.load import Bar, Load, Role
-from di_store.workloads.tables import Column, TablePlan
+from di_store.workloads.tables import LoadColumn, TablePlan
 
 
 def _made(text: str) -> Any:
@@ -35,7 +35,7 @@ def _frozen(value: Any) -> Any:
 def _table(entry: Mapping[str, Any]) -> TablePlan:
     chosen = {key: _made(entry[key]) for key in ("view", "sampler", "limiter") if key in entry}
     fields: dict[str, Any] = {key: _frozen(value) for key, value in entry.items()}
-    columns = tuple(Column(*column) for column in fields["columns"])
+    columns = tuple(LoadColumn(*column) for column in fields["columns"])
     return TablePlan(**{**fields, **chosen, "columns": columns})
 
 

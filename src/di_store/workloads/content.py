@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
-from di_store.workloads.tables import Column, TablePlan
+from di_store.workloads.tables import LoadColumn, TablePlan
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Row: TypeAlias = dict[str, Any]
@@ -32,10 +32,10 @@ def objects(size: int, most: int = 100, pool_bytes: int = 32 << 20) -> list[Arra
     return [first, *(first.copy() for _ in range(min(most - 1, pool_bytes // max(size, 1))))]
 
 
-class Rows:
+class LoadRows:
     """Rows of a table: `count` of them, in leaves ``[count, …]``, ragged ones as lists."""
 
-    def __init__(self, columns: Sequence[Column], count: int) -> None:
+    def __init__(self, columns: Sequence[LoadColumn], count: int) -> None:
         self.count = count
         self.leaves: Row = {}
         self._rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ class Rows:
                 self._filled(part)
 
     @classmethod
-    def of(cls, table: TablePlan) -> Rows:
+    def of(cls, table: TablePlan) -> LoadRows:
         """Rows for more than a cache holds, the same in every process."""
         return cls(table.columns, min(max(ROWS_BYTES // table.row_bytes, 8), MOST_ROWS))
 
@@ -118,14 +118,14 @@ def _leaf_sums(leaf: Any) -> Array:
     return np.asarray(total)
 
 
-class Steps:
+class LoadSteps:
     """Steps of the lanes of one writer: rows without end, cut into episodes, stamped where the table says so."""
 
     def __init__(self, table: TablePlan, member: int, *, lanes: int, episode: tuple[int, int]) -> None:
         self._stamped = table.stamped
         self._lanes = max(1, lanes)
         self._lead = (lanes,) if lanes else ()
-        self._rows = Rows.of(table)
+        self._rows = LoadRows.of(table)
         self._rng = np.random.default_rng(member + 1)
         self._steps = np.zeros(self._lanes, np.int64)
         self._new_lengths: Callable[[int], Array] = lambda n: self._rng.integers(episode[0], episode[1] + 1, n)

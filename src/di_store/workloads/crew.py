@@ -95,7 +95,7 @@ class Outcome:
 # --- in the processes -------------------------------------------------------------------------------------------------
 
 
-class Member:
+class CrewMember:
     """One process: its duties, each at its pace."""
 
     def __init__(self, store: di_store.Store, load: Load, role: Role, number: int) -> None:
@@ -194,7 +194,7 @@ def _other_cpu() -> int:
 def _work(pipe: Connection, *arguments: Any) -> None:
     """One process, from its start to its end: does as it is told, and answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that started this one
-    member = Member(*arguments)
+    member = CrewMember(*arguments)
     pipe.send(None)
     while (order := pipe.recv()) is not None:
         method, *options = order

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 import di_store
-from di_store.workloads.content import Array, Row, Rows, Steps, broken_frames, data_bytes, objects, row_sums
+from di_store.workloads.content import Array, LoadRows, LoadSteps, Row, broken_frames, data_bytes, objects, row_sums
 from di_store.workloads.tables import TablePlan
 
 WEIGHTS = "policy"
@@ -155,7 +155,7 @@ class Insert(Write):
         plan = self._tables[self.tables[0]]
         table = self._store.table(plan.name)
         self.elements = max(1, min(self.batch, plan.capacity // 2))
-        content, left = Rows.of(plan), self._part(plan)
+        content, left = LoadRows.of(plan), self._part(plan)
         batches = content.batches(max(1, min(FILL_BYTES // plan.row_bytes, content.count, left)))
         while left > 0:
             batch = {name: leaf[:left] for name, leaf in next(batches).items()}
@@ -180,7 +180,7 @@ class Append(Write):
 
     def _begin(self) -> None:
         plans = [self._tables[name] for name in self.tables]
-        steps = Steps(plans[0], self._number, lanes=self.lanes, episode=self.episode)
+        steps = LoadSteps(plans[0], self._number, lanes=self.lanes, episode=self.episode)
         lanes, row_bytes = max(1, self.lanes), plans[0].row_bytes
         self._writer = self._writer_of(plans)
         wanted = [plan for plan in plans if plan.filled]
@@ -253,7 +253,7 @@ class Draw(Duty):
         self._options: dict[str, float] = {"min_n": self.least, "linger": 0} if self.least else {}
         self._beta = float(getattr(plan.sampler, "beta", None) or 0.0)
         # The items of other views are made of several rows.
-        self._known = Rows.of(plan).sums() if isinstance(plan.view, di_store.Step) else None
+        self._known = LoadRows.of(plan).sums() if isinstance(plan.view, di_store.Step) else None
         self._limited = "max_times_sampled" in plan.settings
         self._keys: list[Array] = []
         self._batch: Any = None

@@ -31,7 +31,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Line:
+class Condition:
     """One condition, and whether it held; the figure is None if nothing was measured."""
 
     text: str
@@ -50,11 +50,11 @@ class Bar:
     value: float
     text: str
 
-    def judge(self, figures: Mapping[str, float]) -> Line:
+    def judge(self, figures: Mapping[str, float]) -> Condition:
         """Whether the figures meet the condition."""
         figure = figures.get(self.figure)
         ok = figure is not None and RELATIONS[self.relation](figure, self.value)
-        return Line(self.text, figure, self.relation, self.value, ok)
+        return Condition(self.text, figure, self.relation, self.value, ok)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 import di_store
-from di_store.workloads.crew import Member, Phase
+from di_store.workloads.crew import CrewMember, Phase
 from di_store.workloads.load import Load
 
 COPY_BUFFER_BYTES = 128 << 20
@@ -63,7 +63,7 @@ class Meter:
     def take(self, workload: str, load: Load, store: di_store.Store) -> Figure:
         """Time the calls that `load` lets go, by its one process, on an empty store."""
         load.create_tables(store)
-        member = Member(store, load, load.roles[0], 0)
+        member = CrewMember(store, load, load.roles[0], 0)
         ((label,),) = load.most
         warm_up, phase = (Phase(self.seconds * share, {label: None}, False) for share in (WARM_UP_SHARE, 1.0))
         first = member.run(warm_up, time.monotonic())

@@ -18,7 +18,7 @@ LEAST_CAPACITY = 64
 
 
 @dataclass(frozen=True)
-class Column:
+class LoadColumn:
     """One column of the rows that are written.
 
     Attributes:
@@ -59,7 +59,7 @@ class TablePlan:
     """
 
     name: str = "items"
-    columns: tuple[Column, ...]
+    columns: tuple[LoadColumn, ...]
     capacity: int
     view: View = field(default_factory=di_store.Step)
     sampler: Sampler = field(default_factory=di_store.Uniform)

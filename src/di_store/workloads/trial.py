@@ -12,7 +12,7 @@ import di_store
 from di_store.workloads.content import objects
 from di_store.workloads.crew import Crew, Outcome, Phase
 from di_store.workloads.duties import SHARED_OBJECT, Draw, Get, Publish, Write
-from di_store.workloads.load import Bar, Line, Load
+from di_store.workloads.load import Bar, Condition, Load
 
 PERCENTILES = (50.0, 99.0, 99.9)
 RATE_SHARE = 0.99
@@ -48,7 +48,7 @@ class LoadResult:
     rates: dict[str, dict[str, float | None]] = field(default_factory=dict)
     milliseconds: dict[str, dict[str, float]] = field(default_factory=dict)
     most: dict[str, float] = field(default_factory=dict)
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Condition] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:

@@ -84,7 +84,7 @@ class Killer:
                 self._ledger.note(kill=kind, place=place, pid=pid, role=role)
                 kill(pid)
                 self.hits[kind] += 1
-                self.agents_of_the_queue += place == FIXED and kind in ("agent", "holder")
+                self.agents_of_the_queue += place == FIXED and kind in ("agent", "supervisor")
 
     def _stop(self, kind: str, pid: int, seconds: float) -> None:
         if not pid:

@@ -54,7 +54,7 @@ class World(ABC):
         """Of the store there."""
 
     @abstractmethod
-    def holder(self, place: int) -> int:
+    def supervisor(self, place: int) -> int:
         """The process that holds the store; 0: none is there now."""
 
     @abstractmethod
@@ -86,7 +86,7 @@ class World(ABC):
 
     def agent(self, place: int) -> int:
         """The agent that serves; 0: none does now."""
-        children, users = children_of(self.holder(place)), self.users(place)
+        children, users = children_of(self.supervisor(place)), self.users(place)
         return next((pid for pid in children if pid in users), 0)
 
     def worker(self, role: str, place: int) -> int:
@@ -101,11 +101,11 @@ class World(ABC):
         """The process that this kind of kill is of; 0: it is not there now."""
         if kind == "worker":
             return self.worker(role, place)
-        return {"agent": self.agent, "holder": self.holder}.get(kind, lambda _: self.victim(kind, place))(place)
+        return {"agent": self.agent, "supervisor": self.supervisor}.get(kind, lambda _: self.victim(kind, place))(place)
 
     def is_whole(self, place: int) -> bool:
         """Whether all of it is there, so that a kill of one process leaves others that have the store."""
-        return bool(self.holder(place) and self.agent(place)) and place not in self.down
+        return bool(self.supervisor(place) and self.agent(place)) and place not in self.down
 
 
 def state(pid: int) -> str:
@@ -141,7 +141,7 @@ def kill(*pids: int) -> None:
 class EtcdWorld(World):
     """Nodes that `di-store serve` makes, and workers that are started again at once."""
 
-    kinds = {"agent": 4, "holder": 2, "worker": 4, "node": 1, "member": 1}  # noqa: RUF012
+    kinds = {"agent": 4, "supervisor": 2, "worker": 4, "node": 1, "member": 1}  # noqa: RUF012
 
     def __init__(self, board: Board, folder: Path, name: str, running: ExitStack, memory: str) -> None:
         super().__init__(board)
@@ -171,7 +171,7 @@ class EtcdWorld(World):
     def name(self, place: int) -> str:
         return self._nodes[place].name
 
-    def holder(self, place: int) -> int:
+    def supervisor(self, place: int) -> int:
         process = self._nodes[place].process
         return 0 if process.poll() is not None else process.pid
 
@@ -183,7 +183,7 @@ class EtcdWorld(World):
         return self._etcd.members[place].pid
 
     def is_whole(self, place: int) -> bool:
-        """A worker must have the store too, since nobody else does when the holder is killed."""
+        """A worker must have the store too, since nobody else does when the supervisor is killed."""
         workers = [pid for (_, at), each in self._workers.items() if at == place for pid in (each.pid,)]
         return super().is_whole(place) and len(set(workers) & set(self.users(place))) > 1
 
@@ -207,7 +207,7 @@ class EtcdWorld(World):
 
     def tend(self) -> None:
         for place, node in enumerate(self._nodes):
-            if place not in self.down and node.process.poll() is not None:  # its holder was killed: the store is there
+            if place not in self.down and node.process.poll() is not None:  # the supervisor was killed: the store lives
                 with suppress(ValueError):  # it could not: at the next look
                     node.serve_again()
         for role, place in CAST if self._begun else ():
@@ -236,7 +236,7 @@ class EtcdWorld(World):
 class RayWorld(World):
     """A Ray cluster on this machine. Ray starts workers again, and the keepers what serves the stores."""
 
-    kinds = {"agent": 4, "holder": 2, "keeper": 2, "directory": 1, "worker": 4, "raylet": 0.7, "node": 0.7}  # noqa: RUF012
+    kinds = {"agent": 4, "supervisor": 2, "keeper": 2, "directory": 1, "worker": 4, "raylet": 0.7, "node": 0.7}  # noqa: RUF012
 
     def __init__(self, board: Board, running: ExitStack, memory: str) -> None:
         import ray
@@ -279,7 +279,7 @@ class RayWorld(World):
     def name(self, place: int) -> str:
         return f"ray-{self._nodes[place].node_id[:16]}"
 
-    def holder(self, place: int) -> int:
+    def supervisor(self, place: int) -> int:
         name = self.name(place)
         return next((pid for pid, words in commands() if "serve" in words and name in words and "sh" not in words), 0)
 
@@ -307,7 +307,7 @@ class RayWorld(World):
         if kind == "raylet":  # its workers end with it; what serves the store stays for a minute
             kill(self.victim("raylet", place))
         else:
-            kill(*users, *children_of(self.holder(place)))
+            kill(*users, *children_of(self.supervisor(place)))
         self._machines.remove_node(node, allow_graceful=False)
 
     def back(self, place: int) -> None:

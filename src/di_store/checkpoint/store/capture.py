@@ -35,9 +35,9 @@ from di_store.checkpoint.store.manifest import (
     CHUNKS,
     FILE,
     NOWHERE,
-    Manifest,
+    ArrayFile,
     Segment,
-    State,
+    StoreManifest,
     TableState,
     WeightsState,
     pack_arrays,
@@ -114,11 +114,11 @@ def write(
 def _files(
     arena: _core.Arena,
     folder: Folder,
-    before: Manifest | None,
+    before: StoreManifest | None,
     seconds: float,
     progress: Progress | None,
     names: list[str] | None,
-) -> Manifest:
+) -> StoreManifest:
     """Write all but the manifest. RowsLost: a file of the disk tier is gone."""
     if arena.tiered:
         drop_lost(arena, marked=True)
@@ -141,17 +141,17 @@ def _cleaned(folder: Folder) -> Iterator[None]:
         raise
 
 
-def _before(folder: Folder, arena: _core.Arena) -> Manifest | None:
+def _before(folder: Folder, arena: _core.Arena) -> StoreManifest | None:
     """The checkpoint that this one adds to; None: it begins anew, as there is none, or of another store."""
     found = readable(folder)
     return found if found is not None and found.store == arena.stats()["uuid"] else None
 
 
-def readable(folder: Folder) -> Manifest | None:
+def readable(folder: Folder) -> StoreManifest | None:
     """The folder's checkpoint; None if there is none that this version can read."""
     text = folder.small(MANIFEST)
     try:
-        return None if text is None else Manifest.unpack(folder.at(MANIFEST), text)
+        return None if text is None else StoreManifest.unpack(folder.at(MANIFEST), text)
     except (CorruptData, LayoutMismatch):
         return None
 
@@ -194,7 +194,7 @@ class _Checkpoint:
         arena: _core.Arena,
         folder: Folder,
         snapshot: _core.Snapshot,
-        before: Manifest | None,
+        before: StoreManifest | None,
         progress: Progress | None,
         seconds: float,
     ) -> None:
@@ -208,7 +208,7 @@ class _Checkpoint:
         self._done = self._bytes = 0
         self._lock = threading.Lock()  # of what the writing threads share
 
-    def write(self) -> Manifest:
+    def write(self) -> StoreManifest:
         """Write all files but the manifest."""
         snapshot = self._snapshot
         tables = [self._table(image) for image in snapshot.tables()]
@@ -221,7 +221,7 @@ class _Checkpoint:
             chunks[name] = np.array([NOWHERE if not file else numbers[file] for file in chunks[name]], np.uint32)
         state = self._state("chunks", {name: np.asarray(chunks[name], dtype) for name, dtype in CHUNKS.items()})
         self._folder.sync()
-        return Manifest(
+        return StoreManifest(
             number=self._number,
             made=time.time(),
             store=self._arena.stats()["uuid"],
@@ -244,7 +244,7 @@ class _Checkpoint:
 
     # -- items --------------------------------------------------------------------------------------------------
 
-    def _state(self, kind: str, arrays: dict[str, Array]) -> State:
+    def _state(self, kind: str, arrays: dict[str, Array]) -> ArrayFile:
         """Write a file of arrays."""
         text = pack_arrays(arrays)
         name = f"{kind}-{self._number:08x}-{secrets.token_hex(4)}"
@@ -252,7 +252,7 @@ class _Checkpoint:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        return State(name, len(text), _core.crc32c(text))
+        return ArrayFile(name, len(text), _core.crc32c(text))
 
     def _table(self, image: dict[str, Any]) -> TableState:
         """Write the items of a table: what has changed, if that is less than half of all that lies there already."""
@@ -277,7 +277,7 @@ class _Checkpoint:
         except TableNotFound:  # dropped since the instant
             return 0
 
-    def _states_before(self, image: dict[str, Any]) -> list[State]:
+    def _states_before(self, image: dict[str, Any]) -> list[ArrayFile]:
         key = (image["name"], image["index"], image["generation"])
         for table in () if self._before is None else self._before.tables:
             if (table.name, table.index, table.generation) == key:

@@ -20,7 +20,7 @@ from di_store.base.errors import StoreClosed, StoreError, TableNotFound, Timeout
 from di_store.checkpoint.store import capture
 from di_store.checkpoint.store.files import full_is_told, locked
 from di_store.checkpoint.store.home import read_home
-from di_store.checkpoint.store.loading import Filling, read_manifest
+from di_store.checkpoint.store.loading import StoreLoad, read_manifest
 from di_store.checkpoint.tree.folder import DURABLE, MANIFEST, Folder
 from di_store.policy.settings import Settings
 from di_store.replay.serving import settle
@@ -105,7 +105,7 @@ def reopen(session: Session) -> None:
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
         return
     folder, manifest = read_manifest(folder_of(arena.disk).path)
-    Filling(folder, manifest, {}, read_home(folder).makers, own=True).fill(session, None)
+    StoreLoad(folder, manifest, {}, read_home(folder).makers, own=True).fill(session, None)
     begin(arena)
 
 

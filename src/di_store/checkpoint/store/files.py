@@ -15,7 +15,7 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, StoreError, StoreFull, Timeout
 from di_store.checkpoint.store import items
-from di_store.checkpoint.store.manifest import CHUNKS, Manifest, Segment, State, damaged, unpack_arrays
+from di_store.checkpoint.store.manifest import CHUNKS, ArrayFile, Segment, StoreManifest, damaged, unpack_arrays
 from di_store.checkpoint.tree.file_format import PAGE
 from di_store.checkpoint.tree.folder import Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait
@@ -173,7 +173,7 @@ class SegmentFiles:
             self._file, self._records = None, 0
 
 
-def read_state(folder: Folder, state: State, dtypes: dict[str, Any]) -> dict[str, Array]:
+def read_state(folder: Folder, state: ArrayFile, dtypes: dict[str, Any]) -> dict[str, Array]:
     """The arrays of a file."""
     path = folder.at(state.file)
     try:
@@ -185,7 +185,7 @@ def read_state(folder: Folder, state: State, dtypes: dict[str, Any]) -> dict[str
     return unpack_arrays(path, state, text, dtypes)
 
 
-def read_chunks(folder: Folder, manifest: Manifest) -> dict[str, Array]:
+def read_chunks(folder: Folder, manifest: StoreManifest) -> dict[str, Array]:
     """The chunks of a checkpoint, as `CHUNKS`."""
     chunks = read_state(folder, manifest.chunks, CHUNKS)
     if len({len(array) for array in chunks.values()}) != 1:
@@ -193,7 +193,7 @@ def read_chunks(folder: Folder, manifest: Manifest) -> dict[str, Array]:
     return chunks
 
 
-def read_items(folder: Folder, states: list[State]) -> dict[str, Array]:
+def read_items(folder: Folder, states: list[ArrayFile]) -> dict[str, Array]:
     """The image of a table's items."""
     image: dict[str, Array] = {}
     for state in states:

@@ -17,7 +17,7 @@ from di_store.base.errors import CorruptData
 from di_store.checkpoint.store.capture import Progress
 from di_store.checkpoint.store.files import THREADS, read_chunks, read_items, with_helpers
 from di_store.checkpoint.store.items import ITEM_WORDS
-from di_store.checkpoint.store.manifest import NOWHERE, Manifest, TableState, damaged
+from di_store.checkpoint.store.manifest import NOWHERE, StoreManifest, TableState, damaged
 from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.columns.schema import Schema
 from di_store.layout.plan import OPAQUE_SCHEMA
@@ -40,7 +40,7 @@ _GENERATIONS = 2**28
 _KINDS, _WAITING, _MEMBER = np.uint64(15), 3, 4  # bits of a state, and two of their values
 
 
-def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, Manifest]:
+def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, StoreManifest]:
     """The manifest of the checkpoint in a folder.
 
     Raises:
@@ -52,7 +52,7 @@ def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, Manifest]:
         raise CorruptData(
             f"{folder.path!r} holds no checkpoint: there is no {MANIFEST} in it", remedy="give its folder"
         )
-    return folder, Manifest.unpack(folder.at(MANIFEST), text)
+    return folder, StoreManifest.unpack(folder.at(MANIFEST), text)
 
 
 def _settings(state: TableState) -> Settings:
@@ -203,13 +203,13 @@ class _Table:
         return image | {"items": items.reshape(-1), "free": np.concatenate([self.image["free"], more])}
 
 
-class Filling:
+class StoreLoad:
     """A checkpoint that is read into a new store."""
 
     def __init__(
         self,
         folder: Folder,
-        manifest: Manifest,
+        manifest: StoreManifest,
         tables: Mapping[str, Mapping[str, Any]],
         makers: Mapping[str, str] | None = None,
         own: bool = False,

@@ -34,7 +34,7 @@ FILE = re.compile(r"(items|chunks)-[0-9a-f]{8}-[0-9a-f]{8}|segment-[0-9a-f]{8}|d
 """Names of the files of checkpoints, but for the manifest."""
 
 
-class State(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ArrayFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A file of arrays: its name, bytes, and CRC-32C of all of it."""
 
     file: str
@@ -58,7 +58,7 @@ class Segment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     records: U64
 
 
-class Counts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TableCounts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The counts of a table (native/snapshot/snapshot.h: TableCounts)."""
 
     next_number: U64
@@ -112,12 +112,12 @@ class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     alpha: Exponent
     beta: Exponent | None
     max_staleness: I64
-    counts: Counts
+    counts: TableCounts
     limiter: Limits
     dense_left: U64
     removed_left: U64
     item_bytes: U32
-    states: Annotated[list[State], Meta(min_length=1)]
+    states: Annotated[list[ArrayFile], Meta(min_length=1)]
 
 
 class WeightsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -129,7 +129,7 @@ class WeightsState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     versions: list[tuple[I64, ObjectId]]
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest.
 
     Attributes:
@@ -155,7 +155,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     tables: list[TableState]
     weights: list[WeightsState]
     segments: list[Segment]
-    chunks: State
+    chunks: ArrayFile
     objects: list[tuple[U32, U32]]
     layouts: list[bytes]
 
@@ -171,7 +171,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
 
     @classmethod
-    def unpack(cls, path: str, text: bytes) -> Manifest:
+    def unpack(cls, path: str, text: bytes) -> StoreManifest:
         """The manifest of a text.
 
         Raises:
@@ -228,7 +228,7 @@ def pack_arrays(arrays: dict[str, Array]) -> bytes:
     return msgspec.msgpack.encode({name: (array.dtype.str, array.tobytes()) for name, array in arrays.items()})
 
 
-def unpack_arrays(path: str, state: State, text: bytes, dtypes: dict[str, Any]) -> dict[str, Array]:
+def unpack_arrays(path: str, state: ArrayFile, text: bytes, dtypes: dict[str, Any]) -> dict[str, Array]:
     """The arrays of a file. Raises CorruptData if they differ from what was written."""
     if len(text) != state.bytes or _core.crc32c(text) != state.crc:
         raise damaged(path, "differs from its checksum")

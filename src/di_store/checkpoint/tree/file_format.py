@@ -108,7 +108,7 @@ def begin_of(header_bytes: int, payload_bytes: int, piece_bytes: int) -> int:
     return -(-used // PAGE) * PAGE
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RankFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rank's file, as the manifest names it.
 
     Attributes:
@@ -120,7 +120,7 @@ class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     crc: int
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class TreeManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest: the list of files that are the checkpoint.
 
     Attributes:
@@ -129,7 +129,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     id: str
-    parts: list[Part]
+    parts: list[RankFile]
 
     def pack(self) -> bytes:
         """The text of the manifest: one JSON object."""
@@ -138,7 +138,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.format(msgspec.json.encode(plain), indent=1) + b"\n"
 
     @classmethod
-    def unpack(cls, path: str, text: bytes) -> Manifest:
+    def unpack(cls, path: str, text: bytes) -> TreeManifest:
         """The manifest of a text. Raises as `Head.read`."""
         try:
             plain: Any = msgspec.json.decode(text)

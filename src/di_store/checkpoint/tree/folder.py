@@ -10,7 +10,7 @@ from io import FileIO
 from di_store import _core
 from di_store.base.disk import core_path
 from di_store.base.errors import CorruptData, StoreError
-from di_store.checkpoint.tree.file_format import FORMAT, STORE_FORMAT, Manifest, damaged
+from di_store.checkpoint.tree.file_format import FORMAT, STORE_FORMAT, TreeManifest, damaged
 
 MANIFEST = "manifest.json"
 DURABLE = "durable"
@@ -71,12 +71,12 @@ class Folder:
         """Make an empty file, with the permissions that this process gives new files."""
         FileIO(self.at(name), "x").close()
 
-    def manifest(self) -> Manifest | None:
+    def manifest(self) -> TreeManifest | None:
         """The manifest of the newest complete save. Raises CorruptData, LayoutMismatch, OSError."""
         text = self.small(MANIFEST)
-        return None if text is None else Manifest.unpack(self.at(MANIFEST), text)
+        return None if text is None else TreeManifest.unpack(self.at(MANIFEST), text)
 
-    def kept(self) -> Manifest | None:
+    def kept(self) -> TreeManifest | None:
         """Like `manifest`, for a save that replaces it: None also if it is damaged."""
         try:
             return self.manifest()

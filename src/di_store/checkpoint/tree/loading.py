@@ -12,7 +12,7 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, SchemaMismatch, StoreError
 from di_store.checkpoint.tree import memory
-from di_store.checkpoint.tree.file_format import Head, Manifest, Part, damaged, extents
+from di_store.checkpoint.tree.file_format import Head, RankFile, TreeManifest, damaged, extents
 from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.checkpoint.tree.memory import Target
 from di_store.checkpoint.tree.saving import THREADS, checked_shard, run
@@ -56,7 +56,7 @@ def load(path: str | os.PathLike[str], *, into: Any = None, shard: tuple[int, in
                 raise
 
 
-def _manifest(folder: Folder) -> Manifest:
+def _manifest(folder: Folder) -> TreeManifest:
     made = folder.manifest()
     if made is not None:
         return made
@@ -64,7 +64,7 @@ def _manifest(folder: Folder) -> Manifest:
     raise damaged(folder.path, f"holds no complete checkpoint: there is no {MANIFEST}")
 
 
-def _read(folder: Folder, made: Manifest, shard: tuple[int, int] | None, into: Any) -> Any:
+def _read(folder: Folder, made: TreeManifest, shard: tuple[int, int] | None, into: Any) -> Any:
     count = len(made.parts)
     if shard is not None and shard[1] != count:
         raise ValueError(f"shard={shard}: {folder.path!r} was saved by {count} ranks; without shard= all are loaded")
@@ -86,7 +86,7 @@ def _read(folder: Folder, made: Manifest, shard: tuple[int, int] | None, into: A
 class _Tree:
     """One rank's tree."""
 
-    def __init__(self, folder: Folder, part: Part, shard: tuple[int, int]) -> None:
+    def __init__(self, folder: Folder, part: RankFile, shard: tuple[int, int]) -> None:
         self._path = folder.at(part.file)
         self._head, crc = Head.read(self._path)
         if crc != part.crc or shard != (self._head.rank, self._head.ranks):

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgspec
 
-from di_store.checkpoint.tree.file_format import Manifest, Part
+from di_store.checkpoint.tree.file_format import RankFile, TreeManifest
 from di_store.checkpoint.tree.folder import CALL, MANIFEST, Folder, answer_name
 from di_store.runtime.waits import Wait
 
@@ -24,21 +24,21 @@ _SECONDS = 0.02
 """Between two looks at the folder."""
 
 
-class Call(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RankCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Rank 0's request to the other ranks: write your part of this save, of that many ranks."""
 
     id: str
     ranks: int
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RankAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A rank's answer: the call, and its file."""
 
-    call: Call
-    part: Part
+    call: RankCall
+    part: RankFile
 
 
-_File = TypeVar("_File", Call, Answer)
+_File = TypeVar("_File", RankCall, RankAnswer)
 
 
 def _read(folder: Folder, name: str, kind: type[_File]) -> _File | None:
@@ -51,9 +51,9 @@ def _read(folder: Folder, name: str, kind: type[_File]) -> _File | None:
         return None  # of another version, or damaged: as if it were not there, it will be replaced
 
 
-def call(folder: Folder, ranks: int) -> Call:
+def call(folder: Folder, ranks: int) -> RankCall:
     """Rank 0: begin a save."""
-    made = Call(secrets.token_hex(16), ranks)
+    made = RankCall(secrets.token_hex(16), ranks)
     if ranks > 1:
         folder.write(CALL, msgspec.json.encode(made))
     return made
@@ -61,48 +61,48 @@ def call(folder: Folder, ranks: int) -> Call:
 
 def kept_answer(folder: Folder, rank: int) -> str | None:
     """The file of this rank that the present call may still use, because an earlier attempt has answered with it."""
-    given, called = _read(folder, answer_name(rank), Answer), _read(folder, CALL, Call)
+    given, called = _read(folder, answer_name(rank), RankAnswer), _read(folder, CALL, RankCall)
     return given.part.file if given is not None and given.call == called else None
 
 
-def gather(folder: Folder, called: Call, own: Part, wait: Wait) -> Manifest:
+def gather(folder: Folder, called: RankCall, own: RankFile, wait: Wait) -> TreeManifest:
     """Rank 0: wait for all answers, and write the manifest.
 
     Raises:
         Timeout: some ranks have not answered.
     """
-    parts: dict[int, Part] = {0: own}
+    parts: dict[int, RankFile] = {0: own}
     while True:
         for rank in range(1, called.ranks):
             if rank not in parts:
-                given = _read(folder, answer_name(rank), Answer)
+                given = _read(folder, answer_name(rank), RankAnswer)
                 if given is not None and given.call == called:
                     parts[rank] = given.part
         if len(parts) == called.ranks:
             break
         missing = [rank for rank in range(called.ranks) if rank not in parts]
         _sleep(wait, f"rank {missing[0]} and {len(missing) - 1} more of {called.ranks} have not saved their part")
-    made = Manifest(called.id, [parts[rank] for rank in range(called.ranks)])
+    made = TreeManifest(called.id, [parts[rank] for rank in range(called.ranks)])
     folder.write(MANIFEST, made.pack())
     folder.remove(CALL)
     folder.remove(CALL + ".partial")
     return made
 
 
-def answer(folder: Folder, rank: int, ranks: int, own: Part, wait: Wait) -> Manifest:
+def answer(folder: Folder, rank: int, ranks: int, own: RankFile, wait: Wait) -> TreeManifest:
     """Another rank: answer the call, and wait for the manifest.
 
     Raises:
         Timeout: rank 0 made no call for that many ranks, or other ranks have not answered.
     """
-    answered: Call | None = None
+    answered: RankCall | None = None
     while True:
         # The call before the manifest: rank 0 calls anew only after it has written the manifest of the call before.
-        called, made = _read(folder, CALL, Call), folder.kept()
+        called, made = _read(folder, CALL, RankCall), folder.kept()
         if made is not None and own in made.parts:
             return made
         if called is not None and called != answered and called.ranks == ranks:
-            folder.write(answer_name(rank), msgspec.json.encode(Answer(called, own)))
+            folder.write(answer_name(rank), msgspec.json.encode(RankAnswer(called, own)))
             answered = called
         if answered is None:
             other = "" if called is None else f": it calls for {called.ranks} ranks"

@@ -9,7 +9,7 @@ from typing import Any
 from di_store import _core
 from di_store.base import config
 from di_store.checkpoint.tree import ranks
-from di_store.checkpoint.tree.file_format import FORMAT, PIECE_BYTES, Head, Part, begin_of, extents
+from di_store.checkpoint.tree.file_format import FORMAT, PIECE_BYTES, Head, RankFile, begin_of, extents
 from di_store.checkpoint.tree.folder import FILE, Folder, answer_name, tree_name
 from di_store.checkpoint.tree.memory import address
 from di_store.objects.codec import Encoded, encode
@@ -82,7 +82,7 @@ def _clean(folder: Folder, rank: int) -> None:
     folder.remove_all(rank, kept | ({answered, answer_name(rank)} if answered is not None else set()))
 
 
-def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> Part:
+def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> RankFile:
     """Write this rank's file."""
     name, token = tree_name(rank), secrets.token_bytes(16)
     partial = folder.at(name + ".partial")
@@ -103,7 +103,7 @@ def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> Part:
     except BaseException:  # also Ctrl-C: no half of a file stays
         folder.remove(name + ".partial")
         raise
-    return Part(name, Head.crc_of(packed))
+    return RankFile(name, Head.crc_of(packed))
 
 
 def run(moving: _core.PieceWriter | _core.PieceReader) -> None:

@@ -27,7 +27,7 @@ from di_store.policy.samplers import Prioritized
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import shards_of
-from di_store.replay.mixture_source import Given
+from di_store.replay.mixture_source import OutAllocator
 from di_store.replay.sampling import Stopped, Terms
 from di_store.replay.stats import TableStats
 from di_store.replay.table import Table
@@ -277,7 +277,7 @@ def sample_by_mass(source: MassSource, terms: Terms, beta: float | None, out: Ba
     while True:
         draws.choose(terms, deadline)
         try:
-            batch = draws.take(draws.beta if beta is None else beta, None if out is None else Given(out))
+            batch = draws.take(draws.beta if beta is None else beta, None if out is None else OutAllocator(out))
         except DrawsLost as error:
             if deadline.left == 0:
                 raise Timeout(f"sample of {terms.n} from {source.name} did not come through", error.message) from None

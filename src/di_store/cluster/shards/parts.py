@@ -13,9 +13,9 @@ from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.cluster.shards.division import MASS
 from di_store.cluster.shards.probabilities import Probabilities, by_node
 from di_store.cluster.shards.routing import chosen
-from di_store.cluster.shards.shard import Answers, Shard
+from di_store.cluster.shards.shard import Shard, ShardReports
 from di_store.policy.settings import Settings
-from di_store.replay.ahead import Source
+from di_store.replay.prefetch import DrawSource
 from di_store.replay.serving import source_of
 from di_store.replay.table import Table
 from di_store.runtime.deadline import Deadline
@@ -58,7 +58,7 @@ class Parts:
         self.settings = settings
         self.by_mass = draw == MASS
         self.shards = shards
-        self.answers = Answers(shards)
+        self.answers = ShardReports(shards)
         self.key = secrets.token_bytes(8)  # tells this handle's inserts from others'
         self._here = here
 
@@ -113,7 +113,7 @@ class Parts:
         return None if near is None else source_of(near.table(0), ()).arena
 
     def probabilities_here(self, deadline: Deadline | None = None) -> Probabilities:
-        """The probabilities of draws from one node's own shard. `deadline`: as in `Answers.last`."""
+        """The probabilities of draws from one node's own shard. `deadline`: as in `ShardReports.last`."""
         return by_node(self.answers.last(deadline))
 
     def each(self, deadline: Deadline, call: Callable[[Table, Any], T]) -> list[T]:
@@ -171,7 +171,7 @@ class Parts:
             )
 
 
-def shard_source(table: Table, columns: object) -> Source:
+def shard_source(table: Table, columns: object) -> DrawSource:
     """The source of a loader over one shard."""
     if isinstance(table, RemoteTable):
         return remote_source(table, columns)

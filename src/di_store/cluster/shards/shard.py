@@ -148,7 +148,7 @@ def wait_for_one(shards: Sequence[Shard], deadline: Deadline) -> None:
             each.ended.wait(_LOOK_SECONDS)
 
 
-class Answer(NamedTuple):
+class ShardReport(NamedTuple):
     """A shard's report, or the reason why there is none."""
 
     asked: float  # by time.monotonic()
@@ -156,7 +156,7 @@ class Answer(NamedTuple):
     error: StoreError | None
 
 
-class Answers:
+class ShardReports:
     """The last reports of the shards of a table. Thread-safe: an answer is replaced as a whole.
 
     Threads of their own ask shards on other nodes, so a shard that does not answer delays a call by at most
@@ -165,7 +165,7 @@ class Answers:
 
     def __init__(self, shards: list[Shard]) -> None:
         self._shards = shards
-        self._known: dict[int, Answer] = {}
+        self._known: dict[int, ShardReport] = {}
         self.begin()
         _all.add(self)
 
@@ -246,7 +246,7 @@ class Answers:
 
     def note_silent(self, shard: Shard, why: StoreError) -> None:
         """Note that a call of the shard failed."""
-        self._known[shard.number] = Answer(time.monotonic(), None, why)
+        self._known[shard.number] = ShardReport(time.monotonic(), None, why)
 
     def why(self) -> StoreError:
         """Why the shards do not answer, if none does. A dropped table is the first reason."""
@@ -285,17 +285,17 @@ class Answers:
             found = stats_within(shard.table(deadline), deadline)
             if not found["live"]:
                 raise TableNotFound(f"table {found['name']!r} was dropped")
-            self._known[shard.number] = Answer(asked, found, None)
+            self._known[shard.number] = ShardReport(asked, found, None)
         except StoreError as error:
-            self._known[shard.number] = Answer(time.monotonic(), None, error)
+            self._known[shard.number] = ShardReport(time.monotonic(), None, error)
         except OSError as error:
-            self._known[shard.number] = Answer(time.monotonic(), None, NodeUnavailable(str(error)))
+            self._known[shard.number] = ShardReport(time.monotonic(), None, NodeUnavailable(str(error)))
         finally:
             if look is not None:
                 look.set()
 
 
-_all: weakref.WeakSet[Answers] = weakref.WeakSet()
+_all: weakref.WeakSet[ShardReports] = weakref.WeakSet()
 
 
 def _begin_anew() -> None:

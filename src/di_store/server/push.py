@@ -91,7 +91,7 @@ def _nothing() -> None:
     """Wakes a thread."""
 
 
-class Ahead:
+class ObjectPush:
     """Both sides of one agent: it tells others of objects, and copies objects that others tell it of. Thread-safe."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Ahead:
         self._token = token
         self._tls = tls
         self._trusted = trusted
-        self._lines = ConnectionPool(Dialler(token, tls))
+        self._connections = ConnectionPool(Dialler(token, tls))
         self._tellers = _Workers(_TELLERS, "di-store ahead")
         self._copiers = _Workers(_COPIERS, "di-store copy")
         self._lock = threading.Lock()
@@ -148,7 +148,7 @@ class Ahead:
         self._stopped = True
         self._tellers.stop()
         self._copiers.stop()
-        self._lines.close()
+        self._connections.close()
         with self._lock:
             sources, self._sources = list(self._sources.values()), {}
         for each in sources:
@@ -171,7 +171,7 @@ class Ahead:
         if self._is_silent(member) or self._stopped:
             return
         try:
-            self._lines.ask(member, "copy_ahead", {"id": raw, "source": source})
+            self._connections.ask(member, "copy_ahead", {"id": raw, "source": source})
         except (Unreachable, StoreError, TypeError, ValueError) as error:  # TypeError: an older agent has no such call
             with self._lock:
                 self._silent[member] = time.monotonic() + SILENT_SECONDS

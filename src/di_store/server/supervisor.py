@@ -1,4 +1,4 @@
-"""The holder keeps a store alive and starts its agent. Of the network, it only has the listening socket.
+"""The supervisor keeps a store alive and starts its agent. Of the network, it only has the listening socket.
 
 A store ends with its last process, so that process must not be one that clients can bring down. The agent is a child
 process, and is restarted when it dies. The socket stays: clients that connect meanwhile wait in its queue.
@@ -33,7 +33,7 @@ from di_store.store.handle import Store
 JOIN_SECONDS = 60.0
 """How long leaving word in the store may wait for a lock or room."""
 ALONE_SECONDS = 5.0
-"""How long the agent of a holder that was killed may go on answering, before the store is known as served already."""
+"""How long the agent of a killed supervisor may go on answering, before the store is known as served already."""
 END_SECONDS = 5.0
 """How long an agent may take to end."""
 _ASK_SECONDS, _LOOK_SECONDS = 1.0, 0.1  # of an agent whether it serves the store
@@ -95,7 +95,7 @@ def place_of(listen: str) -> tuple[str, int]:
     return found.host, found.port
 
 
-class Holder:
+class Supervisor:
     """Has a store served until `end`. For one thread."""
 
     def __init__(self, store: Store, serving: Serving) -> None:
@@ -233,7 +233,7 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
         return
     if node.kind == "ray":  # its keepers see to it, and take over from one that was killed
         return
-    left = countdown(ALONE_SECONDS)  # the agent of a holder that was killed ends by itself
+    left = countdown(ALONE_SECONDS)  # the agent of a supervisor that was killed ends by itself
     while left() != 0:
         try:
             far = RemoteSession.connect(node.address, token, node.tls, False, _ASK_SECONDS)

@@ -31,7 +31,7 @@ from di_store.runtime.staging import Staging
 from di_store.runtime.waits import Wait
 
 
-class Source(Protocol):
+class DrawSource(Protocol):
     """The source of a loader's draws."""
 
     name: str
@@ -76,7 +76,7 @@ class Ready:
         lost: some of its rows cannot be read. Their items are removed, the draws given back, and to be made again.
     """
 
-    def __init__(self, draws: Draws, beta: float | None, placer: Placer, source: Source) -> None:
+    def __init__(self, draws: Draws, beta: float | None, placer: Placer, source: DrawSource) -> None:
         self.draws = draws
         self._source = source
         self.least_bytes = draws.least_bytes()
@@ -149,14 +149,14 @@ def _refuse() -> NoReturn:
     raise StoreError("next() was called inside a next() of the same loader and thread, perhaps by a signal handler")
 
 
-class Ahead:
+class Prefetch:
     """Draws batches and has them copied, in a thread unless prefetch=0. Has only a weak reference to its loader."""
 
     def __init__(
-        self, loader: Any, source: Source, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer
+        self, loader: Any, source: DrawSource, terms: Terms, prefetch: int, beta: Any, drop_last: bool, placer: Placer
     ) -> None:
         self.placer = placer
-        self._source: Source | None = source
+        self._source: DrawSource | None = source
         self._terms = terms
         self._prefetch = prefetch
         self._beta = beta
@@ -384,7 +384,7 @@ class Ahead:
         self._drawn += 1
         return ready
 
-    def _source_now(self) -> Source:
+    def _source_now(self) -> DrawSource:
         source = self._source
         if source is None:
             raise Stopped
