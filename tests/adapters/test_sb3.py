@@ -477,6 +477,6 @@ def test_refuses(observation: Any, action: Any, options: Any, text: str) -> None
 def test_too_large() -> None:
     """More than the machine's memory: the error names the option."""
     with pytest.raises(
-        di_store.CapacityError, match=r"buffer_size=.* GiB, more than this machine has \(lower buffer_size="
+        di_store.CapacityError, match=r"steps need .* GiB, more than this machine has \(lower buffer_size="
     ):
         ReplayBuffer(50_000_000, spaces.Box(0, 255, (210, 160, 3), np.uint8), spaces.Discrete(2))

@@ -44,3 +44,19 @@ def test_done_of_a_wrong_shape_is_refused_at_once() -> None:
     _add(buffer, 1, np.ones(4, bool), np.zeros(4))
     assert buffer.dones[:3].tolist() == [[0] * 4, [1] * 4, [0] * 4]
     assert buffer.sample(8).observations.shape == (8, 2)
+
+
+def test_a_write_that_is_interrupted_is_made_up_for(monkeypatch: Any) -> None:
+    """Steps that were gathered are not lost: the next call writes them."""
+    buffer = ReplayBuffer(40, BOX, BOX, "cpu", 4)
+    for time in range(3):
+        _add(buffer, time, np.zeros(4, bool), np.zeros(4))
+
+    def interrupted(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(type(buffer._rows._stream), "write", interrupted)
+        buffer.sample(8)
+    _add(buffer, 3, np.zeros(4, bool), np.zeros(4))
+    assert buffer.observations[:4, 0, 0].tolist() == [0, 1, 2, 3]

@@ -281,8 +281,8 @@ def test_rows_that_others_remove_are_missed(tmp_path: Path) -> None:
     ("size", "envs", "text"),
     [
         (50, 2, "holds 40 items, and buffer_size= asks for 50"),
-        (40, 4, "holds steps of 2 environments, and n_envs= is 4"),
-        (40, 1, "holds steps of 2 environments, and n_envs= is 1"),
+        (40, 4, "holds 5 steps of 2 environments, and the buffer has 4 with 10 each"),
+        (40, 1, "holds 5 steps of 2 environments, and the buffer has 1 with 40 each"),
     ],
 )
 def test_refuses(size: int, envs: int, text: str, tmp_path: Path) -> None:

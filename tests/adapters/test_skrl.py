@@ -139,7 +139,7 @@ def test_table_holds_what_is_read_from_copies() -> None:
             memory.set_tensor_by_name("rewards", torch.zeros(30, 3, 1))
         if number % 10 == 0:
             names = [*memory._columns.rows.specs]
-            data, live = memory._columns.rows.read(slice(None), names)
+            data, live = memory._columns.rows.peek(slice(None), tuple(names))
             assert (np.ones(90, bool) if live is None else live).sum() == len(memory)
             held = slice(None) if live is None else live
             for name in names:

@@ -193,7 +193,7 @@ def test_a_row_that_was_replaced_when_its_writer_was_killed(tmp_path: Path) -> N
         mine, other = _pair("VectorReplayBuffer", store=store)
         for buffer in (mine, other):
             _add(buffer, 0, 20)
-        mine._rows._remove = lambda keys: None
+        mine._rows._replaced = lambda slots: None
         for buffer in (mine, other):
             _add(buffer, 20, 21)
         assert len(mine.table) == 42

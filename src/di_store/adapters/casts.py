@@ -24,14 +24,6 @@ def assign(target: NDArray[Any], value: Any, what: str) -> None:
     target[...] = value
 
 
-def whole(target: NDArray[Any], value: Any, what: str) -> NDArray[Any]:
-    """`value` itself, if it is an array of the type and shape of `target`; else `target`, after `assign`."""
-    if type(value) is np.ndarray and value.dtype is target.dtype and value.shape == target.shape:
-        return value
-    assign(target, value, what)
-    return target
-
-
 def cast(values: Any, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     """`values` as an array of `dtype`: the same array if it has the type.
 

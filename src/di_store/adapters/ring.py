@@ -1,480 +1,497 @@
-"""A ring buffer of steps whose rows lie in a table.
+"""Rows of a table at numbered slots, for libraries whose buffers are arrays that are indexed by slot.
 
-It is the base of adapters for libraries whose replay buffers are rings of arrays, ``[size, n_envs, …]``. The adapter
-decides what is drawn, and how.
+The library decides which slot is written, drawn or followed. A `Ring` keeps which item of the table each slot holds.
+An adapter adds its own part in a subclass: columns that it keeps itself, and what it learns of each write.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 import di_store
-from di_store.adapters.casts import assign, whole, zeros
 from di_store.adapters.stored_array import Array, StoredArray
-from di_store.adapters.stores import (
-    MOST_COPIED,
-    MOST_STAGED,
-    NO_KEY,
-    STAGED_BYTES,
-    Held,
-    StoreLike,
-    check_rows_are_there,
-    forget_failure,
-    given_store,
-    held_rows,
-    own_store,
-    table_of,
+from di_store.adapters.stores import MOST_STAGED, NO_KEY, StoreLike, given_store, own_store, rows_are_gone, table_of
+from di_store.adapters.stream import Stream
+from di_store.adapters.trees import (
+    Tree,
+    cut,
+    fitted,
+    fitting,
+    joined,
+    leaf_of,
+    leaves,
+    named_leaves,
+    shaped,
+    tree_of,
+    zeros_of,
 )
-from di_store.adapters.trees import cut, differ
+from di_store.base.tree import name_of
 
-_PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+_MOST_COPIED = 16 << 10
+"""Bytes of a step beyond which two copies cost more than what is gained by writing several steps at once."""
+_STAGED_BYTES = 256 << 10
+"""The most bytes of writes that are gathered."""
 _AT_ONCE = 4_096
-"""Rows that are read or written in one call while a buffer is pickled or loaded."""
-DRAWN = ("obs", "action", "next_obs")
-"""What a ring buffer reads for a batch, beside rewards and flags."""
+"""Rows that are read or written in one call while a buffer is copied or found again."""
+_FLAGS: dict[str, Tree] = {
+    "reward": di_store.Spec((), "f4"),
+    "terminated": di_store.Spec((), "?"),
+    "truncated": di_store.Spec((), "?"),
+}
+"""What every row with a next observation also has."""
+
+
+class Held(NamedTuple):
+    """The rows that a table of a given store holds, oldest first.
+
+    Attributes:
+        keys: uint64[n].
+        slots: int64[n].
+        last: bool[n]: whether no later row of its lane belongs to the row's episode.
+        data: columns, leaves ``[n, …]``.
+    """
+
+    keys: Array
+    slots: Array
+    last: Array
+    data: dict[str, Any]
 
 
 class Ring:
-    """The steps of a buffer in a table.
+    """Slots, each of which may hold a row of a table. A slot that is written again loses its old row.
 
-    A slot is a time of the ring and an environment; `keys` says which item of the table it holds. Ring and table both
-    drop the oldest steps, so the table evicts exactly the steps that the ring overwrites.
-
-    In a store of its own, the ring gathers steps and writes them together. In a given store, each step is in the table
-    when `append` returns, with its slot; steps that the table already holds keep their slots.
+    In a store of its own, rows are gathered and written together. In a given store, each row is in the table when
+    `commit` or `flush` returns, with its slot, and `take_over` finds it again.
 
     Args:
-        obs: type of one environment's observation, or a dict of types by key.
-        action: type of its action.
-        size: number of times in the ring.
-        n_envs: number of environments.
+        specs: types of the columns; for nested columns, dicts by key.
+        slots: number of slots.
+        lanes: number of environments, each of which is a stream of rows with episodes; None: rows in no stream.
+        follows: whether rows come with flags and next observations, of the type of ``obs``. The table then stores each
+            observation once, and ends an episode where the next row does not begin with the observation that followed.
+        chunk: rows that one call of `place` usually writes.
+        option: the argument of the adapter that sets the size, which errors name.
         store: store of the table; None: a store of its own.
         table: name of the table.
 
     Attributes:
+        keys: uint64[slots]: which item of the table each slot holds.
+        limit: the most rows that one call of `place` takes.
         store: store of the table.
-        table: table of the steps.
+        table: table of the rows.
         given: whether the store was given.
-        rewards: float32[size, n_envs].
-        dones: float32[size, n_envs], 1 where an episode ended; without the steps that are not in the table yet.
-        timeouts: like `dones`, 1 where an episode was cut off.
-        keys: uint64[size, n_envs].
-        count: number of times that have steps in the table.
-        newest: the newest time that the table already held; -1: none.
-        staged: number of steps that are not in the table yet.
+        newest: slot of the newest row that `take_over` found; -1: none.
     """
+
+    by_time = False
+    """How lanes share the slots. True: all lanes are written together, and the slot of a row is time · lanes + lane.
+    False: each lane has a ring of its own, which moves on its own: lane · (slots / lanes) + time."""
+    late: frozenset[str] = frozenset()
+    """Columns that `_completed` adds when rows are written."""
 
     def __init__(
         self,
-        obs: di_store.Spec | dict[str, di_store.Spec],
-        action: di_store.Spec,
-        size: int,
-        n_envs: int,
+        specs: Mapping[str, Tree],
+        slots: int,
+        *,
+        lanes: int | None = None,
+        follows: bool = False,
+        chunk: int = 1,
+        option: str,
         store: StoreLike = None,
         table: str = "replay",
     ) -> None:
-        self.rewards = np.zeros((size, n_envs), np.float32)
-        self.dones, self.timeouts = flags = np.zeros((2, size, n_envs), np.float32)
-        self._flags, self._no_flags = flags.transpose(1, 0, 2), np.zeros((2, n_envs), np.float32)
-        self.keys = np.full(self.rewards.shape, NO_KEY)
-        self.count = self.staged = self._first = 0
-        self._last: Array = self.keys[0]
-        self._dict = isinstance(obs, dict)
-        self._specs = obs if isinstance(obs, dict) else {"": obs}
-        # Keys that cannot name a column are numbered.
-        self._names = {
-            key: key if _PLAIN.fullmatch(key) or not key else f"key{number}" for number, key in enumerate(self._specs)
-        }
-        self._action, self._n_envs, self._pid = action, n_envs, os.getpid()
-        self.given, self.newest = store is not None, -1
-        self.store, self.table = self._make(size * n_envs, given_store(store), table)
-        self._writer = self.table.writer(lanes=n_envs)
+        self.specs: dict[str, Any] = dict(specs)
+        self.slots, self.keys = slots, np.full(slots, NO_KEY)
+        given = given_store(store)
+        self.given, self._streams, self._follows = given is not None, lanes is not None, follows
+        self._lanes, self._chunk = lanes or 1, chunk
+        # Whether rows are written in the order of the slots, in which the table evicts them.
+        self._in_step = self.by_time or self._lanes == 1
+        self._paths: dict[tuple[Any, ...], tuple[str, ...]] = {}
         self._stage()
-        if self.given:
-            self._take_over()
+        self.newest = self._next = -1
+        self._in_order = True  # whether slots were written one after the other, and the next one
+        self.store, self.table = self._make(given, option, table)
+        self._stream = Stream(self.table, self._lanes) if self._streams else None
 
-    def _make(self, capacity: int, given: di_store.Store | None, name: str) -> tuple[di_store.Store, di_store.Table]:
-        columns = {self._names[key]: spec for key, spec in self._specs.items()}
-        schema = {"obs": columns if self._dict else columns[""], "action": self._action}
-        # The table has to know where episodes end. How they ended is known from `dones` and `timeouts`.
-        schema |= {"reward": di_store.Spec((), "f4"), "truncated": di_store.Spec((), "?")}
-        if given is not None:  # other processes read it, and it must tell all that is known of a step
-            schema |= {"terminated": di_store.Spec((), "?"), "slot": di_store.Spec((2,), "i4")}
-        view = di_store.Transition(n_step=1, gamma=1.0)
-        options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._n_envs}
+    def _make(self, given: di_store.Store | None, option: str, name: str) -> tuple[di_store.Store, di_store.Table]:
+        schema: dict[str, Any] = dict(self.specs)
+        view: Any = di_store.Step()
+        if not self._streams:  # below a common name no column is one that tables treat in a special way, as "reward"
+            schema = {"row": schema}
+        if self._follows:
+            schema, view = schema | _FLAGS, di_store.Transition(n_step=1, gamma=1.0)
+        # Of lanes that move on their own, a row that is replaced is removed behind the one that replaces it.
+        capacity = self.slots if self._in_step else self.slots + self.limit * self._lanes
+        options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._lanes}
         if given is not None:
-            return given, table_of(given, name, "buffer_size=", **options)
+            schema["slot"] = di_store.Spec((2,), "i4")
+            return given, table_of(given, name, option, **options)
         needed = di_store.needed_memory(**options)
         # A last observation takes a row of its own, so episodes of one step take twice as many.
-        what = f"buffer_size={capacity:,} transitions of these spaces"
-        store = own_store(needed, what, "buffer_size=", spare=needed)
+        store = own_store(needed, f"{self.slots:,} steps", option, spare=needed if self._follows else 0)
         return store, store.create_table(name, **options)
 
-    def _take_over(self) -> None:
-        """Find the slots of the steps that the table holds, and what is kept of them here."""
-        held = held_rows(self.table, ("reward", "terminated", "truncated"))
-        keys, slots = held.keys, held.slots
-        if not len(keys):
-            return
-        episodes = self._found(held)
-        newest = int(slots[-1, 0])
-        partial = keys[-self._n_envs :][slots[-self._n_envs :, 0] == newest]
-        if len(partial) < self._n_envs:  # its writer was killed between two environments
-            self.table.delete(partial)
-            self.keys[newest] = NO_KEY
-            self.rewards[newest] = self.dones[newest] = self.timeouts[newest] = 0
-            newest -= 1
-        self.newest, self._last = newest, self.keys[newest]
-        self.count = len(self.keys) if (self.keys != NO_KEY).all() else newest + 1
-        # An episode that goes on in no row is cut off, also that of the newest step: its writer is gone.
-        order = (np.arange(self.count) + newest + 1 - self.count) % len(self.keys)
-        cut_off = np.ones((self.count, self._n_envs), bool)
-        cut_off[:-1] = episodes[order[:-1]] != episodes[order[1:]]
-        self.timeouts[order] = np.where(cut_off & (self.dones[order] == 0), 1, self.timeouts[order])
-
-    def _found(self, held: Held) -> Array:
-        """Keep what belongs to the steps that the table holds: their episodes, by slot."""
-        slots = held.slots
-        if slots[:, 0].max() >= len(self.keys) or slots[:, 1].max() + 1 != self._n_envs:
-            raise ValueError(
-                f"table {self.table.name!r} holds steps of {slots[:, 1].max() + 1} environments, and n_envs= is "
-                f"{self._n_envs}: give as many as it was made with, or table= another name"
-            )
-        data, where, episodes = held.data, tuple(slots.T), np.zeros(self.keys.shape, np.int64)
-        self.keys[where], self.rewards[where], episodes[where] = held.keys, data["reward"], held.episodes
-        self.dones[where], self.timeouts[where] = data["terminated"] | data["truncated"], data["truncated"]
-        return episodes
-
     def _stage(self) -> None:
-        """Arrays that gather steps: ``[rows, n_envs, …]``."""
-        specs = [*self._specs.values()] * 2 + [self._action]
-        row = sum(self._zeros(spec, 1).nbytes for spec in specs)
-        most = 1 if self.given or row > MOST_COPIED else STAGED_BYTES // max(row, 1)
-        self._rows = min(MOST_STAGED, most, len(self.keys))
-        self._obs = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
-        self._next = {key: self._zeros(spec, self._rows) for key, spec in self._specs.items()}
-        self._actions = self._zeros(self._action, self._rows)
+        """Arrays that gather rows: ``[rows, lanes, …]``, or ``[rows, …]`` of rows in no stream."""
+        columns = self._columns()
+        lead: tuple[int, ...] = (self._lanes,) if self._streams else (self._chunk,)
+        sizes = {name: sum(leaf.nbytes for leaf in leaves(zeros_of(each, lead))) for name, each in columns.items()}
+        staged = [name for name in columns if name not in self.late]
+        most = min(MOST_STAGED, _STAGED_BYTES // max(sum(sizes.values()), 1), self.slots // (self._lanes * self._chunk))
+        if self.given or sum(sizes[name] for name in staged) > _MOST_COPIED:
+            most = 1
+        self.limit = max(most, 1) * self._chunk
+        lead = (self.limit, *lead) if self._streams else (self.limit,)
+        self._staged: dict[str, Any] = zeros_of({name: columns[name] for name in staged}, lead)
+        self._count = self._first = self._room = 0  # rows that are gathered, the slot of the first, rows until `flush`
+        self._leaves = [*named_leaves(self._staged)]
+        self._kinds, self._shapes = (
+            [leaf.dtype for _, leaf in self._leaves],
+            [leaf.shape[1:] for _, leaf in self._leaves],
+        )
         # Views of each row: numpy assigns to all of a view faster than to a row by number.
-        self._obs_rows = {key: list(each) for key, each in self._obs.items()}
-        self._next_rows = {key: list(each) for key, each in self._next.items()}
-        self._plain, self._plain_next = (next(iter(each.values())) for each in (self._obs_rows, self._next_rows))
-        self._action_rows = list(self._actions)
-        self._plain_dtype, self._plain_shape = self._plain[0].dtype, self._plain[0].shape
-        self._ended = np.zeros((self._rows, self._n_envs), bool)
-        self._terminated, self._slots = self._ended.copy(), np.zeros((self._rows, self._n_envs, 2), np.int32)
-        self._slots[..., 1] = np.arange(self._n_envs)
-        self._one = self._columns(0), {"obs": self._named(self._next, 0)}
-        self._ends: list[tuple[int, Any, Any]] = []
+        self._views = [[leaf[row] for _, leaf in self._leaves] for row in range(self.limit)] if self._streams else []
+        self._one: dict[str, Any] = {}
+        self._slots, self._some = np.zeros(lead, np.int64), list[tuple[int, ...] | None]()  # of lanes out of step
+        self._place = np.stack((np.zeros(self._lanes), np.arange(self._lanes)), axis=-1).astype(np.int32)
 
-    def _zeros(self, spec: di_store.Spec, rows: int) -> Array:
-        return zeros((rows, self._n_envs), spec)
+    def _columns(self) -> dict[str, Tree]:
+        """The types of all that is written of a row."""
+        return self.specs | ({**_FLAGS, "next_obs": self.specs["obs"]} if self._follows else {})
 
-    def _named(self, obs: dict[str, Array], part: Any) -> Any:
-        """Observations under the names of their columns."""
-        return {self._names[key]: value[part] for key, value in obs.items()} if self._dict else obs[""][part]
+    # -- what an adapter adds -----------------------------------------------------------------------------------
 
-    def _columns(self, part: Any) -> dict[str, Any]:
-        """Gathered rows, except for their rewards."""
-        columns = {"obs": self._named(self._obs, part), "action": self._actions[part]}
-        columns["truncated"] = self._ended[part]
-        return columns | {"terminated": self._terminated[part], "slot": self._slots[part]} if self.given else columns
+    def _completed(self, slots: Any, rows: dict[str, Any], one: bool) -> dict[str, Any]:
+        """All columns of rows that are written now. The arguments are as those of `_write`."""
+        return rows
+
+    def _cut_off(self, first: int, cut: Array) -> None:
+        """Episodes were ended before some of the rows from slot `first` on, bool[n, lanes], as they do not go on."""
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def append(self, time: int, obs: Any, next_obs: Any, action: Any, reward: Any, ends: Any) -> None:
-        """Add one row per environment. Values are cast as `casts.assign` does.
+    def stage(self, values: Sequence[Any], lanes: tuple[int, ...] | None = None) -> None:
+        """Gather one row for some lanes; it counts when `commit` follows. Values are cast as `casts.cast` does.
 
         Args:
-            time: time of the ring: the one after the last.
-            obs: observations of all environments.
-            next_obs: as `obs`.
-            action: actions of all environments.
-            reward: rewards of all environments.
-            ends: whether episodes ended, and whether they were cut off; None: none ended.
+            values: values of all leaves of the columns but the late ones, in order, ``[len(lanes), …]``: those of
+                `specs`, then reward, terminated, truncated and the next observations, if the ring has them.
+            lanes: numbers of lanes; None: all.
 
         Raises:
-            di_store.SchemaMismatch: a number that its column cannot hold.
+            ValueError: a value has another shape. di_store.SchemaMismatch: a number that its column cannot hold.
         """
-        if self._rows == 1:
-            self._append_now(time, obs, next_obs, action, reward, ends)
+        if lanes is None and self.limit > 1:
+            # Without strict=True, and asked here: a call for each value would take longer than all of it.
+            for view, kind, (name, _), value in zip(  # noqa: B905
+                self._views[self._count], self._kinds, self._leaves, values
+            ):
+                if type(value) is np.ndarray and value.dtype is kind:
+                    view[...] = value
+                else:
+                    _assigned(view, ..., value, name)
             return
-        row = self.staged
-        if self._dict:
-            for key, staged in self._obs_rows.items():
-                assign(staged[row], obs[key], "observation")
-                assign(self._next_rows[key][row], next_obs[key], "observation")
+        if lanes is None and self.limit == 1:  # `commit` writes the row: large values need no copy
+            one = self._one = {}
+            for (name, leaf), kind, shape, value in zip(self._leaves, self._kinds, self._shapes, values, strict=True):
+                fits = type(value) is np.ndarray and value.dtype is kind and value.shape == shape
+                one[name] = value if fits else _assigned(leaf[0], ..., value, name)
+            if len(one) > len(self._staged):
+                self._one = tree_of(self._staged, iter(one.values()))
+            return
+        self._one = {}
+        where: Any = self._count if lanes is None else (self._count, list(lanes))
+        for (name, leaf), value in zip(self._leaves, values, strict=True):
+            _assigned(leaf, where, value, name)
+
+    def commit(self, slots: Any, lanes: tuple[int, ...] | None = None) -> None:
+        """Put the staged row at these slots, ``[len(lanes)]``; of lanes in step, at consecutive ones: the first."""
+        if not self._in_step:
+            row = self._count
+            self._slots[row if lanes is None else (row, list(lanes))] = slots
+            self._some.append(None if lanes is None else tuple(sorted(lanes)))
+            self._count, self._room = row + 1, self.limit
+        elif self._count:
+            self._count += 1
         else:
-            dtype = self._plain_dtype  # asked here, because a call costs more than all of it
-            if type(obs) is np.ndarray and obs.dtype is dtype:
-                self._plain[row][...] = obs
-            else:
-                assign(self._plain[row], obs, "observation")
-            if type(next_obs) is np.ndarray and next_obs.dtype is dtype:
-                self._plain_next[row][...] = next_obs
-            else:
-                assign(self._plain_next[row], next_obs, "observation")
-        if action.dtype is self._actions.dtype:
-            self._action_rows[row][...] = action
-        else:
-            assign(self._action_rows[row], action, "action")
-        self.rewards[time] = reward
-        if ends is not None:
-            self._note_end(time, ends)
-        self.staged = row = row + 1
-        if row == 1:
-            self._first = time
-        if row == self._rows or time + 1 == len(self.keys):
+            self._count, self._first, self._room = 1, slots, min(self.limit, (self.slots - slots) // self._lanes)
+        if self._count == self._room:
             self.flush()
 
-    def _append_now(self, time: int, obs: Any, next_obs: Any, action: Any, reward: Any, ends: Any) -> None:
-        """As `append`: the step is in the table when it returns, so no copy of what was given is needed."""
-        step, following = self._one
-        if self._dict:
-            step["obs"] = _whole(self._obs, obs, self._names)
-            following["obs"] = _whole(self._next, next_obs, self._names)
-        else:
-            dtype, shape = self._plain_dtype, self._plain_shape  # asked here, as in `append`
-            if type(obs) is np.ndarray and obs.dtype is dtype and obs.shape == shape:
-                step["obs"] = obs
-            else:
-                step["obs"] = whole(self._plain[0], obs, "observation")
-            if type(next_obs) is np.ndarray and next_obs.dtype is dtype and next_obs.shape == shape:
-                following["obs"] = next_obs
-            else:
-                following["obs"] = whole(self._plain_next[0], next_obs, "observation")
-        step["action"] = whole(self._action_rows[0], action, "action")
-        self.rewards[time] = reward
-        self._ends.clear()  # of a step whose write failed
-        if ends is not None:
-            self._note_end(time, ends)
-        self.staged, self._first = 1, time
-        self.flush()
+    def place(self, slot: int, count: int) -> tuple[dict[str, Any], slice]:
+        """Arrays of all columns, and the slice for `count` rows (at most `limit`) of the slots from `slot` on.
 
-    def _note_end(self, time: int, ends: Any) -> None:
-        done, cut_off = np.empty((2, self._n_envs), np.float32)
-        done[:], cut_off[:] = ends  # of a wrong shape: refused here, not when they are written
-        self._ends.append((time, done, cut_off))
+        For rows in no stream. In a given store, `flush` must follow.
+        """
+        begin = self._count
+        if begin and (slot != self._first + begin or begin + count > self.limit):
+            self.flush()
+            begin = 0
+        if begin == 0:
+            self._first = slot
+        self._count = begin + count
+        return self._staged, slice(begin, begin + count)
 
-    def flags(self) -> tuple[Array, Array]:
-        """`dones` and `timeouts` of all steps."""
-        self.flush()
-        return self.dones, self.timeouts
-
-    def flush(self) -> None:
-        """Write the gathered steps."""
-        count, first = self.staged, self._first
-        if count == 0:
-            return
-        if count > 1 or self._ends or self.given:
-            self._set_flags(count, slice(first, first + count))
-        else:
-            self._flags[first] = self._no_flags
-        step, following = self._one
-        try:
-            if count == 1:
-                step["reward"] = self.rewards[first]
-                self._last = self.keys[first] = self._written(step, following, times=False)
-            else:
-                times = slice(first, first + count)
-                step = self._columns(slice(count)) | {"reward": self.rewards[times]}
-                following = {"obs": self._named(self._next, slice(count))}
-                self._note(times, self._written(step, following))
-        except ValueError:  # observations do not follow those before
-            forget_failure(self._writer)
-            if count == 1:
-                step, following = cut(step, None), cut(following, None)
-            self.extend(np.arange(first, first + count), step, following["obs"])
-        if self._ends:
-            self._ended[:count] = self._terminated[:count] = False
-            self._ends.clear()
-        self.staged = 0
-        if first + count > self.count:
-            self.count = first + count
-
-    def _set_flags(self, count: int, times: slice) -> None:
-        self._flags[times] = 0
-        if self._ends:
-            for time, done, timeout in self._ends:
-                self.dones[time] = done
-                self.timeouts[time] = timeout
-            if self.given:
-                np.not_equal(self.timeouts[times], 0, out=self._ended[:count])
-                np.logical_and(self.dones[times], ~self._ended[:count], out=self._terminated[:count])
-            else:
-                np.not_equal(self.dones[times] + self.timeouts[times], 0, out=self._ended[:count])
-        if self.given:
-            self._slots[:count, :, 0] = np.arange(times.start, times.stop)[:, None]
-
-    def extend(self, times: Array, rows: dict[str, Any], following: Any) -> None:
-        """Write many rows, leaves ``[times, n_envs, …]``. Some rows may not follow the rows before them.
-
-        At such gaps the episode ends, and `timeouts` is set to 1, so that sums of rewards stop.
+    def write(self, slots: Array, values: Mapping[str, Any], lane: int | None = None) -> None:
+        """Write many rows, oldest first. Some may not follow those before: there an episode ends.
 
         Args:
-            times: times of the ring.
-            rows: all columns.
-            following: the next observations.
+            slots: int64[n]; of lanes in step, the first of each row.
+            values: values of all columns but the late ones, ``[n, …]``; of lanes in step, ``[n, lanes, …]``.
+            lane: the lane, of lanes that are not in step.
         """
-        ended = rows["truncated"] | rows.get("terminated", False)
-        broken = differ(cut(following, slice(0, -1)), cut(rows["obs"], slice(1, None)), 2) & ~ended[:-1]
-        self.timeouts[times[:-1]] = np.where(broken, 1, self.timeouts[times[:-1]])
-        begin = 0
-        for end in [*(np.flatnonzero(broken.any(axis=1)) + 1), len(times)]:
-            part = slice(begin, end)
-            if (jumped := self._end_jumped(cut(rows["obs"], begin))) is not None:
-                self.timeouts[times[begin] - 1, jumped] = 1
-            keys = self._written(cut(rows, part), {"obs": cut(following, part)})
-            self._note(times[part], keys)
-            self.count, begin = max(self.count, int(times[part].max()) + 1), end
+        self.flush()
+        columns = {name: spec for name, spec in self._columns().items() if name not in self.late}
+        edges = np.flatnonzero(np.diff(slots) != self._lanes) + 1 if self._in_step else ()
+        for run in np.split(np.arange(len(slots)), edges):
+            for part in parts(len(run), self._lanes if lane is None else 1):
+                chosen = run[part]
+                rows = {name: fitted(cut(values[name], chosen), spec, name) for name, spec in columns.items()}
+                if lane is not None:
+                    rows = cut(rows, (slice(None), None))
+                if self._in_step:
+                    first = int(slots[chosen[0]])
+                    self._write(slice(first, first + len(chosen) * self._lanes), None, rows, False)
+                else:
+                    self._write(slots[chosen, None], np.array([lane]), rows, False)
 
-    def restore_flags(self, rewards: Array, dones: Array, timeouts: Array) -> None:
-        """Set the flags and rewards that `rewards` and `flags` of another ring returned."""
-        self.rewards[:], self.dones[:], self.timeouts[:] = rewards, dones, timeouts
+    def flush(self) -> None:
+        """Write the gathered rows."""
+        count = self._count
+        if not count:
+            return
+        self._count = 0
+        if not self._in_step:
+            self._flush_lanes(count)
+            return
+        one = count == 1 and self._streams  # what a program that trains at every step writes
+        rows = (self._one or cut(self._staged, 0)) if one else cut(self._staged, slice(count))
+        try:
+            self._write(slice(self._first, self._first + count * self._lanes), None, rows, one)
+        except BaseException:
+            if self.limit > 1:
+                self._count = count  # the next call writes them
+            raise
 
-    def restore(self, times: Array, data: dict[str, Any]) -> None:
-        """Write the steps of these times, as `read_times` of another ring returned them."""
-        every = slice(None)
-        obs, following = (
-            self._named(each if self._dict else {"": each}, every) for each in (data["obs"], data["next_obs"])
-        )
-        dones, timeouts = self.dones[times], self.timeouts[times]
-        rows = {"obs": obs, "action": data["action"], "reward": self.rewards[times]}
+    def _flush_lanes(self, count: int) -> None:
+        """Write the gathered rows, in runs of the same lanes."""
+        some, self._some, begin = self._some, [], 0
+        while begin < count:
+            lanes, end = some[begin], begin + 1
+            while end < count and some[end] == lanes:
+                end += 1
+            if lanes is not None:
+                part = slice(begin, end), list(lanes)
+                self._write(self._slots[part], np.array(lanes), cut(self._staged, part), False)
+            elif end - begin == 1:
+                rows = self._one or cut(self._staged, begin)
+                self._write(self._slots[begin], None, rows, True)
+            else:
+                self._write(self._slots[begin:end], None, cut(self._staged, slice(begin, end)), False)
+            begin = end
+
+    def _write(self, slots: Any, lanes: Array | None, rows: dict[str, Any], one: bool) -> None:
+        """Write rows with the axes [n, lanes]; `one`: one of each lane; of rows in no stream [n].
+
+        Args:
+            slots: an array of these axes; of lanes in step a slice.
+            lanes: numbers of the lanes; None: all.
+            rows: columns of the rows.
+            one: whether the axis of n is missing.
+        """
+        steps = self._completed(slots, rows, one)
+        following = steps.pop("next_obs", None) if self._follows else None
+        if not self._streams:
+            steps = {"row": steps}
         if self.given:
-            slots = np.stack(np.broadcast_arrays(times[:, None], np.arange(self._n_envs)), axis=-1)
-            rows |= {"truncated": timeouts != 0, "terminated": (dones != 0) & (timeouts == 0), "slot": slots}
+            steps["slot"] = self._placed(slots, one)
+        replaced = self._replaced(slots)
+        if replaced is not None and self._in_step:
+            self.table.delete(replaced)
+        stream = self._stream
+        if stream is None:
+            keys = self.table.extend(steps)
         else:
-            rows["truncated"] = dones + timeouts != 0
-        self.extend(times, rows, following)
+            keys, cut_off = stream.write(steps, following, lanes, one)
+            if cut_off is not None and self._in_step:
+                self._cut_off(slots.start, cut_off)
+            if self._lanes > 1 and not one:  # keys are sorted by lane
+                keys = keys.reshape(self._lanes if lanes is None else len(lanes), -1).T
+                keys = keys.reshape(-1) if self._in_step else keys
+        self.keys[slots] = keys
+        if replaced is not None and not self._in_step:
+            self.table.delete(replaced)
+
+    def _placed(self, slots: Any, one: bool) -> Array:
+        """The time and lane of rows, by which others find them: ``[…, 2]``."""
+        if one and self._in_step:
+            self._place[:, 0] = slots.start // self._lanes
+            return self._place
+        if not self._in_step:
+            lane, time = np.divmod(slots, self.slots // self._lanes)
+            return np.stack((time, lane), axis=-1).astype(np.int32)
+        found = np.stack(np.divmod(np.arange(slots.start, slots.stop), self._lanes), axis=-1).astype(np.int32)
+        return found.reshape(-1, self._lanes, 2) if self._streams else found
+
+    def _replaced(self, slots: Any) -> Array | None:
+        """The rows that lie at these slots; None: the table evicts them, as it does if they are written in order."""
+        if self._in_step:
+            if self._next != slots.start and self._next not in (-1, slots.start + self.slots):
+                self._in_order = False
+            self._next = slots.stop
+            if self._in_order:
+                return None
+        old = self.keys[slots].reshape(-1)
+        found: Array = old[old != NO_KEY]
+        return found
 
     def clear(self) -> None:
         """Remove all rows."""
-        self._writer.end_episode()
+        if self._stream is not None:
+            self._stream.clear()
         self.table.reset()
         self.keys.fill(NO_KEY)
-        self.count = self.staged = 0
-        self._ends.clear()
-        self._ended[:] = False
-
-    def _written(self, rows: dict[str, Any], following: dict[str, Any], times: bool = True) -> Array:
-        """The keys of rows, which have an axis of `times` or not.
-
-        A thread that takes over from another gets a writer of its own.
-        """
-        try:
-            write = self._writer.extend if times else self._writer.append
-            keys: Array = write(rows, next=following).keys
-        except di_store.WriterClosed:
-            if os.getpid() != self._pid:
-                raise
-            self._writer = self.table.writer(lanes=self._n_envs)
-            write = self._writer.extend if times else self._writer.append
-            keys = write(rows, next=following).keys
-        return keys
-
-    def _note(self, times: Any, keys: Array) -> None:
-        """Keep keys, which are sorted by lane."""
-        self.keys[times] = by_time = keys.reshape(self._n_envs, -1).T
-        self._last = by_time[-1]
-
-    def _end_jumped(self, obs: Any) -> Array | None:
-        """End the episodes that `obs`, the next observations, do not continue: bool[n_envs]; None: there are none."""
-        if self.count == 0:
-            return None
-        flags = ("truncated", "terminated") if self.given else ("truncated",)
-        last = self.table.peek(self._last, columns=("next_obs", *flags)).data
-        jumped: Array = differ(last["next_obs"], obs, 1) & ~np.logical_or.reduce([last[name] for name in flags])
-        if not jumped.any():
-            return None
-        self._writer.end_episode(lane=jumped)
-        return jumped
+        self._count, self._some, self._in_order, self._next = 0, [], True, -1
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, slots: Array, columns: Iterable[str]) -> dict[str, Any]:
-        """Columns of slots, leaves ``[n, …]``. Slots number all environments of a time, then those of the next time."""
-        if self.staged:
-            self.flush()
-        return self.read_keys(self.keys.take(slots), columns)
+    def read(self, slots: Any, columns: tuple[Any, ...]) -> dict[str, Any]:
+        """Columns of the slots that an index selects, as numpy indexing does: new arrays ``[*selected, …]``.
 
-    def read_times(self, times: Array) -> dict[str, Any]:
-        """``obs``, ``action`` and ``next_obs`` of all environments at these times: leaves ``[times, n_envs, …]``."""
-        self.flush()
-        data = self.read_keys(self.keys[times].reshape(-1), DRAWN)
-        shape = (len(times), self._n_envs)
-        return {
-            name: {key: each.reshape(*shape, *each.shape[1:]) for key, each in value.items()}
-            if isinstance(value, dict)
-            else value.reshape(*shape, *value.shape[1:])
-            for name, value in data.items()
-        }
+        Slots that hold nothing read as zeros.
 
-    def read_keys(self, keys: Array, columns: Iterable[str]) -> dict[str, Any]:
-        """Columns of items of the table; zeros for keys of no item, as in an array that is not filled.
+        Args:
+            slots: the index.
+            columns: names; for a part of a nested column, a tuple of its keys.
 
         Raises:
-            di_store.CapacityError: steps were evicted before the ring overwrites them. di_store.StoreError: others
-            removed steps.
+            di_store.CapacityError: rows were evicted before their slots were written again.
+            di_store.StoreError: others removed rows.
         """
-        batch = self.table.peek(keys, columns=columns)
-        if self.given:
-            check_rows_are_there(self.table, keys, batch.live)
-        elif batch.live is not None and not batch.live.all() and self.table.stats()["evicted_for_room"]:
+        return self.peek(slots, columns)[0]
+
+    def peek(self, slots: Any, columns: tuple[Any, ...]) -> tuple[dict[str, Any], Array]:
+        """As `read`; and bool[n], which of the slots hold a row."""
+        if self._count:
+            self.flush()
+        keys = self.keys.take(slots) if type(slots) is np.ndarray and slots.dtype.kind == "i" else self.keys[slots]
+        flat = keys if keys.ndim == 1 else keys.reshape(-1)
+        batch = self.table.peek(flat, columns=self._chosen(columns))
+        live: Any = batch.live
+        if not live.all():
+            self._check_gone(flat, live)
+        data: dict[str, Any] = batch.data if self._streams else batch.data["row"]
+        return data if keys.ndim == 1 else shaped(data, keys.shape), live
+
+    def _chosen(self, columns: tuple[Any, ...]) -> tuple[str, ...]:
+        """Where columns, and parts of nested ones, lie in the schema."""
+        if (paths := self._paths.get(columns)) is None:
+            below: tuple[str, ...] = () if self._streams else ("row",)
+            named = [name if isinstance(name, tuple) else (name,) for name in columns]
+            paths = self._paths[columns] = tuple(name_of((*below, *path)) for path in named)
+        return paths
+
+    def _check_gone(self, keys: Array, live: Array) -> None:
+        """Check that no row left that the adapter counts on; `NO_KEY` stands for none."""
+        gone = int(((keys != NO_KEY) & ~live).sum())
+        if gone and self.given:
+            raise rows_are_gone(gone, self.table.name)
+        if gone and self._follows and self.table.stats()["evicted_for_room"]:
             raise di_store.CapacityError(
                 "the buffer's oldest steps were evicted: the last observations of short episodes need more memory than "
                 "this machine has",
-                remedy='lower buffer_size=, or give a store with a disk tier: store={"disk": "/data/replay"}',
+                remedy='lower the size of the buffer, or give a store with a disk tier: store={"disk": "/data/replay"}',
             )
-        data: dict[str, Any] = batch.data
-        if self._dict:
-            for name in ("obs", "next_obs"):
-                if name not in data:
-                    continue
-                read = data[name]
-                data[name] = {key: read[column] for key, column in self._names.items() if column in read}
-        return data
 
-    def column(self, name: str) -> Any:
-        """A column that is indexed like an array; for observations of a `Dict` space, a dict of such columns."""
-        if name == "action":
-            return Column(self, name, (), self._action)
-        if not self._dict:
-            return Column(self, name, (), self._specs[""])
-        return {key: Column(self, f"{name}/{self._names[key]}", (key,), spec) for key, spec in self._specs.items()}
+    def pieces(self, slots: Array, columns: tuple[str, ...]) -> Iterator[tuple[Array, dict[str, Any]]]:
+        """The rows of these slots, in pieces, as `write` takes them. Slots that hold nothing are left out."""
+        self.flush()
+        slots = slots[self.keys[slots] != NO_KEY]
+        return ((slots[part], self.read(slots[part], columns)) for part in parts(len(slots)))
+
+    def column(self, name: str, slots: Array) -> Any:
+        """A column of these slots, an array of any shape, as a `StoredArray`; a nested one as a dict of them."""
+
+        def made(spec: Tree, path: tuple[str, ...]) -> Any:
+            if isinstance(spec, dict):
+                return {key: made(inner, (*path, key)) for key, inner in spec.items()}
+            return StoredArray(lambda slots: leaf_of(self.read(slots, (path,)), path), slots, spec.dtype, spec.shape)
+
+        return made(self.specs["obs" if name == "next_obs" else name], (name,))
+
+    # -- a table that is there already --------------------------------------------------------------------------
+
+    def take_over(self, columns: tuple[str, ...] = ()) -> Held:
+        """Find the slots of the rows that the table of a given store holds. Returns these rows.
+
+        Raises:
+            ValueError: the rows are from a buffer of other sizes.
+        """
+        self.keys.fill(NO_KEY)
+        keys, each = self.table.keys(), self.slots // self._lanes
+        if not len(keys):
+            return Held(keys, np.zeros(0, np.int64), np.zeros(0, np.bool_), {})
+        batches = [self.table.peek(keys[part], columns=("slot", *columns)) for part in parts(len(keys))]
+        data = joined([batch.data for batch in batches])
+        time, lane = data.pop("slot").astype(np.int64).T
+        lanes = int(lane.max()) + 1
+        if time.max() >= each or lanes > self._lanes or (self.by_time and lanes < self._lanes):
+            raise ValueError(
+                f"table {self.table.name!r} holds {time.max() + 1} steps of {lanes} environments, and the buffer has "
+                f"{self._lanes} with {each} each: give its sizes, or table= another name"
+            )
+        slots = time * self._lanes + lane if self.by_time else lane * each + time
+        self.keys[slots] = keys
+        known = self.keys[slots] == keys  # others are of a writer that was killed before it removed what it replaced
+        if self.by_time and (slots[-self._lanes :] // self._lanes != time[-1]).any():  # killed between two lanes
+            known &= time != time[-1]
+            self.keys[slots[~known]] = NO_KEY
+        if not known.all():
+            self.table.delete(keys[~known])
+        keys, slots, lane = keys[known], slots[known], lane[known]
+        self._in_order = bool((np.diff(slots) % self.slots == 1).all())
+        self.newest = int(slots[-1]) if len(slots) else -1
+        self._next = self.newest + 1 if len(slots) else -1
+        if self._stream is not None:
+            self._stream.last[lane] = keys
+        episodes = np.concatenate([batch.episodes for batch in batches])[known]
+        return Held(keys, slots, _last_of(episodes, lane), cut(data, known))
+
+    # -- pickling -----------------------------------------------------------------------------------------------
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The table by name, and the keys: what is loaded reads and writes the same rows."""
+        self.flush()
+        gathered = ("_staged", "_leaves", "_views", "_slots", "_one", "_some", "_place", "_stream")
+        return {name: value for name, value in self.__dict__.items() if name not in gathered}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._stage()
+        self._stream = Stream(self.table, self._lanes) if self._streams else None
 
 
-class Column(StoredArray):
-    """One column of all slots, ``[size, n_envs, …]``."""
-
-    def __init__(self, rows: Ring, name: str, path: tuple[str, ...], spec: di_store.Spec) -> None:
-        self._rows, self._name, self._path = rows, name, path
-        super().__init__(spec.dtype, (*rows.keys.shape, *spec.shape))
-
-    def __getitem__(self, index: Any) -> Array:
-        inner: tuple[Any, ...] = ()
-        if isinstance(index, tuple):
-            if any(each is Ellipsis or each is None for each in index):
-                return self[:][index]
-            index, inner = index[:2], index[2:]
-        self._rows.flush()
-        keys = np.asarray(self._rows.keys[index])
-        data = self._rows.read_keys(keys.reshape(-1), (self._name,))[self._name.partition("/")[0]]
-        for key in self._path:
-            data = data[key]
-        found: Array = data.reshape(*keys.shape, *self.shape[2:])
-        return found[(slice(None),) * keys.ndim + inner] if inner else found
+def _assigned(target: Array, where: Any, value: Any, name: str) -> Array:
+    """The array, after it got values, which are cast."""
+    target[where] = value if name in _FLAGS else fitting(value, target.dtype, name)
+    return target
 
 
-def _whole(staged: dict[str, Array], obs: dict[str, Any], names: dict[str, str]) -> dict[str, Array]:
-    """An observation of a Dict space under the names of its columns: what was given, if it has the types of these."""
-    return {names[key]: whole(each[0], obs[key], "observation") for key, each in staged.items()}
+def _last_of(episodes: Array, lanes: Array) -> Array:
+    """Whether no later row of its lane belongs to a row's episode, bool[n], of rows that are sorted by age."""
+    order = np.argsort(lanes, kind="stable")
+    found = np.ones(len(order), np.bool_)
+    one, other = order[:-1], order[1:]
+    found[one] = (lanes[one] != lanes[other]) | (episodes[one] != episodes[other])
+    return found
 
 
-def pieces(order: Array, n_envs: int) -> Iterator[Array]:
-    """The times, in pieces that are read or written at once."""
-    step = max(1, _AT_ONCE // n_envs)
-    return (order[begin : begin + step] for begin in range(0, len(order), step))
+def parts(count: int, each: int = 1) -> Iterator[slice]:
+    """The numbers 0 … count-1 in pieces that are read or written at once, of `each` rows for a number."""
+    step = max(1, _AT_ONCE // each)
+    return (slice(begin, min(begin + step, count)) for begin in range(0, count, step))

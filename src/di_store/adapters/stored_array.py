@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,25 +11,39 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """It can be used in computations like an array, and has the methods of the array that ``self[:]`` reads.
+    """A column of some slots, with the axes of a value behind those of `slots`.
 
-    A subclass reads in `__getitem__`.
+    It can be used in computations like an array, and has the methods of the array that ``self[:]`` reads.
 
     Args:
+        read: returns the values of some slots, an array of any shape.
+        slots: the slots.
         dtype: type of the values.
-        shape: shape of the whole array.
+        shape: shape of one value.
     """
 
-    def __init__(self, dtype: Any, shape: tuple[Any, ...]) -> None:
-        self.dtype, self.shape = np.dtype(dtype), shape
-        self.ndim, self.size = len(shape), int(np.prod(shape, dtype=np.int64))
+    def __init__(self, read: Callable[[Array], Array], slots: Array, dtype: Any, shape: tuple[Any, ...]) -> None:
+        self._read, self._slots, self._each = read, slots, shape
+        self.dtype, self.shape = np.dtype(dtype), (*slots.shape, *shape)
+        self.ndim, self.size = len(self.shape), int(np.prod(self.shape, dtype=np.int64))
         self.nbytes = self.size * self.dtype.itemsize
+
+    def part(self, part: slice) -> StoredArray:
+        """The column of a part of these slots, without reading it."""
+        return StoredArray(self._read, self._slots[part], self.dtype, self._each)
 
     def __len__(self) -> int:
         return int(self.shape[0])
 
     def __getitem__(self, index: Any) -> Any:
-        raise NotImplementedError
+        axes, inner = self._slots.ndim, ()
+        if isinstance(index, tuple):
+            if any(each is Ellipsis or each is None for each in index):
+                return self[:][index]
+            index, inner = index[:axes], index[axes:]
+        slots = np.asarray(self._slots[index])
+        found = self._read(slots)
+        return found[(slice(None),) * slots.ndim + inner] if inner else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
         raise TypeError("steps in the store do not change: add() the right ones, or reset() the buffer")
@@ -45,3 +60,6 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         if name.startswith("__") or not hasattr(np.ndarray, name):
             raise AttributeError(name)
         return getattr(self[:], name)
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype}{list(self.shape)} in a Di-store table>"

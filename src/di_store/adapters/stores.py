@@ -6,13 +6,11 @@ Every adapter takes ``store=`` and ``table=`` in this way, and has `.store` and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 import di_store
-from di_store.adapters.trees import cut, joined
 
 StoreLike: TypeAlias = "di_store.Store | str | Mapping[str, Any] | None"
 """What ``store=`` takes: a store (of this machine, a connected one, one of a cluster), the name of one, or a dict of
@@ -20,13 +18,9 @@ StoreLike: TypeAlias = "di_store.Store | str | Mapping[str, Any] | None"
 
 NO_KEY = np.uint64(2**64 - 1)
 """In place of the key of an item where there is none."""
-MOST_COPIED = 16 << 10
-"""Bytes of a row beyond which two copies cost more than what is gained by writing several rows at once."""
-MOST_STAGED, STAGED_BYTES = 64, 256 << 10
-"""Writes that a buffer gathers before they reach its table, and the most bytes they may take."""
+MOST_STAGED = 64
+"""Writes that a buffer gathers before they reach its table."""
 _LEAST_MEMORY = 8 << 20
-_AT_ONCE = 4_096
-"""Rows that are read in one call while a buffer takes over a table."""
 
 
 def given_store(store: StoreLike) -> di_store.Store | None:
@@ -144,62 +138,9 @@ def no_table_yet(call: str) -> RuntimeError:
     return RuntimeError(f"the table is made by the first {call}(), which decides what lies in it")
 
 
-class Held(NamedTuple):
-    """The rows that a table of a given store holds, oldest first.
-
-    Attributes:
-        keys: uint64[n].
-        slots: place of each row in the buffer, which its adapter wrote to the column "slot": ``[n, …]``.
-        episodes: int64[n]: number of each row's episode.
-        data: columns, leaves ``[n, …]``.
-    """
-
-    keys: Any
-    slots: Any
-    episodes: Any
-    data: dict[str, Any]
-
-    def of(self, chosen: Any) -> Held:
-        """Some of the rows."""
-        return Held(self.keys[chosen], self.slots[chosen], self.episodes[chosen], cut(self.data, chosen))
-
-
-def held_rows(table: di_store.Table, columns: tuple[str, ...] = ()) -> Held:
-    """The rows that a table already holds.
-
-    A buffer continues with them after a restart or `restore`, or if it shares the table with another buffer.
-    """
-    keys = table.keys()
-    parts = [keys[begin : begin + _AT_ONCE] for begin in range(0, len(keys), _AT_ONCE)] or [keys]
-    batches = [table.peek(part, columns=("slot", *columns)) for part in parts]
-    data = joined([batch.data for batch in batches])
-    return Held(keys, data.pop("slot"), np.concatenate([batch.episodes for batch in batches]), data)
-
-
-def check_rows_are_there(table: di_store.Table, keys: Any, live: Any) -> None:
-    """Check that no row which the adapter counts on was evicted, as happens if others write to the table.
-
-    Args:
-        table: table of the rows.
-        keys: uint64[n] of rows that were read; `NO_KEY` where there is none.
-        live: bool[n] or None, of the batch that was read.
-
-    Raises:
-        di_store.StoreError: rows are gone.
-    """
-    if live is None or live.all():
-        return
-    if gone := int(((keys != NO_KEY) & ~live).sum()):
-        raise di_store.StoreError(
-            f"{gone} of the rows are gone from table {table.name!r}: another process wrote to it or removed them",
-            remedy="let one adapter write to a table, and others read; reset() the buffer to go on without them",
-        )
-
-
-def forget_failure(writer: di_store.Writer) -> None:
-    """Forget an error of a writer's call, for a caller that does something else instead.
-
-    The writer of a store on another machine would raise the error again at its next call.
-    """
-    with suppress(ValueError):
-        writer.flush()
+def rows_are_gone(count: int, table: str) -> di_store.StoreError:
+    """The error if rows left that an adapter counts on, as happens if others write to its table."""
+    return di_store.StoreError(
+        f"{count} of the rows are gone from table {table!r}: another process wrote to it or removed them",
+        remedy="let one adapter write to a table, and others read; reset() the buffer to go on without them",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -61,19 +61,38 @@ def leaves(tree: Any) -> Iterator[Any]:
         yield tree
 
 
-def assign(staged: dict[str, Any], where: Any, value: Any, what: str) -> None:
-    """Set rows of all arrays of a tree; `value` is anything that is indexed by the same keys.
+def leaf_of(tree: Any, path: Iterable[str]) -> Any:
+    """The leaf to which these keys lead."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
+def named_leaves(tree: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The arrays, or types, of a tree, with their names."""
+    for name, each in tree.items():
+        if isinstance(each, dict):
+            yield from named_leaves(each, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", each
+
+
+def flat(value: Any, like: Tree, what: str) -> list[Any]:
+    """The leaves of a value that is indexed by the same keys as `like`, in their order.
 
     Raises:
-        ValueError: `value` has other keys. di_store.SchemaMismatch: a number that its array cannot hold.
+        ValueError: `value` has other keys.
     """
-    if (found := set(value.keys())) != set(staged):
-        raise ValueError(f"{what} has the keys {sorted(found)}, and the first step that was added had {sorted(staged)}")
-    for key, inner in staged.items():
-        if isinstance(inner, dict):
-            assign(inner, where, value[key], f"{what}.{key}")
-        else:
-            inner[where] = fitting(value[key], inner.dtype, f"{what}.{key}")
+    if not isinstance(like, dict):
+        return [value]
+    if (found := set(value.keys())) != set(like):
+        raise ValueError(f"{what} has the keys {sorted(found)}, and the first step that was added had {sorted(like)}")
+    return [leaf for key, inner in like.items() for leaf in flat(value[key], inner, f"{what}.{key}")]
+
+
+def tree_of(like: Any, found: Iterator[Any]) -> Any:
+    """A tree like another one, with these leaves."""
+    return {name: tree_of(each, found) if isinstance(each, dict) else next(found) for name, each in like.items()}
 
 
 def fitting(value: Any, dtype: Any, what: str) -> Any:
@@ -81,11 +100,11 @@ def fitting(value: Any, dtype: Any, what: str) -> Any:
     return value if getattr(value, "dtype", None) is dtype else cast(value, dtype, what)
 
 
-def one_lane(value: Any, part: slice, spec: Any) -> Any:
-    """Rows of a column, ``[T, 1, …]``, of its type."""
+def fitted(value: Any, spec: Tree, what: str) -> Any:
+    """Values as arrays of their columns' types."""
     if isinstance(spec, dict):
-        return {key: one_lane(value[key], part, inner) for key, inner in spec.items()}
-    return np.ascontiguousarray(cast(value[part], np.dtype(spec.dtype), "entry")[:, None])
+        return {key: fitted(value[key], inner, f"{what}.{key}") for key, inner in spec.items()}
+    return np.ascontiguousarray(cast(value, np.dtype(spec.dtype), what))
 
 
 def joined(pieces: list[Any]) -> Any:

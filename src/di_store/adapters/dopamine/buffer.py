@@ -14,11 +14,11 @@ from dopamine.jax.replay_memory.replay_buffer import ReplayBuffer as DopamineRep
 from di_store.adapters.dopamine.frames import Frames
 from di_store.adapters.dopamine.leaves import Leaves, rows_of
 from di_store.adapters.dopamine.values import Array
-from di_store.adapters.rows import Rows
+from di_store.adapters.ring import Ring
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 
-class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[misc]
+class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[misc]
     """A replacement for Dopamine's `ReplayBuffer`, with its arguments, which gin may bind under its name.
 
     Elements lie in a store of its own. With Dopamine's `TransitionAccumulator`, each observation is stored once, and
@@ -57,7 +57,7 @@ class ReplayBuffer(MadeAtFirst[Rows], DopamineReplayBuffer):  # type: ignore[mis
         self._oldest = self.add_count
         self._memory = Memory(self)
 
-    def _made(self) -> Rows | None:
+    def _made(self) -> Ring | None:
         return self._elements.rows
 
     # -- writing ------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import di_store
 from di_store.adapters.casts import cast
 from di_store.adapters.dopamine.stored import InTable, new_rows
 from di_store.adapters.dopamine.values import Array, Values
-from di_store.adapters.rows import Rows
+from di_store.adapters.ring import Ring
 
 _PIECE_BYTES = 64 << 20
 """The most bytes of one array of a checkpoint."""
@@ -119,7 +119,7 @@ class Frames(InTable):
         except di_store.CapacityError:
             self._rows = self._ring(self._slots)
 
-    def _ring(self, observations: int) -> Rows:
+    def _ring(self, observations: int) -> Ring:
         spec = di_store.Spec(self._shape, self._dtype)
         slots, name, old = observations + 2 * self._recent, self._table, self._rows
         if self._given is not None and old is not None:  # it moves to a larger table
@@ -178,12 +178,10 @@ class Frames(InTable):
                 remedy="lower max_capacity=",
             ) from error
         number = max(0, self._stored - old.slots)
-        for _, data in old.pieces(self._stored % old.slots):
-            frames, slot = data["frame"], number % new.slots
-            new.write(slot, {"frame": frames[: new.slots - slot]})
-            if slot + len(frames) > new.slots:
-                new.write(0, {"frame": frames[new.slots - slot :]})
-            number += len(frames)
+        for _, data in old.pieces(np.arange(number, self._stored) % old.slots, ("frame",)):
+            count = len(data["frame"])
+            new.write(np.arange(number, number + count) % new.slots, data)
+            number += count
         old.store.drop_table(old.table.name)
 
     def put(self, slot: int, element: Any) -> None:
@@ -232,7 +230,7 @@ class Frames(InTable):
         assert rows is not None
         last, held = self._last[slots].T.reshape(-1), self._held[slots].T.reshape(-1)  # states, then next states
         before = np.arange(stack - 1, -1, -1)[:, None]
-        found = rows.read(((last - before) % rows.slots).reshape(-1), ("frame",))[0]["frame"]
+        found = rows.read(((last - before) % rows.slots).reshape(-1), ("frame",))["frame"]
         found = found.reshape(stack, 2 * n, *self._shape)
         if held.min() < stack:
             found[before >= held] = 0
@@ -246,7 +244,7 @@ class Frames(InTable):
         rows = self._rows
         if rows is None or not len(slots):
             return np.zeros(len(slots), np.bool_)
-        changed, last, held = rows.match(), self._last[slots], self._held[slots]
+        changed, last, held = self._changed(), self._last[slots], self._held[slots]
         first = int((last - held).min()) + 1
         lost = np.append(0, np.cumsum(changed[np.arange(first, self._stored) % rows.slots]))
         lacking: Array = (lost[last + 1 - first] > lost[last + 1 - held - first]).any(axis=1)
@@ -263,7 +261,7 @@ class Frames(InTable):
         first = int((last - held + 1).min())
         size = max(1, _PIECE_BYTES // max(1, int(np.prod(self._shape)) * self._dtype.itemsize))
         frames = [
-            rows.read(np.arange(begin, min(begin + size, self._stored)) % rows.slots, ("frame",))[0]["frame"]
+            rows.read(np.arange(begin, min(begin + size, self._stored)) % rows.slots, ("frame",))["frame"]
             for begin in range(first, self._stored, size)
         ]
         values = {name: each.take(slots) for name, each in self._values.items()}

@@ -87,14 +87,14 @@ class Leaves(InTable):
 
     def match(self, slots: Array) -> Array:
         """Find the arrays in the table again: bool[n], True for elements of these slots that lack them."""
-        lacking: Array = np.zeros(len(slots), np.bool_) if self._rows is None else self._rows.match()[slots]
+        lacking: Array = np.zeros(len(slots), np.bool_) if self._rows is None else self._changed()[slots]
         return lacking
 
     def read(self, slots: Array) -> Any:
         """The elements of these slots: a tree of arrays ``[n, …]``."""
         found: dict[str, Array] = {name: values.take(slots) for name, values in self._values.items()}
         if self._rows is not None:
-            found |= self._rows.read(slots, self._specs)[0]
+            found |= self._rows.read(slots, tuple(self._specs))
         return jax.tree_util.tree_unflatten(self._tree, [found[name] for name in self._names])
 
     def state(self, slots: Array) -> dict[str, Any]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import di_store
-from di_store.adapters.rows import Rows
+from di_store.adapters.dopamine.values import Array
+from di_store.adapters.ring import Ring
 
 
-def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Store | None, table: str) -> Rows:
+def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Store | None, table: str) -> Ring:
     """Rows in a table of their own.
 
     Args:
@@ -25,16 +26,16 @@ def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Sto
             f"table {table!r} of the store is there already, and which elements its rows belong to is not in it",
             remedy="load the buffer's pickle, which goes on with the table; or give table= another name",
         )
-    return Rows(specs, slots, option="max_capacity=", store=store, table=table)
+    return Ring(specs, slots, option="max_capacity=", store=store, table=table)
 
 
 class InTable:
     """Elements whose arrays lie in a table."""
 
-    _rows: Rows | None = None
+    _rows: Ring | None = None
 
     @property
-    def rows(self) -> Rows | None:
+    def rows(self) -> Ring | None:
         """The arrays; None if there are none yet."""
         return self._rows
 
@@ -42,3 +43,11 @@ class InTable:
         """Drop the table."""
         if self._rows is not None:
             self._rows.store.drop_table(self._rows.table.name)
+
+    def _changed(self) -> Array:
+        """Find the rows of the table again: bool[slots], True for slots that now hold another row, or none."""
+        assert self._rows is not None
+        before = self._rows.keys.copy()
+        self._rows.take_over()
+        changed: Array = before != self._rows.keys
+        return changed

@@ -10,8 +10,8 @@ from gymnasium import spaces
 from stable_baselines3.common import buffers as sb3
 from stable_baselines3.her.her_replay_buffer import HerReplayBuffer as Sb3HerReplayBuffer
 
-from di_store.adapters.ring import DRAWN
 from di_store.adapters.sb3.replay import ReplayBuffer
+from di_store.adapters.sb3.steps import DRAWN
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import StoreLike
 
@@ -55,7 +55,7 @@ class HerReplayBuffer(Sb3HerReplayBuffer, _DictReplayBuffer):  # type: ignore[mi
 
     def _find_episodes(self) -> None:
         """Set what SB3 keeps of episodes from the steps that the table held."""
-        order = self._order(self._rows.count)
+        order = self._order()
         self.ep_start[:], self.ep_length[:] = 0, 0
         for lane in range(self.n_envs):
             # Where an episode of this environment begins in `order`; one whose beginning was overwritten stays out.

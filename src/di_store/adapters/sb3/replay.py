@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,12 @@ from stable_baselines3.common import buffers as sb3
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import di_store
-from di_store.adapters.ring import DRAWN, Ring, pieces
+from di_store.adapters.ring import parts
+from di_store.adapters.sb3.steps import DRAWN, Steps
 from di_store.adapters.sb3.stored_spaces import check_spaces
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import StoreLike
+from di_store.adapters.trees import cut
 
 
 class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
@@ -74,16 +76,14 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
     def _open(self, store: StoreLike, table: str) -> None:
         actions = di_store.Spec((self.action_dim,), self._maybe_cast_dtype(self.action_space.dtype))
         space, shape = self.observation_space, self.obs_shape
-        obs: Any
-        if isinstance(space, spaces.Dict):
-            obs = {key: di_store.Spec(shape[key], each.dtype) for key, each in space.spaces.items()}
-            self._discrete = [key for key, each in space.spaces.items() if isinstance(each, spaces.Discrete)]
-        else:
-            obs = di_store.Spec(shape, space.dtype)
-            self._discrete = [""] if isinstance(space, spaces.Discrete) else []
-        self._rows = rows = Ring(obs, actions, self.buffer_size, self.n_envs, store, table)
+        obs: Any = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        self._keys, self._reshaped = [key for key in obs if key], isinstance(space, (spaces.Dict, spaces.Discrete))
+        self._discrete = [number for number, each in enumerate(obs.values()) if isinstance(each, spaces.Discrete)]
+        obs = {key: di_store.Spec(shape[key] if key else shape, each.dtype) for key, each in obs.items()}
+        obs = obs if self._keys else obs[""]
+        self._rows = rows = Steps(obs, actions, self.buffer_size, self.n_envs, store, table)
         if rows.given:
-            self.pos, self.full = (rows.newest + 1) % self.buffer_size, rows.count == self.buffer_size
+            self.pos, self.full = (rows.newest // self.n_envs + 1) % self.buffer_size, rows.count == self.buffer_size
         self._action_shape, self._none_done = (self.n_envs, self.action_dim), bytes(self.n_envs)
         steps = np.arange(self.n_steps).astype(np.float32)
         self._weights, self._discounts = self.gamma**steps, self.gamma ** (steps + 1)
@@ -94,25 +94,26 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         self, obs: Any, next_obs: Any, action: Array, reward: Array, done: Array, infos: Sequence[Mapping[str, Any]]
     ) -> None:
         """Add one step of every environment, as in SB3."""
-        if self._discrete:
-            obs, next_obs = self._shaped(obs), self._shaped(next_obs)
         ends: Any = None
         if done.tobytes() != self._none_done:  # quicker than any(); other types than bool take the long way
             cut_off = self.handle_timeout_termination
             ends = done, np.array([info.get("TimeLimit.truncated", False) for info in infos]) if cut_off else 0.0
         if action.shape != self._action_shape:
             action = action.reshape(self._action_shape)
+        if self._reshaped:
+            obs, next_obs = self._leaves(obs), self._leaves(next_obs)
         self._rows.append(self.pos, obs, next_obs, action, reward, ends)
         self.pos += 1
         if self.pos == self.buffer_size:
             self.full = True
             self.pos = 0
 
-    def _shaped(self, obs: Any) -> Any:
-        """Numbers of Discrete spaces get the axis that they have in the buffer."""
-        if not isinstance(obs, dict):
-            return np.reshape(obs, (self.n_envs, 1))
-        return obs | {key: np.reshape(obs[key], (self.n_envs, 1)) for key in self._discrete}
+    def _leaves(self, obs: Any) -> list[Any]:
+        """The entries of an observation. Numbers of Discrete spaces get the axis that they have in the buffer."""
+        found = [*map(obs.__getitem__, self._keys)] if self._keys else [obs]
+        for number in self._discrete:
+            found[number] = np.reshape(found[number], (self.n_envs, 1))
+        return found
 
     def reset(self) -> None:
         """Remove all steps."""
@@ -134,17 +135,20 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
     @property
     def observations(self) -> Any:
         """``[buffer_size, n_envs, …]``, by key of a Dict space. Indexing reads from the store."""
-        return self._rows.column("obs")
+        return self._column("obs")
 
     @property
     def next_observations(self) -> Any:
         """As `observations`."""
-        return self._rows.column("next_obs")
+        return self._column("next_obs")
 
     @property
     def actions(self) -> Any:
         """As `observations`."""
-        return self._rows.column("action")
+        return self._column("action")
+
+    def _column(self, name: str) -> Any:
+        return self._rows.column(name, np.arange(self._rows.slots).reshape(-1, self.n_envs))
 
     @property
     def rewards(self) -> Array:
@@ -239,13 +243,14 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         In a store that was given: the names of store and table. What is loaded goes on with the steps that lie there.
         """
         state = self.__dict__.copy()
-        rows: Ring = state.pop("_rows")
+        rows: Steps = state.pop("_rows")
+        flags = rows.flags()
         if rows.given:
             return state | {"_place": (rows.store, rows.table.name)}
-        state["_flags"] = rows.rewards, *rows.flags()
-        order = self._order(rows.count)
-        state["_steps"] = [(times, rows.read_times(times)) for times in pieces(order, self.n_envs)]
-        return state
+        state["_flags"] = rows.rewards, *flags
+        slots, order = np.arange(rows.slots).reshape(-1, self.n_envs), self._order()
+        steps = [order[part] for part in parts(len(order), self.n_envs)]
+        return state | {"_steps": [(times, rows.read(slots[times], DRAWN)) for times in steps]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         steps, flags, place = (state.pop(name, None) for name in ("_steps", "_flags", "_place"))
@@ -254,9 +259,14 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
             self._open(*place)
             return
         self._open(None, "replay")
-        self._rows.restore_flags(*flags)
+        self._restore(flags, steps)
+
+    def _restore(self, flags: Any, steps: Iterable[tuple[Array, dict[str, Any]]]) -> None:
+        rows = self._rows
+        rows.rewards[:], rows.dones[:], rows.timeouts[:] = flags
+        rows.find_ends()
         for times, data in steps:
-            self._rows.restore(times, data)
+            rows.restore(times, data)
 
     def take_over(self, theirs: sb3.ReplayBuffer) -> None:
         """Replace the steps with those of a buffer of SB3's own class.
@@ -270,24 +280,23 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
                 raise ValueError(f"the loaded buffer has {name}={other}, and this model's has {mine}: make them equal")
         self.reset()
         self.pos, self.full = theirs.pos, theirs.full
-        count = self.size()
-        rows, flags = self._rows, (theirs.rewards, theirs.dones, theirs.timeouts)
-        rows.restore_flags(*flags)
-        for times in pieces(self._order(count), self.n_envs):
-            after = theirs.observations if theirs.optimize_memory_usage else theirs.next_observations
-            ahead = (times + 1) % self.buffer_size if theirs.optimize_memory_usage else times
-            data = {"obs": theirs.observations, "action": theirs.actions}
-            found = {name: _cut(value, times) for name, value in data.items()} | {"next_obs": _cut(after, ahead)}
-            rows.restore(times, found)
+        # In its optimized form, SB3's buffer has the next observations in the next place.
+        after = theirs.observations if theirs.optimize_memory_usage else theirs.next_observations
+        further, order = int(theirs.optimize_memory_usage), self._order()
+        data = {"obs": theirs.observations, "action": theirs.actions}
+        self._restore(
+            (theirs.rewards, theirs.dones, theirs.timeouts),
+            (
+                (times, cut(data, times) | {"next_obs": cut(after, (times + further) % self.buffer_size)})
+                for times in (order[part] for part in parts(len(order), self.n_envs))
+            ),
+        )
 
-    def _order(self, count: int) -> Array:
+    def _order(self) -> Array:
         """The times that hold a step, oldest first."""
+        count = self.size()
         order: Array = (np.arange(count) + (self.pos - count)) % self.buffer_size
         return order
-
-
-def _cut(values: Any, times: Array) -> Any:
-    return {key: each[times] for key, each in values.items()} if isinstance(values, dict) else values[times]
 
 
 _NSTEP = [getattr(sb3, "NStepReplayBuffer")] if hasattr(sb3, "NStepReplayBuffer") else []  # noqa: B009 - since 2.6

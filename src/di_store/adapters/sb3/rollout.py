@@ -13,7 +13,7 @@ from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, Roll
 
 import di_store
 from di_store.adapters.casts import assign
-from di_store.adapters.rows import Rows
+from di_store.adapters.ring import Ring
 from di_store.adapters.sb3.stored_spaces import check_spaces
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import StoreLike
@@ -72,7 +72,7 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         specs = {self._columns[key]: di_store.Spec(self._shapes[key], each.dtype) for key, each in self._spaces.items()}
         specs["action"] = di_store.Spec((self.action_dim,), self.action_space.dtype)
         slots = self.buffer_size * self.n_envs
-        self._rows = Rows(specs, slots, chunk=self.n_envs, option="n_steps=", store=store, table=table)
+        self._rows = Ring(specs, slots, chunk=self.n_envs, option="n_steps=", store=store, table=table)
         # SB3 numbers samples through the steps of an environment first.
         self._order = np.arange(self.buffer_size * self.n_envs).reshape(-1, self.n_envs).T.reshape(-1)
 
@@ -140,7 +140,7 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
             yield self._get_samples(indices[begin : begin + size])
 
     def _get_samples(self, batch_inds: Array, env: Any = None) -> Any:
-        data = self._rows.read(self._order[batch_inds], self._rows.specs)[0]
+        data = self._rows.read(self._order[batch_inds], tuple(self._rows.specs))
         tensor = torch.from_numpy if self.device.type == "cpu" else self._moved
         late = [tensor(each.take(batch_inds)) for each in (self.values, self.log_probs, self.advantages, self.returns)]
         actions = tensor(data["action"].astype(np.float32, copy=False))
@@ -155,7 +155,7 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
     def _whole(self, column: str) -> Array:
         """A column as SB3's array: ``[buffer_size, n_envs, …]``, after `get` ``[buffer_size · n_envs, …]``."""
         slots: Any = self._order if self.generator_ready else slice(None)
-        found = self._rows.read(slots, (column,))[0][column]
+        found: Array = self._rows.read(slots, (column,))[column]
         return found if self.generator_ready else found.reshape(self.buffer_size, self.n_envs, *found.shape[1:])
 
     @property
@@ -175,15 +175,18 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         In a store that was given: the names of store and table instead of the steps.
         """
         state = self.__dict__.copy()
-        rows: Rows = state.pop("_rows")
+        rows: Ring = state.pop("_rows")
         if rows.given:
             rows.flush()
             return state | {"_place": (rows.store, rows.table.name)}
-        return state | {"_pieces": [*rows.pieces(self.pos % self.buffer_size * self.n_envs)]}
+        slots = (np.arange(rows.slots) + self.pos * self.n_envs) % rows.slots
+        return state | {"_pieces": [*rows.pieces(slots, tuple(rows.specs))]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         steps, place = state.pop("_pieces", ()), state.pop("_place", (None, "rollout"))
         self.__dict__.update(state)
         self._open(*place)
-        for slot, data in steps:
-            self._rows.write(slot, data)
+        if self._rows.given:
+            self._rows.take_over()
+        for slots, data in steps:
+            self._rows.write(slots, data)

@@ -9,7 +9,8 @@ import torch
 
 import di_store
 from di_store.adapters.casts import assign, cast
-from di_store.adapters.rows import Array, Rows
+from di_store.adapters.ring import Ring
+from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 _STORED = {
@@ -18,6 +19,42 @@ _STORED = {
 }
 _COPIED_BYTES = 256 << 20
 """The most bytes of samples that are also kept in ordinary tensors, from which they are read."""
+
+
+class Rows(Ring):
+    """The rows of the tensors in a table.
+
+    Args:
+        specs: types of the columns.
+        slots: number of slots.
+        copies: arrays ``[slots, …]`` of all columns, from which the table takes its rows; None: there are none.
+        chunk: number of rows that one call usually writes.
+        store: store of the table; None: a store of its own.
+        table: name of the table.
+    """
+
+    def __init__(
+        self,
+        specs: dict[str, di_store.Spec],
+        slots: int,
+        copies: dict[str, Array] | None,
+        chunk: int,
+        store: StoreLike,
+        table: str,
+    ) -> None:
+        self._copies, self.late = copies, frozenset(copies or ())
+        super().__init__(specs, slots, chunk=chunk, option="memory_size=", store=store, table=table)
+        if self.given:
+            self.take_over()
+
+    def _completed(self, slots: slice, rows: dict[str, Any], one: bool) -> dict[str, Any]:
+        return rows if self._copies is None else {name: self._copies[name][slots] for name in self.specs}
+
+    def drop_copies(self) -> None:
+        """Stop reading from `copies`."""
+        self.flush()
+        self._copies, self.late = None, frozenset()
+        self._stage()
 
 
 class Columns(MadeAtFirst[Rows]):
@@ -105,15 +142,7 @@ class Columns(MadeAtFirst[Rows]):
                 if name not in self._plain:
                     self._make_plain(name)
             copies = {name: self._arrays[name] for name in specs}
-        rows = Rows(
-            specs,
-            self._slots,
-            chunk=self._lead[1],
-            option="memory_size=",
-            copies=copies,
-            store=self._given,
-            table=self._table,
-        )
+        rows = Rows(specs, self._slots, copies, self._lead[1], self._given, self._table)
         if self._shared:
             self._share_keys(rows)
         return rows
@@ -133,14 +162,13 @@ class Columns(MadeAtFirst[Rows]):
         if rows is None and (rows := self._first_rows(given)) is None:
             self._write_plain(slot, count, given)
             return
-        if self.copied and count <= rows.limit:
+        if self.copied:
             self._write_copies(rows, slot, count, given)
             return
         missing = [name for name in rows.specs if name not in given]
         values = given | self.read(slice(slot, slot + count), missing) if missing else given
         if count > rows.limit:
-            dtypes = {name: np.dtype(spec.dtype) for name, spec in rows.specs.items()}
-            rows.write(slot, {name: cast(_array(values[name]), dtype, name) for name, dtype in dtypes.items()})
+            rows.write(np.arange(slot, slot + count), {name: _array(values[name]) for name in rows.specs})
         else:
             staged, part = rows.place(slot, count)
             for name, column in staged.items():
@@ -152,13 +180,13 @@ class Columns(MadeAtFirst[Rows]):
 
     def _write_copies(self, rows: Rows, slot: int, count: int, given: dict[str, Any]) -> None:
         """`write` if there are copies, from which the table takes its rows later."""
-        rows.place(slot, count)
-        arrays, part = self._arrays, slice(slot, slot + count)
-        for name, value in given.items():
-            if name not in arrays:
-                self._write_plain(slot, count, {name: value})
-            else:
-                assign(arrays[name][part], _array(value), name)
+        arrays = {name: _array(value) for name, value in given.items() if name in self._arrays}
+        for begin in range(0, count, rows.limit):
+            part = slice(begin, min(begin + rows.limit, count))
+            rows.place(slot + begin, part.stop - begin)  # which may write rows that are overwritten here
+            for name, value in arrays.items():
+                assign(self._arrays[name][slot + begin : slot + part.stop], value[part], name)
+        self._write_plain(slot, count, {name: value for name, value in given.items() if name not in arrays})
 
     def _first_rows(self, given: dict[str, Any]) -> Rows | None:
         """The table, with a column for each given tensor that is of a type numpy has; None: there is none."""
@@ -189,15 +217,26 @@ class Columns(MadeAtFirst[Rows]):
 
     def _move_out(self, old: Rows, name: str) -> None:
         """Make a table without this column; that happens once for each such tensor of an agent."""
-        pieces = old.pieces(self._next)
+        pieces = old.pieces(self._order(), tuple(old.specs))
         rest = {each: spec for each, spec in old.specs.items() if each != name}
         self.rows = self._make_rows(rest) if rest else None
         flat = self._plain[name] if self.copied else self._make_plain(name)
-        for slot, data in pieces:
-            values = torch.from_numpy(data.pop(name))
-            flat[slot : slot + len(values)] = values.to(self._device)
-            if self.rows is not None:
-                self.rows.write(slot, data)
+        for slots, data in pieces:
+            flat[torch.from_numpy(slots)] = torch.from_numpy(data.pop(name)).to(self._device)
+            self._put(slots, data)
+
+    def _order(self) -> Array:
+        """All slots, that of the oldest sample first."""
+        order: Array = (np.arange(self._slots) + self._next) % self._slots
+        return order
+
+    def _put(self, slots: Array, data: dict[str, Array]) -> None:
+        """Write samples that `pieces` of other rows returned."""
+        if self.copied:
+            for name, value in data.items():
+                self._arrays[name][slots] = value
+        if self.rows is not None:
+            self.rows.write(slots, data)
 
     def clear(self) -> None:
         """Remove all samples from the table; ordinary tensors keep theirs."""
@@ -238,8 +277,8 @@ class Columns(MadeAtFirst[Rows]):
     def _read_rows(self, rows: Rows, slots: Any, names: list[str]) -> dict[str, Any]:
         if not isinstance(slots, slice):
             slots = slots.numpy() if type(slots) is torch.Tensor and not slots.is_cuda else np.asarray(slots)
-        data, live = rows.read(slots, names)
-        if live is not None:
+        data, live = rows.peek(slots, tuple(names))
+        if not live.all():
             for value in data.values():
                 if value.dtype.kind == "f":
                     value[~live] = np.nan
@@ -293,7 +332,7 @@ class Columns(MadeAtFirst[Rows]):
         if self._given is not None:
             return state | {"_specs": rows.specs}
         state["_plain"] = {name: each for name, each in self._plain.items() if name not in rows.specs}
-        return state | {"_specs": rows.specs, "_pieces": [*rows.pieces(self._next)]}
+        return state | {"_specs": rows.specs, "_pieces": [*rows.pieces(self._order(), tuple(rows.specs))]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         inner, specs, pieces = (state.pop(name, None) for name in ("_rows_state", "_specs", "_pieces"))
@@ -306,8 +345,8 @@ class Columns(MadeAtFirst[Rows]):
             self.rows.__setstate__(inner | {"keys": self._shared_keys.numpy().view(np.uint64)})
         elif specs is not None:
             self.rows = self._make_rows(specs)
-            for slot, data in pieces or ():
-                self.rows.write(slot, data)
+            for slots, data in pieces or ():
+                self._put(slots, data)
 
 
 def _stored_specs(store: di_store.Store, table: str) -> dict[str, di_store.Spec]:

@@ -31,11 +31,11 @@ class _StoredOne(Stored):
         values, stacked = self._checked(batch, buffer_ids)
         if self._rows is None and not self._meta.get_keys():
             self._begin(values, int(stacked))
-        self._stage(values, None if stacked else 0)
+        self._stage(values)
         rew, done = (values["rew"][0], values["done"][0]) if stacked else (values["rew"], values["done"])
         found = count_step(self.__dict__, rew, done)
         if self._rows is not None:
-            self._rows.commit(found[0], None if stacked else 0)
+            self._rows.commit(found[0])
         index, *episode = (np.array([each]) for each in found)
         self._assign(index, values, not stacked)
         return index, *episode
@@ -84,8 +84,8 @@ class _StoredOne(Stored):
         if self._rows is not None:
             needed = {key: values[key] for key in (*STORED, *FLAGS) if key in values}  # `info` may have no entries
             for number, index in enumerate(indices.tolist()):
-                self._stage({key: value[number] for key, value in needed.items()}, 0)
-                self._rows.commit(index, 0)
+                self._stage({key: value[number] for key, value in needed.items()})
+                self._rows.commit(index)
         self._assign(indices, {key: value for key, value in values.items() if key not in self._columns}, False)
         self._insertion_idx = int(indices[-1] + 1) % self.maxsize
         self.last_index[0] = indices[-1]
@@ -151,7 +151,7 @@ class _StoredVector(Stored, ReplayBufferManager):  # type: ignore[misc]
             return tuple(np.concatenate(each) for each in zip(*parts, strict=True))
         if self._rows is None and not self._meta.get_keys():
             self._begin(values, 1)
-        chosen = None if lanes == every else np.array(lanes)
+        chosen = None if lanes == every else tuple(lanes)
         self._stage(values, chosen)
         index, *episode = self._advanced(lanes, values["rew"], values["done"])
         if self._rows is not None:

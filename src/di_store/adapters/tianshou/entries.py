@@ -9,7 +9,7 @@ from tianshou.data import Batch
 from tianshou.data.buffer.buffer_base import MalformedBufferError
 
 import di_store
-from di_store.adapters.slots import Column
+from di_store.adapters.stored_array import StoredArray
 from di_store.adapters.trees import Tree, any_nan
 
 STORED = ("obs", "act", "obs_next")
@@ -49,11 +49,6 @@ def told_of(values: dict[str, Any], lead: int, specs: dict[str, Tree]) -> Tree:
     return {name: di_store.Spec(np.shape(values[name])[lead:], np.asarray(values[name]).dtype) for name in TOLD}
 
 
-def zeros_for(spec: Tree) -> Any:
-    """The value that Tianshou writes for an entry that a step lacks."""
-    return {key: zeros_for(inner) for key, inner in spec.items()} if isinstance(spec, dict) else 0
-
-
 def as_batch(data: Any) -> Any:
     """A nested dict as Tianshou's Batch, with its leaves unchanged."""
     if not isinstance(data, dict):
@@ -85,7 +80,7 @@ def taken(value: Any, index: Any) -> Any:
 
 def with_arrays(value: Any) -> Any:
     """The same entries with arrays in place of columns of a table."""
-    if isinstance(value, Column):
+    if isinstance(value, StoredArray):
         return value[:]
     if isinstance(value, Batch):
         return as_batch({key: with_arrays(each) for key, each in value.items()})
@@ -96,7 +91,7 @@ def part_of(value: Any, part: slice) -> Any:
     """Views of some steps of all entries."""
     if isinstance(value, Batch):
         return as_batch({key: part_of(each, part) for key, each in value.items()})
-    return value.part(part) if isinstance(value, Column) else value[part]
+    return value.part(part) if isinstance(value, StoredArray) else value[part]
 
 
 def may_have_nulls(value: Any) -> bool:

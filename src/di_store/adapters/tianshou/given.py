@@ -8,13 +8,13 @@ import numpy as np
 from tianshou.data import Batch, ReplayBufferManager
 
 import di_store
-from di_store.adapters.slots import Slots
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 from di_store.adapters.tianshou.entries import STORED, TOLD
+from di_store.adapters.tianshou.steps import Steps
 from di_store.adapters.tianshou.stored import Stored
 
 
-class Given(MadeAtFirst[Slots], Stored):
+class Given(MadeAtFirst[Steps], Stored):
     """The argument `store=`.
 
     Args:
@@ -32,7 +32,7 @@ class Given(MadeAtFirst[Slots], Stored):
         if (places := self._resume()) is not None:
             self._renewed(places)
 
-    def _made(self) -> Slots | None:
+    def _made(self) -> Steps | None:
         return self._rows
 
     def _resume(self) -> Any:
@@ -48,14 +48,18 @@ class Given(MadeAtFirst[Slots], Stored):
         if not self._save_obs_next and (follows or "obs_next" in schema):
             raise ValueError(f"table {self._name!r} was made without ignore_obs_next=True: leave it out here too")
         self._make({name: schema[name] for name in (*STORED, "step") if name in schema}, follows)
-        places, held = self._there().take_over()
-        self._set_told(places, held.data["step"])
-        lanes = places // (self.maxsize // self.buffer_num)
+        held = self._there().take_over(("step",))
+        self._set_told(held.slots, held.data["step"])
+        # An episode that goes on in no row is cut off, also that of the newest step: its collector is gone.
+        done, truncated = self._meta.__dict__["done"], self._meta.__dict__["truncated"]
+        last = held.slots[held.last]
+        cut_off = last[~done[last].reshape(len(last), -1).any(axis=1)]
+        truncated[cut_off] = done[cut_off] = True
+        lanes = held.slots // (self.maxsize // self.buffer_num)
         for lane in range(self.buffer_num):
-            chosen = lanes == lane
-            self._resume_lane(lane, places[chosen], held.episodes[chosen])
+            self._resume_lane(lane, held.slots[lanes == lane])
         self._linked()
-        return places
+        return held.slots
 
     def _set_told(self, places: Any, told: Any) -> None:
         meta = self._meta.__dict__
@@ -64,7 +68,7 @@ class Given(MadeAtFirst[Slots], Stored):
             meta[name][places] = told[name]
         meta["done"] = meta["terminated"] | meta["truncated"]
 
-    def _resume_lane(self, lane: int, places: Any, episodes: Any) -> None:
+    def _resume_lane(self, lane: int, places: Any) -> None:
         """Let the buffer of a lane be where it was: behind these steps, which are in the order in which they came."""
         if not (count := len(places)):
             return
@@ -76,11 +80,6 @@ class Given(MadeAtFirst[Slots], Stored):
                 f"steps of environment {lane} are missing from table {self._name!r}: another process removed them",
                 remedy="give table= another name, or drop the table",
             )
-        # An episode that goes on in no row is cut off, also that of the newest step: its collector is gone.
-        done, truncated = self._meta.__dict__["done"], self._meta.__dict__["truncated"]
-        last = places[np.append(episodes[:-1] != episodes[1:], True)]
-        cut_off = last[~done[last].reshape(len(last), -1).any(axis=1)]
-        truncated[cut_off] = done[cut_off] = True
         manages = isinstance(self, ReplayBufferManager)
         state, following = (self.buffers[lane] if manages else self).__dict__, (newest + 1) % each
         state |= {"_size": count, "_insertion_idx": following, "last_index": np.array([newest])}

@@ -14,7 +14,6 @@ from tianshou.data.batch import alloc_by_keys_diff, create_value
 from tianshou.data.utils.converter import to_hdf5
 
 import di_store
-from di_store.adapters.slots import Slots, columns
 from di_store.adapters.tianshou.entries import (
     STORED,
     TOLD,
@@ -24,9 +23,9 @@ from di_store.adapters.tianshou.entries import (
     taken,
     told_of,
     with_arrays,
-    zeros_for,
 )
-from di_store.adapters.trees import Tree, leaves
+from di_store.adapters.tianshou.steps import Steps
+from di_store.adapters.trees import Tree, flat, leaves
 
 FLAGS = ("rew", "terminated", "truncated", "done")
 NEEDED = {"obs", "act", "rew", "terminated", "truncated"}
@@ -43,7 +42,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
     Tianshou's arrays.
     """
 
-    _rows: Slots | None = None
+    _rows: Steps | None = None
     _columns: Mapping[str, str] = MappingProxyType({})
     """By entry of a batch that lies in the table: the column of the table."""
     _given: di_store.Store | None = None
@@ -76,36 +75,42 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         self._columns = {name: "next_obs" if follows and name == "obs_next" else name for name in own}
         specs = {name: spec for name, spec in specs.items() if not (follows and name == "obs_next")}
         option = "total_size=" if hasattr(self, "buffers") else "size="
-        given: dict[str, Any] = {"option": option, "store": self._given, "table": self._name}
-        self._rows = Slots(specs, follows, self.buffer_num, self.maxsize, **given)
+        place: dict[str, Any] = {"option": option, "store": self._given, "table": self._name}
+        self._rows = Steps(specs, self.maxsize, lanes=self.buffer_num, follows=follows, **place)
         self._show()
 
     def _show(self) -> None:
         """Let `_meta` have the columns of the table beside Tianshou's arrays."""
         if self._rows is None:
             return
-        shown = {name: as_batch(columns(self._rows, column)) for name, column in self._columns.items()}
+        every = np.arange(self.maxsize)
+        shown = {name: as_batch(self._rows.column(column, every)) for name, column in self._columns.items()}
         others = self._beside(self._meta).__dict__
         # As in the batches of Tianshou: its buffers list their entries in this order.
         self._meta.__dict__.clear()
         self._meta.__dict__.update(shown | others)
 
-    def _stage(self, values: dict[str, Any], lanes: Any) -> None:
+    def _stage(self, values: dict[str, Any], lanes: tuple[int, ...] | None = None) -> None:
         """Take the entries for the table out of `values`, and gather them."""
         rows = self._rows
         if rows is None:
             return
-        staged = {}
-        for name, column in self._columns.items():
-            value = values.pop(name, None)
-            staged[column] = zeros_for(rows.specs(column)) if value is None else value
-        if "next_obs" in staged:
+        told: dict[str, Any] = {"step": {name: values[name] for name in TOLD}}
+        found: list[Any] = []
+
+        def take(name: str, spec: Tree) -> None:
+            value = told.pop(name) if name == "step" else values.pop(name, None)
+            # As Tianshou, zeros for an entry that a step lacks.
+            found.extend([0 for _ in leaves(spec)] if value is None else flat(value, spec, name))
+
+        for name, spec in rows.specs.items():
+            take(name, spec)
+        if self._columns.get("obs_next") == "next_obs":
             reward = values["rew"]
-            staged["reward"] = reward if np.ndim(reward) == np.ndim(values["terminated"]) else 0.0
-            staged["terminated"], staged["truncated"] = values["terminated"], values["truncated"]
-        if self._given is not None:
-            staged["step"] = {name: values[name] for name in TOLD}
-        rows.stage(staged, lanes)
+            found.append(reward if np.ndim(reward) == np.ndim(values["terminated"]) else 0.0)
+            found += [values["terminated"], values["truncated"]]
+            take("obs_next", rows.specs["obs"])
+        rows.stage(found, lanes)
 
     def _assign(self, index: Any, values: dict[str, Any], stack: bool) -> None:
         """Write to Tianshou's arrays, as it does."""
@@ -299,4 +304,4 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         values = {column: given[name] for name, column in self._columns.items()} | flags
         for lane, indices in enumerate(order):
             if len(indices):
-                rows.write(indices, lane, {name: value[indices] for name, value in values.items()})
+                rows.write(indices, {name: value[indices] for name, value in values.items()}, lane)

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unfla
 
 import di_store
 from di_store.adapters.casts import cast
-from di_store.adapters.rows import Array
+from di_store.adapters.stored_array import Array
 from di_store.adapters.torch_types import NUMPY_TYPES
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")

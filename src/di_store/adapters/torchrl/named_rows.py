@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 import di_store
-from di_store.adapters.rows import Array
+from di_store.adapters.stored_array import Array
 from di_store.adapters.torchrl.forms import Form, Leaf
 from di_store.adapters.torchrl.slot_rows import SlotRows, capacities, create_rows, row_columns
 

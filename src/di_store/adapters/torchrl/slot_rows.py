@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 import di_store
-from di_store.adapters.rows import Array
+from di_store.adapters.stored_array import Array
 from di_store.adapters.torchrl.forms import SLOT
 
 _NO_KEY = np.uint64(2**64 - 1)

@@ -1,0 +1,136 @@
+"""The steps of a replay buffer: observations and actions in a table, rewards and flags in arrays beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import di_store
+from di_store.adapters.ring import Ring
+from di_store.adapters.stored_array import Array
+from di_store.adapters.stores import NO_KEY, StoreLike
+from di_store.adapters.trees import Tree
+
+DRAWN = ("obs", "action", "next_obs")
+"""What a buffer reads for a batch, beside rewards and flags."""
+
+
+class Steps(Ring):
+    """The steps of a buffer. Slots number all environments of a time, then those of the next time.
+
+    Args:
+        obs: type of one environment's observation, or a dict of types by key.
+        action: type of its action.
+        size: number of times.
+        n_envs: number of environments.
+        store: store of the table; None: a store of its own.
+        table: name of the table.
+
+    Attributes:
+        rewards: float32[size, n_envs].
+        dones: float32[size, n_envs], 1 where an episode ended.
+        timeouts: like `dones`, 1 where an episode was cut off.
+        ended: the times with flags.
+        count: number of times that the table already held.
+    """
+
+    by_time, late = True, frozenset(("reward", "terminated", "truncated"))
+
+    def __init__(
+        self, obs: Tree, action: di_store.Spec, size: int, n_envs: int, store: StoreLike = None, table: str = "replay"
+    ) -> None:
+        self.rewards, self.dones, self.timeouts = np.zeros((3, size, n_envs), np.float32)
+        self.ended: set[int] = set()
+        self._none = np.zeros(n_envs, np.bool_)
+        super().__init__(
+            {"obs": obs, "action": action},
+            size * n_envs,
+            lanes=n_envs,
+            follows=True,
+            option="buffer_size=",
+            store=store,
+            table=table,
+        )
+        self.count = 0
+        if self.given:
+            self._resume()
+
+    def _resume(self) -> None:
+        held = self.take_over(("reward", "terminated", "truncated"))
+        if not len(held.keys):
+            return
+        slots, truncated = held.slots, held.data["truncated"]
+        ended = held.data["terminated"] | truncated
+        # An episode that goes on in no row is cut off, also that of the newest step: its writer is gone.
+        cut_off = held.last & ~ended
+        self.rewards.reshape(-1)[slots] = held.data["reward"]
+        self.dones.reshape(-1)[slots], self.timeouts.reshape(-1)[slots] = ended, truncated | cut_off
+        self.find_ends()
+        self.count = len(self.rewards) if (self.keys != NO_KEY).all() else self.newest // self._lanes + 1
+
+    def find_ends(self) -> None:
+        """Flags were set."""
+        self.ended = set(np.flatnonzero((self.dones + self.timeouts).any(axis=1)).tolist())
+
+    def append(self, time: int, obs: Any, next_obs: Any, action: Array, reward: Any, ends: Any) -> None:
+        """Add one row per environment.
+
+        Args:
+            time: time of the ring: the one after the last.
+            obs: observations of all environments; of a Dict space, a list of the entries.
+            next_obs: as `obs`.
+            action: actions of all environments.
+            reward: rewards of all environments.
+            ends: whether episodes ended, and whether they were cut off; None: none ended.
+
+        Raises:
+            di_store.SchemaMismatch: a number that its column cannot hold. ValueError: a value of another shape.
+        """
+        row, (kind, of_action) = self._count, self._kinds[:2]
+        # What most programs give is asked for here: a call for each value would take longer than all of it.
+        plain = type(obs) is np.ndarray is type(next_obs) and obs.dtype is kind is next_obs.dtype
+        if plain and action.dtype is of_action and self.limit > 1:
+            views = self._views[row]
+            views[0][...], views[1][...], views[2][...] = obs, action, next_obs
+        elif plain and action.dtype is of_action and obs.shape == next_obs.shape == self._shapes[0]:
+            self._one = {"obs": obs, "action": action, "next_obs": next_obs}
+        else:
+            self.stage([*obs, action, *next_obs] if type(obs) is list else (obs, action, next_obs))
+        self.rewards[time] = reward
+        if ends is not None:
+            self.dones[time], self.timeouts[time] = ends
+            self.ended.add(time)
+        elif time in self.ended:
+            self.dones[time] = self.timeouts[time] = 0
+            self.ended.discard(time)
+        if 0 < row < self._room - 1:
+            self._count = row + 1
+        else:
+            self.commit(time * self._lanes)
+
+    def flags(self) -> tuple[Array, Array]:
+        """`dones` and `timeouts`. To write the steps may show that an episode was cut off."""
+        self.flush()
+        return self.dones, self.timeouts
+
+    def _completed(self, slots: slice, rows: dict[str, Any], one: bool) -> dict[str, Any]:
+        first, last = slots.start // self._lanes, slots.stop // self._lanes
+        times: Any = first if one else slice(first, last)
+        if first not in self.ended if one else self.ended.isdisjoint(range(first, last)):
+            terminated = truncated = self._none if one else np.zeros((last - first, self._lanes), np.bool_)
+        else:
+            truncated = self.timeouts[times] != 0
+            terminated = (self.dones[times] != 0) & ~truncated
+        rows["reward"], rows["terminated"], rows["truncated"] = self.rewards[times], terminated, truncated
+        return rows
+
+    def _cut_off(self, first: int, cut: Array) -> None:
+        # So that sums of rewards stop there.
+        times = (first // self._lanes - 1 + np.flatnonzero(cut.any(axis=1))) % len(self.timeouts)
+        self.timeouts[times] = np.maximum(self.timeouts[times], cut[cut.any(axis=1)])
+        self.ended.update(times.tolist())
+
+    def restore(self, times: Array, data: dict[str, Any]) -> None:
+        """Write steps whose rewards and flags were set before: leaves ``[times, n_envs, …]`` of `DRAWN`."""
+        self.write(times * self._lanes, data)
