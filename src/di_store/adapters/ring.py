@@ -273,9 +273,9 @@ class Ring:
         rows = (self._one or cut(self._staged, 0)) if one else cut(self._staged, slice(count))
         try:
             self._write(slice(self._first, self._first + count * self._lanes), None, rows, one)
-        except BaseException:
+        except BaseException:  # also an interrupt: the next call writes what was gathered
             if self.limit > 1:
-                self._count = count  # the next call writes them
+                self._count = count
             raise
 
     def _flush_lanes(self, count: int) -> None:
