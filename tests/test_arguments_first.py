@@ -234,7 +234,7 @@ def test_an_insert_within_an_insert_refuses_and_does_not_hang(store: di_store.St
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert refused
-    assert all("in the middle of another one" in str(error) for error in refused)
+    assert all("during another insert" in str(error) for error in refused)
     assert len(table) == 3
     assert store.check() == []
 

@@ -232,7 +232,7 @@ def test_a_store_of_another_user(store_name: Callable[[], str], strangers_folder
         with di_store.open(name, memory="64MiB") as store:
             listed, *errors = look(name, STRANGER_UID, strangers_folder)
             assert store.get(store.put(1)) == 1
-        kind, holder, words = "StoreNotFound", f"pid {os.getpid()} of uid 0", "run all processes as that one"
+        kind, holder, words = "StoreNotFound", f"pid {os.getpid()} of uid 0", "must run as the same user"
     else:
         with Program(HIDE, name, 0) as program:
             assert program.line() == "there"

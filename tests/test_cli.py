@@ -131,7 +131,7 @@ def check_looks(name: str, pids: list[int]) -> None:
     assert first["items"][0]["version"] == -1
 
     shown = call("inspect", name, "replay", "--values", "--items", "5").stdout
-    assert "--start 5 shows the next" in shown
+    assert "--start 5 shows more" in shown
     assert "obs" in shown
     valued = read_json("inspect", name, "replay", "--values", "--items", "3")["items"]
     assert [item["values"]["obs"] for item in valued] == [[at] * 3 for at in range(3)]

@@ -146,8 +146,8 @@ def test_pickles_by_its_configuration(client: di_store.Client) -> None:
     [
         ("no such file.yaml", FileNotFoundError, "DI_STORE_CONFIG_PATH"),
         ({}, ValueError, "names no store"),
-        ({"node_trackers": "x"}, ValueError, "no list of mappings"),
-        ({"store": {"memmory": 1}}, ValueError, "may have"),
+        ({"node_trackers": "x"}, ValueError, "not a list of mappings"),
+        ({"store": {"memmory": 1}}, ValueError, "its options are"),
         ({"store": {"name": "a/b"}}, ValueError, "letters, digits"),
         ({"store": {"name": "a", "keep_deleted": -1}}, ValueError, "keep_deleted"),
         ({"store": {"name": "a", "memory": "1x"}}, ValueError, "memory"),

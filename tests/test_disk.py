@@ -298,7 +298,7 @@ def test_refusals(tmp_path: Path, store: di_store.Store) -> None:
         di_store.open(memory="16MiB", disk_capacity="64MiB")
     with pytest.raises(ValueError, match="disk_capacity"):
         di_store.open(memory="16MiB", disk=tmp_path / "other", disk_capacity="1MiB")
-    with pytest.raises(di_store.StoreError, match="no folder"):
+    with pytest.raises(di_store.StoreError, match="does not exist"):
         di_store.open(memory="16MiB", disk=tmp_path / "no" / "where")
     with pytest.raises(TypeError, match="disk="):
         di_store.open(memory="16MiB", disk=7)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import di_store
 
 MIB = 1 << 20
 IN_BOTH = r"memory and disk have .* left for tables"
-IN_MEMORY = "in memory, whatever lies on disk, and .* of the store's memory are available"
+IN_MEMORY = "in memory, even with a disk tier, and .* of the store's memory are available"
 
 
 def of_bytes(count: int) -> dict[str, Any]:

@@ -227,7 +227,7 @@ def test_what_is_no_file(store: di_store.Store, tmp_path: Path) -> None:
     for path in (pipe, folder):
         with pytest.raises(di_store.StoreError, match="another path"):
             table.export(path)
-        with pytest.raises(di_store.CorruptData, match="no regular file"):
+        with pytest.raises(di_store.CorruptData, match="not a regular file"):
             store.import_table(path)
     with pytest.raises(ValueError, match='path=""'):
         table.export("")

@@ -167,5 +167,5 @@ def test_what_is_not_enough() -> None:
     assert di_store.needed_memory(capacity=None, max_bytes="10MiB", view=di_store.Opaque()) > 10 * MIB
     with pytest.raises(ValueError, match="min_size"):
         di_store.needed_memory(capacity=100, schema=STATES, limiter=di_store.MinSize(1_000))
-    with pytest.raises(ValueError, match="no size"):
+    with pytest.raises(ValueError, match="not a size"):
         di_store.open(memory="fitting")

@@ -371,7 +371,7 @@ def test_what_is_refused(store: di_store.Store) -> None:
         Group(2.5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="by="):
         Group(2, by="")
-    with pytest.raises(ValueError, match="no column 'group', by which Group"):
+    with pytest.raises(ValueError, match="no column 'group', which Group"):
         store.create_table("t", capacity=4, view=Group(2), schema={"x": Spec((), "i8")})
     for wrong in (Spec((2,), "i8"), Spec((), "f4"), Spec((None,), "i8", 3)):
         with pytest.raises(ValueError, match="one whole number a row"):

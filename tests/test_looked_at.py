@@ -61,7 +61,7 @@ def _look(store: di_store.Store, name: str, state: str) -> int:
     assert name in text
     assert len(about["items"]) == about["size"] == len(store.table(name))
     assert (about["waiting"] > 0) == (
-        f"; waiting for late columns: {about['waiting']}" in text or "not complete" in text
+        f"; waiting for late columns: {about['waiting']}" in text or "incomplete groups" in text
     )
     assert ("finished" in text.partition("sampler")[0]) == (state == "finished")
     for item in about["items"]:

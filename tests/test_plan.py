@@ -270,8 +270,8 @@ def test_too_small(tmp_path: Path) -> None:
     path.write_text(json.dumps({"memory": "16MiB", "tables": {"replay": FRAMES | {"lanes": 64}}}))
     done = call("plan", str(path))
     assert done.returncode == 1
-    assert "are too little" in done.stdout
+    assert "is too small" in done.stdout
     path.write_text(json.dumps({"memory": "64MiB", "disk": "20MiB", "tables": {"replay": FRAMES}}))
     done = call("plan", str(path))
     assert done.returncode == 1
-    assert "of disk are needed beside the memory" in done.stdout
+    assert "of disk besides the memory" in done.stdout

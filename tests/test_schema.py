@@ -94,7 +94,7 @@ def test_reward_and_flags_have_their_types() -> None:
     )
     assert types(schema) == {"reward": "float32 ()", "terminated": "bool ()", "truncated": "bool ()", "x": "int64 ()"}
     assert types(Schema.from_tree({"reward": Spec((), "f8")})) == {"reward": "float64 ()"}
-    with pytest.raises(ValueError, match="it ends the lane's episode"):
+    with pytest.raises(ValueError, match="ends the lane's episode"):
         Schema.from_tree({"terminated": Spec((8,), "?")})
 
 

@@ -67,7 +67,7 @@ def test_ambiguities_are_explained() -> None:
         parse_size("4G")
     with pytest.raises(ValueError, match='memory="25%"'):
         parse_size(0.25)
-    with pytest.raises(ValueError, match="a share has no meaning here"):
+    with pytest.raises(ValueError, match="a percentage is not allowed here"):
         parse_size("25%")
 
 
@@ -107,7 +107,7 @@ def test_a_formatted_size_parses_back_to_three_digits(size: int) -> None:
 
 def test_a_full_filesystem_is_named_without_a_capacity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(disk, "_core", SimpleNamespace(disk_room=lambda folder: 100_000))
-    with pytest.raises(ValueError, match=r"the filesystem of .* free, .*give disk= a folder elsewhere") as told:
+    with pytest.raises(ValueError, match=r"the filesystem of .* free: .*give disk= a folder on another") as told:
         disk.disk_folder(tmp_path / "d", None)
     assert "50%" not in str(told.value)
     with pytest.raises(ValueError, match="disk_capacity='50%' is"):

@@ -311,7 +311,7 @@ def _read(source: Any) -> Mapping[str, Any]:
         with open(source) as file:
             source = yaml.safe_load(file)
     if not isinstance(source, Mapping):
-        raise ValueError(f"di_store.Client: the configuration is {shown(source)}, and no mapping")
+        raise ValueError(f"di_store.Client: the configuration is not a mapping but {shown(source)}")
     return source
 
 
@@ -320,9 +320,9 @@ def _own(config: Mapping[str, Any]) -> Mapping[str, Any]:
     own = config.get("store") or {}
     known = {"name", "memory", "keep_deleted", "cluster"}
     if not isinstance(own, Mapping) or not known.issuperset(own):
-        raise ValueError(f"di_store.Client: store={shown(own)} in the configuration: it may have {sorted(known)}")
+        raise ValueError(f"di_store.Client: store={shown(own)} in the configuration: its options are {sorted(known)}")
     if not isinstance(own.get("cluster"), (bool, NoneType)):
-        raise ValueError(f"di_store.Client: store.cluster={shown(own['cluster'])}: true, false, or nothing")
+        raise ValueError(f"di_store.Client: store.cluster={shown(own['cluster'])}: give true or false, or leave it out")
     return own
 
 
@@ -354,5 +354,5 @@ def _memory(config: Mapping[str, Any], hostname: str, given: Any) -> int:
 def _list(config: Mapping[str, Any], section: str) -> list[Mapping[str, Any]]:
     found = config.get(section) or []
     if not isinstance(found, list) or not all(isinstance(each, Mapping) for each in found):
-        raise ValueError(f"di_store.Client: {section}={shown(found)} in the configuration is no list of mappings")
+        raise ValueError(f"di_store.Client: {section}={shown(found)} in the configuration is not a list of mappings")
     return found

@@ -344,7 +344,7 @@ def test_bad_input_is_refused_in_one_sentence() -> None:
         (ValueError, "give store= too", lambda: new(10, env(), table="a")),
         (ValueError, "the buffer is empty", lambda: new(10, env()).sample(2)),
         (KeyError, "next_obs", lambda: new(10, env()).add(**{n: step(0)[n] for n in NO_NEXT})),
-        (ValueError, "differ in their number of steps: obs 2", lambda: new(10, env()).add(**(step(0, 2) | {"rew": 1}))),
+        (ValueError, "different numbers of steps: obs 2", lambda: new(10, env()).add(**(step(0, 2) | {"rew": 1}))),
         (IndexError, "3 transitions are stored", lambda: filled(3)._encode_sample([3])),
         (ValueError, "priorities has 3 values", lambda: filled(3).add(**step(0, 2), priorities=np.ones(3))),
         (TypeError, "not None", lambda: filled(3).update_priorities([0], None)),
@@ -408,7 +408,7 @@ def test_entries_without_elements_and_names_with_a_slash(kind: str, options: dic
         assert (batch["goal"].shape[1:], batch["next_goal"].shape[1:]) == ((2, 0), (2, 0))
     same(without_goals(buffer.get_all_transitions()), own.get_all_transitions())
     assert buffer.get_stored_size() == 20
-    with pytest.raises(ValueError, match=r"goal is \[3\], and \[2, 0\] in a step"):
+    with pytest.raises(ValueError, match=r"goal has the shape \[3\], but a step needs \[2, 0\]"):
         buffer.add(**walked(20) | {"goal": np.zeros(3)})
 
 

@@ -48,7 +48,7 @@ class Pair:
     @property
     def said(self) -> list[str]:
         """Lines of the second node's log on payloads that came over our own TCP."""
-        return [each for each in self._log.read_text().splitlines() if "our own TCP" in each]
+        return [each for each in self._log.read_text().splitlines() if "over TCP" in each]
 
     def is_lent(self) -> bool:
         """Whether a large block of the first node is pinned: its transfer has begun."""
@@ -175,7 +175,7 @@ class Altered:
         """Two values come. The log says once why not by the engine."""
         for value in (LONG[:5_000_000], LONG[7:6_000_000]):
             assert same(self.two.get(self.store.put(value), timeout=30), value)
-        [line] = [each for each in self.log.read_text().splitlines() if "our own TCP" in each]
+        [line] = [each for each in self.log.read_text().splitlines() if "over TCP" in each]
         assert text in line
 
 

@@ -214,7 +214,7 @@ def test_columns() -> None:
     assert other.obs.mean() == one.obs.mean()
     assert "in a Di-store table" in repr(other.obs)
     equal(one.buffers[1].obs[:], other.buffers[1].obs[:])
-    with pytest.raises(TypeError, match="do not change"):
+    with pytest.raises(TypeError, match="cannot be changed"):
         other.obs[0] = 1
     other.info.n[0] = -5
     assert other.buffers[0].info.n[0] == -5

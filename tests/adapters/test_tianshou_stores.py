@@ -215,7 +215,7 @@ def test_refuses(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="was made without ignore_obs_next=True"):
             ours.VectorReplayBuffer(40, 2, ignore_obs_next=True, store=store)
         store.create_table("other", capacity=5, schema={"x": di_store.Spec((), "f4")}).insert({"x": 1.0})
-        with pytest.raises(ValueError, match="not one of a Tianshou buffer"):
+        with pytest.raises(ValueError, match="not made by a Tianshou buffer"):
             ours.ReplayBuffer(20, store=store, table="other")
         text = ours.ReplayBuffer(20, store=store, table="text")
         with pytest.raises(TypeError, match="obs of the step is not made of arrays of numbers"):

@@ -183,7 +183,7 @@ def test_a_dead_store_is_named(store: di_store.Store, monkeypatch: pytest.Monkey
     monkeypatch.setattr(client_module, "_ATTACH_SECONDS", 0.0)
     config = {"name": store.name}
     store.close()
-    with pytest.raises(di_store.StoreNotFound, match=r"TransferQueue's store .* is gone, .*init\(\) start anew"):
+    with pytest.raises(di_store.StoreNotFound, match=r"TransferQueue's store .* is gone, .*init\(\) to start again"):
         StorageClient(config)
 
 

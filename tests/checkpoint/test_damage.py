@@ -88,7 +88,7 @@ def test_more_bytes_than_the_file_has(number: int, large: int, tmp_path: Path) -
     del manifest["crc"]
     manifest["crc"] = _core.crc32c(msgspec.json.encode(manifest))
     (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(manifest))
-    with pytest.raises(di_store.CorruptData, match="has only"):
+    with pytest.raises(di_store.CorruptData, match="lists more than"):
         di_store.load(tmp_path)
 
 
@@ -108,7 +108,7 @@ def test_the_file_of_another_save(tmp_path: Path) -> None:
         path = the_file(tmp_path / "one", 1)
         right = path.read_bytes()
         shutil.copy(wrong, path)
-        with pytest.raises(di_store.CorruptData, match="another save"):
+        with pytest.raises(di_store.CorruptData, match="another checkpoint"):
             di_store.load(tmp_path / "one")
         path.write_bytes(right)
     assert di_store.load(tmp_path / "one") == [0, 1]
@@ -120,7 +120,7 @@ def test_foreign_files_and_other_versions(tmp_path: Path) -> None:
     raw, text = path.read_bytes(), manifest.read_bytes()
     for foreign in (b"PK\3\4" + raw[4:], b"", b"{}"):
         path.write_bytes(foreign)
-        with pytest.raises(di_store.CorruptData, match="no file of a checkpoint"):
+        with pytest.raises(di_store.CorruptData, match="not a file of a checkpoint"):
             di_store.load(tmp_path)
     path.write_bytes(MAGIC + (2).to_bytes(4, "little") + raw[12:])
     with pytest.raises(di_store.LayoutMismatch, match="version 2"):
@@ -131,9 +131,9 @@ def test_foreign_files_and_other_versions(tmp_path: Path) -> None:
         di_store.load(tmp_path)
     for foreign in (b"", b"[]", b"{}", b"\xff", b'{"format": "safetensors"}'):
         manifest.write_bytes(foreign)
-        with pytest.raises(di_store.CorruptData, match="no manifest"):
+        with pytest.raises(di_store.CorruptData, match=r"not the manifest|not a manifest"):
             di_store.load(tmp_path)
-    with pytest.raises(di_store.StoreError, match="none of Di-store"):
+    with pytest.raises(di_store.StoreError, match="Di-store did not write"):
         di_store.save(tmp_path, TREE)
     manifest.write_bytes(b"\0" * 20)
     di_store.save(tmp_path, TREE)  # in the place of a damaged one

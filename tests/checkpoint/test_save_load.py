@@ -228,7 +228,7 @@ def test_answers_to_an_older_call_do_not_count(tmp_path: Path) -> None:
     folder, own, other = Folder(tmp_path), RankFile("rank-00000.tree", 1), RankFile("rank-00001.tree", 2)
 
     def answer() -> None:
-        with pytest.raises(di_store.Timeout, match="rank 0 waits"):
+        with pytest.raises(di_store.Timeout, match="rank 0 still waits"):
             ranks.answer(folder, 1, 2, other, Wait(None, 0, "save"))
 
     ranks.call(folder, 2)
@@ -308,7 +308,7 @@ def test_folders_that_hold_none(tmp_path: Path) -> None:
     with pytest.raises(di_store.CorruptData, match="no complete checkpoint"):
         di_store.load(tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(di_store.StoreError, match="no folder"):
+    with pytest.raises(di_store.StoreError, match="not a folder"):
         di_store.save(tmp_path / "file", 1)
 
 

@@ -304,7 +304,7 @@ def test_who_may_take_over(pair: Pair, tmp_path: Path, monkeypatch: pytest.Monke
             )
             with pytest.raises(StoreError, match="it is not lost"):
                 fetch(str(tmp_path / "a"), pair.nodes[0].name, pair.serving(0), 10)
-        with pytest.raises(NodeUnavailable, match="has a backup of a node 'nobody'"):
+        with pytest.raises(NodeUnavailable, match="has a backup of node 'nobody'"):
             fetch(str(tmp_path / "a"), "nobody", pair.serving(0), 0)
         with pytest.raises(ValueError, match="--peers"):
             fetch(str(tmp_path / "a"), "nobody", Serving("127.0.0.1:0"), 0)
@@ -341,7 +341,7 @@ def test_calls_that_no_node_makes(pair: Pair) -> None:
     with pytest.raises(TypeError):
         session.call("backup_part", {**part, "uuid": "..", "name": "manifest.json"}, what="test")
     session.call("backup_drop", {"uuids": [uuid_]}, what="test")
-    with pytest.raises(StoreError, match="begun this backup anew"):
+    with pytest.raises(StoreError, match="restarted this backup"):
         session.call("backup_part", {**part, "name": "manifest.json"}, what="test")
     session.close()
 

@@ -1,4 +1,4 @@
-"""`--bulk` where Mooncake's engine cannot be used: objects come over our own TCP, and the log says why, once."""
+"""`--bulk` where Mooncake's engine cannot be used: objects are sent over TCP, and the log says why, once."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_missing_package(store_name: Callable[[], str], tmp_path: Path) -> Non
         for value in (LARGE, LARGE[::-1].copy()):
             assert same(two.get(one.put(value)), value)
         until(lambda: "mooncake" in log.read_text(), "the agent to say what it lacks")
-        [line] = [each for each in log.read_text().splitlines() if "our own TCP" in each]
+        [line] = [each for each in log.read_text().splitlines() if "over TCP" in each]
         assert "pip install 'di-store[rdma]'" in line
         one.close()
         two.close()

@@ -319,7 +319,7 @@ def test_what_cannot_be_spread(four: list[Member]) -> None:
             first.call("spread", **{**given, **wrong})
     with pytest.raises(di_store.CorruptData):
         first.call("note", note=np.zeros(9, np.uint8))
-    with pytest.raises(ValueError, match="the library's own"):
+    with pytest.raises(ValueError, match="reserved for the library"):
         first.local.publish("di-store/groups", 1)
     first.call("spread", **given)
 

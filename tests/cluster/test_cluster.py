@@ -340,7 +340,7 @@ def test_a_table_of_one_store_alone(nodes: list[Node], stores: list[ClusterStore
         assert len(stores[1].table("own")) == 3
         with pytest.raises(TableNotFound):
             stores[0].table("own")
-        with pytest.raises(TableExists, match="of its own"):
+        with pytest.raises(TableExists, match="already has its own table"):
             stores[0].create_table("own", node=nodes[1].name, **TABLE)
         with pytest.raises(TableExists, match="other settings"):
             stores[1].create_table("own", exist_ok=True, **{**TABLE, "sampler": di_store.Once()})

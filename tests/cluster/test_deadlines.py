@@ -166,7 +166,7 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
         store.create_table("t", capacity=100, limiter=di_store.MinSize(50)).extend({"x": np.arange(10)})
         with di_store.connect(f"di-store://{agent.address}", token=TOKEN) as far:
             began = time.monotonic()
-            with pytest.raises(di_store.Timeout, match="did not come through") as told:
+            with pytest.raises(di_store.Timeout, match="timed out") as told:
                 far.table("t").sample(8, timeout=0.3)
             assert time.monotonic() - began < LONG_SECONDS
             assert "50" in str(told.value), "what the agent waits for"
@@ -269,7 +269,7 @@ def test_a_loader_ends_its_wait_for_a_silent_agent(served: Node, method: str, mo
         with table.loader(3, prefetch=0, timeout=0.3) as loader:
             monkeypatch.setattr(Channel, "ask", asks)
             began = time.monotonic()
-            with pytest.raises(di_store.Timeout, match="did not come through"):
+            with pytest.raises(di_store.Timeout, match="timed out"):
                 next(loader)
             assert time.monotonic() - began < LONG_SECONDS
             os.kill(agent, signal.SIGCONT)
@@ -298,7 +298,7 @@ def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monke
             agent = served.agent
             stop(agent)
             monkeypatch.setattr(Channel, "ask", asks)
-            with pytest.raises(di_store.Timeout, match="did not come through"):
+            with pytest.raises(di_store.Timeout, match="timed out"):
                 next(loader)
             monkeypatch.undo()
             os.kill(agent, signal.SIGCONT)
@@ -313,7 +313,7 @@ def test_a_call_that_begins_again_has_one_deadline(served: Node, monkeypatch: py
     def asks(self: Channel, called: str, *rest: Any, **options: Any) -> Any:
         if called == "deliver":
             self.client.drop_idle()
-            raise DrawsLost("these draws are not held any more", remedy="")
+            raise DrawsLost("the agent no longer holds these draws", remedy="")
         return ask(self, called, *rest, **options)
 
     with served.connect() as far:

@@ -103,7 +103,7 @@ def test_a_directory_that_is_away(nodes: list[Node], opened: Callable[[], Direct
     nodes[0].lose()
     with pytest.raises(NodeUnavailable, match="directory of the cluster") as found:
         directory.swap("k", None, b"v", 0.5)
-    assert "go on meanwhile" in str(found.value)
+    assert "keep working" in str(found.value)
 
 
 def test_words_are_made_again_from_what_nodes_keep(nodes: list[Node], opened: Callable[[], Directory]) -> None:

@@ -79,7 +79,7 @@ def test_no_token(serve: Serve, store_dir: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delenv(TOKEN_ENV, raising=False)
     served = serve()
     with served.leaves_nothing():
-        with pytest.raises(AccessDenied, match="no token to prove who this is") as caught:
+        with pytest.raises(AccessDenied, match="there is no token to authenticate with") as caught:
             di_store.connect(served.address)
         assert "connect(token=)" in told(caught)
         for token in ("", b"", 3):
@@ -99,7 +99,7 @@ def test_the_users_own_token(serve: Serve, store_dir: str, monkeypatch: pytest.M
     assert len(path.read_text()) == 64
     path.chmod(0o640)
     for act in (lambda: di_store.connect(served.address), lambda: own_token(make=True)):
-        with pytest.raises(AccessDenied, match="is not this user's alone") as caught:
+        with pytest.raises(AccessDenied, match="does not belong to this user alone") as caught:
             act()
         assert "chmod 600" in told(caught)
     path.chmod(0o600)
@@ -134,7 +134,7 @@ def test_tokens_of_the_command(tmp_path: Path, store_name: Callable[[], str], mo
     empty = tmp_path / "empty"
     empty.write_text(" \n")
     run = ("serve", store_name(), "--memory", "64MiB", "--listen")
-    assert "there is no token to know clients by (set DI_STORE_TOKEN" in fails(1, *run, "0.0.0.0:0", "--plaintext")
+    assert "there is no token to authenticate clients (set DI_STORE_TOKEN" in fails(1, *run, "0.0.0.0:0", "--plaintext")
     assert "empty is empty (write a long random text" in fails(1, *run, "127.0.0.1:0", "--token-file", str(empty))
     assert "nothing: No such file" in fails(1, *run, "127.0.0.1:0", "--token-file", str(tmp_path / "nothing"))
 
@@ -177,7 +177,7 @@ def _in_between(forge: Callable[[bytes], bytes]) -> Callable[[Connection], None]
 def test_who_answers_in_place_of_the_agent_must_know_the_token(forge: Callable[[bytes], bytes]) -> None:
     """Also if it sends the client's own proof back."""
     with fake_agent(_in_between(forge)) as address:
-        with pytest.raises(AccessDenied, match="what answers at this address does not know the token") as caught:
+        with pytest.raises(AccessDenied, match="the server at this address does not know the token") as caught:
             di_store.connect(address, token=TOKEN)
         assert "DI_STORE_TOKEN" in told(caught)
 
@@ -185,9 +185,9 @@ def test_who_answers_in_place_of_the_agent_must_know_the_token(forge: Callable[[
 @pytest.mark.parametrize(
     ("challenge", "why"),
     [
-        (Challenge(7, bytes(NONCE_BYTES)), "chose a protocol that it was not offered"),
-        (Challenge(1, b"short"), "chose a protocol that it was not offered"),
-        (Refusal("AccessDenied", "", ""), "no Challenge came"),
+        (Challenge(7, bytes(NONCE_BYTES)), "chose a protocol that was not offered"),
+        (Challenge(1, b"short"), "chose a protocol that was not offered"),
+        (Refusal("AccessDenied", "", ""), "invalid Challenge message"),
     ],
 )
 def test_an_agent_that_does_not_keep_to_the_protocol(challenge: Any, why: str) -> None:
@@ -374,10 +374,10 @@ def test_more_connections_than_there_may_be(served: ServedStore) -> None:
         most = server.MAX_CONNECTIONS
         opened = [greeted(served.port)[0] for _ in range(most)]
         for _ in range(76):
-            with pytest.raises(NodeUnavailable, match=f"the agent has {most} connections, which is the most") as caught:
+            with pytest.raises(NodeUnavailable, match=f"the agent has {most} connections, the maximum") as caught:
                 greeted(served.port)
         assert "spread the clients over more nodes" in told(caught)
-        with pytest.raises(NodeUnavailable, match="which is the most"):
+        with pytest.raises(NodeUnavailable, match="the maximum"):
             served.connect()
         opened.pop().close()
 
@@ -448,8 +448,8 @@ def test_options_that_do_not_go_together(authorities: Any, store_name: Callable[
     wrong = authorities[0].sign("wrong")[1]
     run = ("serve", store_name(), "--memory", "64MiB", "--listen")
     both = ("--tls-cert", certificate, "--tls-key", key)
-    assert "without TLS whoever sits in between can read everything" in fails(2, *run, "0.0.0.0:0")
-    assert "without TLS whoever sits in between" in fails(2, *run, "127.example.org:0", by=call)
+    assert "without TLS anyone on the network path can read everything" in fails(2, *run, "0.0.0.0:0")
+    assert "without TLS anyone on the network path" in fails(2, *run, "127.example.org:0", by=call)
     assert "belong together: give both" in fails(2, *run, "127.0.0.1:0", "--tls-cert", certificate, by=call)
     assert "--plaintext contradicts --tls-cert" in fails(2, *run, "127.0.0.1:0", *both, "--plaintext", by=call)
     for file in (wrong, certificate, str(tmp_path / "nothing")):
@@ -457,7 +457,7 @@ def test_options_that_do_not_go_together(authorities: Any, store_name: Callable[
         assert f"{certificate} and --tls-key {file} cannot be used" in said
     assert "--peers names no node" in fails(2, *run, "127.0.0.1:0", "--peers", " , ", by=call)
     both = ("--peers", "127.0.0.1:1", "--join", "etcd://127.0.0.1:2")
-    assert "name two directories" in fails(2, *run, "127.0.0.1:0", *both, by=call)
+    assert "each name a directory" in fails(2, *run, "127.0.0.1:0", *both, by=call)
     for listen in ("", "a b", "1.2.3.4:x", "127.0.0.1:99999", "127.0.0.1:0/name", "a" * 70):
         assert "give HOST:PORT, such as 127.0.0.1:7370" in fails(2, *run, listen, by=call)
 
@@ -466,6 +466,6 @@ def test_a_port_that_is_in_use(served: ServedStore, store_name: Callable[[], str
     name, token = store_name(), ("--token-file", str(tmp_path / "token"))
     (tmp_path / "token").write_text(TOKEN)
     said = fails(1, "serve", name, "--memory", "64MiB", "--listen", f"127.0.0.1:{served.port}")
-    assert f"port {served.port} of 127.0.0.1 is in use (--listen HOST:PORT takes another one, port 0 any)" in said
+    assert f"port {served.port} of 127.0.0.1 is in use (choose another port with --listen" in said
     assert name not in {info.name for info in di_store.list_stores()}
     assert "cannot listen at 192.0.2.1:0" in fails(1, "serve", name, "--listen", "192.0.2.1:0", "--plaintext", *token)

@@ -224,5 +224,5 @@ def test_members_are_killed(tmp_path: Any) -> None:
 
 
 def test_a_store_of_another_kind(etcd: Etcd) -> None:
-    with di_store.open(memory="16MiB") as plain, pytest.raises(di_store.StoreNotFound, match="no node"):
+    with di_store.open(memory="16MiB") as plain, pytest.raises(di_store.StoreNotFound, match="not a node"):
         cluster.attach(plain.name)

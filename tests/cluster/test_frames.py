@@ -326,7 +326,7 @@ def test_messages_that_say_anything(name: str, count: Callable[[int, int], int])
 @pytest.mark.parametrize("deep", [b"\x91" * 500_000, b"\x81\xa1a" * 300_000])
 def test_nesting_without_an_end(deep: bytes) -> None:
     record = b"\x93\x00\x00\x91\x97\x01\xa1a\x90\x80\xc0"
-    with pytest.raises(CorruptData, match="a message that is no Records came"):
+    with pytest.raises(CorruptData, match="received an invalid Records message"):
         decoded(rows.Records, record + deep)
     with pytest.raises(CorruptData):
         batches.unpack_batch(b"\x97\x91\x93\x90" + deep, array(b""), trusted=False)
@@ -355,25 +355,25 @@ def leaf(**changes: Any) -> Callable[[list[batches.BatchLeaf]], list[batches.Bat
 
 
 LIES: list[tuple[Any, dict[str, Any], str]] = [
-    (PLAIN, {"parts": lambda parts: parts[1:]}, "without all its parts"),
-    (PLAIN, {"parts": leaf(dtype="<i8")}, "'keys' are int64"),
-    (PLAIN, {"parts": leaf(shape=[1])}, "'priorities' are float64 of shape"),
-    (PLAIN, {"parts": leaf(path=["other"])}, "without all its parts"),
+    (PLAIN, {"parts": lambda parts: parts[1:]}, "missing parts"),
+    (PLAIN, {"parts": leaf(dtype="<i8")}, "'keys' have dtype int64"),
+    (PLAIN, {"parts": leaf(shape=[1])}, "'priorities' have dtype float64 and shape"),
+    (PLAIN, {"parts": leaf(path=["other"])}, "missing parts"),
     (PLAIN, {"leaves": leaf(path=[])}, "column without a name"),
-    (PLAIN, {"leaves": leaf(path=["reward", "x"])}, "two columns of one name"),
-    (PLAIN, {"leaves": leaf(shape=[2**62, 2**62, 0])}, "array of no shape"),
+    (PLAIN, {"leaves": leaf(path=["reward", "x"])}, "two columns of the same name"),
+    (PLAIN, {"leaves": leaf(shape=[2**62, 2**62, 0])}, "array of invalid shape"),
     (PLAIN, {"leaves": leaf(shape=[2**64 - 1])}, "beyond its end"),
-    (PLAIN, {"leaves": leaf(shape=[10**12], dtype="|S0")}, "no shape"),
-    (PLAIN, {"leaves": leaf(shape=[-1, -1])}, "no shape"),
-    (PLAIN, {"leaves": leaf(dtype="|O8")}, "no type"),
+    (PLAIN, {"leaves": leaf(shape=[10**12], dtype="|S0")}, "invalid shape"),
+    (PLAIN, {"leaves": leaf(shape=[-1, -1])}, "invalid shape"),
+    (PLAIN, {"leaves": leaf(dtype="|O8")}, "unknown dtype"),
     (RAGGED, {"leaves": lambda leaves: leaves[:1]}, "ragged column without offsets"),
-    (RAGGED, {"ragged": lambda ragged: {0: [3]}}, "another shape"),
-    (RAGGED, {"ragged": lambda ragged: {0: []}}, "another shape"),
-    (RAGGED, {"ragged": lambda ragged: {0: [-1, -2]}}, "another shape"),
+    (RAGGED, {"ragged": lambda ragged: {0: [3]}}, "does not fit its offsets"),
+    (RAGGED, {"ragged": lambda ragged: {0: []}}, "does not fit its offsets"),
+    (RAGGED, {"ragged": lambda ragged: {0: [-1, -2]}}, "does not fit its offsets"),
     (RAGGED, {"leaves": leaf(shape=[4])}, "without offsets"),
-    (opaque(1, 2), {"leaves": leaf(shape=[1])}, "without their ends"),
-    (opaque(1, 2), {"leaves": leaf(dtype="|i1")}, "without their ends"),
-    (opaque(1, 2), {"leaves": lambda leaves: leaves + leaves}, "beyond|no pair"),
+    (opaque(1, 2), {"leaves": leaf(shape=[1])}, "without their offsets"),
+    (opaque(1, 2), {"leaves": leaf(dtype="|i1")}, "without their offsets"),
+    (opaque(1, 2), {"leaves": lambda leaves: leaves + leaves}, "beyond|not a pair"),
 ]
 
 
@@ -388,17 +388,17 @@ def test_a_batch_that_does_not_add_up(data: Any, changes: dict[str, Any], why: s
 @pytest.mark.parametrize(
     ("record", "why"),
     [
-        ({"lead": [-1]}, "no leading axes"),
-        ({"lead": [2**40]}, "no leading axes"),
-        ({"lead": [1, 1, 1]}, "no leading axes"),
-        ({"lead": [2**30, 2**30]}, "without all its bytes"),
-        ({"groups": {"self": [0]}}, "with an argument 'self'"),
-        ({"groups": {"step": [-1]}}, "column that is none"),
-        ({"groups": {"step": [4]}}, "column that is none"),
-        ({"groups": {"step": [3]}}, "without all its bytes"),  # its rows vary in length
-        ({"groups": {"step": [0, 1]}}, "without all its bytes"),
-        ({"count": 2}, "without all its bytes"),
-        ({"count": 2**60}, "without all its bytes"),
+        ({"lead": [-1]}, "invalid leading axes"),
+        ({"lead": [2**40]}, "invalid leading axes"),
+        ({"lead": [1, 1, 1]}, "invalid leading axes"),
+        ({"lead": [2**30, 2**30]}, "missing bytes"),
+        ({"groups": {"self": [0]}}, "unknown argument 'self'"),
+        ({"groups": {"step": [-1]}}, "unknown column"),
+        ({"groups": {"step": [4]}}, "unknown column"),
+        ({"groups": {"step": [3]}}, "missing bytes"),  # its rows vary in length
+        ({"groups": {"step": [0, 1]}}, "missing bytes"),
+        ({"count": 2}, "missing bytes"),
+        ({"count": 2**60}, "missing bytes"),
         ({"count": 0}, "stands for 0"),
         ({"count": -1}, "stands for -1"),
         ({"groups": {"step": []}, "count": 2**40}, "stands for"),  # it would cost its sender nothing

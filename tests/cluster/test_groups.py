@@ -151,7 +151,7 @@ def test_wrong_names(stores: list[ClusterStore]) -> None:
             stores[0].publish("w", 1, group=group)
         with pytest.raises(ValueError, match="group="):
             stores[0].latest("w", group=group)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="library's own"):
+    with pytest.raises(ValueError, match="reserved for the library"):
         stores[0].publish("di-store/groups", 1, group="g")
 
 
@@ -165,7 +165,7 @@ def test_a_name_stays_in_its_group(stores: list[ClusterStore], name: str) -> Non
     with pytest.raises(ValueError, match=f"group '{name}' already"):
         other.latest(name, timeout=60, group=f"{name[:30]}-2")
     for each in (learner, member):
-        with pytest.raises(ValueError, match="those of a group of nodes: give group="):
+        with pytest.raises(ValueError, match="belong to a group of nodes: give group="):
             each.publish(name, 99)
     assert learner.publish(name, 2, group=name) == 2
     assert whole_number(member.latest(name, newer_than=1, timeout=60, group=name)) == 2

@@ -141,5 +141,5 @@ def test_which_store_is_meant(nodes: list[Node], store_name: Callable[[], str], 
     monkeypatch.setenv(STORE_ENV, nodes[1].name)
     with cluster.attach() as store:
         assert store.name == nodes[1].name
-    with di_store.open(store_name(), memory="16MiB") as plain, pytest.raises(StoreNotFound, match="no node"):
+    with di_store.open(store_name(), memory="16MiB") as plain, pytest.raises(StoreNotFound, match="not a node"):
         cluster.attach(plain.name)

@@ -347,7 +347,7 @@ def test_closed_handles(served: Node) -> None:
 
 def test_groups_are_for_stores_of_a_cluster(far: di_store.Store) -> None:
     for call in (lambda: far.publish("w", 1, group="g"), lambda: far.latest("w", group="g")):
-        with pytest.raises(ValueError, match="group='g': groups of nodes are for a store of a cluster"):
+        with pytest.raises(ValueError, match="group='g': groups need a store of a cluster"):
             call()
 
 

@@ -327,7 +327,7 @@ def test_two_creators_make_one_table(stores: list[ClusterStore]) -> None:
         tables[0].insert(step(turn))
         assert [len(each) for each in (*tables, stores[1].table(f"t{turn}"))] == [1] * (len(tables) + 1)
     for other, match in (
-        ({"draw": "local", "shards": "learners"}, "draw='local' is 'mass' there"),
+        ({"draw": "local", "shards": "learners"}, "draw='local' was given, the table has 'mass'"),
         ({}, "3 shards"),
         ({"draw": "mass", "shards": "learners", "sampler": di_store.Prioritized(0.5)}, "sampler"),
     ):
@@ -356,7 +356,7 @@ def test_whoever_opens_it_makes_what_is_missing(stores: list[ClusterStore]) -> N
 def test_a_shard_that_does_not_fit_leaves_nothing(nodes: list[Node], stores: list[ClusterStore]) -> None:
     with di_store.attach(nodes[2].name) as plain:
         plain.create_table("t", capacity=5)
-        with pytest.raises(TableExists, match="of its own"):
+        with pytest.raises(TableExists, match="already has its own table"):
             stores[0].create_table("t", shards="learners", exist_ok=True, **ROWS)
         plain.drop_table("t")
     with pytest.raises(di_store.CapacityError):
@@ -419,7 +419,7 @@ def test_calls_by_key(stores: list[ClusterStore]) -> None:
     with pytest.raises(ValueError, match="priority nan"):
         far.update_priorities(keys[:2], [1.0, np.nan])
     for call in (table.delete, table.peek):
-        with pytest.raises(ValueError, match="of no shard"):
+        with pytest.raises(ValueError, match="do not belong to any of the"):
             call(np.array([1 << 60], np.uint64))
     table.configure(alpha=0.5, beta=0.9)
     assert table.sampler == di_store.Prioritized(0.5, 0.9)
@@ -462,11 +462,11 @@ def test_a_batch_is_overwritten(stores: list[ClusterStore]) -> None:
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"shards": None, "draw": "mass"}, 'needs shards="learners"'),
     ({"shards": "some"}, "shards"),
-    ({"draw": "mass", "limiter": di_store.SamplesPerInsert(8, 10, 0.1)}, "count its own draws"),
-    ({"draw": "mass", "limiter": di_store.Queue(10)}, "count its own draws"),
+    ({"draw": "mass", "limiter": di_store.SamplesPerInsert(8, 10, 0.1)}, "chance decides how many draws"),
+    ({"draw": "mass", "limiter": di_store.Queue(10)}, "chance decides how many draws"),
     ({"draw": "mass", "sampler": di_store.Once()}, "no[ne]* across shards"),
     ({"draw": "mass", "sampler": di_store.Fifo()}, "no[ne]* across shards"),
-    ({"draw": "mass", "max_times_sampled": 3}, "fewer draws left"),
+    ({"draw": "mass", "max_times_sampled": 3}, "more draws than it has left"),
     ({"view": di_store.Group(2, by="n")}, "never be complete"),
     ({"limiter": Band(1, 1.0, -1.0, 2.0)}, "too narrow"),
 ]
@@ -481,8 +481,8 @@ def test_what_cannot_work_is_refused(stores: list[ClusterStore], options: dict[s
 def test_what_needs_one_place_is_refused(nodes: list[Node], stores: list[ClusterStore], tmp_path: Any) -> None:
     table, keys = filled(stores[0], "t", [1, 2, 3], draw="mass")
     for call, match in (
-        (lambda: stores[1].writer(["t"]), "lies in parts"),
-        (lambda: stores[1].mix({"t": 1}), "lies in parts"),
+        (lambda: stores[1].writer(["t"]), "sharded over several nodes"),
+        (lambda: stores[1].mix({"t": 1}), "sharded over several nodes"),
         (lambda: table.sample(2, replace=False), "replace=False"),
         (lambda: table.loader(2, replace=False), "replace=False"),
         (lambda: table.configure(limiter=di_store.SamplesPerInsert(1, 2, 3)), "only MinSize"),

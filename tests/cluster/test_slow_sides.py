@@ -52,7 +52,7 @@ def test_an_agent_that_is_stopped_with_a_lock_in_hand(stopping: Node) -> None:
         queue.extend({"n": numbers(0, ITEMS)})
         other = near.create_table("other", capacity=100)
         agent, remote = stopping.agent, far.table("queue")
-        with pytest.raises(di_store.Timeout, match="did not come through"):
+        with pytest.raises(di_store.Timeout, match="timed out"):
             remote.sample(4, timeout=0.5)
         until(lambda: status(agent)["State"].startswith("T"), "the agent to stop")
         with pytest.raises(di_store.Timeout) as caught:

@@ -40,13 +40,13 @@ def test_tls(serve: Serve, authorities: Any) -> None:
         served.connect(tls=context).close()
         with pytest.raises(FileNotFoundError, match=r"nothing\.pem"):
             served.connect(tls="nothing.pem")
-        with pytest.raises(AccessDenied, match="this agent speaks TLS") as caught:
+        with pytest.raises(AccessDenied, match="this agent requires TLS") as caught:
             served.connect(tls=None)
         assert "connect(tls=PATH)" in told(caught)
         for tls in (other.path, True):
             with pytest.raises(AccessDenied, match="its certificate is not trusted") as caught:
                 served.connect(tls=tls)
-            assert "connect(tls=) names the authority" in told(caught)
+            assert "give connect(tls=) the CA certificate" in told(caught)
         with pytest.raises(AccessDenied, match="does not know the token"):
             served.connect(token="wrong")
         with socket.create_connection(("127.0.0.1", served.port), 30) as odd:
@@ -71,7 +71,7 @@ def test_a_certificate_that_does_not_hold(serve: Serve, authorities: Any, names:
 def test_tls_where_there_is_none(serve: Serve, authorities: Any) -> None:
     served = serve()
     with served.leaves_nothing():
-        with pytest.raises(AccessDenied, match="it does not speak TLS as this side does") as caught:
+        with pytest.raises(AccessDenied, match="the TLS handshake failed") as caught:
             served.connect(tls=authorities[0].path)
         assert "leave connect(tls=) out" in told(caught)
 

@@ -258,7 +258,7 @@ def test_a_store_that_was_a_node_before(store_name: Callable[[], str]) -> None:
     name = store_name()
     with cluster_nodes(name, 1) as (running,), di_store.attach(running.name):
         running.end()
-        with node(running.name), pytest.raises(StoreNotFound, match="no node of a cluster"):
+        with node(running.name), pytest.raises(StoreNotFound, match="not a node of a cluster"):
             cluster.attach(running.name)
 
 

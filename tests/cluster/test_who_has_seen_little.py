@@ -209,7 +209,7 @@ def test_a_peer_that_does_not_say_what_it_keeps(
     """The directory does not answer then; what lies here is there all the same."""
 
     def silent(*given: Any) -> Any:
-        raise Timeout("which tables it keeps did not come", "no answer")
+        raise Timeout("list of its tables timed out", "no answer")
 
     directory = stores[2]._cluster.directory
     assert isinstance(directory, StaticDirectory)

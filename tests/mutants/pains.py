@@ -90,8 +90,8 @@ MUTANTS = [
         "waits-give-no-reason",
         "pain-8",
         "src/di_store/runtime/waits.py::Wait.failure",
-        'return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(), holder=self._holder)',
-        'return Timeout(f"{self._what} did not come through{waited}", "", self._suspect(), holder=self._holder)',
+        'return Timeout(f"{self._what} timed out{waited}", reason, self._suspect(), holder=self._holder)',
+        'return Timeout(f"{self._what} timed out{waited}", "", self._suspect(), holder=self._holder)',
         ("tests/test_pains_08_waits.py",),
     ),
     Mutant(

@@ -202,7 +202,7 @@ class _VectorRecorder(Recorder, VectorWrapper):  # type: ignore[misc]
             return after
         finals = infos.get("final_obs")
         if finals is None:
-            raise ValueError("same-step mode, and the infos of a step that ended an episode hold no 'final_obs'")
+            raise ValueError("in same-step mode, the infos of a step that ends an episode must hold 'final_obs'")
         after = mapped(np.copy, after)
         for lane in np.flatnonzero(over).tolist():
             _place(after, lane, self._observed(finals[lane]))

@@ -249,7 +249,7 @@ def _box(column: Any) -> Any:
         return spaces.Dict({name: _box(part) for name, part in column.items()})
     if column.dtype.kind == "U":
         raise ValueError(
-            "the table holds text, and Minari needs a space of it: give env=, observation_space= or action_space="
+            "the table holds text, and Minari needs a space for it: give env=, observation_space= or action_space="
         )
     if column.dtype == np.bool_:
         return spaces.Box(0, 1, column.shape, np.bool_)

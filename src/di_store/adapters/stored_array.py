@@ -46,7 +46,7 @@ class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
         return found[(slice(None),) * slots.ndim + inner] if inner else found
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        raise TypeError("steps in the store do not change: add() the right ones, or reset() the buffer")
+        raise TypeError("stored steps cannot be changed: add() the right ones, or reset() the buffer")
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
         found: Array = self[:]

@@ -135,12 +135,12 @@ class MadeAtFirst(Generic[Made]):
 
 def no_table_yet(call: str) -> RuntimeError:
     """The error if a table is asked for before the first write."""
-    return RuntimeError(f"the table is made by the first {call}(), which decides what lies in it")
+    return RuntimeError(f"the table does not exist yet: the first {call}() creates it")
 
 
 def rows_are_gone(count: int, table: str) -> di_store.StoreError:
     """The error if rows left that an adapter counts on, as happens if others write to its table."""
     return di_store.StoreError(
         f"{count} of the rows are gone from table {table!r}: another process wrote to it or removed them",
-        remedy="let one adapter write to a table, and others read; reset() the buffer to go on without them",
+        remedy="only one adapter may write to a table; reset() the buffer to continue without these rows",
     )

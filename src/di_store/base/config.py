@@ -39,7 +39,7 @@ def count(option: str, value: object, *, minimum: int, maximum: int = MAX_COUNT,
     if number < minimum:
         raise ValueError(f"{option}={shown(number)} is below {minimum}" + (f": {why}" if why else ""))
     if number > maximum:
-        raise ValueError(f"{option}={shown(number)} is above {maximum}, the largest there is")
+        raise ValueError(f"{option}={shown(number)} is above {maximum}, the largest allowed value")
     return number
 
 
@@ -135,11 +135,13 @@ def names(option: str, value: object) -> tuple[str, ...]:
     found = [value] if isinstance(value, str) else listed(option, value, "a tuple of column names")
     for each in found:
         if not isinstance(each, str):
-            raise TypeError(f"{option}={shown(value)}: {shown(each)} is a {type(each).__name__}, column names are text")
+            raise TypeError(
+                f"{option}={shown(value)}: {shown(each)} is a {type(each).__name__}; column names must be text"
+            )
         if not each:
             raise ValueError(f"{option}={shown(value)} holds an empty name")
         if not is_name(each, MAX_COUNT):
-            raise ValueError(f"{option}={shown(value)}: a column's name is text of UTF-8")
+            raise ValueError(f"{option}={shown(value)}: a column's name must be valid UTF-8")
     if len(set(found)) != len(found):
         raise ValueError(f"{option}={shown(value)} names a column twice")
     return tuple(map(str, found))

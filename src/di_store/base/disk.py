@@ -31,11 +31,11 @@ def path_text(path: Any, option: str = "path") -> str:
     try:
         name = os.fsencode(text)
     except UnicodeError:
-        raise ValueError(f"{option}={shown(path)} is no path: it cannot be encoded") from None
+        raise ValueError(f"{option}={shown(path)} is not a path: it cannot be encoded") from None
     if not name:
-        raise ValueError(f'{option}="" names nothing: give a path')
+        raise ValueError(f'{option}="" is empty: give a path')
     if b"\0" in name:
-        raise ValueError(f"{option}={shown(path)} is no path: it holds a zero")
+        raise ValueError(f"{option}={shown(path)} is not a path: it contains a NUL character")
     return str(text)  # no subclass of str, whose bytes a pattern may take for a buffer
 
 
@@ -45,7 +45,7 @@ def core_path(path: Any, option: str = "path") -> str:
     try:
         text.encode()
     except UnicodeError:
-        raise ValueError(f"{option}={shown(path)}: give a path whose name is UTF-8") from None
+        raise ValueError(f"{option}={shown(path)} is not valid UTF-8: give another path") from None
     return text
 
 
@@ -62,16 +62,16 @@ def disk_folder(disk: Any, disk_capacity: Any) -> tuple[str, int]:
     """
     if disk is None:
         if disk_capacity is not None:
-            raise ValueError("disk_capacity= says how much of disk= to use: give the folder too, as disk=PATH")
+            raise ValueError("disk_capacity= limits the files in the folder disk=: give disk=PATH too")
         return "", 0
     folder = os.path.abspath(core_path(disk, "disk"))
     if not folder.strip("/"):
-        raise ValueError(f"disk={shown(disk)} is the root of all files: a store wants a folder of its own")
+        raise ValueError(f"disk={shown(disk)} is the root of the filesystem: give a folder that only this store uses")
     if len(os.fsencode(folder)) > _MOST_PATH:
-        raise ValueError(f"disk={shown(disk)} is no path of at most {_MOST_PATH} bytes")
+        raise ValueError(f"disk={shown(disk)} is longer than {_MOST_PATH} bytes: give a shorter path")
     parent = folder if os.path.isdir(folder) else os.path.dirname(folder)
     if not os.path.isdir(parent):
-        raise StoreError(f"disk={folder}: there is no folder {parent}", remedy="make it, or choose another path")
+        raise StoreError(f"disk={folder}: the folder {parent} does not exist", remedy="make it, or choose another path")
     return folder, _capacity(parent, disk_capacity)
 
 
@@ -95,7 +95,7 @@ def budget_of_writes(folder: str, write_budget: Any) -> int:
     budget = parse_size(write_budget, option="write_budget")
     if budget < LEAST_WRITES:
         raise ValueError(
-            f"write_budget={shown(write_budget)} is {format_size(budget)} a day; the least is "
+            f"write_budget={shown(write_budget)} is {format_size(budget)} a day; the minimum is "
             f"{format_size(LEAST_WRITES)}"
         )
     return budget
@@ -106,11 +106,12 @@ def _capacity(folder: str, given: Any) -> int:
     room = _core.disk_room(folder)
     capacity = room // 2 if given is None else parse_size(given, total=max(1, room), option="disk_capacity")
     if capacity < LEAST_BYTES:
-        least = f"the files of a store take at least {format_size(LEAST_BYTES)}"
+        least = f"the files of a store need at least {format_size(LEAST_BYTES)}"
         if given is None:
             raise ValueError(
-                f"the filesystem of {folder!r} has {format_size(room)} free, of which a store takes half unless "
-                f"disk_capacity= says more, and {least}: free some, or give disk= a folder elsewhere"
+                f"the filesystem of {folder!r} has only {format_size(room)} free: by default a store takes "
+                f"half of the free space, and {least}; free space, raise disk_capacity=, or give disk= a "
+                "folder on another filesystem"
             )
         raise ValueError(f"disk_capacity={shown(given)} is {format_size(capacity)}; {least}")
     return capacity

@@ -112,7 +112,7 @@ def describe(dtype: DType) -> Any:
         return dtype.str
     fields = [dtype.fields[name] for name in dtype.names] if dtype.fields else []
     if any(len(field) != 2 for field in fields):
-        raise ValueError(f"dtype {dtype} has titles, which are not kept: leave them out")
+        raise ValueError(f"dtype {dtype} has field titles, which are not stored: leave them out")
     return {
         "names": list(dtype.names),
         "formats": [describe(field[0]) for field in fields],
@@ -127,7 +127,7 @@ def _parse_text(text: str) -> DType:
         found = extension_dtype(text)
         return np.dtype((np.void, EXTENSIONS[text])) if found is None else found
     if _PLAIN.fullmatch(text) is None:
-        raise ValueError(f"{text[:80]!r} is no dtype")
+        raise ValueError(f"{text[:80]!r} is not a dtype")
     return np.dtype(text)
 
 
@@ -155,7 +155,7 @@ def parse(plain: Any, *, depth: int = 0) -> DType:
         base, shape = plain
         return np.dtype((parse(base, depth=depth + 1), tuple(shape)))
     except (TypeError, ValueError, KeyError, OverflowError, MemoryError, RuntimeError) as error:
-        raise ValueError(f"no dtype: {error}") from None
+        raise ValueError(f"not a dtype: {error}") from None
 
 
 # --- torch ------------------------------------------------------------------------------------------------------------
@@ -195,7 +195,9 @@ def tensor_array(tensor: Any) -> tuple[Array, str]:
     """
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:
-        raise ValueError(f"a {tensor.layout} tensor of {tensor.dtype} on {tensor.device} has no plain elements")
+        raise ValueError(
+            f"a {tensor.layout} tensor of {tensor.dtype} on {tensor.device} is not a dense array that can be stored"
+        )
     try:
         dense = tensor.detach()
         if not dense.is_cpu:
@@ -208,7 +210,7 @@ def tensor_array(tensor: Any) -> tuple[Array, str]:
         try:
             return dense.numpy(), ""
         except (TypeError, RuntimeError) as error:
-            raise ValueError(f"torch dtype {dense.dtype} has no numpy form ({error})") from None
+            raise ValueError(f"torch dtype {dense.dtype} has no equivalent in numpy ({error})") from None
     raw: Array = dense.reshape(-1).view(torch.uint8).numpy()
     return raw.view(np.dtype((np.void, EXTENSIONS[name]))).reshape(tuple(dense.shape)), name
 

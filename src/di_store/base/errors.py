@@ -92,8 +92,8 @@ class StoreFull(StoreError):
     """No room became free within the timeout. Nothing was written."""
 
     default_remedy = (
-        "store.resize(memory=) gives more room, store.delete() and dropped arrays free some, timeout= waits longer; "
-        "`di-store status` shows what is pinned"
+        "raise memory= with store.resize(memory=), delete objects with store.delete(), drop arrays that "
+        "are no longer needed, or raise timeout=; `di-store status` shows what is pinned"
     )
 
 
@@ -107,14 +107,16 @@ class LayoutMismatch(StoreError):
     """The store was made by a version of Di-store with another memory layout."""
 
     default_remedy = (
-        "use one version of di-store in all processes, or another store name; `di-store rm NAME` removes it"
+        "use one version of di-store in all processes, or another store name; `di-store rm NAME` removes the old store"
     )
 
 
 class CorruptData(StoreError):
     """Bytes read from the store contradict themselves."""
 
-    default_remedy = "`di-store check NAME` tells the extent, store.check(repair=True) repairs what can be derived"
+    default_remedy = (
+        "`di-store check NAME` lists the damage, store.check(repair=True) rebuilds what can be derived from sound data"
+    )
 
 
 class RowsLost(CorruptData):
@@ -128,13 +130,13 @@ class DrawsLost(StoreError):
 class ObjectNotFound(StoreError):
     """No sealed object of that id within the timeout."""
 
-    default_remedy = "timeout= waits for it, store.contains(ref) asks, store.keys() lists the ids"
+    default_remedy = "timeout= waits for it, store.contains(ref) tells whether it exists, store.keys() lists the ids"
 
 
 class ObjectExists(StoreError):
     """The id is taken. The object that has it is unchanged."""
 
-    default_remedy = "leave id= out for a fresh id, or store.delete(ref) first"
+    default_remedy = "leave id= out to get a new id, or call store.delete(ref) first"
 
 
 class TableNotFound(StoreError):
@@ -148,7 +150,10 @@ class TableNotFound(StoreError):
 class TableExists(StoreError):
     """A table of that name exists, or exists with other settings."""
 
-    default_remedy = "exist_ok=True takes an equal one, store.table(name) opens it, store.drop_table(name) removes it"
+    default_remedy = (
+        "exist_ok=True opens an existing table with equal settings, store.table(name) opens it, "
+        "store.drop_table(name) removes it"
+    )
 
 
 class SchemaMismatch(StoreError):
@@ -166,7 +171,7 @@ class WriterClosed(StoreError):
 class EndOfData(StoreError):
     """The table was finished, or every epoch of `Once` is over."""
 
-    default_remedy = "table.finish() was called, or Once(epochs=) is used up: Once(epochs=None) has no last epoch"
+    default_remedy = "table.finish() was called, or all epochs of Once(epochs=) are over; Once(epochs=None) never ends"
 
 
 class NodeUnavailable(StoreError):

@@ -74,10 +74,10 @@ def _whole(value: object, option: str) -> int:
     if isinstance(value, float):
         if math.isfinite(value) and 0 < value <= 1:
             raise ValueError(
-                f'{option}={shown(value)} is no whole number of bytes; for a share write {option}="{value:.0%}"'
+                f'{option}={shown(value)} is not a whole number of bytes; for a share write {option}="{value:.0%}"'
             )
         if not math.isfinite(value) or not value.is_integer():
-            raise ValueError(f"{option}={shown(value)} is no whole number of bytes: give {_EXAMPLE}")
+            raise ValueError(f"{option}={shown(value)} is not a whole number of bytes: give {_EXAMPLE}")
         return int(value)
     try:
         return operator.index(value)  # type: ignore[arg-type]
@@ -88,13 +88,13 @@ def _whole(value: object, option: str) -> int:
 def _share_or_bytes(text: str, total: int | None, option: str) -> int:
     match = _NUMBER.fullmatch(text)
     if match is None:
-        raise ValueError(f"{option}={shown(text)} is no size: give {_EXAMPLE}")
+        raise ValueError(f"{option}={shown(text)} is not a size: give {_EXAMPLE}")
     number, unit = match.group(1).replace("_", ""), match.group(2).lower()
     if unit == "%":
         if total is None:
-            raise ValueError(f'{option}={shown(text)}: a share has no meaning here, give bytes such as "4GiB"')
+            raise ValueError(f'{option}={shown(text)}: a percentage is not allowed here, give bytes such as "4GiB"')
         if float(number) > 100:
-            raise ValueError(f"{option}={shown(text)} is more than everything: give at most 100%")
+            raise ValueError(f"{option}={shown(text)} is above 100%: give at most 100%")
         return int(total * float(number) / 100)
     if unit in ("k", "m", "g", "t", "p"):
         raise ValueError(

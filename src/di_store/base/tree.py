@@ -63,15 +63,15 @@ def _part(key: str, prefix: str, what: str) -> str:
     """A key as it stands in names."""
     if not key or SLASH in key:
         raise ValueError(
-            f"key {shown(key)} in {what} {prefix or 'root'!r}: keys are not empty and hold no {SLASH!r} (U+2215), "
-            'which stands for the "/" of a key in the names of columns; a plain "/" may be in a key'
+            f"key {shown(key)} in {what} {prefix or 'root'!r}: a key must not be empty or contain {SLASH!r} "
+            '(U+2215), which replaces a "/" of a key in column names; a plain "/" is allowed'
         )
     try:
         key.encode()
     except UnicodeEncodeError:
         raise SchemaMismatch(
-            f"key {shown(key)} in {what} {prefix or 'root'!r} holds half a character (a lone surrogate), which UTF-8 "
-            "cannot hold: a column's name is text of UTF-8"
+            f"key {shown(key)} in {what} {prefix or 'root'!r} contains a lone surrogate, which UTF-8 cannot "
+            "encode: a column's name must be valid UTF-8"
         ) from None
     return key.replace(SEPARATOR, SLASH)
 
@@ -90,7 +90,7 @@ def name_of(path: Iterable[str]) -> str:
 def _checked_type(key: object, prefix: str, what: str) -> str:
     if not isinstance(key, str):
         raise TypeError(
-            f"key {shown(key)} in {what} {prefix or 'root'!r} is a {type(key).__name__}: column names are text"
+            f"key {shown(key)} in {what} {prefix or 'root'!r} is a {type(key).__name__}: column names must be text"
         )
     return str(key)
 
@@ -146,7 +146,7 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
     chosen: set[str] = set()
     for name in names:
         if not isinstance(name, str):
-            raise TypeError(f"{option}: {shown(name)} is a {type(name).__name__}, column names are text")
+            raise TypeError(f"{option}: {shown(name)} is a {type(name).__name__}; column names must be text")
         found = [path for path in known if is_below(path, name)]
         found = found or [path for path in known if is_below(path.replace(SLASH, SEPARATOR), name)]
         if not found:

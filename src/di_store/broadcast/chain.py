@@ -108,7 +108,9 @@ class Chain:
 
         def change(known: Known) -> Known:
             if note.epoch < known.epoch:
-                raise OldEpoch(f"weights {note.name!r} of epoch {note.epoch} came, epoch {known.epoch} is known")
+                raise OldEpoch(
+                    f"received weights {note.name!r} of epoch {note.epoch}, but epoch {known.epoch} is already known"
+                )
             after = known if note.epoch == known.epoch else known.replaced()
             return msgspec.structs.replace(after, epoch=note.epoch, keep=note.keep, chain=note.chain, place=note.place)
 

@@ -57,7 +57,7 @@ class Chains:
                     self._ask(name)
         except (StoreError, RuntimeError) as error:
             if not self._local.stopped.is_set():
-                logger.warning("what this store's agent had to send and to fetch is not known: %s", error)
+                logger.warning("the agent cannot read which weights it has to send and to fetch: %s", error)
 
     def stop(self) -> None:
         """End all threads, soon."""
@@ -119,7 +119,9 @@ class Chains:
 
         def change(known: Known) -> Known:
             if era < known.epoch:
-                raise OldEpoch(f"weights {name!r}: epoch {era} publishes, epoch {known.epoch} is known here")
+                raise OldEpoch(
+                    f"weights {name!r}: the publisher has epoch {era}, but epoch {known.epoch} is already known here"
+                )
             return Known(era, kept, [], 0, others, address, known.joined_since(listed), known.joins)
 
         known = self._local.record.update(name, change)

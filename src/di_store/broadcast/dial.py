@@ -118,7 +118,7 @@ def _answer(connection: Connection, node: str) -> Message:
         if message.kind == Kind.ANSWER:
             return message
         if message.kind != Kind.WAITING:
-            raise Disconnected(f"a message of kind {message.kind} came in place of an answer")
+            raise Disconnected(f"expected an answer, got a message of kind {message.kind}")
 
 
 class ConnectionPool:

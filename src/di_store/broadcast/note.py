@@ -68,12 +68,12 @@ def note_of(data: Any) -> Note:
         TypeError, ValueError, CorruptData: it is no note.
     """
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
-        raise TypeError("a note that is none came")
+        raise TypeError("received an invalid note")
     note = decoded(Note, data.tobytes())
     check_own_name(note.name)
     check_addresses(note.chain)
     if note.place > len(note.chain):
-        raise CorruptData("a note with a place beyond its chain came", remedy="")
+        raise CorruptData("received a note with a place beyond its chain", remedy="")
     return note
 
 
@@ -119,7 +119,7 @@ def parts_of(block: Array) -> tuple[bytes, Array]:
         encoded = codec.encode(np.empty(shape, np.dtype(f"{kind}{size}")))
         return encoded.header, block[64 : 64 + encoded.payload_bytes]
     if form not in (b"DSP1", b"DSF1"):
-        raise CorruptData(f"a block of the form {form!r} is no value", remedy="")
+        raise CorruptData(f"a block of the format {form!r} is not a value", remedy="")
     header, payload = int(block[4:8].view(np.uint32)[0]), int(block[8:16].view(np.uint64)[0])
     start = -(-(16 + header) // 64) * 64
     return block[16 : 16 + header].tobytes(), block[start : start + payload]

@@ -177,7 +177,7 @@ class VersionPull:
                 return False
         if self._check == self._note.check:
             return True
-        logger.warning("weights %r, version %d came with other bytes than it has", self._note.name, self._note.version)
+        logger.warning("weights %r, version %d arrived with a wrong checksum", self._note.name, self._note.version)
         transfer.left(Left.WRONG, now())
         self._check = _core.crc32c(self._note.header)
         with self._chain.changed:
@@ -207,7 +207,7 @@ class VersionPull:
         def tick() -> None:
             self._go_on(transfer.still(now()))
             if transfer.tired(now() + SILENT_SECONDS / 10) is not None:  # a tick may be a little early
-                raise Disconnected("it says nothing new")
+                raise Disconnected("it sends nothing new")
 
         transfer.reached(now())
         connection.until, connection.ticking = None, tick

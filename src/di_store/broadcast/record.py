@@ -93,7 +93,10 @@ class BroadcastRecord:
                 return after
             names = {**groups.names, name: after}
             if len(names) > MOST_NAMES:
-                raise StoreError(f"{len(names)} names of weights travel, which is too many", remedy="reuse names")
+                raise StoreError(
+                    f"weights of {len(names)} names are sent to groups, at most {MOST_NAMES} are possible",
+                    remedy="reuse names",
+                )
             data = msgspec.msgpack.encode(Groups(groups.uuid, names))
             if self._session.arena.publish(RECORD, data, 1, at=version + 1):
                 return after

@@ -30,7 +30,7 @@ def serve(chain: Chain, connection: Connection, child: bytes, asked: Any) -> str
     """
     version, size, check, at = (asked[name] for name in ("version", "size", "check", "at"))
     if not all(isinstance(each, int) for each in (version, size, check, at)) or not 0 <= at <= size:
-        raise TypeError("a pull without a version and a place came")
+        raise TypeError("received a pull without a version and an offset")
     with chain.changed:
         turn = chain.children.admit(child, now())
     if turn is None:

@@ -81,7 +81,7 @@ class Telling:
             except StoreClosed:
                 return  # the agent ends
             except Exception as error:  # whatever it is, such as a lock that a stopped process holds: again, soon
-                logger.warning("members could not be told of weights %r: %s", self._chain.name, error)
+                logger.warning("members could not be told about weights %r: %s", self._chain.name, error)
                 with self._changed:
                     self._fresh = True
                     self._changed.wait(AGAIN_SECONDS)
@@ -147,7 +147,9 @@ class Telling:
             announcement.failed(member, failed, now()) if failed else announcement.took(member)
             self._changed.notify_all()
         if failed and first and not self._local.stopped.is_set():
-            logger.warning("%s was not told of version %d of weights %r: %s", member, note.version, note.name, failed)
+            logger.warning(
+                "%s was not told about version %d of weights %r: %s", member, note.version, note.name, failed
+            )
 
     def _replaced(self, announcement: Announcement, note: Note, error: OldEpoch) -> None:
         """A member knows a later publisher: end this one, for the agent's successor too."""

@@ -51,7 +51,7 @@ class Commands(click.Group):
             try:
                 each.encode()
             except UnicodeEncodeError:
-                raise click.UsageError(f"{each!a} is no UTF-8 text", ctx) from None
+                raise click.UsageError(f"{each!a} is not valid UTF-8", ctx) from None
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:

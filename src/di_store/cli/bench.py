@@ -35,7 +35,12 @@ ROUND_SECONDS = 0.5
     help=f"Length of a round [default: {ROUND_SECONDS}], or of a load's measurement [default: its own, mostly 60].",
 )
 @click.option("--rounds", type=click.IntRange(min=1), default=3, show_default=True, help="Rounds; medians are shown.")
-@click.option("--memory", default="1GiB", show_default=True, help="Cap of the store it makes; a load has its own.")
+@click.option(
+    "--memory",
+    default="1GiB",
+    show_default=True,
+    help="Memory limit of the store that it makes; a load has its own limit.",
+)
 @click.option(
     "--scale",
     type=click.FloatRange(min=0, max=1, min_open=True),
@@ -124,7 +129,9 @@ def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: b
         try:
             result = carry(load, seconds=seconds, scale=scale, say=lambda text: click.echo(text, err=True))
         except CapacityError as error:
-            raise click.ClickException(f"{load.name} needs more memory than there is (--scale): {error}") from None
+            raise click.ClickException(
+                f"{load.name} needs more memory than this machine has, lower --scale: {error}"
+            ) from None
         except CrewError as error:
             raise click.ClickException(f"{load.name}: {error}") from None
         if as_json:

@@ -33,4 +33,4 @@ def checkpoint(store: str, path: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": store, "path": path, "seconds": seconds, "rows_bytes": bytes_})
     else:
-        click.echo(f"store {store!r} is in {path}: {format_size(bytes_)} of rows were new, {seconds:.1f} s")
+        click.echo(f"store {store!r} was saved to {path} in {seconds:.1f} s; {format_size(bytes_)} of rows were new")

@@ -42,7 +42,7 @@ class Seconds(click.FloatRange):
         """The number; a usage error if the text is no number in the range."""
         found = super().convert(value, param, ctx)
         if math.isnan(found):
-            self.fail(f"{value!r} is no number of seconds", param, ctx)
+            self.fail(f"{value!r} is not a number of seconds", param, ctx)
         return found
 
 
@@ -53,7 +53,7 @@ class InputFile(click.Path):
         """The path; a usage error if something else lies there."""
         found = super().convert(value, param, ctx)
         if os.path.exists(found) and not (os.path.isfile(found) or stat.S_ISFIFO(os.stat(found).st_mode)):
-            self.fail(f"{value!r} is no file", param, ctx)
+            self.fail(f"{value!r} is not a file", param, ctx)
         return found
 
 
@@ -109,7 +109,7 @@ def no_such_store(name: str, known: Sequence[str]) -> StoreNotFound:
     if not known:
         return StoreNotFound(
             f"no process of this user holds a store named {name!r}, nor any other store",
-            remedy="a store ends with the last process that holds it; `di-store hold NAME` keeps one",
+            remedy="a store ends with the last process that holds it; `di-store hold NAME` keeps one alive",
         )
     return StoreNotFound(
         f"no process of this user holds a store named {name!r}{did_you_mean(name, known)}",
@@ -158,7 +158,7 @@ def _late(message: str, pid: int | None, name: str | None) -> Timeout:
     """The error for a wait for a lock; `pid` and `name`: of the process that holds it."""
     reason, remedy = "it waits for a lock", "--timeout waits longer"
     if name is not None and name.endswith("stopped"):
-        remedy = f"`kill -CONT {pid}` lets it go on; {remedy}"
+        remedy = f"`kill -CONT {pid}` resumes that process; {remedy}"
     return Timeout(message, reason, name, remedy=remedy)
 
 

@@ -27,8 +27,10 @@ DEFAULT = DemoConfig()
 @click.option(
     "--envs-per-actor", type=int, default=DEFAULT.envs_per_actor, show_default=True, help="Environments of each actor."
 )
-@click.option("--memory", default=DEFAULT.memory, show_default=True, help='Cap of the store, such as "500MB" or "25%".')
-@click.option("--out", default=str(DEFAULT.out), show_default=True, help="Where the PNG chart goes.")
+@click.option(
+    "--memory", default=DEFAULT.memory, show_default=True, help='Memory limit of the store, such as "500MB" or "25%".'
+)
+@click.option("--out", default=str(DEFAULT.out), show_default=True, help="Where to write the PNG chart.")
 @click.option("--json", "as_json", is_flag=True, help="Print only the summary, as JSON; the screen goes to stderr.")
 @click.pass_context
 def demo(context: click.Context, /, as_json: bool, **options: object) -> None:

@@ -16,7 +16,7 @@ LOOK_SECONDS = 0.5
 
 @click.command(short_help="Keep a store alive until Ctrl-C.")
 @click.argument("name")
-@click.option("--memory", default="25%", show_default=True, help="Cap of the store, if it does not exist yet.")
+@click.option("--memory", default="25%", show_default=True, help="Memory limit of the store, if it does not exist yet.")
 @json_option
 def hold(name: str, memory: str, as_json: bool) -> None:
     """Open the store NAME, or attach to it, and hold it until Ctrl-C or SIGTERM.

@@ -35,7 +35,7 @@ ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 @click.argument("store")
 @click.argument("table", required=False)
 @click.option("--items", type=click.IntRange(0, MOST_ITEMS), default=20, show_default=True, help="Items to show.")
-@click.option("--start", type=click.IntRange(0, MOST_ITEMS), default=0, show_default=True, help="Items to pass over.")
+@click.option("--start", type=click.IntRange(0, MOST_ITEMS), default=0, show_default=True, help="Items to skip.")
 @click.option("--values", is_flag=True, help="Show the columns of the items too, as the table's view shows them.")
 @timeout_option(LOCK_SECONDS)
 @json_option
@@ -166,7 +166,7 @@ def _not_yet(about: dict[str, Any]) -> str:
         return ""
     if not about["view"].startswith("Group("):
         return f"; waiting for late columns: {waiting:,}"
-    return f"; groups not complete: {waiting:,}, for want of late columns only: {gathered:,}"
+    return f"; incomplete groups: {waiting:,}, of which {gathered:,} only lack late columns"
 
 
 def _blocked(reason: str) -> str:
@@ -194,13 +194,13 @@ def print_incomplete(page: list[dict[str, Any]], waiting: int) -> None:
     out.print()
     out.print(listing(GROUP_HEADS, map(group_row, page)))
     if len(page) < waiting:
-        out.print(f"{len(page):,} of {waiting:,} groups that are not complete; --items shows more")
+        out.print(f"{len(page):,} of {waiting:,} incomplete groups; --items shows more")
 
 
 def group_row(group: dict[str, Any]) -> tuple[str, ...]:
     """The row of one group; columns as `GROUP_HEADS`."""
     lacks = [f"{group['missing']} answers" if group["missing"] else "late columns"]
-    lacks += ["began after a group of this value was complete or gone"] if group["late"] else []
+    lacks += ["began after another group of this value was complete or removed"] if group["late"] else []
     return str(group["value"]), str(group["answers"]), "; ".join(lacks)
 
 
@@ -250,7 +250,7 @@ def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
     out = console()
     out.print()
     if not page:
-        out.print("no items" if not size else f"no items from {start} on; there are {size:,}")
+        out.print("no items" if not size else f"no items from {start} on; the table has {size:,}")
         return
     out.print(listing(ITEM_HEADS, [item_row(item) for item in page]))
     for item in page:
@@ -261,7 +261,7 @@ def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
             out.print(grid((f"  {name}", brief(value)) for name, value in columns.items()))
     behind = start + len(page)
     if behind < size:
-        out.print(f"\n{behind:,} of {size:,} items; --start {behind} shows the next")
+        out.print(f"\n{behind:,} of {size:,} items; --start {behind} shows more")
 
 
 def item_row(item: dict[str, Any]) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from di_store.cli.printing import console, listing
 from di_store.sizing.forecast import Forecast, TableForecast, forecast, read_job
 
 
-@click.command(short_help="What the tables of a job will need, before it runs.")
+@click.command(short_help="Forecast the memory and disk that a job's tables need.")
 @click.argument("file", type=InputFile(exists=True))
 @json_option
 @click.pass_context
@@ -43,13 +43,15 @@ def _short(found: Forecast, disk: int | None) -> str:
     """What is too small; "" when all fits."""
     if found.memory < found.least_memory:
         return (
-            f"memory holds item slots, heads and open chunks whatever lies on disk, {format_size(found.least_memory)}: "
-            f"{format_size(found.memory)} are too little. Lower capacity= or lanes=, or give more memory"
+            f"memory={format_size(found.memory)} is too small: item slots, chunk heads and open chunks "
+            f"always stay in memory and need {format_size(found.least_memory)}. Lower capacity= or lanes=, "
+            "or give more memory"
         )
     if disk is not None and disk < found.disk_capacity:
         return (
-            f"{format_size(found.disk_capacity)} of disk are needed beside the memory, and there are "
-            f"{format_size(disk)}. Lower capacity=, give more of either, or compress=Compress(expect=) if rows shrink"
+            f"the tables need {format_size(found.disk_capacity)} of disk besides the memory, and there are "
+            f"{format_size(disk)}. Lower capacity=, give more memory or disk, or compress=Compress(expect=) "
+            "if rows compress well"
         )
     return ""
 
@@ -74,9 +76,10 @@ def _show(found: Forecast) -> None:
     out.print(f"; with a disk at least {format_size(found.least_memory)}")
     if found.disk_capacity:
         out.print(
-            f"with {format_size(found.memory)}: {found.hot:.0%} of the rows in memory; the drive writes at most "
-            f"{format_size(int(found.written_a_day))} a day, {found.written_a_day / found.disk_capacity:.3g} times "
-            f"its part here, and reads up to {format_size(int(found.read))}/s"
+            f"with {format_size(found.memory)}: {found.hot:.0%} of the rows in memory; the drive writes at "
+            f"most {format_size(int(found.written_a_day))} a day, "
+            f"{found.written_a_day / found.disk_capacity:.3g} times the store's disk capacity, and reads up "
+            f"to {format_size(int(found.read))}/s"
         )
 
 
@@ -98,7 +101,7 @@ def _notes(found: Forecast) -> Iterator[str]:
     for table in found.tables:
         if found.disk_capacity and 2 * table.fixed_bytes > table.rows_bytes:
             what = "late columns, item slots, heads of small rows"
-            yield f"table {table.name!r}: most of its bytes stay in memory ({what}), so that a disk gains little"
+            yield f"table {table.name!r}: most of its bytes stay in memory ({what}), so a disk saves little"
 
 
 def _call(found: Forecast) -> str:

@@ -15,9 +15,9 @@ from di_store.cli.printing import progress_bar
 @click.command(short_help="Make a store from a checkpoint, and hold it.")
 @click.argument("path", type=click.Path(exists=True, file_okay=False))
 @click.argument("name")
-@click.option("--memory", default="25%", show_default=True, help="Cap of the store.")
-@click.option("--disk", default=None, help="Folder for what memory does not hold.")
-@click.option("--disk-capacity", default=None, help="Bytes that its files may take, such as 100GiB.")
+@click.option("--memory", default="25%", show_default=True, help="Memory limit of the store.")
+@click.option("--disk", default=None, help="Folder for rows and objects that do not fit in memory.")
+@click.option("--disk-capacity", default=None, help="Limit on the files in that folder, such as 100GiB.")
 @json_option
 def restore(path: str, name: str, memory: str, disk: str | None, disk_capacity: str | None, as_json: bool) -> None:
     """Make the store NAME from the checkpoint in PATH, and hold it until Ctrl-C or SIGTERM.

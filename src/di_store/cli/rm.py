@@ -27,14 +27,16 @@ def rm(store: str, force: bool, as_json: bool) -> None:
         if holders and not force:
             raise StoreError(
                 f"store {store!r} is held by {pids_text(holders)}, so it was not removed",
-                remedy="end them first, and the store ends with the last one; --force removes it now: "
-                "all their calls raise StoreClosed",
+                remedy=(
+                    "end these processes first: the store ends with the last one; --force removes it now, and "
+                    "all their calls raise StoreClosed"
+                ),
             )
         remove(handle)
     if as_json:
         print_json({"name": store, "removed": True, "pids": holders})
     elif holders:
-        click.echo(f"store {store!r} removed; its memory goes back when {pids_text(holders)} let go of it")
+        click.echo(f"store {store!r} was removed; its memory is freed when {pids_text(holders)} close it")
     else:
         click.echo(f"store {store!r} removed")
 

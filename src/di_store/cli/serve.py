@@ -39,19 +39,21 @@ def etcd_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 _ETCD_OPTIONS = {
-    "ca": "Who signed etcd's certificates (PEM), or `system`: calls are encrypted.",
-    "cert": "Certificate (PEM) of this client of etcd.",
-    "key": "Its key (PEM).",
-    "user": "A user of etcd, whose password is $DI_STORE_ETCD_PASSWORD.",
+    "ca": "CA certificate (PEM) of etcd, or `system`. Encrypts the calls.",
+    "cert": "Client certificate (PEM) for etcd.",
+    "key": "Key (PEM) of that certificate.",
+    "user": "User of etcd; the password is in $DI_STORE_ETCD_PASSWORD.",
 }
 
 
 @click.command(short_help="Serve a store to other machines until Ctrl-C.")
 @click.argument("name", required=False)
-@click.option("--memory", default="25%", show_default=True, help="Cap of the store, if it does not exist yet.")
-@click.option("--disk", default=None, help="Folder of its disk tier, if it does not exist yet.")
-@click.option("--disk-capacity", default=None, help="Of that, such as 100GiB.")
-@click.option("--listen", default="127.0.0.1:7370", show_default=True, help="HOST:PORT; port 0: any that is free.")
+@click.option("--memory", default="25%", show_default=True, help="Memory limit of the store, if it does not exist yet.")
+@click.option("--disk", default=None, help="Folder of the disk tier, if the store does not exist yet.")
+@click.option("--disk-capacity", default=None, help="Limit on the disk tier's files, such as 100GiB.")
+@click.option(
+    "--listen", default="127.0.0.1:7370", show_default=True, help="HOST:PORT to listen on; port 0 picks a free one."
+)
 @click.option(
     "--token-file",
     type=InputFile(),
@@ -59,28 +61,42 @@ _ETCD_OPTIONS = {
     help="File with the token. [default: $DI_STORE_TOKEN; on loopback your own]",
 )
 @click.option(
-    "--tls-cert", type=InputFile(), default=None, help="Certificate (PEM). Off loopback TLS, or --plaintext, is due."
+    "--tls-cert",
+    type=InputFile(),
+    default=None,
+    help="Certificate (PEM). Beyond loopback, TLS or --plaintext is required.",
 )
-@click.option("--tls-key", type=InputFile(), default=None, help="Its key (PEM).")
+@click.option("--tls-key", type=InputFile(), default=None, help="Key (PEM) of that certificate.")
 @click.option(
     "--tls-ca",
     type=InputFile(),
     default=None,
-    help="Who signed the other agents' certificates. [default: the system's]",
+    help="CA certificate of the other nodes. [default: the system's]",
 )
-@click.option("--peers", default=None, help="All nodes of its cluster, this one too: HOST:PORT,...; the same on each.")
-@click.option("--join", default=None, help="Directory of its cluster: etcd://HOST:PORT,.../NAME.")
+@click.option(
+    "--peers", default=None, help="All nodes of the cluster, this one included: HOST:PORT,...; the same list on each."
+)
+@click.option("--join", default=None, help="Directory of the cluster: etcd://HOST:PORT,.../NAME.")
 @etcd_options
-@click.option("--rejoin", default=None, help="Take over the synced tables of a lost node: machine, store, HOST:PORT.")
 @click.option(
-    "--while-pid", default=None, type=click.IntRange(1, 2**31 - 1), help="End a minute after this process: a raylet."
+    "--rejoin", default=None, help="Take over the synced tables of a lost node, given as machine, store or HOST:PORT."
 )
 @click.option(
-    "--plaintext", is_flag=True, help="Serve other machines without TLS, or with --bulk: only in a trusted network."
+    "--while-pid",
+    default=None,
+    type=click.IntRange(1, 2**31 - 1),
+    help="Exit a minute after this process, a raylet, has exited.",
 )
-@click.option("--allow-pickle", is_flag=True, help="Store what clients pickle as trusted: it may run any code here.")
 @click.option(
-    "--bulk", default=OWN, show_default=True, type=click.Choice(BULK_KINDS), help="How large objects come; see docs."
+    "--plaintext", is_flag=True, help="Serve other machines without TLS, or use --bulk. Only for trusted networks."
+)
+@click.option("--allow-pickle", is_flag=True, help="Accept pickles from clients. A pickle may run any code here.")
+@click.option(
+    "--bulk",
+    default=OWN,
+    show_default=True,
+    type=click.Choice(BULK_KINDS),
+    help="Transport for large objects; see docs.",
 )
 @json_option
 def serve(
@@ -109,7 +125,9 @@ def serve(
     """
     nodes = tuple(each.strip() for each in (peers or "").split(",") if each.strip())
     if peers is not None and not nodes:
-        raise click.UsageError("--peers names no node: give HOST:PORT of each, this one's too, or leave it out")
+        raise click.UsageError(
+            "--peers names no node: give HOST:PORT of every node, this one included, or leave it out"
+        )
     tls = TlsFiles(tls_cert, tls_key, tls_ca)
     serving = Serving(listen, token_file, tls, plaintext, allow_pickle, nodes, join, bulk)
     if rejoin is not None:
@@ -138,7 +156,7 @@ def _tell(name: str, supervisor: Supervisor, peers: tuple[str, ...], as_json: bo
     """Print what clients need; and that this node is missing in its own list, if so it seems."""
     if peers and not is_listed(supervisor.address, peers):
         told = f"none of --peers {','.join(peers)} has the port of {supervisor.address}: is this node in the list?"
-        click.echo(f"di-store: {told} Other nodes find nothing here if not", err=True)
+        click.echo(f"di-store: {told} If not, other nodes cannot find it", err=True)
     if as_json:
         print_json({"address": supervisor.address, "name": name, "pid": os.getpid(), "agent": supervisor.agent_pid})
     else:
@@ -149,10 +167,12 @@ def _tell(name: str, supervisor: Supervisor, peers: tuple[str, ...], as_json: bo
 def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
     """Bring the tables of a lost node to this one's disk."""
     if disk is None:
-        raise ValueError("--rejoin brings tables to the disk of this node: give --disk")
+        raise ValueError("--rejoin copies tables to the disk of this node: give --disk")
     click.echo(f"looking for a backup of node {lost!r}", err=True)
     came = fetch(disk, lost, serving)
-    told = f"the tables of node {lost} have come" if came else f"{disk} has tables already: none were brought"
+    told = (
+        f"the tables of node {lost} were copied to {disk}" if came else f"{disk} already has tables: nothing was copied"
+    )
     click.echo(told, err=True)
 
 

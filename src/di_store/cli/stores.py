@@ -61,7 +61,7 @@ def disk_text(disk: DiskStats) -> str:
     budget = disk["write_budget"]
     hits = "" if disk["hit_rate"] is None else f" ({disk['hit_rate']:.0%} of items were in memory)"
     objects = (
-        f"; {disk['objects']:,} objects of {format_size(disk['object_bytes'])} out of memory" if disk["objects"] else ""
+        f"; {disk['objects']:,} objects of {format_size(disk['object_bytes'])} on disk only" if disk["objects"] else ""
     )
     packed = f" for {format_size(disk['raw'])} of rows" if disk["raw"] > disk["live"] else ""
     damage = f"; {disk['damaged_items']} items lost with damaged rows" if disk["damaged_items"] else ""

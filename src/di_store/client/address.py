@@ -103,8 +103,11 @@ def _kept_token(path: str) -> bytes:
         token = file.read().strip()
     if found.st_uid != os.geteuid() or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
         raise AccessDenied(
-            f"{path} is not this user's alone (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
-            remedy=f"chmod 600 it if it is yours, or remove it: a new one is made; {TOKEN_ENV} is used before it",
+            f"{path} does not belong to this user alone (owner {found.st_uid}, mode {stat.S_IMODE(found.st_mode):04o})",
+            remedy=(
+                f"run `chmod 600` on it if it is yours, or remove it to get a new one; {TOKEN_ENV} takes "
+                "precedence over it"
+            ),
         )
     if not token:
         raise AccessDenied(f"{path} is empty", remedy="remove it: the next `di-store serve` makes a new one")
@@ -124,15 +127,15 @@ def token_for(address: Address, token: Any) -> bytes:
     """
     if token is not None:
         if not isinstance(token, (str, bytes)) or not token.strip():
-            raise TypeError("token= is a text that is not empty")
+            raise TypeError("token= must be text that is not empty")
         return as_token(token)
     if found := os.environ.get(TOKEN_ENV):
         return as_token(found)
     own = own_token(make=False) if address.is_loopback else None
     if own is None:
         raise AccessDenied(
-            f"{address}: no token to prove who this is",
-            remedy=f"set {TOKEN_ENV}, or give connect(token=): the one that `di-store serve` was started with",
+            f"{address}: there is no token to authenticate with",
+            remedy=f"set {TOKEN_ENV} or give connect(token=), with the token that `di-store serve` was started with",
         )
     return own
 

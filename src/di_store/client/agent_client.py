@@ -234,8 +234,8 @@ class AgentClient:
         hello = Hello(OLDEST, NEWEST, secrets.token_bytes(NONCE_BYTES), self.id, role, store, name)
         welcome = greet(connection, self.token, hello)
         if self._welcome is not None and welcome.uuid != self._welcome.uuid:
-            why = f"store {welcome.store!r} at {self.address.node} is another one than it was: the old one is gone"
-            self.ended = StoreClosed(why, remedy="connect to it anew; what the old one held is lost")
+            why = f"store {welcome.store!r} at {self.address.node} was replaced by a new one"
+            self.ended = StoreClosed(why, remedy="connect again; the data of the old store is lost")
             raise self.ended
         self._welcome, self.protocol = welcome, connection.protocol
 
@@ -350,9 +350,9 @@ def _explained(address: Address, error: BaseException) -> Exception | None:
     """What a failed attempt to connect means; None: what it says itself."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = f"{address}: its certificate is not trusted: {error.verify_message}"
-        return AccessDenied(why, remedy="connect(tls=) names the authority that signed for it")
+        return AccessDenied(why, remedy="give connect(tls=) the CA certificate that signed it")
     if isinstance(error, ssl.SSLError) and not isinstance(error, (ssl.SSLEOFError, ssl.SSLZeroReturnError)):
-        why = f"{address}: it does not speak TLS as this side does ({error.reason or error})"
+        why = f"{address}: the TLS handshake failed ({error.reason or error})"
         return AccessDenied(why, remedy="leave connect(tls=) out, or serve it with --tls-cert and --tls-key")
     if isinstance(error, CorruptData):
         return NodeUnavailable(f"{address}: {error.message}", remedy="is this the address of an agent?")
@@ -365,7 +365,7 @@ def _say_goodbye(connection: Connection) -> None:
     """Tell the agent that this process will not come back, without waiting for anything."""
 
     def give_up() -> None:
-        raise Disconnected("the agent takes nothing")
+        raise Disconnected("the agent accepts no data")
 
     connection.ticking = give_up
     with contextlib.suppress(Disconnected):

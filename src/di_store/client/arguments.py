@@ -156,7 +156,7 @@ def _refused(value: Any, column: str) -> Exception:
     except RecursionError:
         pass
     return SchemaMismatch(
-        f"a {type(value).__name__} holds something that does not travel to another machine: {shown(value)}",
+        f"a {type(value).__name__} holds a value that cannot be sent to another machine: {shown(value)}",
         remedy="columns hold numbers, fixed-width text and bytes, as arrays, lists or tensors",
     )
 

@@ -69,13 +69,11 @@ class Backup(msgspec.Struct, frozen=True):
         try:
             made = msgspec.json.decode(text, type=cls)
         except msgspec.MsgspecError:
-            raise CorruptData(
-                "what should say of which node a backup is cannot be read", remedy="sync() again"
-            ) from None
+            raise CorruptData("the description of a backup cannot be read", remedy="call sync() again") from None
         if not made.uuids or not all(_UUID.fullmatch(each) for each in made.uuids):
-            raise CorruptData("a backup of no node came", remedy="")
+            raise CorruptData("received a backup that names no node", remedy="")
         if not all(is_file(name) and each.bytes >= 0 for name, each in made.files.items()):
-            raise CorruptData("a backup with files that are none of a checkpoint came", remedy="")
+            raise CorruptData("received a backup with files that do not belong to a checkpoint", remedy="")
         return made
 
 

@@ -270,8 +270,8 @@ class Channel:
     def _unknown(self, what: str, once: IdempotencyToken) -> NodeUnavailable:
         self.client.end_token(once)
         error = NodeUnavailable(
-            f"{what}: the agent at {self.node} was killed in the middle of it: it may be done or not",
-            remedy="look whether it is done before you repeat it",
+            f"{what}: the agent at {self.node} was killed during the call, which may have taken effect or not",
+            remedy="check whether it took effect before you repeat it",
         )
         error.may_be_done = True
         return error
@@ -283,7 +283,7 @@ class Channel:
             message = connection.receive()
             waiting.heard()
             if message.request != request:
-                raise Disconnected("an answer to another call came")
+                raise Disconnected("received the answer to another call")
             if message.kind == Kind.WAITING:
                 if message.flags and feed is not None:
                     feed(connection)
@@ -295,4 +295,4 @@ class Channel:
             elif message.kind in (Kind.ANSWER, Kind.ERROR):
                 return message
             else:
-                raise Disconnected(f"a message of kind {message.kind} came in place of an answer")
+                raise Disconnected(f"expected an answer, got a message of kind {message.kind}")

@@ -76,8 +76,8 @@ def sampled(
                 _deliver(session, kept, deadline, what)
             except DrawsLost:  # they were given back: others may get these items
                 if deadline.left == 0:
-                    text = f"{what} did not come through within {deadline.timeout:g} s"
-                    raise Timeout(text, "what was drawn was given back", f"node {channel.node}") from None
+                    text = f"{what} timed out after {deadline.timeout:g} s"
+                    raise Timeout(text, "the drawn items were given back", f"node {channel.node}") from None
                 continue
             except NodeUnavailable as error:
                 if error.may_be_done:  # the agent died: what it had not delivered, the store gives back

@@ -153,5 +153,5 @@ class KnownVersions:
 
 def _versions(value: Any) -> dict[str, int]:
     if not isinstance(value, dict) or not all(type(each) is int for each in value.values()):
-        raise CorruptData("an answer without versions came", remedy="")
+        raise CorruptData("received an answer without versions", remedy="")
     return value

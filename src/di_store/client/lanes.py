@@ -178,8 +178,8 @@ class OpenLanes:
             return
         self._told = True
         warn(
-            f"{what}: the agent at {node} was started anew, and the episodes that were open there are cut: their rows "
-            "are dropped until the next episode of each lane begins"
+            f"{what}: the agent at {node} was restarted; open episodes are cut off, and rows are dropped "
+            "until each lane begins a new episode"
         )
 
 

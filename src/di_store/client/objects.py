@@ -82,7 +82,7 @@ class RemoteObjects:
                 self._session.call("delete", {"ids": [each.raw for each in sent]}, timeout=deadline, what="put")
         else:
             raise NodeUnavailable(
-                f"put: {MOST_ATTEMPTS} connections to {self._session.channel.node} broke while it was done"
+                f"put: {MOST_ATTEMPTS} connections to {self._session.channel.node} broke during the call"
             )
         return [Ref(each.raw) for each in sent if each.raw is not None]
 
@@ -115,7 +115,7 @@ class RemoteObjects:
         kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
         config.choice("durability", durability, ("memory", "disk"))
         if durability == "disk" and tree is None:
-            raise ValueError('tree=None has nothing that durability="disk" could keep: leave durability= out')
+            raise ValueError("tree=None has no value to write to disk: leave durability= out")
         sent = None if tree is None else _Sent(tree, None)
         inline = sent is not None and sent.bytes <= INLINE_BYTES
         arguments = {

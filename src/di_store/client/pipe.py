@@ -199,7 +199,7 @@ class WriterPipe:
         self.interrupted = False
         self._raise_failure()
 
-    def catch_up(self, deadline: Deadline, what: str = "a call behind it") -> None:
+    def catch_up(self, deadline: Deadline, what: str = "a later call") -> None:
         """Wait until everything is acknowledged, or has failed. The writer's next call raises the error."""
         if len(self.window) and self.broken is None:
             self._wait(lambda: not len(self.window) or self.broken is not None, deadline, what)
@@ -334,7 +334,7 @@ class WriterPipe:
         if lost:
             return NodeUnavailable(f"{what} of {self._what}: {node} does not answer: {reason}")
         culprit = f"{node}, silent for {silent:.0f} s" if silent > 1.5 else node
-        text = f"{what} of {self._what} did not come through within {deadline.timeout:g} s"
+        text = f"{what} of {self._what} timed out after {deadline.timeout:g} s"
         return Timeout(text, reason, culprit)
 
     # -- what is sent and read ----------------------------------------------------------------------------------
@@ -378,7 +378,7 @@ class WriterPipe:
             self.broken = NodeUnavailable(
                 f"{self._what}: the agent at {self._channel.node} closes the connection whenever it gets call "
                 f"{self.window.first}",
-                remedy="its log says why; are agent and client of one version?",
+                remedy="the agent's log says why; check that agent and client have the same version",
             )
             self._connection.closed = True
 
@@ -394,7 +394,7 @@ class WriterPipe:
                 self._answers[message.request] = message
                 self._connection.closed = self._connection.closed or message.request == self._last
         else:
-            raise CorruptData(f"a message of kind {message.kind} came to a writer", remedy="")
+            raise CorruptData(f"a writer received a message of kind {message.kind}", remedy="")
 
     def _note(self, done: Acknowledgement, body: Array) -> None:
         """Calls are done."""

@@ -149,4 +149,4 @@ class CallWait:
         silent = now - self.deadline.heard
         culprit = f"node {self._node}" + (f", silent for {silent:.0f} s" if silent >= 1.5 else "")
         seconds = self.deadline.timeout or 0.0
-        raise Timeout(f"{self.what} did not come through within {round(seconds, 2):g} s", self._why(now), culprit)
+        raise Timeout(f"{self.what} timed out after {round(seconds, 2):g} s", self._why(now), culprit)

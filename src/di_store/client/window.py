@@ -172,7 +172,7 @@ class SendWindow:
     def _drop_behind(self, failure: BaseException) -> None:
         """A call has failed: the agent does not make those that were sent behind it."""
         for call in self._sent:
-            call.error = StoreError(f"a call of this writer before this one has failed, and it was not made: {failure}")
+            call.error = StoreError(f"an earlier call of this writer has failed, so this one was not made: {failure}")
         self.behind = len(self._sent)
         self._sent.clear()
         self._unsent.clear()
@@ -218,8 +218,8 @@ class SendWindow:
                 call.made = []
             elif seq == last:
                 call.error = NodeUnavailable(
-                    f"the agent at {node} was killed in the middle of this call: its items may be there in part",
-                    remedy="table.keys() tells which; it is not sent again",
+                    f"the agent at {node} was killed during this call: some of its items may have been written",
+                    remedy="table.keys() lists them; the call is not sent again",
                 )
                 call.error.may_be_done = True
             else:
@@ -234,8 +234,9 @@ class SendWindow:
             every += [call, *self.lanes.without_cut(call)]
             if call in asked and call.made is None and len(call.which) < lanes:  # its frame holds all of them
                 call.error = NodeUnavailable(
-                    f"the agent at {node} was killed before this call, and some of its lanes are cut: it was not made",
-                    remedy="the same call may be repeated: it leaves the cut lanes out",
+                    f"the agent at {node} was killed before this call, and some of its lanes are cut off: "
+                    "it was not made",
+                    remedy="repeat the call: it leaves out the lanes that are cut off",
                 )
         self._sent = deque(call for call in every if call.made is None and call not in asked)
         for call in self._sent:  # what is left of a call may be more than one

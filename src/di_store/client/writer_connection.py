@@ -208,10 +208,10 @@ class WriterConnection:
         me = threading.get_ident()
         if self._reading == me:
             if self._patience is not None and time.monotonic() > self._patience:
-                raise Disconnected("the rest of a message did not come")
+                raise Disconnected("the rest of a message did not arrive")
         elif self._sender == me:
             now, connection = time.monotonic(), self.connection
             quiet = connection is None or now - connection.moved > TICK_SECONDS
             if self._until is not None and now > self._until and quiet:
-                raise Disconnected("the agent takes nothing")
+                raise Disconnected("the agent accepts no data")
             self.read(0, self._until)

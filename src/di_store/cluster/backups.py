@@ -92,9 +92,9 @@ class Backups:
         if lost := taken_over(self._session) - self._lost:
             self._lost |= lost
             raise TableNotFound(
-                f"another node of the cluster has table {', '.join(map(repr, sorted(lost)))} now, and lacks what was "
-                "written here since then",
-                remedy="store.table() opens it there; di_store.attach(NAME).table() reads what is here",
+                f"another node of the cluster has table {', '.join(map(repr, sorted(lost)))} now, and lacks "
+                "the rows that were written here since then",
+                remedy="store.table() opens it there; di_store.attach(NAME).table() reads the rows here",
             )
 
     def note_home(self, folder: Folder, *, settled: bool = False) -> Home:
@@ -131,8 +131,10 @@ class Backups:
                 return ranked(found, self._cluster.here.address.encode())[:wanted]
             if wanted >= self._cluster.count_seen() or left() == 0 or returning() == 0:
                 raise CapacityError(
-                    f"copies={wanted + 1}: beside this node {len(found)} nodes that answer have a disk",
-                    remedy="`di-store serve --disk` on more nodes; sync(copies=1) is content with this node's own disk",
+                    f"copies={wanted + 1}: besides this node, only {len(found)} nodes that answer have a disk",
+                    remedy=(
+                        "run `di-store serve --disk` on more nodes; sync(copies=1) needs only this node's own disk"
+                    ),
                 )
             time.sleep(_PAUSE_SECONDS)
 
@@ -204,7 +206,9 @@ class _Files:
         with open(self._folder.at(name), "rb", buffering=0) as file:
             data = np.fromfile(file, np.uint8, wanted, offset=at)
         if len(data) < wanted:
-            raise StoreError("a file of the durable tables became shorter while it was sent", remedy="sync() again")
+            raise StoreError(
+                "a file of the durable tables became shorter while it was sent", remedy="call sync() again"
+            )
         return data
 
     def _version(self, name: str) -> BackupFile:

@@ -61,12 +61,12 @@ class Cluster:
         left, rest = deadline.left, deadline.rest()
         patience = -1.0 if left is None or rest is None else max(left, min(rest, LOOK_SECONDS))
         if not self._looking.acquire(timeout=patience):
-            raise unavailable("another thread of this process has asked it, and has no answer yet")
+            raise unavailable("another thread of this process still waits for its answer")
         try:  # threads that come meanwhile share one look
             if self._looked >= asked:
                 return self._nodes
             if self._failed >= asked and deadline.left == 0:
-                raise unavailable("another thread of this process has asked it, and has got no answer")
+                raise unavailable("another thread of this process asked it and got no answer")
             return self._look(deadline)
         finally:
             self._looking.release()

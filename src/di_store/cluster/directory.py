@@ -111,7 +111,7 @@ def unpacked(entry: bytes, cls: Callable[..., T]) -> T:
         return msgspec.msgpack.decode(entry, type=cls)  # type: ignore[no-any-return]
     except msgspec.MsgspecError as error:
         raise NodeUnavailable(
-            f"the directory holds what this version cannot read: {error}",
+            f"this version of di-store cannot read the directory: {error}",
             remedy="use one version of di-store on all nodes",
         ) from None
 
@@ -120,5 +120,5 @@ def unavailable(why: str) -> NodeUnavailable:
     """The error of a directory that does not answer."""
     return NodeUnavailable(
         f"the directory of the cluster does not answer: {why}",
-        remedy="open tables, writers and loaders go on meanwhile; making and finding others needs it",
+        remedy="open tables, writers and loaders keep working; only creating and finding others needs the directory",
     )

@@ -51,7 +51,7 @@ def keep_entry(
             version = 1 if found is None else found.version + 1
             if objects.publish_at(NAME, msgspec.msgpack.encode(entries), version, deadline, what):
                 return
-    raise StoreError(f"node {node.name}: too many processes change its entries at once")
+    raise StoreError(f"node {node.name}: too many processes change its directory entries at once")
 
 
 def kept_entries(sessions: SessionPool, node: Node, timeout: Seconds) -> Entries:
@@ -62,7 +62,7 @@ def kept_entries(sessions: SessionPool, node: Node, timeout: Seconds) -> Entries
     """
     deadline = Deadline.of(timeout)
     with sessions.calling(node, deadline) as session:
-        return entries_in(RemoteObjects(session).newest(NAME, deadline, "which tables it keeps"))
+        return entries_in(RemoteObjects(session).newest(NAME, deadline, "list of its tables"))
 
 
 def own_entries(session: Session) -> Entries:

@@ -189,7 +189,7 @@ class Registration:
                 pause = RENEW_SECONDS
             except NodeUnavailable as error:
                 if pause == RENEW_SECONDS:  # once for each silence
-                    logger.warning("this node is listed no more once its lease has ended: %s", error.message)
+                    logger.warning("the directory drops this node when its lease ends: %s", error.message)
                 pause = _PAUSE_SECONDS  # the lease may have ended: list it as soon as anybody answers
 
     def _renewed(self, etcd: Any) -> bool:

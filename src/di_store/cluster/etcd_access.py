@@ -47,11 +47,11 @@ class EtcdAccess:
         for name in ("ca", "cert", "key"):
             path = getattr(made, name)
             if path and not (name == "ca" and path == SYSTEM) and not os.path.isfile(path):
-                raise StoreError(f"{PREFIX}{name.upper()}={path!r} is no file", remedy="give the path of a PEM file")
+                raise StoreError(f"{PREFIX}{name.upper()}={path!r} is not a file", remedy="give the path of a PEM file")
         if bool(made.cert) != bool(made.key):
             raise StoreError("a certificate for etcd needs its key", remedy=f"set {PREFIX}CERT and {PREFIX}KEY")
         if made.cert and not made.ca:
-            raise StoreError("a certificate for etcd is for encrypted calls", remedy=f"set {PREFIX}CA too")
+            raise StoreError("a certificate for etcd needs encrypted calls", remedy=f"set {PREFIX}CA too")
         return made
 
     def client(self, host: str, port: int, timeout: float) -> Any:
@@ -63,7 +63,7 @@ class EtcdAccess:
         """
         if self.user and not self.ca and not _is_loopback(host):
             raise StoreError(
-                f"the password of {PREFIX}USER={self.user!r} would go to {host} in the clear",
+                f"the password of {PREFIX}USER={self.user!r} would be sent to {host} unencrypted",
                 remedy=f"have etcd serve TLS, and set {PREFIX}CA",
             )
         session = requests.Session()

@@ -132,7 +132,7 @@ class GroupWeights:
         """
         lock, rest = self._publishing.setdefault(name, threading.Lock()), deadline.rest()
         if not lock.acquire(timeout=-1.0 if rest is None else rest):
-            what = f"publish of {name!r} did not come through within {deadline.timeout:g} s"
+            what = f"publish of {name!r} timed out after {deadline.timeout:g} s"
             raise Timeout(what, "another thread of this process publishes under the name")
         try:
             yield
@@ -162,7 +162,7 @@ class GroupWeights:
             ValueError: this node knows that the weights belong to a group.
         """
         if isinstance(name, str) and self._record.known(name) != Known():
-            raise ValueError(f"weights {name!r} are those of a group of nodes: give group=, or others another name")
+            raise ValueError(f"weights {name!r} belong to a group of nodes: give group=, or publish under another name")
 
     def _publish(self, name: str, tree: Any, keep: int, claim: _Claim, timeout: float | None, durability: str) -> int:
         if claim.least <= self._session.arena.newest(name) or durability == "disk" or tree is None:
@@ -336,11 +336,13 @@ def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Are
 def _check_of_group(name: str, owner: Owner, group: str) -> None:
     """ValueError if weights of this name go to another group."""
     if owner.group != group:
-        raise ValueError(f"weights {name!r} go to group {owner.group!r} already: those of {group!r} need another name")
+        raise ValueError(
+            f"weights {name!r} go to group {owner.group!r} already: publish to group {group!r} under another name"
+        )
 
 
 def _replaced(name: str) -> StoreError:
     return StoreError(
         f"weights {name!r} are published by another process now",
-        remedy="one process publishes under a name; a new handle of the store takes it over",
+        remedy="only one process publishes under a name; open the store again to take over",
     )

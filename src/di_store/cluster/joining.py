@@ -104,11 +104,14 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
         membership = membership_of(session)
         if membership is not None and wanted is not None and not membership.is_of(wanted):
             session.close()
-            raise StoreNotFound(f"store {name!r} is a node of another cluster", remedy=f"{STORE_ENV} names one of that")
+            raise StoreNotFound(
+                f"store {name!r} is a node of another cluster",
+                remedy=f"set {STORE_ENV} to a store of the right cluster",
+            )
         if membership is None:
             session.close()
             raise StoreNotFound(
-                f"store {name!r} is no node of a cluster", remedy="`di-store serve NAME --peers A,B,C` makes it one"
+                f"store {name!r} is not a node of a cluster", remedy="`di-store serve NAME --peers A,B,C` makes it one"
             )
         return session, membership
     found: dict[str, tuple[Session, Membership]] = {}
@@ -161,7 +164,7 @@ def joined(
     membership = membership_of(session)
     if membership is None:
         raise NodeUnavailable(
-            f"store {session.name!r} is in no cluster any more",
+            f"store {session.name!r} is no longer in a cluster",
             remedy="`di-store serve NAME --peers A,B,C` makes it a node",
         )
     sessions = SessionPool(Credentials(token, membership.tls, membership.allow_pickle))
@@ -187,7 +190,7 @@ def _directory(membership: Membership, sessions: SessionPool) -> Directory:
         return EtcdDirectory(membership.peers[0])
     raise StoreError(
         f"this store is a node of a cluster of kind {membership.kind!r}",
-        remedy="in tasks and actors of Ray, di_store.cluster.ray.store() gives it",
+        remedy="use di_store.cluster.ray.store() in tasks and actors of Ray",
     )
 
 

@@ -14,7 +14,7 @@ from di_store.cluster.node import Node
 def check_group(group: Any) -> None:
     """ValueError unless this can be the name of a group."""
     if not config.is_name(group, 100) or "/" in group:
-        raise ValueError(f"group={shown(group)}: a group is called by 1 to 100 bytes of text without '/'")
+        raise ValueError(f"group={shown(group)}: a group's name is 1 to 100 bytes of text without '/'")
 
 
 def join(cluster: Cluster, group: str, timeout: float | None) -> None:

@@ -58,4 +58,4 @@ def called(nodes: Iterable[Node], text: object) -> Node:
         which = ", ".join(each.place for each in found)
         raise ValueError(f"node={shown(text)} is the name of {len(found)} nodes: give one of {which}")
     known = ", ".join(sorted(each.place for each in every)) or "none"
-    raise NodeUnavailable(f"no node {shown(text)} is in the cluster", remedy=f"these are: {known}")
+    raise NodeUnavailable(f"the cluster has no node {shown(text)}", remedy=f"its nodes are: {known}")

@@ -326,7 +326,7 @@ class ClusterObjects:
         others = ranked(self._enough(copies - 1, deadline.left), ref.raw)
         if len(others) < copies - 1:
             raise CapacityError(
-                f"copies={copies}, and the cluster has {len(others) + 1} nodes that answer",
+                f"copies={copies}, but only {len(others) + 1} nodes of the cluster answer",
                 remedy="lower copies=, or serve the store on more nodes",
             )
         nodes = others[: copies - 1]

@@ -81,7 +81,7 @@ class Push:
         for group in groups:
             check_group(group)
         if not raw.startswith(self._cluster.here.home):
-            self._say("objects whose ids are chosen, or that lie on another node, are not sent ahead")
+            self._say("objects with an id of your own, or on another node, are not sent ahead")
             return
         try:
             wanted = {each.uuid: each.address for each in [*self._members(groups), *self._called(nodes)]}
@@ -110,7 +110,7 @@ class Push:
             logger.warning("group %r: %s", group, error.message)
             return time.monotonic() + AWAY_SECONDS, known
         if not has_any:
-            self._say(f"group {group!r} has no members: what is put for it is sent nowhere")
+            self._say(f"group {group!r} has no members: objects for it are not sent ahead")
         return time.monotonic() + MEMBERS_SECONDS, found
 
     def _called(self, names: Iterable[str]) -> list[Node]:
@@ -118,7 +118,7 @@ class Push:
         for name in names:
             every = [each for each in self._cluster.nodes() if each.is_called(name)]
             if not every:
-                self._say(f"no node {name!r} is in the cluster: what is put for it is not sent there")
+                self._say(f"the cluster has no node {name!r}: objects for it are not sent ahead")
             found += [each for each in every if each.uuid != self._cluster.here.uuid]
         return found
 

@@ -103,7 +103,7 @@ def _all_served(directory: RayDirectory, left: Callable[[], float | None], timeo
             return list(served.values())
         if left() == 0:
             raise NodeUnavailable(
-                f"{len(missing)} of {len(alive)} nodes have no store that is served after {timeout} s",
+                f"{len(missing)} of {len(alive)} nodes serve no store after {timeout} s",
                 remedy="the logs of KeeperActor in Ray's session folder say why; timeout= waits longer",
             )
         time.sleep(_LOOK_SECONDS)
@@ -145,7 +145,7 @@ def down(*, timeout: float | None = 60) -> None:
     if late:
         raise NodeUnavailable(
             f"{late} nodes have not ended their stores after {timeout} s",
-            remedy="they go on ending them; call down() again to wait for them, before up()",
+            remedy="they keep trying; call down() again to wait for them before up()",
         )
     ray.kill(actor)
 

@@ -222,7 +222,7 @@ class KeeperActor:
             session = self._session = self._session or Session.attach(self._name)
             membership = membership_of(session)
         if membership is None:
-            raise NodeUnavailable(f"store {self._name!r} is in no cluster, though it is served: its node is another's")
+            raise NodeUnavailable(f"store {self._name!r} is served, but not as a node of this cluster")
         node = Node(session.uuid, self._host, membership.address)
         ray.get(self._directory.report.remote(self._node_id, node, own_entries(session)), timeout=5)
 

@@ -68,7 +68,7 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
             except NodeUnavailable as error:
                 if left() == 0:
                     raise
-                logger.warning("the backup of node %s did not come: %s", wanted, error.message)
+                logger.warning("the backup of node %s could not be copied: %s", wanted, error.message)
             else:
                 return True
     finally:
@@ -114,8 +114,11 @@ def _found(
             return _newest(found, sessions, wanted)
         if left() == 0:
             raise NodeUnavailable(
-                f"no node that answers has a backup of a node {shown(wanted)}",
-                remedy="start those that were there; `store.sync()` makes backups; without --rejoin the node is empty",
+                f"none of the nodes that answer has a backup of node {shown(wanted)}",
+                remedy=(
+                    "start the nodes that hold its backups; `store.sync()` makes backups; without --rejoin "
+                    "this node starts empty"
+                ),
             )
         time.sleep(_PAUSE_SECONDS)
 
@@ -139,7 +142,7 @@ def _newest(found: list[Found], sessions: SessionPool, wanted: str) -> Found:
     chosen = max(left, key=lambda each: (each[0].made, each[0].number))
     lost = _node(chosen[0])
     if _answers(sessions, lost):  # also one that the directory does not list
-        raise StoreError(f"node {lost.place} answers: it is not lost", remedy="end it before another one takes over")
+        raise StoreError(f"node {lost.place} answers: it is not lost", remedy="stop it before another node takes over")
     return chosen
 
 
@@ -182,7 +185,7 @@ def _copy_part(sessions: SessionPool, backup: Backup, node: Node, name: str, at:
     with sessions.calling(node, CALL_SECONDS) as session:
         data = session.call("backup_read", asked, timeout=CALL_SECONDS, what=what)
     if len(data) != wanted:
-        raise CorruptData(f"{what}: the file {name} is shorter there than it was", remedy="take another backup")
+        raise CorruptData(f"{what}: the file {name} became shorter during the copy", remedy="take another backup")
     if data.any():
         with open(to.at(name), "r+b") as file:
             file.seek(at)
@@ -217,13 +220,13 @@ def _settle(name: str, serving: Serving, stopped: threading.Event) -> None:
             finally:
                 store.close()
             if took:
-                logger.warning("tables that a lost node had are this one's now: %s", ", ".join(took))
+                logger.warning("this node has taken over the tables of a lost node: %s", ", ".join(took))
             return
         except StoreClosed:
             return
         except (StoreError, OSError) as error:
             if not told:
-                logger.warning("the tables that this node had before are not the cluster's yet: %s", error)
+                logger.warning("the tables that this node had before have not rejoined the cluster yet: %s", error)
             told = True
         stopped.wait(_PAUSE_SECONDS)
 

@@ -94,7 +94,7 @@ class SessionPool:
         for last in (False, True):
             session = self.session(address, deadline)
             try:
-                session.call("hello", timeout=deadline, what=f"look for {address}")
+                session.call("hello", timeout=deadline, what=f"lookup of {address}")
             except StoreClosed:  # another store has taken the place of the one that was known
                 if last or self.closed:
                     raise
@@ -140,8 +140,8 @@ class SessionPool:
         """The error of a node that will not come back."""
         self._replaced.add(node.uuid)
         return NodeUnavailable(
-            f"node {node.name} ({Address.parse(node.address).node}) is gone, and what lay in its memory with it",
-            remedy="drop_table() forgets tables that lay there",
+            f"node {node.name} ({Address.parse(node.address).node}) is gone, and the data in its memory is lost",
+            remedy="drop_table() removes tables that were stored there",
         )
 
     def all_at(self, addresses: list[str], seconds: float) -> list[Node]:

@@ -80,7 +80,7 @@ class StaticDirectory:
                 if not error.may_be_done:
                     raise
                 tried = True
-        raise unavailable("too many processes change entries at once")
+        raise unavailable("too many processes change the directory at once")
 
     def close(self) -> None:
         """As `Directory.close`. The sessions belong to the caller and stay open."""
@@ -89,7 +89,7 @@ class StaticDirectory:
         """The version, and the entries."""
         deadline = Deadline.of(timeout)
         while True:
-            found = self._ask(lambda objects, step: objects.newest(NAME, step, "a read of its entries"), deadline)
+            found = self._ask(lambda objects, step: objects.newest(NAME, step, "read of the directory"), deadline)
             if found is not None and found.value is not None:
                 return found.version, entries_in(found)
             # A new store, or one that was opened again from its disk and knows the number of a version alone: what the
@@ -98,8 +98,8 @@ class StaticDirectory:
             if len(nodes) < len(self._peers):
                 if deadline.left == 0:
                     raise unavailable(
-                        f"its node was made anew, and {', '.join(self.missing(nodes))} have not said which tables "
-                        "they keep: start them, or leave them out of --peers"
+                        f"the node that holds it was restarted, and {', '.join(self.missing(nodes))} have "
+                        "not reported their tables: start them, or leave them out of --peers"
                     )
                 time.sleep(_PAUSE_SECONDS)
                 continue
@@ -116,7 +116,7 @@ class StaticDirectory:
     def _publish(self, entries: Entries, version: int, deadline: Deadline) -> bool:
         packed = msgspec.msgpack.encode(entries)
         return self._ask(
-            lambda objects, step: objects.publish_at(NAME, packed, version, step, "a change of its entries"), deadline
+            lambda objects, step: objects.publish_at(NAME, packed, version, step, "change of the directory"), deadline
         )
 
     def _ask(self, call: Callable[[RemoteObjects, Deadline], T], deadline: Deadline) -> T:

@@ -95,7 +95,7 @@ class ClusterTables:
                         raise
                     continue
             if not exist_ok:
-                raise TableExists(f"the cluster has a table {name!r} already")
+                raise TableExists(f"the cluster already has a table {name!r}")
             if difference := _difference(known, settings, len(nodes), draw):
                 raise TableExists(f"table {name!r} exists with other settings: {difference}")
             try:
@@ -138,8 +138,11 @@ class ClusterTables:
                 continue
             if not exist_ok or len(nodes) > 1:
                 raise TableExists(
-                    f"the store of node {node.name} has a table {name!r} of its own already",
-                    remedy="exist_ok=True makes an equal one the cluster's; another name, or drop it there",
+                    f"the store of node {node.name} already has its own table {name!r}",
+                    remedy=(
+                        "exist_ok=True adds a table with equal settings to the cluster; or choose another "
+                        "name, or drop the table there"
+                    ),
                 )
             found = identity_of(own)
         return found
@@ -222,7 +225,7 @@ class ClusterTables:
         node = self._cluster.by_uuid(uuid, timeout)
         if node is None:
             return
-        what = f"the entry of table {name!r} that its nodes keep"
+        what = f"directory entry of table {name!r}"
         try:
             keep_entry(self._cluster.sessions, node, _key(name), packed(_kept(entry)), timeout, what=what)
         except NodeUnavailable:
@@ -254,7 +257,7 @@ class ClusterTables:
                 what, kept = f"drop_table({name!r})", packed(_kept(entry))
                 keep_entry(self._cluster.sessions, node, _key(name), None, step, what=what, only=kept)
             except NodeUnavailable as error:  # should it come back, the table is its own store's
-                logger.warning("table %r is forgotten: %s", name, error.message)
+                logger.warning("table %r was removed from the directory: %s", name, error.message)
         self._cluster.directory.swap(_key(name), packed(entry), None, deadline.another())
 
     # -- shards -------------------------------------------------------------------------------------------------
@@ -295,7 +298,7 @@ class ClusterTables:
         if node is None:
             raise NodeUnavailable(
                 f"table {name!r} lies on node {uuid[:12]}, which is gone or does not answer",
-                remedy="drop_table() forgets it, if the node does not come back",
+                remedy="drop_table() removes it if the node does not come back",
             )
         try:
             return self._shard(node, name, entry.maker, deadline.another())
@@ -337,7 +340,7 @@ class ClusterTables:
             with self._cluster.sessions.calling(node, deadline) as session:
                 found = open_remote(session, name, 0, deadline)
         if identity not in ("", identity_of(found)):
-            raise TableNotFound(f"node {node.name} has another table {name!r}, which is its own store's")
+            raise TableNotFound(f"node {node.name} has another table {name!r}, which is not part of the cluster")
         return found
 
     def _make(self, node: Node, name: str, entry: TableEntry, deadline: Deadline) -> Table:
@@ -351,8 +354,8 @@ class ClusterTables:
             with self._cluster.sessions.calling(node, deadline) as session:
                 made = create_remote(session, name, settings, True, deadline)
         if identity_of(made) != entry.maker:
-            raise TableExists(f"the store of node {node.name} has a table {name!r} of its own already")
-        what = f"create_table({name!r}): the entry that its node keeps"
+            raise TableExists(f"the store of node {node.name} already has its own table {name!r}")
+        what = f"create_table({name!r}): its directory entry"
         keep_entry(self._cluster.sessions, node, _key(name), packed(_kept(entry)), deadline, what=what)
         return made
 
@@ -379,9 +382,9 @@ def _settings_of(whole: Settings, shards: int, number: int, draw: str) -> Settin
 def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -> str:
     """Which settings differ from those of a table that is there, for people; "" when none does."""
     if (len(known.shards) > 1) != (shards > 1):
-        return f"it lies in {len(known.shards)} shards there"
+        return f"it has {len(known.shards)} shards there"
     if shards > 1 and known.draw != draw:
-        return f"draw={draw!r} is {known.draw!r} there"
+        return f"draw={draw!r} was given, the table has {known.draw!r}"
     return Settings.from_text(known.settings).difference(settings)
 
 

@@ -52,7 +52,13 @@ def give_up(session: Session, cluster: Cluster, timeout: float | None) -> None:
         # Else a directory whose entries are lost is made from this one too.
         with contextlib.suppress(StoreError):  # the agent is away: the next look does it
             keep_entry(
-                cluster.sessions, cluster.here, key, None, timeout, what="a table that another node has", only=entry
+                cluster.sessions,
+                cluster.here,
+                key,
+                None,
+                timeout,
+                what="directory entry of a table that another node has",
+                only=entry,
             )
 
 
@@ -72,4 +78,6 @@ def _give_up(session: Session, name: str, maker: str) -> None:
     handle = handle_of(table)
     if handle.identity == maker and not handle.native.taken_over:
         handle.native.give_up(_LOCK_SECONDS)
-        logger.warning("another node has table %r now: what came into this store since then is not in it", name)
+        logger.warning(
+            "another node has taken over table %r: it lacks the rows that were written to this store since then", name
+        )

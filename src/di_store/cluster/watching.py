@@ -53,7 +53,7 @@ def _watch(session: Session, cluster: Cluster, stopped: threading.Event) -> None
             pass  # who takes over needs the directory too
         except (StoreError, OSError) as error:
             if not failing and not stopped.is_set():
-                logger.warning("it cannot be told whether other nodes have taken tables over: %s", error)
+                logger.warning("this node cannot check whether other nodes have taken over its tables: %s", error)
             failing = True
         if stopped.wait(LOOK_SECONDS):
             return

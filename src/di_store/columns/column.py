@@ -87,8 +87,8 @@ class Column:
             )
         if self.name in FLAGS and (self.dtype != np.bool_ or self.ragged or math.prod(self.shape) != 1):
             raise ValueError(
-                f"column {self.name!r} is {self.type_text}: it ends the lane's episode, so it is one bool per row; "
-                "give it another name if it means something else"
+                f"column {self.name!r} is {self.type_text}, but a column of this name ends the lane's "
+                "episode and is one bool per row; give it another name if it means something else"
             )
 
     @property

@@ -99,9 +99,12 @@ class Schema:
                 f"a schema has at least one column that is not empty: with {names} alone a row holds no bytes"
             )
         if len(self.columns) > _MAX_COLUMNS:
-            raise ValueError(f"{len(self.columns)} columns are more than {_MAX_COLUMNS}: put alike ones into one array")
+            raise ValueError(
+                f"{len(self.columns)} columns are more than {_MAX_COLUMNS}: combine columns of the same type "
+                "into one array"
+            )
         if len(self._by_name) != len(self.columns):
-            raise ValueError("a schema has two columns of one name")
+            raise ValueError("a schema has two columns of the same name")
         tree.unflatten(self._by_name)  # raises for a leaf that is also an inner node
 
     def __iter__(self) -> Iterator[Column]:
@@ -232,7 +235,10 @@ class Schema:
                         raise SchemaMismatch(
                             f"column {column.name!r} is {_told(known)} in table {other!r} and {_told(column)} in "
                             f"table {table!r}",
-                            remedy="tables of one writer share their columns: declare it alike, or use two writers",
+                            remedy=(
+                                "tables of one writer share their columns: declare it the same way in both, or "
+                                "use two writers"
+                            ),
                         )
                     merged[column.name] = (other, _unbounded(known, min(bounds)))
         try:

@@ -128,7 +128,7 @@ class Fleet:
                 insist(member.process)
                 member.process.join(GOODBYE_SECONDS)
         returns: list[float] = []
-        lines = [f"{member.name} did not end when told and was killed" for member in late]
+        lines = [f"{member.name} did not stop when asked and was killed" for member in late]
         for member in self.members:
             self._read(member, returns)  # its last report: `steps` is complete from here on
             member.control.close()

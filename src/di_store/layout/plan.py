@@ -175,8 +175,8 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
     """
     if len(schema) > _core.MAX_COLUMNS:
         raise ValueError(
-            f"a row of {len(schema)} columns: at most {_core.MAX_COLUMNS} are possible; write related values as one "
-            "array, a column of their number"
+            f"a row of {len(schema)} columns: at most {_core.MAX_COLUMNS} are possible; combine related "
+            "values into one array in one column"
         )
     in_record: list[tuple[int, int]] = []  # (bytes, number)
     found: dict[int, ColumnPosition] = {}
@@ -195,7 +195,10 @@ def make_layout(schema: Schema, sparse: frozenset[str] = frozenset()) -> Layout:
             wide += 1
             wide_bytes += column.element_bytes
     if late > _core.MOST_LATE:
-        raise ValueError(f"{late} late columns: at most {_core.MOST_LATE} are possible; put alike ones into one array")
+        raise ValueError(
+            f"{late} late columns: at most {_core.MOST_LATE} are possible; combine columns of the same type "
+            "into one array"
+        )
     offset, widest = 0, 1
     for size, number in sorted(in_record, key=lambda each: (-_alignment(each[0]), each[1])):
         column = schema.columns[number]

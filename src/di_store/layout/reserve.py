@@ -230,9 +230,9 @@ def table_needs(
     dominant = f"column {schema.dominant.name!r} ({schema.dominant.type_text}) takes most"
     if settings.max_bytes is not None and settings.max_bytes < lane_bytes:
         raise CapacityError(
-            f"max_bytes={settings.max_bytes:,} does not even hold what one lane has open: rows of {row:,} bytes, of "
-            f"which {dominant}, need {lane_bytes:,} bytes",
-            remedy="raise max_bytes=, or leave it out where capacity= says how many",
+            f"max_bytes={settings.max_bytes:,} is too small for the open rows of one lane: rows of {row:,} "
+            f"bytes, of which {dominant}, need {lane_bytes:,} bytes",
+            remedy="raise max_bytes=, or leave it out if capacity= is given",
         )
     total = _reserve_bytes(settings, capacity, heap, rows, block, open_bytes)
     head = _core.chunk_head(*layout.sizes, rows, rows * heap.per_row, 1, settings.pack_rows)
@@ -456,7 +456,7 @@ def grow(arena: _core.Arena, more: int, seconds: float) -> None:
 
 
 def _short(name: str, needed: TableNeeds, wanted: int, short: int, in_both: int, tiered: bool) -> CapacityError:
-    whatever = " in memory, whatever lies on disk," if tiered else ""
+    whatever = " in memory, even with a disk tier," if tiered else ""
     where = needed.memory_text if tiered and needed.memory_text else needed.text
     return CapacityError(
         f"table {name!r} needs {format_size(wanted)} ({wanted:,} bytes){whatever} and {format_size(wanted - short)} "

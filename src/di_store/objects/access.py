@@ -41,7 +41,7 @@ class Objects:
         """`Store.put_many`. All values are written before the first is sealed; if the call fails, all are freed."""
         durable = is_durable(self._session, durability)
         if isinstance(values, dict):
-            raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
+            raise TypeError("put_many() takes a list of values, not one dict: use put() for one value")
         every = config.listed("values", values, "put_many() a list of values; put() stores one")
         raws: Sequence[bytes | None] = [None] * len(every)
         if ids is not None:

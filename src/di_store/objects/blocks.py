@@ -27,7 +27,7 @@ def payload_start(block: Array) -> int:
     if front[:4] == _ARRAY:
         return _ALIGNMENT
     if front[:4] not in _PACKED or len(front) < _FRONT:
-        raise CorruptData("a block of an unknown form came", remedy="use one version of di-store on all nodes")
+        raise CorruptData("received a block of an unknown format", remedy="use one version of di-store on all nodes")
     return -(-(_FRONT + int.from_bytes(front[4:8], "little")) // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -43,10 +43,10 @@ def header_of(head: Array, total: int) -> tuple[bytes, int]:
     """
     front = head[:_FRONT].tobytes()
     if payload_start(head) != len(head) or len(head) > total:
-        raise CorruptData("the head of a block came that does not end where its payload begins", remedy="")
+        raise CorruptData("received a block whose header does not end where its payload begins", remedy="")
     payload = int.from_bytes(front[8:16], "little")
     if payload != total - len(head):
-        raise CorruptData(f"a block of {total} bytes came that says its payload has {payload}", remedy="")
+        raise CorruptData(f"received a block of {total} bytes that announces a payload of {payload}", remedy="")
     if front[:4] == _ARRAY:
         return head.tobytes(), payload  # the core checks the rest
     return head[_FRONT : _FRONT + int.from_bytes(front[4:8], "little")].tobytes(), payload

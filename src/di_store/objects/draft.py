@@ -106,7 +106,7 @@ def reserve(session: Session, spec: Any, id: str | None, ttl: float | None, time
     budget = session.arena.budget
     if total > budget:
         raise CapacityError(
-            f"reserve() of {format_size(total)} in a store of {format_size(budget)}",
+            f"reserve() of {format_size(total)} does not fit a store of {format_size(budget)}",
             remedy="raise memory= with store.resize(memory=), or split the object",
         )
     # These pages are never touched: the codec only needs to know what lies where.

@@ -52,7 +52,7 @@ class Weights:
         kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
         durable = is_durable(self._session, durability)
         if durable and tree is None:
-            raise ValueError('tree=None has nothing that durability="disk" could keep: leave durability= out')
+            raise ValueError("tree=None has no value to write to disk: leave durability= out")
         publish = partial(_publish_durable if durable else _publish, name, tree, kept)
         return written(self._session, seconds, f"publish of {name!r}", publish)
 
@@ -136,19 +136,19 @@ def check_no_group(group: Any) -> None:
     """ValueError if a group is given to a store that is in no cluster."""
     if group is not None:
         raise ValueError(
-            f"group={shown(group)}: groups of nodes are for a store of a cluster, as di_store.cluster.attach() or "
-            "di_store.cluster.ray.store() gives it; leave group= out"
+            f"group={shown(group)}: groups need a store of a cluster, from di_store.cluster.attach() or "
+            "di_store.cluster.ray.store(); leave group= out"
         )
 
 
 def check_name(name: Any) -> None:
     """ValueError unless `name` can name weights."""
     if not config.is_name(name, 100):
-        raise ValueError(f"name={shown(name)}: weights are called by 1 to 100 bytes of text")
+        raise ValueError(f"name={shown(name)}: the name of weights is 1 to 100 bytes of text")
 
 
 def check_own_name(name: Any) -> None:
     """`check_name`, for names that a user may publish."""
     check_name(name)
     if name.startswith(RESERVED):
-        raise ValueError(f"name={shown(name)}: names that begin with {RESERVED!r} are the library's own")
+        raise ValueError(f"name={shown(name)}: names that begin with {RESERVED!r} are reserved for the library")

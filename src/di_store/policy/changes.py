@@ -76,8 +76,8 @@ def _check_limiter(settings: Settings, capacity: int, limiter: Limiter) -> None:
     queued = isinstance(limiter, (Queue, Stack))
     if queued != settings.queued or (queued and type(limiter) is not type(settings.limiter)):
         raise ValueError(
-            f"limiter={limiter!r}: a table with {settings.limiter!r} cannot become one with another order of "
-            "drawing; make a new table"
+            f"limiter={limiter!r}: a table with {settings.limiter!r} cannot change its order of drawing; "
+            "create a new table"
         )
     least = limiter.size if isinstance(limiter, (Queue, Stack)) else limiter.bounds.min_size
     if least > capacity:

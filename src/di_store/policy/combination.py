@@ -39,8 +39,8 @@ def _check_capacity(settings: Settings) -> None:
     if isinstance(limiter, (Queue, Stack)):
         if limiter.size > capacity:
             raise ValueError(
-                f"limiter={limiter!r} holds more than capacity={capacity}: items would be evicted before they are "
-                f"drawn, which it promises not to do; capacity >= {limiter.size} works"
+                f"limiter={limiter!r} holds more items than capacity={capacity}: items would be evicted "
+                f"before they are drawn; give capacity >= {limiter.size}"
             )
     elif limiter.bounds.min_size > capacity:
         raise ValueError(
@@ -56,17 +56,18 @@ def _check_once(settings: Settings) -> None:
     limiter, waits = settings.limiter, settings.limiter.bounds.max_diff < UNBOUNDED
     if waits and not settings.queued and sampler.epochs is not None:
         raise ValueError(
-            f"sampler={sampler!r} with {limiter!r}: when every item has been drawn, or was evicted before, "
-            f"draws wait for inserts, while {type(limiter).__name__} lets no insert pass until more is drawn; use "
-            f"limiter=MinSize(n), or Once(epochs=None)"
+            f"sampler={sampler!r} with {limiter!r}: once every item was drawn or evicted, draws wait for "
+            f"inserts, while {type(limiter).__name__} blocks inserts until more is drawn; use "
+            "limiter=MinSize(n), or Once(epochs=None)"
         )
     if times > MAX_ONCE_USES:
         raise ValueError(
-            f"max_times_sampled={times} with {sampler!r}: beside the epoch an item keeps its undelivered draws in "
-            f"8 bits, so at most {MAX_ONCE_USES}; leave max_times_sampled= out, and table.delete() what was used enough"
+            f"max_times_sampled={times} with {sampler!r}: at most {MAX_ONCE_USES} is possible, since an "
+            "item counts its undelivered draws in 8 bits; leave max_times_sampled= out, and remove used "
+            "items with table.delete()"
         )
     if times and sampler.epochs is not None and times < sampler.epochs:
         raise ValueError(
-            f"max_times_sampled={times} removes items before {sampler!r} has had its epochs: an item is drawn once in "
-            f"each; leave max_times_sampled= out"
+            f"max_times_sampled={times} removes items before {sampler!r} has finished its epochs: an item "
+            "is drawn once in each epoch; leave max_times_sampled= out"
         )

@@ -134,7 +134,7 @@ class Band:
         for name in ("low", "high"):
             value = config.as_float(f"Band({name}=)", getattr(self, name), "a number, or infinity")
             if math.isnan(value):
-                raise ValueError(f"Band({name}=nan) is no bound: give a number, or infinity")
+                raise ValueError(f"Band({name}=nan) is not a bound: give a number, or infinity")
             unbounded = math.copysign(math.inf, value) if abs(value) >= UNBOUNDED else value
             object.__setattr__(self, name, unbounded)
         if (error := self._standstill()) is not None:

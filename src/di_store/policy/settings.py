@@ -99,7 +99,7 @@ class Settings:
     def difference(self, other: Settings) -> str:
         """Which of view, schema, sampler, remover differ, for people; "" if none does."""
         parts = [
-            f"{name}={getattr(other, name)!r} is {getattr(self, name)!r} there"
+            f"{name}={getattr(other, name)!r} was given, the table has {getattr(self, name)!r}"
             for name in ("view", "sampler", "remover")
             if getattr(self, name) != getattr(other, name)
         ]

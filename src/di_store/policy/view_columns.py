@@ -58,7 +58,7 @@ def last_rows(view: View, schema: Schema) -> dict[str, int]:
             for column in schema.select(name, option="last"):
                 if column in found or column in taken:
                     other = taken.get(column, "last")
-                    raise ValueError(f"{column!r} is in last= and {other}=: its rows can come in one way only")
+                    raise ValueError(f"{column!r} is in last= and {other}=: it can be read in one way only")
                 found[column] = rows
     return found
 
@@ -107,8 +107,8 @@ def _refuse_late(view: View, schema: Schema, stacked: Iterable[str]) -> None:
     for column in schema:
         if column.late and isinstance(view, Sequence) and view.start == "random":
             raise ValueError(
-                f"column {column.name!r} is late, and update() could not tell the rows of a window that starts "
-                "anywhere in its item: take start='grid', with period=1 for windows that start at every row"
+                f"column {column.name!r} is late, and update() cannot address rows of windows that start at "
+                "random: use start='grid', with period=1 for a window at every row"
             )
         if column.late and (column.name in used or column.name == "version"):
             why = f"{type(view).__name__} reads it as {used.get(column.name, 'version')} when the step is appended"
@@ -123,8 +123,8 @@ def _selected(schema: Schema, columns: Iterable[str], option: str) -> tuple[str,
 def _check_group(view: Group, schema: Schema) -> None:
     if view.by not in schema:
         raise ValueError(
-            f"no column {view.by!r}, by which Group puts rows together: give every row the number of its prompt in it, "
-            "or name another column with Group(by=)"
+            f"no column {view.by!r}, which Group uses to group rows: add it with the number of each row's "
+            "prompt, or name another column with Group(by=)"
         )
     column = schema[view.by]
     if column.ragged or column.shape or column.extension or column.kind != "int":
@@ -150,6 +150,6 @@ def _check_transition(view: Transition, schema: Schema) -> None:
     for column in _selected(schema, view.future, "future"):
         if column not in observed:
             raise ValueError(
-                f"{column!r} is in future= and not in obs={view.obs!r}: the observation behind an episode's last step "
-                "is one of the later ones, and only holds the columns of obs="
+                f"{column!r} is in future= and not in obs={view.obs!r}: the later observations include the "
+                "final one of an episode, which only holds the columns of obs="
             )

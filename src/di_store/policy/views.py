@@ -204,8 +204,8 @@ class Sequence:
         for name, value in options.items():
             if self.stride > 1 and value:
                 raise ValueError(
-                    f"{name}={shown(value)} with stride={self.stride}: it reads rows before or behind the window, or "
-                    f"between the rows taken, that a stride leaves out; leave one of them out"
+                    f"{name}={shown(value)} with stride={self.stride}: {name} needs rows that the stride "
+                    "leaves out; leave one of the two out"
                 )
 
     def outputs(self, schema: Schema) -> frozenset[str]:

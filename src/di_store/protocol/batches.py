@@ -131,11 +131,13 @@ def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batc
 def _check_parts(parts: dict[str, Array]) -> None:
     """CorruptData unless they are what a batch has of each of its items."""
     if any(name not in parts for name in _PARTS):
-        raise CorruptData("a batch without all its parts came", remedy="")
+        raise CorruptData("received a batch with missing parts", remedy="")
     for name, each in parts.items():
         shape = each.shape[:1] if name in _OF_ROWS and each.ndim == 2 else each.shape
         if name not in _TYPES or each.dtype != _TYPES[name] or shape != parts["keys"].shape[:1]:
-            raise CorruptData(f"a batch came whose {name[:40]!r} are {each.dtype} of shape {each.shape}", remedy="")
+            raise CorruptData(
+                f"received a batch whose {name[:40]!r} have dtype {each.dtype} and shape {each.shape}", remedy=""
+            )
 
 
 def _values(parts: dict[str, Array], arrays: list[Array], trusted: bool, what: str) -> list[Any]:
@@ -143,7 +145,7 @@ def _values(parts: dict[str, Array], arrays: list[Array], trusted: bool, what: s
     if not arrays:
         return []
     if len(arrays) != 2:
-        raise CorruptData("a batch of values that are no pair came", remedy="")
+        raise CorruptData("received a batch of values that is not a pair of arrays", remedy="")
     raw, ends = arrays
     if (
         raw.dtype != np.uint8
@@ -151,7 +153,7 @@ def _values(parts: dict[str, Array], arrays: list[Array], trusted: bool, what: s
         or not _are_offsets(ends, len(raw))
         or len(ends) != len(parts["keys"]) + 1
     ):
-        raise CorruptData("a batch of values without their ends came", remedy="")
+        raise CorruptData("received a batch of values without their offsets", remedy="")
     return load_values(plain(parts["keys"]), raw, ends, not trusted, what=what, source=parts.get("source"))
 
 
@@ -165,9 +167,11 @@ def _columns(form: BatchForm, arrays: list[Array]) -> dict[str, Any]:
         if (lead := form.ragged.get(at)) is not None:
             at += 1
             if at == len(arrays) or not value.ndim or not _are_offsets(arrays[at], len(value)):
-                raise CorruptData("a batch with a ragged column without offsets came", remedy="")
+                raise CorruptData("received a batch with a ragged column without offsets", remedy="")
             if any(size < 0 for size in lead) or math.prod(lead) != len(arrays[at]) - 1 or not lead:
-                raise CorruptData("a batch with a ragged column of another shape came", remedy="")
+                raise CorruptData(
+                    "received a batch with a ragged column whose shape does not fit its offsets", remedy=""
+                )
             value = Ragged(value, arrays[at], tuple(lead))
         _place(data, path, value)
         at += 1
@@ -183,14 +187,14 @@ def _are_offsets(offsets: Array, total: int) -> bool:
 
 def _place(data: dict[str, Any], path: list[str], value: Any) -> None:
     if not 0 < len(path) <= MAX_DEPTH + 1:
-        raise CorruptData("a batch with a column without a name came", remedy="")
+        raise CorruptData("received a batch with a column without a name", remedy="")
     node = data
     for name in path[:-1]:
         node = node.setdefault(name, {})
         if type(node) is not dict:
-            raise CorruptData("a batch with a column below another one came", remedy="")
+            raise CorruptData("received a batch with a column inside another column", remedy="")
     if path[-1] in node:
-        raise CorruptData("a batch with two columns of one name came", remedy="")
+        raise CorruptData("received a batch with two columns of the same name", remedy="")
     node[path[-1]] = value
 
 
@@ -205,16 +209,16 @@ class _Reader:
         try:
             dtype = dtypes.parse(leaf.dtype)
         except ValueError as error:
-            raise CorruptData(f"a batch with an array of no type came: {error}", remedy="") from None
+            raise CorruptData(f"received a batch with an array of unknown dtype: {error}", remedy="") from None
         if min(leaf.shape, default=0) < 0 or not dtype.itemsize:
-            raise CorruptData("a batch with an array of no shape came", remedy="")
+            raise CorruptData("received a batch with an array of invalid shape", remedy="")
         size = math.prod(leaf.shape) * dtype.itemsize
         if dtype.hasobject or self._at + size > len(self._body):
-            raise CorruptData("a batch with an array beyond its end came", remedy="")
+            raise CorruptData("received a batch with an array that reaches beyond its end", remedy="")
         found: Array
         try:
             found = np.ndarray(leaf.shape, dtype, self._body, self._at if size else 0)
         except (TypeError, ValueError, OverflowError) as error:
-            raise CorruptData(f"a batch with an array of no shape came: {error}", remedy="") from None
+            raise CorruptData(f"received a batch with an array of invalid shape: {error}", remedy="") from None
         self._at += -(-size // _ALIGNMENT) * _ALIGNMENT
         return found

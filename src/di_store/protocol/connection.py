@@ -163,7 +163,7 @@ class Connection:
                 self._sent_at = now
             self.ticking()
             if time.monotonic() - stalled > STALLED_SECONDS:
-                raise Disconnected(f"the other side has taken nothing for {STALLED_SECONDS:.0f} s")
+                raise Disconnected(f"the other side has read nothing for {STALLED_SECONDS:.0f} s")
         self._sent_at = time.monotonic()
 
     def _sent(self, message: _core.Outgoing) -> bool:
@@ -215,7 +215,7 @@ class Connection:
             except OSError as error:
                 raise Disconnected(str(error)) from None
             except MemoryError:
-                raise CorruptData("this process has no memory for a message that came", remedy="") from None
+                raise CorruptData("this process has no memory for a received message", remedy="") from None
             if found is not None:
                 return Message(*found)
             self._more()

@@ -113,7 +113,7 @@ def decoded(kind: type[M], meta: bytes) -> M:
     try:
         return msgspec.msgpack.decode(meta, type=kind)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:  # text that is no UTF-8; lists of lists of lists
-        raise CorruptData(f"a message that is no {kind.__name__} came: {error}", remedy="") from None
+        raise CorruptData(f"received an invalid {kind.__name__} message: {error}", remedy="") from None
 
 
 def _mac(token: bytes, role: bytes, hello: bytes, challenge: bytes) -> bytes:
@@ -138,11 +138,11 @@ def greet(connection: Connection, token: bytes, hello: Hello) -> Welcome:
     challenged = _expect(connection.receive(), Kind.CHALLENGE)
     challenge = decoded(Challenge, challenged)
     if not hello.oldest <= challenge.protocol <= hello.newest or len(challenge.nonce) != NONCE_BYTES:
-        raise CorruptData("the other side chose a protocol that it was not offered", remedy="")
+        raise CorruptData("the other side chose a protocol that was not offered", remedy="")
     connection.send(Kind.PROOF, meta=msgspec.msgpack.encode(Proof(_mac(token, b"client", said, challenged))))
     welcome = decoded(Welcome, _expect(connection.receive(), Kind.WELCOME))
     if not hmac.compare_digest(welcome.mac, _mac(token, b"agent", said, challenged)):
-        raise AccessDenied("what answers at this address does not know the token", remedy=_TOKEN_REMEDY)
+        raise AccessDenied("the server at this address does not know the token", remedy=_TOKEN_REMEDY)
     connection.protocol = challenge.protocol
     return welcome
 
@@ -151,7 +151,7 @@ def _expect(message: Message, kind: Kind) -> bytes:
     if message.kind == Kind.REFUSE:
         raise _refusal_error(decoded(Refusal, message.meta))
     if message.kind != kind:
-        raise CorruptData(f"a {kind.name} was due, a message of kind {message.kind} came", remedy="")
+        raise CorruptData(f"expected a {kind.name} message, got a message of kind {message.kind}", remedy="")
     return message.meta
 
 
@@ -173,10 +173,10 @@ def answer(connection: Connection, token: bytes, store: str) -> tuple[Hello, byt
     """
     message = connection.receive()
     if message.kind != Kind.HELLO:
-        raise CorruptData(f"a HELLO was due, a message of kind {message.kind} came", remedy="")
+        raise CorruptData(f"expected a HELLO message, got a message of kind {message.kind}", remedy="")
     hello = decoded(Hello, message.meta)
     if len(hello.nonce) != NONCE_BYTES or len(hello.link) != 16:
-        raise CorruptData("a HELLO with a nonce of the wrong size came", remedy="")
+        raise CorruptData("received a HELLO message with a nonce of the wrong size", remedy="")
     protocol = min(hello.newest, NEWEST)
     if protocol < max(hello.oldest, OLDEST):
         raise LayoutMismatch(
@@ -187,7 +187,7 @@ def answer(connection: Connection, token: bytes, store: str) -> tuple[Hello, byt
     connection.send(Kind.CHALLENGE, meta=challenge)
     proof = connection.receive()
     if proof.kind != Kind.PROOF:
-        raise CorruptData(f"a PROOF was due, a message of kind {proof.kind} came", remedy="")
+        raise CorruptData(f"expected a PROOF message, got a message of kind {proof.kind}", remedy="")
     if not hmac.compare_digest(decoded(Proof, proof.meta).mac, _mac(token, b"client", message.meta, challenge)):
         raise AccessDenied("the client does not know the token of this agent", remedy=_TOKEN_REMEDY)
     if hello.store and hello.store != store:

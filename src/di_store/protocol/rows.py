@@ -71,7 +71,7 @@ class Record(msgspec.Struct, array_like=True):
         try:
             return np.asarray(self.lane, np.int64) if isinstance(self.lane, list) else self.lane
         except OverflowError:
-            raise CorruptData("a row of a lane beyond 2**63 came", remedy="") from None
+            raise CorruptData("received a row with a lane number above 2**63", remedy="") from None
 
 
 class Records(msgspec.Struct, array_like=True):
@@ -168,7 +168,7 @@ class Made:
 
 
 def _no_keys() -> CorruptData:
-    return CorruptData("an acknowledgement without its keys came", remedy="")
+    return CorruptData("received an acknowledgement without its keys", remedy="")
 
 
 def stride_of(sizes: Iterable[int]) -> int:
@@ -193,17 +193,17 @@ class _Plan:
 
     def __init__(self, columns: list[tuple[list[str], Column]], lead: tuple[int, ...], groups: Groups) -> None:
         if len(lead) > 2 or any(not 0 < size < _MOST_ROWS for size in lead):
-            raise CorruptData("a row with no leading axes came", remedy="")
+            raise CorruptData("received a row with invalid leading axes", remedy="")
         self._leaves: list[_LeafPlace] = []
         self._empty: dict[str, Any] = {}
         self.stride = 0
         for argument, numbers in groups.items():
             if argument not in _ARGUMENTS:
-                raise CorruptData(f"a row with an argument {argument[:40]!r} came", remedy="")
+                raise CorruptData(f"received a row with an unknown argument {argument[:40]!r}", remedy="")
             self._empty[argument] = None
             for number in numbers:
                 if not 0 <= number < len(columns):
-                    raise CorruptData("a row with a column that is none came", remedy="")
+                    raise CorruptData("received a row with an unknown column", remedy="")
                 path, column = columns[number]
                 if column.ragged:
                     raise _cut_short()
@@ -259,7 +259,7 @@ def _values(leaf: _LeafPlace, body: Array, at: int, count: int, stride: int) -> 
 
 
 def _cut_short() -> CorruptData:
-    return CorruptData("a row without all its bytes came", remedy="")
+    return CorruptData("received a row with missing bytes", remedy="")
 
 
 class CallRun(NamedTuple):
@@ -311,7 +311,7 @@ class RowReader:
                 self._plans.clear()
             plan = self._plans[key] = _Plan(self._columns, tuple(record.lead), record.groups)
         if record.count < 1 or (record.count > 1 and not plan.stride):
-            raise CorruptData(f"a row that stands for {record.count} came", remedy="")
+            raise CorruptData(f"received a row that stands for {record.count} calls", remedy="")
         run = CallRun(plan, body, at, record.count)
         if run.end > len(body):
             raise _cut_short()

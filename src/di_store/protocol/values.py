@@ -146,8 +146,8 @@ def _refused(arguments: dict[str, Any] | None) -> TypeError:
         try:
             packed(value)
         except TypeError:
-            return TypeError(f"{name}={shown(value)}: a {type(value).__name__} does not travel to another machine")
-    return TypeError("these arguments do not travel to another machine")
+            return TypeError(f"{name}={shown(value)}: a {type(value).__name__} cannot be sent to another machine")
+    return TypeError("these arguments cannot be sent to another machine")
 
 
 def answer_of(value: Any, told: list[str]) -> tuple[bytes, list[Buffer]]:
@@ -168,7 +168,7 @@ def unpacked(header_bytes: int, body: Array, copy: bool | None = None) -> Any:
         CorruptData, AccessDenied: it is no such value.
     """
     if not 0 < header_bytes <= len(body):
-        raise CorruptData(f"a value with a header of {header_bytes} of {len(body)} bytes came", remedy="")
+        raise CorruptData(f"received a value whose header takes {header_bytes} of {len(body)} bytes", remedy="")
     start = min(-(-header_bytes // _ALIGNMENT) * _ALIGNMENT, len(body))
     return codec.decode(body[:header_bytes].tobytes(), body[start:], copy, foreign=True)
 

@@ -219,7 +219,7 @@ class ArchiveReader:
         self._path = path
         with self.checked():
             if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe or a device may never end
-                raise ValueError("it is no regular file")
+                raise ValueError("it is not a regular file")
             self._zip = zipfile.ZipFile(path)
         self._bytes = os.path.getsize(path)
         try:
@@ -241,7 +241,7 @@ class ArchiveReader:
             data = array.reshape(-1).view(np.uint8) if array.nbytes else np.empty(0, np.uint8)
             with self._zip.open(info) as member:
                 if member.read(len(header)) != header:
-                    raise ValueError(f"{info.filename} is no {kind} array {shape}")
+                    raise ValueError(f"{info.filename} is not a {kind} array of shape {shape}")
                 at = 0
                 while at < data.nbytes:
                     piece = member.read(min(_PIECE, data.nbytes - at))
@@ -274,9 +274,9 @@ class ArchiveReader:
             info = self._info(MANIFEST, None)
             plain = msgspec.json.decode(self._zip.read(info))
             if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-                raise ValueError("it is no exported table")
+                raise ValueError("it is not an exported table")
         if plain.get("version") != VERSION:
-            text = f"{self._path!r} has version {plain.get('version')!r} of the format, this process reads {VERSION}"
+            text = f"{self._path!r} has format version {plain.get('version')!r}, this process reads version {VERSION}"
             raise LayoutMismatch(text, remedy="use the version of di-store that wrote it")
         with self.checked():
             manifest = msgspec.convert(plain, ArchiveManifest)
@@ -307,7 +307,7 @@ class ArchiveReader:
     def damaged(self, why: str) -> CorruptData:
         """The error for a damaged file."""
         return CorruptData(
-            f"{self._path!r} is no exported table, or is damaged: {why}", remedy="export the table again"
+            f"{self._path!r} is not an exported table, or is damaged: {why}", remedy="export the table again"
         )
 
     def __enter__(self) -> ArchiveReader:

@@ -127,7 +127,7 @@ class Import:
         whole = (facts["flags"] & ITEM_FINISHED) != 0
         limit = handle.settings.max_times_sampled
         if self.items and limit and int(facts["times_sampled"].max()) >= limit:
-            raise self._archive.damaged("an item was drawn as often as max_times_sampled admits")
+            raise self._archive.damaged("an item was drawn as often as max_times_sampled allows")
         keys = np.zeros(self.items, np.uint64)
         parts = zip(KINDS, (self._manifest.rows, self._manifest.whole), (~whole, whole), strict=True)
         for name, rows, chosen in parts:
@@ -335,11 +335,11 @@ class _Kind:
         crosses = bool(plan.get("cross_episodes"))
         inside = np.searchsorted(self._finals, own_end) - np.searchsorted(self._finals, first)
         if (own_end - first <= back).any() or (back >= plan.get("stack", 1)).any() or (not crosses and inside.any()):
-            raise self._archive.damaged("an item has no step, or takes an observation for one")
+            raise self._archive.damaged("an item has no step, or counts an observation as a step")
         # Where rows do not follow the ones before, items do not go on.
         breaks = self._segments[:, 0] if not crosses else self._segments[self._segments[:, 2] != 0, 0]
         if (np.searchsorted(breaks, first, "right") != np.searchsorted(breaks, end - 1, "right")).any():
-            raise self._archive.damaged("an item goes on where its rows end")
+            raise self._archive.damaged("an item continues beyond its last row")
         ends: Array = np.maximum.accumulate(end)
         return ends
 
@@ -386,8 +386,8 @@ def _refuse_pickles(archive: ArchiveReader, values: Ragged) -> None:
             plain = is_plain(header)
         if not plain:
             raise ValueError(
-                "the file holds pickled Python objects or names of classes, and reading them runs code that it names: "
-                "give allow_pickle=True if you trust who wrote it"
+                "the file holds pickled Python objects or names of classes, and reading them can run any "
+                "code: give allow_pickle=True if you trust the file"
             )
 
 

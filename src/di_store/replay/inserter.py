@@ -163,8 +163,9 @@ class Inserter:
         """Finished transitions, one (n is None) or n: the core takes them unchanged."""
         if isinstance(self._view, Transition) and self._view.future:
             raise ValueError(
-                f"a transition that is inserted whole has no later steps, from which future={self._view.future!r} "
-                "could come: append the steps of whole episodes through table.writer()"
+                "a transition that is inserted whole has no later steps, which "
+                f"future={self._view.future!r} needs: append the steps of whole episodes through "
+                "table.writer()"
             )
         self._declare(value, n, timeout)
         native = self._writer(timeout)
@@ -336,8 +337,8 @@ class Inserter:
 
 
 INSIDE = (
-    "insert() or extend() was called in the middle of another one of the same table and thread, from a signal handler "
-    "or from a value being written: nothing was written"
+    "insert() or extend() was called during another insert() or extend() of the same table and thread, "
+    "from a signal handler or from a value being written: nothing was written"
 )
 LATER = "call it after that call has returned; a signal handler can set a flag"
 _OTHER = "another thread of this process is inside its own insert() or extend() of the table"

@@ -99,9 +99,9 @@ class GoneKeys:
             if found is None:
                 self._next = self._native.keep_gone_keys(self._seconds)
                 raise StoreError(
-                    f"keys of items that left table {self._native.name!r} were missed: more than 65,536 left since the "
-                    "last look, or a process was killed while it removed some",
-                    remedy="compare with table.keys(), then go on: later keys come as before",
+                    f"keys of items that left table {self._native.name!r} were missed: more than 65,536 "
+                    "left since the last call, or a process was killed while it removed some",
+                    remedy="compare with table.keys(), then continue: later keys are reported as before",
                 )
             keys, self._next = found
             self._keys = keys[::-1].tolist()

@@ -66,7 +66,7 @@ def _late_column(schema: Schema, name: str, leaf: Any) -> Column:
         raise schema.unknown(name, leaf)
     if not schema[name].late:
         raise SchemaMismatch(
-            f"column {name!r} is not late: its values stay as their step gave them",
+            f"column {name!r} is not late: its values cannot change after their step was written",
             remedy=f"declare it in schema= as Spec({schema[name].shape}, {schema[name].type_name!r}, late=True)",
         )
     return schema[name]
@@ -87,7 +87,7 @@ def _range(handle: TableHandle, row: Any, leaves: dict[str, Any], n: int) -> tup
     try:
         first = operator.index(row)
     except TypeError:
-        raise TypeError(f"row={shown(row)} is no whole number") from None
+        raise TypeError(f"row={shown(row)} is not a whole number") from None
     return max(-_FAR - 1, min(first, _FAR)), 1, (n,)
 
 

@@ -11,7 +11,8 @@ def warn_left_out(handle: TableHandle) -> None:
     if not handle.left_out_warned and (steps := handle.native.steps_left_out):
         handle.left_out_warned = True
         warn(
-            f"table {handle.name!r}: {steps} steps have no item so far, as their episodes ended by 'truncated' or "
-            "end_episode() without a final observation, which such an item ends with; give it with final= or next= of "
-            "the last step, or of end_episode(); `steps_left_out` in table.stats() counts them"
+            f"table {handle.name!r}: {steps} steps have no item, because their episodes ended by "
+            "'truncated' or end_episode() without a final observation, which their items need; give it as "
+            "final= or next= of the last step, or of end_episode(); `steps_left_out` in table.stats() "
+            "counts them"
         )

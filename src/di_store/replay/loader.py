@@ -170,7 +170,7 @@ def _close_all() -> None:
     for reference in _open.valuerefs():
         if (loader := reference()) is not None:
             with contextlib.suppress(StoreError):  # a lock is held: after this process the store gives the rest back
-                loader._end_with(StoreClosed("the interpreter ends"), max(until - time.monotonic(), 0.0))
+                loader._end_with(StoreClosed("the interpreter is shutting down"), max(until - time.monotonic(), 0.0))
 
 
 atexit.register(_close_all)

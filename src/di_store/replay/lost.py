@@ -40,9 +40,9 @@ def drop_lost(arena: _core.Arena, marked: bool = False) -> None:
         _warned = True
         what = told[0] if told else f"files in {arena.disk!r}"
         warn(
-            f"store {arena.name!r}: rows on disk cannot be read any more ({what}); {items} items that need them were "
-            "removed, and so will be others, without a further warning; store.stats()['disk'] counts them as "
-            "damaged_items, and `di-store check` reads all files"
+            f"store {arena.name!r}: rows on disk cannot be read any more ({what}); {items} items that need "
+            "them were removed, and others will be removed without a further warning; "
+            "store.stats()['disk'] counts them as damaged_items, and `di-store check` reads all files"
         )
 
 

@@ -59,7 +59,8 @@ def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
     """
     if n * LEDGER_ENTRY_BYTES > arena.budget:
         raise CapacityError(
-            f"n={n} draws take {LEDGER_ENTRY_BYTES} bytes each of the store's memory of {format_size(arena.budget)}",
+            f"n={n} draws of {LEDGER_ENTRY_BYTES} bytes each do not fit the store's memory of "
+            f"{format_size(arena.budget)}",
             remedy="sample fewer at once, or raise memory= with store.resize(memory=)",
         )
     needed = n * (example_bytes + _DRAW_BYTES)
@@ -324,9 +325,9 @@ def _unversioned(handle: TableHandle) -> str:
     if schema is None or version_column(schema) is not None:
         return ""
     return (
-        "; without a column 'version', an item has the version that its process had last fetched with "
-        f"store.latest({handle.settings.weights!r}) when it wrote the item's oldest row, and -1, which is "
-        "soon stale, if it had never called that"
+        "; without a column 'version', an item has the version that its process last fetched with "
+        f"store.latest({handle.settings.weights!r}) before it wrote the item's oldest row, or -1 if it "
+        "fetched none"
     )
 
 

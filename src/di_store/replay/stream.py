@@ -49,7 +49,7 @@ def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
     if found := next((name for name in _ENDS_ALIKE if name in columns), None):
         raise SchemaMismatch(
             f"column {found!r} ends no episode, and {view} of table {needing[0].name!r} needs to know how "
-            "episodes end: its items would run on into the next one",
+            "episodes end: its items would continue into the next episode",
             remedy="write 'terminated' (nothing follows: no bootstrap) and 'truncated' (cut off: bootstrap), as "
             f"env.step returns them; rename {found!r} if it means something else",
         )
@@ -62,7 +62,7 @@ def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
     warn(
         f"table {fresh[0].name!r}: steps with neither 'terminated' nor 'truncated' end no episode, and {view} needs to "
         "know where episodes end: write both as env.step returns them, or call writer.end_episode()"
-        + (f"; {below[0]!r} lies below another name and is no flag" if below else "")
+        + (f"; {below[0]!r} is nested in another dict, so it is no flag" if below else "")
     )
 
 

@@ -177,7 +177,7 @@ class Tables:
         difference = handle.settings.difference(settings)
         if not difference and settings.schema is not None and handle.settings.schema is None:
             known = handle.schema  # what the first step has declared
-            difference = "schema: none is declared there yet, the first step will" if known is None else ""
+            difference = "schema: the table has none yet, its first step will declare it" if known is None else ""
             if known is not None and (text := known.difference(settings.schema)):
                 difference = f"schema: {text} (the first is the table's)"
         if difference:

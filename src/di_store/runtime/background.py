@@ -70,7 +70,7 @@ class Background:
         self._starts += 1
         if self._starts > MOST_STARTS:
             self._starts = 0
-            raise RuntimeError(f"{MOST_STARTS} threads ended as they began")
+            raise RuntimeError(f"{MOST_STARTS} threads ended as soon as they began")
         _thread.start_new_thread(self._run, ())
 
     def _run(self) -> None:

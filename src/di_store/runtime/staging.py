@@ -52,11 +52,12 @@ class Staging:
             return
         self._told = True
         limit = self.limit(arena) or 0
-        default = f", the least of {format_size(MOST_BYTES)} and an eighth of memory="
+        default = f", the smaller of {format_size(MOST_BYTES)} and an eighth of memory="
         warnings.warn(
-            f"loader of {name}: {ahead} batches of {format_size(batch_bytes)} ahead in place of prefetch={prefetch}: "
-            f"the loaders of this process share staging={format_size(limit)}"
-            f"{default if self._limit is None else ''}; give open() or attach() a larger staging=, or lower prefetch=",
+            f"loader of {name} holds {ahead} batches of {format_size(batch_bytes)} ahead instead of "
+            f"prefetch={prefetch}: the loaders of this process share "
+            f"staging={format_size(limit)}{default if self._limit is None else ''}; give open() or attach() "
+            "a larger staging=, or lower prefetch=",
             RuntimeWarning,
             stacklevel=5,
         )

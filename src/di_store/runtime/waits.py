@@ -33,7 +33,7 @@ ABANDONED_SECONDS = 60.0
 """How long a call with timeout=None waits if the other side is absent: `sample` if nobody writes to the table, `append`
 and `insert` if its learners have gone."""
 
-_FOLLOWS = "the writer's next call, or close(), ends with the rest first: do not repeat this one"
+_FOLLOWS = "do not repeat this call: the writer's next call, or close(), first writes the rest"
 
 logger = logging.getLogger("di_store")
 
@@ -270,10 +270,10 @@ class Wait:
         self._about, self._holder = table, holder
         if full:
             return StoreFull(f"{self._what}: {reason}")
-        waited = "" if self._timeout is None else f" within {round(self._timeout, 2):g} s"
+        waited = "" if self._timeout is None else f" after {round(self._timeout, 2):g} s"
         if not self._passed:
-            return Timeout(f"{self._what} did not come through{waited}", reason, self._suspect(), holder=self._holder)
-        what = f"{self._what} has written its rows and some of its items, and could not end{waited}"
+            return Timeout(f"{self._what} timed out{waited}", reason, self._suspect(), holder=self._holder)
+        what = f"{self._what} has written its rows and some of its items, then timed out{waited}"
         late = Timeout(what, reason, self._suspect(), holder=self._holder, remedy=_FOLLOWS)
         late.passed = True
         return late

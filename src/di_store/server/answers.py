@@ -43,7 +43,7 @@ class Answers:
                     self._running.add(request)
                     return None
                 self._changed.wait(SLICE_SECONDS)
-            waits("the same call came before over a connection that broke, and is still being made")
+            waits("the same call, received over a connection that broke, is still running")
 
     def end(self, request: int, answer: Reply | None) -> None:
         """Note the answer of a call that is done; None: the call was given up, and nothing was done."""

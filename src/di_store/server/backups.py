@@ -40,7 +40,7 @@ def _root(peer: Peer) -> str:
     """The folder of all backups; StoreError: this node has no disk."""
     disk = peer.session.arena.disk
     if not disk:
-        raise StoreError("this node has no disk, and can keep no backup", remedy="di-store serve --disk")
+        raise StoreError("this node has no disk to keep a backup on", remedy="di-store serve --disk")
     return os.path.join(disk, FOLDER)
 
 
@@ -91,10 +91,10 @@ def _taken_over(last: tuple[Folder, Backup] | None, coming: Backup, name: str, p
 def _partial(peer: Peer, uuid: Any, token: Any) -> Folder:
     """The folder of a backup that was begun."""
     if not isinstance(uuid, str) or not isinstance(token, str) or not _PARTIAL.fullmatch(f"{uuid}.{token}.partial"):
-        raise TypeError("a call for a backup without its names came")
+        raise TypeError("received a backup call without valid names")
     folder = Folder(os.path.join(_root(peer), f"{uuid}.{token}.partial"))
     if not os.path.isdir(folder.path):
-        raise StoreError("another process has begun this backup anew", remedy="call sync() again")
+        raise StoreError("another process has restarted this backup", remedy="call sync() again")
     return folder
 
 
@@ -102,7 +102,7 @@ def _part(peer: Peer, uuid: Any, token: Any, name: Any, at: Any, data: Any) -> N
     """Write bytes of a file. The same call may come twice."""
     folder = _partial(peer, uuid, token)
     if not isinstance(name, str) or not is_file(name) or not isinstance(data, np.ndarray) or not isinstance(at, int):
-        raise TypeError("a part of a file of a backup that is none came")
+        raise TypeError("received a part of a backup file with invalid arguments")
     with full_is_told(folder.path):
         descriptor = os.open(folder.at(name), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
@@ -137,7 +137,7 @@ def _finish(folder: Folder, name: str, size: int) -> None:
         status = os.fstat(descriptor)
         if status.st_nlink == 1:
             if status.st_size > size:
-                raise CorruptData(f"the file {name} of a backup is longer than it should be", remedy="sync() again")
+                raise CorruptData(f"the file {name} of a backup is too long", remedy="call sync() again")
             os.ftruncate(descriptor, size)
             os.fsync(descriptor)
             os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)  # nobody reads it soon
@@ -180,9 +180,9 @@ def _read(peer: Peer, uuid: Any, number: Any, name: Any, at: Any) -> Array:
     """Bytes of a file of a node's backup, at most `PART_BYTES`."""
     found = _newest(_root(peer), str(uuid))
     if found is None or found[1].number != number:
-        raise StoreError(f"there is another backup of node {shown(uuid)} now", remedy="try again")
+        raise StoreError(f"node {shown(uuid)} has another backup now", remedy="try again")
     if not isinstance(name, str) or name not in found[1].files or not isinstance(at, int) or at < 0:
-        raise TypeError("bytes of a file that is none of the backup")
+        raise TypeError("received a request for a file that is not in the backup")
     with open(found[0].at(name), "rb") as file:
         return np.fromfile(file, np.uint8, PART_BYTES, offset=at)
 
@@ -190,7 +190,7 @@ def _read(peer: Peer, uuid: Any, number: Any, name: Any, at: Any) -> Array:
 def _drop(peer: Peer, uuids: Any) -> None:
     """Forget these nodes: others have newer backups of them."""
     if not isinstance(uuids, list):
-        raise TypeError("a list of nodes whose backups go")
+        raise TypeError("expected a list of nodes whose backups to delete")
     if peer.session.arena.disk:
         with _lock:
             _remove(_root(peer), uuids)

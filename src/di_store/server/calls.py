@@ -70,7 +70,7 @@ def _table(peer: Peer, name: Any, timeout: float | None) -> dict[str, Any]:
 def _drop(peer: Peer, name: Any, timeout: float | None, identity: str = "") -> None:
     """`identity`: only this very table, if it still has that name."""
     if identity and handle_of(peer.handles.open(name, 0)).identity != identity:
-        raise TableNotFound(f"table {shown(name)} is another one than it was")
+        raise TableNotFound(f"table {shown(name)} was dropped, and another table has its name now")
     peer.store.drop_table(name, timeout=timeout)
 
 
@@ -82,7 +82,7 @@ def _goodbye(peer: Peer) -> None:
 def _newest(peer: Peer, name: str, version: int) -> None:
     """Note which version of the weights the client has got: its rows carry it from now on."""
     if not isinstance(name, str) or not isinstance(version, int):
-        raise TypeError("a name and a version")
+        raise TypeError("expected a name and a version")
     peer.session.versions[name] = version
 
 
@@ -149,7 +149,7 @@ def run(peer: Peer, call: Call, arguments: Any) -> Any:
     """Make one call. Returns its result, or raises its error."""
     method, target = call.method, call.target
     if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
-        raise TypeError("a call without named arguments came")
+        raise TypeError("received a call without named arguments")
     if not target:
         if method not in STORE_CALLS:
             raise TypeError(f"a store has no call {method!r}: is the agent older than this client?")

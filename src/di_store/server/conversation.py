@@ -83,7 +83,7 @@ class Conversation:
                 elif message.kind == Kind.CALL:
                     self.make(message)
                 else:
-                    raise CorruptData(f"a call was due, a message of kind {message.kind} came", remedy="")
+                    raise CorruptData(f"expected a call, got a message of kind {message.kind}", remedy="")
         finally:
             self.peer.draws.give_back_of(self)
 

@@ -50,7 +50,7 @@ def _payload(talk: Talk, arguments: Any) -> Array:
     block = talk.peer.objects.raw(arguments["id"], check_timeout(arguments["timeout"]))
     payload = block[payload_start(block) :]
     if len(payload) != arguments["bytes"]:
-        raise CorruptData("the object is another one than it was", remedy="")
+        raise CorruptData("the object was replaced by another one", remedy="")
     return payload
 
 
@@ -106,7 +106,7 @@ def _copy_ahead(talk: Talk, arguments: Any) -> Reply:
 
 def _push(talk: Talk) -> ObjectPush:
     if talk.peer.push is None:
-        raise StoreError("this agent takes no part in a group", remedy="di-store serve")
+        raise StoreError("this agent does not serve groups", remedy="di-store serve")
     return talk.peer.push
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from di_store.base.errors import DrawsLost
 from di_store.replay.sampling import Draws
 
-_LOST = "these draws are not held any more"
+_LOST = "the agent no longer holds these draws"
 
 
 @dataclass
@@ -59,7 +59,7 @@ class HeldDraws:
             old.draws.give_back()
         if not wanted:
             held.draws.give_back()
-            raise DrawsLost("the loader has given these draws up", remedy="")
+            raise DrawsLost("the loader has given up these draws", remedy="")
 
     def of(self, number: int) -> HeldBatch:
         """The draws of that number.

@@ -88,7 +88,7 @@ class Engine:
                     self._missing = ""
                 except EngineFailed as error:
                     self._missing = f"node {self._host} has no engine: {error}"
-                    logger.warning("--bulk %s: objects come over our own TCP: %s", self.kind, error)
+                    logger.warning("--bulk %s cannot be used, objects are sent over TCP: %s", self.kind, error)
             return self._missing
 
     @contextlib.contextmanager
@@ -102,7 +102,7 @@ class Engine:
         with self._registering:
             count = self._registered.get(at, 0)
             if not count and native.register_memory(at, len(payload)):
-                raise EngineFailed(f"{len(payload)} bytes cannot be registered")
+                raise EngineFailed(f"the engine cannot register {len(payload)} bytes")
             self._registered[at] = count + 1
         try:
             yield EngineOffer(f"{self._host}:{native.get_rpc_port()}", at)

@@ -71,7 +71,7 @@ class EngineBulk:
             said = node in self._said
             self._said.add(node)
         if not said:
-            logger.warning("objects of node %s come over our own TCP: %s", node, why)
+            logger.warning("objects of node %s are copied over TCP: %s", node, why)
 
     def _read(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """One transfer.
@@ -115,6 +115,6 @@ def _check_time(far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Dea
     if deadline.over():
         seconds = deadline.timeout or 0.0
         why = "its bytes are still on their way"
-        raise Timeout(f"{what(raw)} did not come through within {round(seconds, 2):g} s", why, f"node {node}")
+        raise Timeout(f"{what(raw)} timed out after {round(seconds, 2):g} s", why, f"node {node}")
     if deadline.timeout is None and deadline.passed > LOST_SECONDS + len(room.payload) / SLOWEST_BYTES:
-        raise NodeUnavailable(f"{what(raw)}: its bytes do not come from node {node}")
+        raise NodeUnavailable(f"{what(raw)}: node {node} sends no bytes")

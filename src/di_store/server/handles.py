@@ -109,7 +109,7 @@ class Handles:
         found = self._followers.get(number)
         if found is None:
             raise StoreError(
-                "the agent was started anew, and keys of items that left the table meanwhile were missed",
+                "the agent was restarted, and the keys of items that left the table meanwhile were lost",
                 remedy="compare with table.keys(), and call evicted() again",
             )
         return found.read(turn)

@@ -52,4 +52,4 @@ def server_context(certificate: str, key: str | None) -> ssl.SSLContext:
 
 
 def _no_password() -> str:
-    raise ValueError("--tls-key is encrypted: nobody is there to give its password; give a key without one")
+    raise ValueError("--tls-key is encrypted, and the agent cannot ask for its password: give a key without one")

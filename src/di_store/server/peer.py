@@ -80,7 +80,7 @@ class Peer:
         if isinstance(value, list):
             return [self.blobs(each) for each in value]
         if not isinstance(value, np.ndarray) or value.dtype != np.uint8 or value.ndim != 1 or len(value) < 8:
-            raise TypeError("a value of an opaque table that is not encoded came")
+            raise TypeError("received a value of an opaque table that is not encoded")
         if self.trusted:
             return Blob(value)
         marked = value.copy()

@@ -159,7 +159,10 @@ class ObjectPush:
             self._behind = False
         elif not self._behind:
             self._behind = True
-            logger.warning("%d objects wait to be sent ahead: others are copied when they are read", MOST_WAITING)
+            logger.warning(
+                "%d objects already wait to be sent ahead: further objects are copied only when they are read",
+                MOST_WAITING,
+            )
 
     # -- telling ------------------------------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ class ObjectPush:
         except (Unreachable, StoreError, TypeError, ValueError) as error:  # TypeError: an older agent has no such call
             with self._lock:
                 self._silent[member] = time.monotonic() + SILENT_SECONDS
-            logger.warning("%s gets no objects ahead for %.0f s: %s", member, SILENT_SECONDS, error)
+            logger.warning("no objects are sent ahead to %s for %.0f s: %s", member, SILENT_SECONDS, error)
 
     # -- copying ------------------------------------------------------------------------------------------------
 
@@ -215,7 +218,7 @@ class ObjectPush:
         for each in spare:
             each.close()
         if kept is None:
-            raise StoreClosed("the agent ends")
+            raise StoreClosed("the agent is shutting down")
         return kept
 
 

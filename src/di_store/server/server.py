@@ -244,8 +244,8 @@ class Agent:
         if tls is None:
             return Connection(sock)
         if sock.recv(len(MAGIC), socket.MSG_PEEK) == MAGIC:
-            remedy = "connect(tls=PATH) with the certificate of whoever signed its own"
-            refuse(Connection(sock), AccessDenied("this agent speaks TLS", remedy=remedy))
+            remedy = "give connect(tls=PATH) the CA certificate of this agent"
+            refuse(Connection(sock), AccessDenied("this agent requires TLS", remedy=remedy))
             raise Disconnected("a client without TLS")
         secured = tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         try:
@@ -287,7 +287,7 @@ class Agent:
         with self._lock:
             if len(self._connections) >= MAX_CONNECTIONS:
                 raise NodeUnavailable(
-                    f"the agent has {MAX_CONNECTIONS} connections, which is the most",
+                    f"the agent has {MAX_CONNECTIONS} connections, the maximum",
                     remedy="close stores and writers that are not needed, or spread the clients over more nodes",
                 )
             self._connections.add(connection)
@@ -321,7 +321,7 @@ class Agent:
         if peer is not fresh:
             fresh.end()
         if peer is None:
-            raise Disconnected("the agent ends")
+            raise Disconnected("the agent is shutting down")
         return peer
 
     def _leave(self, peer: Peer, connection: Connection) -> None:

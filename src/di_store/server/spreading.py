@@ -25,7 +25,7 @@ def _pull(talk: Talk, arguments: Any) -> Reply:
 
 def _chains(talk: Talk) -> Chains:
     if talk.peer.chains is None:
-        raise StoreError("this agent takes no part in a group", remedy="di-store serve")
+        raise StoreError("this agent does not serve groups", remedy="di-store serve")
     return talk.peer.chains
 
 

@@ -27,7 +27,7 @@ def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, name
     """Room for one value, its header written. Returns the draft and its payload."""
     raw, header, size = entry
     if not isinstance(header, bytes) or not isinstance(size, int) or size < 0:
-        raise TypeError("a value without header or size came")
+        raise TypeError("received a value without header or size")
     foreign = not talk.peer.trusted
     header = array_head(header, size) or header
 
@@ -43,7 +43,7 @@ def _fill(talk: Talk, payloads: Iterable[Array], inline: Any) -> None:
     if inline is not None:
         for payload, given in zip(payloads, inline, strict=True):
             if len(given) != len(payload):
-                raise CorruptData("a value of another size than it said came", remedy="")
+                raise CorruptData("received a value of another size than announced", remedy="")
             payload[:] = np.frombuffer(given, np.uint8)
         return
     connection = talk.go_on()
@@ -101,7 +101,7 @@ def _latest(talk: Talk, arguments: Any) -> Reply:
 def _watch_versions(talk: Talk, arguments: Any) -> Reply:
     """Waits for at most a second, so nobody else need say that the call waits."""
     if talk.peer.versions is None:
-        raise StoreError("this agent tells of no versions", remedy="")
+        raise StoreError("this agent does not report versions", remedy="")
     talk.take_over()
     found = talk.peer.versions.news(arguments["known"])
     return (Kind.ANSWER, *answer_of(found, talk.warned()))

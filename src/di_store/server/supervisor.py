@@ -204,7 +204,7 @@ def _join(store: str, address: str, serving: Serving, token: bytes) -> None:
     if serving.join is not None:
         kind, _, where = serving.join.partition("://")
         if peers:
-            raise ValueError("--join and --peers name two directories: a node has one")
+            raise ValueError("--join and --peers each name a directory, and a node has only one: give one of them")
         if kind not in KINDS or not where:
             raise ValueError(
                 f"--join {serving.join}: give one of {', '.join(f'{each}://...' for each in KINDS)}, or --peers"
@@ -297,16 +297,17 @@ def _check_trust(serving: Serving, loopback: bool) -> None:
         _check_authority(serving.tls.authority)
     elif not loopback and not serving.plaintext:
         raise ValueError(
-            f"--listen {serving.listen} can be reached from other machines, and without TLS whoever sits in between "
-            "can read everything: give --tls-cert and --tls-key, or --plaintext if the network is trusted"
+            f"--listen {serving.listen} can be reached from other machines, and without TLS anyone on the "
+            "network path can read everything: give --tls-cert and --tls-key, or --plaintext if the "
+            "network is trusted"
         )
 
 
 def _check_bulk(serving: Serving) -> None:
     if serving.bulk != OWN and not serving.plaintext:
         raise ValueError(
-            f"--bulk {serving.bulk} moves objects past TLS and the token, and listens on all addresses: "
-            "give --plaintext too if all machines that reach this one are trusted, or leave --bulk out"
+            f"--bulk {serving.bulk} bypasses TLS and the token, and listens on all addresses: give "
+            "--plaintext too if all machines that reach this one are trusted, or leave --bulk out"
         )
 
 
@@ -332,8 +333,9 @@ def _token(serving: Serving, loopback: bool) -> bytes:
     found = own_token(make=True) if loopback else None
     if found is None:
         raise AccessDenied(
-            f"--listen {serving.listen} can be reached from other machines, and there is no token to know clients by",
-            remedy=f"set {TOKEN_ENV} or give --token-file, on both sides the same long random text",
+            f"--listen {serving.listen} can be reached from other machines, and there is no token to "
+            "authenticate clients",
+            remedy=f"set {TOKEN_ENV} or give --token-file, with the same long random text on both sides",
         )
     return found
 
@@ -345,7 +347,8 @@ def _listening(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise NodeUnavailable(
-                f"port {port} of {host} is in use", remedy="--listen HOST:PORT takes another one, port 0 any"
+                f"port {port} of {host} is in use",
+                remedy="choose another port with --listen HOST:PORT; port 0 picks a free one",
             ) from None
         raise NodeUnavailable(
             f"cannot listen at {host}:{port}: {error.strerror or error}", remedy="see --listen"

@@ -87,8 +87,8 @@ class VersionWatch:
 
 def _check(known: Any) -> None:
     if not isinstance(known, dict) or not all(type(each) is int for each in known.values()):
-        raise TypeError("no versions by name came")
+        raise TypeError("expected version numbers by name")
     if len(known) > MOST_NAMES:
-        raise ValueError(f"versions of {len(known)} names: a client can wait for {MOST_NAMES}")
+        raise ValueError(f"versions of {len(known)} names: a client can wait for at most {MOST_NAMES}")
     for name in known:
         check_name(name)

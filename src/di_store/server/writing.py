@@ -134,7 +134,7 @@ class WriterSession:
                 if self._call(talk, message):
                     return True
             else:
-                raise CorruptData(f"a call of a writer was due, a message of kind {message.kind} came", remedy="")
+                raise CorruptData(f"expected a call of a writer, got a message of kind {message.kind}", remedy="")
 
     def _begin(self, talk: Conversation, message: Message) -> None:
         """Answer the call that opened the writer, or that asks to go on with it."""
@@ -246,7 +246,7 @@ class WriterSession:
             if served.why == Stopped.ROWS:
                 self._append(talk, Message(Kind.APPEND, 0, 0, served.meta, served.body), served.take_made())
             elif served.why == Stopped.TORN:
-                raise Disconnected("what came is no message, or ended in the middle")
+                raise Disconnected("the received bytes are not a message, or end in the middle of one")
             elif served.why == Stopped.OTHER:
                 return
 
@@ -266,7 +266,7 @@ class WriterSession:
         records = decoded(Records, message.meta)
         rows, writer = self._rows, self._writer
         if rows is None or writer is None:
-            raise CorruptData("rows of a writer without columns came", remedy="")
+            raise CorruptData("received rows for a writer without columns", remedy="")
         at, self._last, failure = 0, 0, b""
         made: list[Any] = [begun] if begun is not None and begun.calls else []
         self._let_go(records.acknowledged)
@@ -354,7 +354,7 @@ def _made(writer: Writer, record: Record, rows: dict[str, Any]) -> Any:
         return writer.extend(**rows, lane=record.lane_array(), priority=record.priority)
     if record.method == "end_episode":
         return writer.end_episode(**rows, lane=record.lane_array(), discard=record.discard)
-    raise CorruptData(f"a call {record.method!r} of a writer came", remedy="")
+    raise CorruptData(f"received an unknown call {record.method!r} for a writer", remedy="")
 
 
 def _method(name: str) -> str:
@@ -370,10 +370,10 @@ def serve_writer(talk: Conversation, message: Message) -> None:
     """Serve the connection of a writer, in the thread that already served this writer if there is one."""
     call = decoded(Call, message.meta)
     if call.method != "open_writer":
-        raise CorruptData("a writer that was not opened came", remedy="")
+        raise CorruptData("received a call for a writer that was not opened", remedy="")
     session = call.arguments(message.body)["session"]
     if not isinstance(session, bytes) or len(session) != 16:
-        raise CorruptData("a writer without a session came", remedy="")
+        raise CorruptData("received a writer without a session", remedy="")
     with _lock:
         known = talk.peer.writers.get(session)
         if known is not None:

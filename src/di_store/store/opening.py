@@ -120,7 +120,7 @@ def open_filled(
     number = _MODES[mode]
     if name is None:
         if mode == "r":
-            raise ValueError('mode="r" reads a store that is there: give its name')
+            raise ValueError('mode="r" opens an existing store: give its name')
         name, number = f"store-{os.getpid()}-{secrets.token_hex(4)}", Mode.FRESH
     else:
         check_name(name)
@@ -226,8 +226,8 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
     if mine:
         pids = ", ".join(map(str, mine))
         return AccessDenied(
-            f"{error.message}, but pid {pids} of this user holds one and cannot be looked into (another group, or not "
-            "dumpable)",
+            f"{error.message}, but pid {pids} of this user holds one and cannot be inspected (another "
+            "group, or not dumpable)",
             remedy="run all processes as the same user and group, or let `di-store hold NAME` hold the store too",
         )
     if hidden:
@@ -236,7 +236,7 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
         )
         return StoreNotFound(
             f"{error.message}; {theirs} holds a store that this user may not see",
-            remedy=f"a store serves one user: run all processes as that one. {error.remedy}",
+            remedy=f"all processes of a store must run as the same user. {error.remedy}",
         )
     return error
 

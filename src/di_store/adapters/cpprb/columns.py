@@ -75,7 +75,7 @@ class Columns:
         rows = {name: cast(values[name], kind, name).reshape(targets[name]) for name, kind in self.types.items()}
         if len({len(each) for each in rows.values()}) != 1:
             counts = ", ".join(f"{name} {len(each)}" for name, each in rows.items())
-            raise ValueError(f"the values differ in their number of steps: {counts}")
+            raise ValueError(f"the columns have different numbers of steps: {counts}")
         return rows
 
     def placed(self, rows: Mapping[str, Any]) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _target(name: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     given = np.shape(value)
     count = len(given) - len(shape)
     if count < 0 or given[count:] != shape:
-        raise ValueError(f"{name} is {list(given)}, and {list(shape)} in a step")
+        raise ValueError(f"{name} has the shape {list(given)}, but a step needs {list(shape)}")
     return math.prod(given[:count]), *shape
 
 

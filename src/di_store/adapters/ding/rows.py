@@ -252,8 +252,8 @@ class Rows:
             raise NoColumnsError from error
         except di_store.TableExists as error:
             raise di_store.TableExists(
-                f"{error.message}, and the order of a buffer's items is not in it",
-                remedy="load the buffer's pickle, which goes on with the table; or give table= another name",
+                f"{error.message}, and it does not hold the order of a buffer's items",
+                remedy="load the buffer's pickle, which continues with the table; or give table= another name",
             ) from error
         place = self._places[form] = Place(table, columns)
         self._in_order = len(self._places) == 1

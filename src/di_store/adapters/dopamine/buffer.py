@@ -102,7 +102,7 @@ class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[mis
         if size is None:
             size = self._batch_size
         if size < 1:
-            raise ValueError(f"size={size}: at least 1 element is drawn")
+            raise ValueError(f"size={size}: draw at least 1 element")
         samples = self._sampling_distribution.sample(size)
         batch = self._read(np.asarray(samples.keys))
         return (batch, samples) if with_sample_metadata else batch

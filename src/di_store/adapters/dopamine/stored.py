@@ -23,8 +23,8 @@ def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Sto
     """
     if store is not None and any(name == table for name in store.stats()["tables"]):
         raise di_store.TableExists(
-            f"table {table!r} of the store is there already, and which elements its rows belong to is not in it",
-            remedy="load the buffer's pickle, which goes on with the table; or give table= another name",
+            f"table {table!r} already exists in the store, and does not say which elements its rows belong to",
+            remedy="load the buffer's pickle, which continues with the table; or give table= another name",
         )
     return Ring(specs, slots, option="max_capacity=", store=store, table=table)
 

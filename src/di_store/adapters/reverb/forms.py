@@ -116,7 +116,7 @@ class Forms:
         try:
             described = self._store.get(_object_id(number))
             if _digest(described) != number:
-                raise ValueError("its description is of another form")
+                raise ValueError("its description has another format")
             kinds = [_kind(plain, shape) for plain, shape in described]
         except (di_store.ObjectNotFound, TypeError, ValueError) as error:
             raise di_store.CorruptData(f"an item has the unknown form {number}: {error}") from None
@@ -140,7 +140,7 @@ class Forms:
                 continue
             form = self.find(number)
             if len(item) != form.total:
-                raise di_store.CorruptData(f"an item has {len(item)} bytes, and its form {form.total}")
+                raise di_store.CorruptData(f"an item has {len(item)} bytes, but its form has {form.total}")
             found.append(form.one(item, 0))
         return found
 
@@ -185,11 +185,11 @@ def _column(plain: Any, shape: tuple[int, ...], values: Any) -> Array:
     if plain is not None:
         dtype, sizes = _kind(plain, shape)
         if type(values) is not bytes or len(values) != dtype.itemsize * math.prod(sizes):
-            raise ValueError(f"its bytes are not {list(shape)} of {dtype}")
+            raise ValueError(f"its bytes do not fill {list(shape)} of {dtype}")
         array: Array = np.ndarray(sizes, dtype, bytearray(values))
         return array
     if type(values) is not list or len(values) != math.prod(shape):
-        raise ValueError(f"its values are not {list(shape)} objects")
+        raise ValueError(f"its values do not fill {list(shape)} objects")
     found: Array = np.empty(len(values), object)
     found[:] = [_plain(each) for each in values]
     return found.reshape(shape)
@@ -198,7 +198,7 @@ def _column(plain: Any, shape: tuple[int, ...], values: Any) -> Array:
 def _kind(plain: Any, shape: Sequence[int]) -> Kind:
     """Type and shape from their description."""
     if any(type(size) is not int or size < 0 for size in shape):
-        raise ValueError(f"{shape} is no shape")
+        raise ValueError(f"{shape} is not a shape")
     return dtypes.parse(plain), tuple(shape)
 
 

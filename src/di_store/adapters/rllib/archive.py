@@ -104,8 +104,9 @@ class Archive:
             return Place(found, self._capacity, self._store, name)
         except di_store.TableExists as error:
             raise di_store.TableExists(
-                f"table {name!r} of the store is there already, and a buffer's own state tells which steps are whose",
-                remedy="load the buffer's pickle, which goes on with the table; or give table= another name",
+                f"table {name!r} already exists in the store, and only the buffer's own state says which "
+                "steps belong to which episode",
+                remedy="load the buffer's pickle, which continues with the table; or give table= another name",
             ) from error
 
     @property

@@ -208,7 +208,7 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
 
     def _size(self, num_items: int | None, batch_size: int | None) -> int:
         if num_items is not None and batch_size is not None:
-            raise ValueError("sample() takes num_items= or batch_size_B=, which are the same")
+            raise ValueError("sample() takes num_items= or batch_size_B=, not both: they mean the same")
         if not len(self._indices):
             raise ValueError("the replay buffer is empty: add() episodes before sample()")
         return num_items or batch_size or self.batch_size_B

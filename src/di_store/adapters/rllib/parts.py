@@ -139,7 +139,7 @@ def _listed(items: Sequence[Any], name: Name) -> tuple[Array, Leaf]:
     try:
         column = np.array(items, None if python is None else _DTYPES[python])
     except (ValueError, OverflowError) as error:
-        raise TypeError(f"{_title(name)} of an episode differ in their shape, or are no numbers: {_ADVICE}") from error
+        raise TypeError(f"{_title(name)} of an episode differ in their shape, or are not numbers: {_ADVICE}") from error
     _check(column, name)
     return column, Leaf(column.dtype, column.shape[1:], python)
 

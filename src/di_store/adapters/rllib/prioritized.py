@@ -282,8 +282,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         """
         if len(state["_sum_segment"]) != len(self._sum_segment.value):
             raise ValueError(
-                f"the state is of a buffer with another capacity than {self.capacity:,}, and its sum tree does not "
-                "fit: make the buffer with the capacity that it had"
+                f"the state was saved by a buffer of another capacity than {self.capacity:,}, so its sum "
+                "tree does not fit: make the buffer with the capacity that it had"
             )
         super().set_state(state)
 

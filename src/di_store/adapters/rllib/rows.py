@@ -129,7 +129,7 @@ class Place:
         batch = self.table.peek(np.asarray(keys, np.uint64), columns=wanted)
         if batch.live is not None and not batch.live.all():
             raise di_store.CapacityError(
-                "steps left the buffer's table before their episode did, as its memory did not suffice",
+                "steps left the buffer's table before their episode did, because its memory was too small",
                 remedy=f"lower {_OPTION}",
             )
         rows = batch.data["step"]

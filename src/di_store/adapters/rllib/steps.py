@@ -34,7 +34,7 @@ class Steps(Sequence[tuple[int, ...]]):
         if isinstance(index, slice):
             return list(self)[index]
         if not -len(self) <= index < len(self):
-            raise IndexError("there are not so many steps")
+            raise IndexError("step index out of range")
         position = (self._begin if index >= 0 else self._end) + index
         return tuple(int(column[position]) for column in self._columns)
 

@@ -180,7 +180,7 @@ class Episodes(Sequence[SingleAgentEpisode]):
         if isinstance(index, slice):
             return [self[each] for each in range(len(self))[index]]
         if not -len(self) <= index < len(self):
-            raise IndexError("there are not so many episodes")
+            raise IndexError("episode index out of range")
         return self.stored[self.first + range(len(self))[index]].restored()
 
     def __iter__(self) -> Iterator[SingleAgentEpisode]:

@@ -43,8 +43,8 @@ def told_of(values: dict[str, Any], lead: int, specs: dict[str, Tree]) -> Tree:
     """
     if lacking := [name for name in STORED if name in values and name not in specs]:
         raise TypeError(
-            f"{lacking[0]} of the step is not made of arrays of numbers, which is all that a given store holds of "
-            "Tianshou's entries: leave out store="
+            f"{lacking[0]} of the step is not made of arrays of numbers, and store= can hold nothing else: "
+            "leave out store="
         )
     return {name: di_store.Spec(np.shape(values[name])[lead:], np.asarray(values[name]).dtype) for name in TOLD}
 

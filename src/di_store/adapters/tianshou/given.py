@@ -44,7 +44,7 @@ class Given(MadeAtFirst[Steps], Stored):
             return None
         schema, follows = table.schema, isinstance(table.view, di_store.Transition)
         if schema is None or not {"step", "slot"} <= schema.keys():
-            raise ValueError(f"table {self._name!r} is not one of a Tianshou buffer: give table= another name")
+            raise ValueError(f"table {self._name!r} was not made by a Tianshou buffer: give table= another name")
         if not self._save_obs_next and (follows or "obs_next" in schema):
             raise ValueError(f"table {self._name!r} was made without ignore_obs_next=True: leave it out here too")
         self._make({name: schema[name] for name in (*STORED, "step") if name in schema}, follows)

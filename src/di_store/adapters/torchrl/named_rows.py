@@ -57,7 +57,9 @@ class NamedRows:
     def _declared_form(self) -> Form:
         form = self.store.get(self._form_id())
         if not isinstance(form, Form):
-            raise di_store.CorruptData(f"the object that describes the rows of table {self.name!r} is none of ours")
+            raise di_store.CorruptData(
+                f"the object that describes the rows of table {self.name!r} was not written by this storage"
+            )
         return form
 
     @property
@@ -108,8 +110,8 @@ class NamedRows:
         if table.capacity not in capacities(self.size):
             self._form = None
             raise ValueError(
-                f"table {self.name!r} of the store was made for another max_size= than {self.size:,}: "
-                "give that one, or table= another name"
+                f"table {self.name!r} of the store was made for another max_size= than {self.size:,}: give "
+                "the one that it was made with, or table= another name"
             )
         self._rows = SlotRows(table, self.size)
 

@@ -177,7 +177,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         named.rows  # noqa: B018 - raises if there is none
         length = self._len_along_dim0
         if isinstance(index, int) and not -length <= index < length:
-            raise IndexError(f"row {index} of a storage with {length}")
+            raise IndexError(f"row {index} does not exist: the storage has {length} rows")
         found = self._numbers()[:length][_torch_index(index)]
         return named.read(found.reshape(-1).numpy(), tuple(found.shape))
 

@@ -174,5 +174,5 @@ def _own_store(name: Any) -> di_store.Store:
     except di_store.StoreNotFound:
         raise di_store.StoreNotFound(
             f"TransferQueue's store {name!r} is gone, with its samples: no process holds it any more",
-            remedy="transfer_queue.close() and init() start anew",
+            remedy="call transfer_queue.close() and init() to start again",
         ) from None

@@ -82,8 +82,8 @@ def _refuse_names(folder: Folder) -> None:
     except (FileNotFoundError, NotADirectoryError):
         return
     if there and not any(os.path.lexists(folder.at(name)) for name in (MANIFEST, LOCK)):
-        text = f"{folder.path!r} holds a file {there[0]} that no checkpoint wrote, and has no {MANIFEST}"
-        raise StoreError(text, remedy="choose another folder, best one of its own beside it")
+        text = f"{folder.path!r} holds a file {there[0]} that no checkpoint wrote, and no {MANIFEST}"
+        raise StoreError(text, remedy="choose another folder, best a new one next to it")
 
 
 def write_locked(

@@ -45,7 +45,7 @@ def refuse_old(disk: str) -> None:
     tables = os.path.exists(folder_of(disk).at(MANIFEST))
     if tables or (os.path.isdir(disk) and any(_LOG.fullmatch(name) for name in os.listdir(disk))):
         text = f"{disk!r} holds the durable {'tables' if tables else 'objects'} of a store"
-        raise StoreError(text, remedy='mode="rw" makes them again; or choose another folder')
+        raise StoreError(text, remedy='mode="rw" restores them; or choose another folder')
 
 
 def begin(arena: _core.Arena) -> None:
@@ -95,11 +95,12 @@ def reopen(session: Session) -> None:
     """
     arena = session.arena
     if arena.damaged_objects:
-        text = f"{arena.damaged_objects} durable objects in {arena.disk!r} are damaged, and were left out"
+        text = f"{arena.damaged_objects} durable objects in {arena.disk!r} are damaged and were not restored"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     if arena.foreign_logs:
         text = (
-            f"{arena.foreign_logs} files of durable objects in {arena.disk!r} are of another folder, and were left out"
+            f"{arena.foreign_logs} files of durable objects in {arena.disk!r} belong to another folder and "
+            "were not restored"
         )
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     if not arena.tiered or not os.path.exists(folder_of(arena.disk).at(MANIFEST)):
@@ -121,7 +122,7 @@ def _sync_at_end(arena: _core.Arena) -> None:
     except StoreClosed:
         return
     except (StoreError, OSError) as error:
-        text = f"what is durable in store {arena.name!r} was not written at the end: {error}"
+        text = f"the durable data of store {arena.name!r} was not written when it was closed: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=4)
 
 

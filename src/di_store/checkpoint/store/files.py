@@ -189,7 +189,7 @@ def read_chunks(folder: Folder, manifest: StoreManifest) -> dict[str, Array]:
     """The chunks of a checkpoint, as `CHUNKS`."""
     chunks = read_state(folder, manifest.chunks, CHUNKS)
     if len({len(array) for array in chunks.values()}) != 1:
-        raise damaged(folder.at(manifest.chunks.file), "has columns of several lengths")
+        raise damaged(folder.at(manifest.chunks.file), "has columns of different lengths")
     return chunks
 
 
@@ -203,7 +203,9 @@ def read_items(folder: Folder, states: list[ArrayFile]) -> dict[str, Array]:
             else:
                 image = items.applied(image, read_state(folder, state, items.CHANGES))
         except (ValueError, IndexError):
-            raise CorruptData(f"{folder.at(state.file)!r} does not belong to the files beside it") from None
+            raise CorruptData(
+                f"{folder.at(state.file)!r} and the files beside it belong to different checkpoints"
+            ) from None
     return image
 
 

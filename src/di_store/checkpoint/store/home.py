@@ -38,7 +38,7 @@ def read_home(folder: Folder) -> Home:
     try:
         return msgspec.json.decode(text, type=Home)
     except msgspec.MsgspecError:
-        raise damaged(folder.at(NAME), "does not say of which node these tables are") from None
+        raise damaged(folder.at(NAME), "does not say which node these tables belong to") from None
 
 
 def write_home(folder: Folder, home: Home) -> None:

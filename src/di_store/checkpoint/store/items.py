@@ -103,7 +103,7 @@ def _runs(slots: Array) -> tuple[Array, Array]:
 def _listed(found: dict[str, Array], slots: int) -> Array:
     first, count = found["free_first"].astype(np.int64), found["free_count"].astype(np.int64)
     if len(first) != len(count) or count.sum() > slots:
-        raise ValueError("runs of another number")
+        raise ValueError("the list of free slots does not fit the table")
     if not len(first):
         return np.zeros(0, np.uint32)
     begins = np.repeat(first - np.concatenate([[0], np.cumsum(count)[:-1]]), count)

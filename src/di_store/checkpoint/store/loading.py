@@ -50,7 +50,8 @@ def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, StoreManifest]:
     text = folder.small(MANIFEST) if os.path.isdir(folder.path) else None
     if text is None:
         raise CorruptData(
-            f"{folder.path!r} holds no checkpoint: there is no {MANIFEST} in it", remedy="give its folder"
+            f"{folder.path!r} holds no checkpoint: there is no {MANIFEST} in it",
+            remedy="give the folder of a checkpoint",
         )
     return folder, StoreManifest.unpack(folder.at(MANIFEST), text)
 
@@ -77,7 +78,7 @@ class _Table:
         try:
             own = _settings(state)
         except (CorruptData, ValueError, TypeError) as error:
-            raise damaged(folder.at(MANIFEST), f"says nothing sound of table {state.name!r}: {error}") from None
+            raise damaged(folder.at(MANIFEST), f"has a damaged description of table {state.name!r}: {error}") from None
         # A sound table passes as it was, also if its settings could no longer be chosen together.
         self.settings = replace(own if not chosen else changed(own, chosen), made=maker)
         image = read_items(folder, state.states)
@@ -170,7 +171,7 @@ class _Table:
         try:
             schema = Schema.from_plain(msgspec.json.decode(self.state.schema))
         except (CorruptData, ValueError, TypeError, KeyError) as error:
-            raise damaged("the checkpoint", f"has no sound columns of table {self.state.name!r}: {error}") from None
+            raise damaged("the checkpoint", f"has damaged columns of table {self.state.name!r}: {error}") from None
         handle.declare(schema, seconds)
 
     def _example_bytes(self, handle: TableHandle) -> int:
@@ -226,13 +227,16 @@ class StoreLoad:
         self._folder, self._manifest, self._own = folder, manifest, own
         names = [state.name for state in manifest.tables]
         if not isinstance(tables, Mapping) or not all(isinstance(chosen, Mapping) for chosen in tables.values()):
-            raise TypeError('tables= is a dict by table, of a dict by option: {"replay": {"capacity": 1000}}')
+            raise TypeError(
+                'tables= is a dict of table names, each with a dict of options: {"replay": {"capacity": 1000}}'
+            )
         for name, chosen in tables.items():
             if name not in names:
                 raise ValueError(f"tables={{{name!r}: …}}: the checkpoint has tables {names}")
             if wrong := sorted(set(chosen) - set(CHOICES)):
                 raise ValueError(
-                    f"tables={{{name!r}: {{{wrong[0]!r}: …}}}}: a restored table may get {', '.join(CHOICES)}"
+                    f"tables={{{name!r}: {{{wrong[0]!r}: …}}}}: only {', '.join(CHOICES)} of a table can be "
+                    "changed by restore()"
                 )
         known = makers or {}
         self._tables = [

@@ -180,27 +180,27 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         try:
             plain: Any = msgspec.json.decode(text)
         except ValueError:
-            raise damaged(path, "is no manifest of a checkpoint, or is damaged") from None
+            raise damaged(path, "is not the manifest of a checkpoint, or is damaged") from None
         form = plain.get("format") if isinstance(plain, dict) else None
         if form == file_format.FORMAT:
             raise CorruptData(f"{path!r} is the checkpoint of a tree", remedy="read it with di_store.load()")
         if form != STORE_FORMAT:
-            raise damaged(path, "is no manifest of a checkpoint, or is damaged")
+            raise damaged(path, "is not the manifest of a checkpoint, or is damaged")
         if plain.pop("version", None) != VERSION:
-            text_ = f"{path!r} has another version of the format, this process reads {VERSION}"
+            text_ = f"{path!r} has another format version, this process reads version {VERSION}"
             raise LayoutMismatch(text_, remedy="use the version of di-store that wrote it")
         crc = plain.pop("crc", None)
         del plain["format"]
         if crc != _core.crc32c(msgspec.json.encode({"format": STORE_FORMAT, "version": VERSION, **plain})):
-            raise damaged(path, "differs from its checksum")
+            raise damaged(path, "does not match its checksum")
         try:
             made = msgspec.convert(plain, cls)
         except msgspec.ValidationError as error:
-            raise damaged(path, f"is no manifest: {error}") from None
+            raise damaged(path, f"is not a manifest: {error}") from None
         if not all(FILE.fullmatch(name) for name in made.files()):
-            raise damaged(path, "names files that are none of a checkpoint")
+            raise damaged(path, "names files that do not belong to a checkpoint")
         if len({table.name for table in made.tables}) < len(made.tables):
-            raise damaged(path, "has two tables of one name")
+            raise damaged(path, "has two tables of the same name")
         return made
 
 
@@ -231,9 +231,9 @@ def pack_arrays(arrays: dict[str, Array]) -> bytes:
 def unpack_arrays(path: str, state: ArrayFile, text: bytes, dtypes: dict[str, Any]) -> dict[str, Array]:
     """The arrays of a file. Raises CorruptData if they differ from what was written."""
     if len(text) != state.bytes or _core.crc32c(text) != state.crc:
-        raise damaged(path, "differs from its checksum")
+        raise damaged(path, "does not match its checksum")
     try:
         plain = msgspec.msgpack.decode(text, type=dict[str, tuple[str, bytes]])
         return {name: np.frombuffer(plain[name][1], dtype) for name, dtype in dtypes.items()}
     except (msgspec.DecodeError, KeyError, ValueError):
-        raise damaged(path, "does not hold what the manifest says") from None
+        raise damaged(path, "does not match the manifest") from None

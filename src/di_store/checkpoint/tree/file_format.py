@@ -81,24 +81,24 @@ class Head:
         with open(path, "rb") as file:
             raw = file.read(PAGE)
             if len(raw) < _FIXED.size or not raw.startswith(MAGIC):
-                raise damaged(path, "is no file of a checkpoint")
+                raise damaged(path, "is not a file of a checkpoint")
             _, version, crc, size, begin, payload, piece, header, token, rank, ranks = _FIXED.unpack_from(raw)
             if version != VERSION:
-                text = f"{path!r} has version {version} of the format, this process reads {VERSION}"
+                text = f"{path!r} has format version {version}, this process reads version {VERSION}"
                 raise LayoutMismatch(text, remedy="use the version of di-store that wrote it")
             if not _FIXED.size <= size <= MOST_HEAD_BYTES:
-                raise damaged(path, f"has a head of {size} bytes")
+                raise damaged(path, f"has a header of {size} bytes, which is not possible")
             raw = (raw + file.read(max(size - PAGE, 0)))[:size]
             end = file.seek(0, 2)
         if len(raw) < size or _core.crc32c(raw[:_CRC_AT] + bytes(4) + raw[_CRC_AT + 4 :]) != crc:
-            raise damaged(path, "has a head that differs from its checksum")
+            raise damaged(path, "has a header that does not match its checksum")
         sums_at = _FIXED.size + header
         if piece == 0 or piece % PAGE or size != sums_at + 4 * -(-payload // piece) or begin != -(-size // PAGE) * PAGE:
-            raise damaged(path, "has a head that contradicts itself")
+            raise damaged(path, "has a header with inconsistent sizes")
         sums = np.frombuffer(raw, "<u4", offset=sums_at)
         head = cls(raw[_FIXED.size : sums_at], payload, piece, sums, token, rank, ranks)
         if end < begin + payload:
-            raise damaged(path, f"ends after {end} bytes of {begin + payload}")
+            raise damaged(path, f"is cut off after {end} of {begin + payload} bytes")
         return head, crc
 
 
@@ -147,19 +147,19 @@ class TreeManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not isinstance(plain, dict) or plain.get("format") != FORMAT:
                 raise ValueError("not ours")
         except ValueError:
-            raise damaged(path, "is no manifest of a checkpoint, or is damaged") from None
+            raise damaged(path, "is not the manifest of a checkpoint, or is damaged") from None
         if plain.get("version") != VERSION:
-            found = f"{path!r} has version {plain.get('version')!r} of the format, this process reads {VERSION}"
+            found = f"{path!r} has format version {plain.get('version')!r}, this process reads version {VERSION}"
             raise LayoutMismatch(found, remedy="use the version of di-store that wrote it")
         crc = plain.pop("crc", None)
         if crc != _core.crc32c(msgspec.json.encode(plain)):
-            raise damaged(path, "differs from its checksum")
+            raise damaged(path, "does not match its checksum")
         try:
             made = msgspec.convert({"id": plain.get("id"), "parts": plain.get("parts")}, cls)
         except msgspec.ValidationError as error:
-            raise damaged(path, f"is no manifest: {error}") from None
+            raise damaged(path, f"is not a manifest: {error}") from None
         if not made.parts or any("/" in part.file or not part.file.startswith("rank-") for part in made.parts):
-            raise damaged(path, "names files that are none of a checkpoint")
+            raise damaged(path, "names files that do not belong to a checkpoint")
         return made
 
 

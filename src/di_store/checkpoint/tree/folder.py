@@ -43,7 +43,7 @@ class Folder:
         try:
             os.makedirs(self.path, exist_ok=True)
         except (FileExistsError, NotADirectoryError):
-            raise StoreError(f"{self.path!r} is no folder", remedy="save to another path") from None
+            raise StoreError(f"{self.path!r} is not a folder", remedy="save to another path") from None
         for above in made:
             _core.sync_folder(above)
 
@@ -62,10 +62,10 @@ class Folder:
             held = found[1].decode(errors="replace") if found else ""
             if held == wanted or (not held and any(map(files.fullmatch, os.listdir(self.path)))):
                 return
-            what = f"holds {_HELD.get(held, f'a file {MANIFEST} that is none of Di-store')}"
+            what = f"holds {_HELD.get(held, f'a file {MANIFEST} that Di-store did not write')}"
         else:
             return
-        raise StoreError(f"{self.path!r} {what}", remedy="choose another folder, best one of its own beside it")
+        raise StoreError(f"{self.path!r} {what}", remedy="choose another folder, best a new one next to it")
 
     def create(self, name: str) -> None:
         """Make an empty file, with the permissions that this process gives new files."""

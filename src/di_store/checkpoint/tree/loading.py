@@ -73,7 +73,7 @@ def _read(folder: Folder, made: TreeManifest, shard: tuple[int, int] | None, int
     if several and into is not None and (not isinstance(into, (list, tuple)) or len(into) != count):
         raise SchemaMismatch(
             f"{folder.path!r} holds the trees of {count} ranks",
-            remedy="into= is then a list of as many, or give shard=",
+            remedy="give into= a list with one tree for each rank, or give shard=",
         )
     trees = [_Tree(folder, made.parts[rank], (rank, count)) for rank in ranks]
     if into is not None:
@@ -90,7 +90,7 @@ class _Tree:
         self._path = folder.at(part.file)
         self._head, crc = Head.read(self._path)
         if crc != part.crc or shard != (self._head.rank, self._head.ranks):
-            raise damaged(self._path, "is the file of another save")
+            raise damaged(self._path, "belongs to another checkpoint")
         self._small = self._read_small()
         self._leaves: list[Leaf] = []
         self._targets: list[Target] | None = None
@@ -151,7 +151,7 @@ class _Tree:
     def _require_there(self, sizes: Iterable[int]) -> None:
         """Refuse more bytes than the file has, before memory is taken for them."""
         if sum(sizes) > self._head.payload_bytes:
-            raise damaged(self._path, f"has only {self._head.payload_bytes} bytes of what it lists")
+            raise damaged(self._path, f"lists more than the {self._head.payload_bytes} bytes that it holds")
 
     def _move(self, places: list[tuple[int, int, int]], owners: Any) -> None:
         head, where = self._head, extents(places)
@@ -160,4 +160,4 @@ class _Tree:
 
 
 def _mismatch(text: str) -> SchemaMismatch:
-    return SchemaMismatch(text, remedy="into= has the same arrays in the same places as the tree that was saved")
+    return SchemaMismatch(text, remedy="into= must have the same arrays in the same places as the saved tree")

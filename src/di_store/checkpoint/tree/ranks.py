@@ -105,13 +105,15 @@ def answer(folder: Folder, rank: int, ranks: int, own: RankFile, wait: Wait) -> 
             folder.write(answer_name(rank), msgspec.json.encode(RankAnswer(called, own)))
             answered = called
         if answered is None:
-            other = "" if called is None else f": it calls for {called.ranks} ranks"
+            other = "" if called is None else f": it was called for {called.ranks} ranks"
             _sleep(wait, f"rank 0 has not begun to save to {folder.path!r} as one of {ranks} ranks{other}")
         else:
-            _sleep(wait, f"rank 0 waits for the part of some other of the {ranks} ranks")
+            _sleep(wait, f"rank 0 still waits for another of the {ranks} ranks")
 
 
 def _sleep(wait: Wait, reason: str) -> None:
     if wait.left <= 0:
-        raise wait.failure(f"{reason}; all ranks call save() at about the same time, from a process or thread each")
+        raise wait.failure(
+            f"{reason}; all ranks must call save() at about the same time, each from its own process or thread"
+        )
     wait.sleep(_SECONDS, reason)

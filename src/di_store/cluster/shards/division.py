@@ -26,8 +26,8 @@ def check_parts(settings: Settings) -> None:
     """
     if isinstance(settings.view, Group):
         raise ValueError(
-            f'view={settings.view!r} with shards="learners": the answers of a group may come from several lanes, which '
-            "have different shards, so that it would never be complete; use node= instead of shards="
+            f'view={settings.view!r} with shards="learners": the answers of a group may come from lanes of '
+            "different shards, so the group would never be complete; use node= instead of shards="
         )
 
 
@@ -40,19 +40,20 @@ def check_drawn_by_mass(settings: Settings) -> None:
     sampler, limiter = settings.sampler, settings.limiter
     if not isinstance(limiter, MinSize):
         raise ValueError(
-            f'limiter={limiter!r} with draw="mass": each shard would count its own draws, and chance decides how many '
-            "those are, so that a shard could wait for draws while the learner waits for another one; use "
-            'MinSize(n), or draw="local"'
+            f'limiter={limiter!r} with draw="mass": chance decides how many draws each shard gets, so a '
+            "shard could wait for draws while the learner waits for another shard; use MinSize(n), or "
+            'draw="local"'
         )
     if not isinstance(sampler, (Uniform, Prioritized)):
         raise ValueError(
-            f'sampler={sampler!r} with draw="mass": it draws in an order, and there is none across shards; use '
-            'Uniform() or Prioritized(), or draw="local"'
+            f'sampler={sampler!r} with draw="mass": it draws in an order, and there is none across shards; '
+            'use Uniform() or Prioritized(), or draw="local"'
         )
     if settings.max_times_sampled:
         raise ValueError(
-            f'max_times_sampled={settings.max_times_sampled} with draw="mass": a shard may have fewer draws left than '
-            'chance gives it, and the learner would wait for more; leave it out, or use draw="local"'
+            f'max_times_sampled={settings.max_times_sampled} with draw="mass": chance may give a shard more '
+            "draws than it has left, and the learner would wait for the rest; leave it out, or use "
+            'draw="local"'
         )
 
 

@@ -83,8 +83,9 @@ class Lanes:
         if (cut & ~self._skip).any() and not self._told:
             self._told = True
             warn(
-                f"writer of table {self._parts.name!r}: the shard of lanes {np.flatnonzero(cut).tolist()} is lost, and "
-                "the episodes that were open there are cut: their rows are dropped until the next episode of each lane"
+                f"writer of table {self._parts.name!r}: the shard of lanes {np.flatnonzero(cut).tolist()} "
+                "is lost; its open episodes are cut off, and rows are dropped until each of these lanes "
+                "begins a new episode"
             )
 
     def all_lost(self) -> bool:

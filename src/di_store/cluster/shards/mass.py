@@ -77,8 +77,8 @@ class MassSource:
         """As `Source.check_replace`. At random, a shard may get more draws than it has items."""
         if not replace:
             raise ValueError(
-                'replace=False with draw="mass": how many draws a shard gets is chance, and may be more than it has '
-                'items; leave it out, or use draw="local"'
+                'replace=False with draw="mass": chance may give a shard more draws than it has items; '
+                'leave it out, or use draw="local"'
             )
 
     def beta(self) -> float | None:
@@ -280,6 +280,6 @@ def sample_by_mass(source: MassSource, terms: Terms, beta: float | None, out: Ba
             batch = draws.take(draws.beta if beta is None else beta, None if out is None else OutAllocator(out))
         except DrawsLost as error:
             if deadline.left == 0:
-                raise Timeout(f"sample of {terms.n} from {source.name} did not come through", error.message) from None
+                raise Timeout(f"sample of {terms.n} from {source.name} timed out", error.message) from None
             continue
         return batch if out is None else out.become(batch)

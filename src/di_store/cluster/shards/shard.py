@@ -118,7 +118,9 @@ class Shard:
             Timeout: the shard is on another node, and nothing is left of the call's time and grace.
         """
         if not self.is_near and deadline.late():
-            raise Timeout(f"no time is left for shard {self.number}", "others took it", f"node {self.uuid[:12]}")
+            raise Timeout(
+                f"no time is left for shard {self.number}", "the other shards used all of it", f"node {self.uuid[:12]}"
+            )
         return self.timeout(deadline)
 
     def call(self, deadline: Deadline, make: Callable[[Table, Any], T]) -> T:

@@ -286,7 +286,7 @@ class ShardedTable(Table):
     def _check_places(self, keys: Array, places: Array) -> None:
         if wrong := keys[places >= len(self._parts.shards)][:3].tolist():
             raise ValueError(
-                f"keys {wrong} are of no shard of table {self.name!r}, which has {len(self._parts.shards)}"
+                f"keys {wrong} do not belong to any of the {len(self._parts.shards)} shards of table {self.name!r}"
             )
 
     # -- changing -----------------------------------------------------------------------------------------------
@@ -356,14 +356,14 @@ class ShardedTable(Table):
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
         raise StoreError(
             f"table {self.name!r} lies in {len(self._parts.shards)} shards: export() writes one table",
-            remedy="on each node, di_store.attach() has its shard as a table of that name",
+            remedy="on each node, di_store.attach() opens its shard as a table of that name",
         )
 
     def _open(self) -> NoReturn:
         """What calls of one store need of a table."""
         raise StoreError(
-            f"table {self.name!r} lies in {len(self._parts.shards)} shards, of several stores",
-            remedy="use the calls of this handle; on each node, di_store.attach() has its shard as a table",
+            f"table {self.name!r} lies in {len(self._parts.shards)} shards of several stores",
+            remedy="use the calls of this handle; on each node, di_store.attach() opens its shard as a table",
         )
 
     _writable = _open

@@ -21,7 +21,7 @@ def check_draw(settings: Settings, shards: object, draw: object) -> str:
     """
     if shards is None:
         if draw is not None:
-            raise ValueError(f'draw={draw!r} says who draws from the parts of a table: it needs shards="learners"')
+            raise ValueError(f'draw={draw!r} says how a sharded table is drawn from: it needs shards="learners"')
         return LOCAL
     config.choice("shards", shards, ("learners",))
     wanted = config.choice("draw", LOCAL if draw is None else draw, DRAWS)
@@ -43,8 +43,8 @@ def check_places(nodes: list[Node]) -> list[Node]:
         raise ValueError(f"node={[each.place for each in nodes]} names a node twice: each has one shard")
     if len(nodes) > MOST_SHARDS:
         raise ValueError(
-            f"a table in {len(nodes)} parts: at most {MOST_SHARDS}, since one byte of a key numbers them; name fewer "
-            "nodes with node="
+            f"a table in {len(nodes)} shards: at most {MOST_SHARDS} are possible, since one byte of a key "
+            "holds the number of the shard; name fewer nodes with node="
         )
     return nodes
 
@@ -58,6 +58,6 @@ def check_whole(call: str, tables: Iterable[object]) -> None:
     for each in tables:
         if isinstance(each, ShardedTable):
             raise ValueError(
-                f"store.{call}() with table {each.name!r}, which lies in parts: its rows go to, and come from, several "
-                "nodes; use its own table.writer(), table.sample() and table.loader()"
+                f"store.{call}() with table {each.name!r}, which is sharded over several nodes: use its own "
+                "table.writer(), table.sample() and table.loader()"
             )

@@ -294,5 +294,5 @@ def _partly(method: str, error: Exception, written: list[Array]) -> Exception:
         lanes = np.sort(np.concatenate(written)).tolist()
         error.written = lanes  # type: ignore[attr-defined]
         if isinstance(error, StoreError):
-            error.args = (f"{error}; {method} has written lanes {lanes}, which have other shards",)
+            error.args = (f"{error}; {method} has already written lanes {lanes}, which are in other shards",)
     return error

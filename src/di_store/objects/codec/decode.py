@@ -53,7 +53,7 @@ def decode(
     if payload.dtype != np.uint8 or payload.ndim != 1:
         raise TypeError(f"payload is {payload.dtype} of {payload.ndim} dimensions, not bytes")
     if payload.nbytes < size:
-        raise CorruptData(f"the object's header wants {size} bytes of payload, {payload.nbytes} are there")
+        raise CorruptData(f"the object's header announces {size} bytes of payload, but there are {payload.nbytes}")
     return (_ForeignDecoder if foreign else Decoder)(payload, size, copy).value(node)
 
 
@@ -81,17 +81,17 @@ class Decoder:
         """The value of one node."""
         if type(node) is not list:
             if type(node) is dict or isinstance(node, _NO_NODES):
-                raise CorruptData(f"the object's header holds a {type(node).__name__}")
+                raise CorruptData(f"the object's header contains an unexpected {type(node).__name__}")
             return node
         builder = _BUILDERS.get(node[0]) if node and type(node[0]) is int else None
         if builder is None:
-            raise CorruptData(f"the object's header holds an unknown node {str(node[:1])[:40]}")
+            raise CorruptData(f"the object's header contains an unknown node {str(node[:1])[:40]}")
         return builder(self, node)
 
     def values(self, nodes: Any) -> list[Any]:
         """The values of a container's entries."""
         if type(nodes) is not list:
-            raise CorruptData("the object's header holds a container without entries")
+            raise CorruptData("the object's header contains a container without entries")
         self._depth += 1
         if self._depth > 2 * MAX_DEPTH:
             raise CorruptData("the object's header is nested too deep")
@@ -108,7 +108,9 @@ class Decoder:
     def check_span(self, offset: Any, size: Any) -> None:
         """CorruptData unless these bytes lie in the payload."""
         if type(offset) is not int or type(size) is not int or offset < 0 or size < 0 or offset + size > self._size:
-            raise CorruptData(f"the object's header points at {offset!r} + {size!r} of {self._size} payload bytes")
+            raise CorruptData(
+                f"the object's header points at bytes {offset!r} + {size!r}, outside the {self._size} bytes of payload"
+            )
 
     def raw(self, node: list[Any]) -> bytes:
         """Bytes that lie in the node itself, or in the payload."""
@@ -127,7 +129,7 @@ class Decoder:
                 return found
             found = np.ndarray(shape, dtype, self._payload, offset)
         except (TypeError, ValueError) as error:
-            raise CorruptData(f"the object's header holds no array: {error}") from None
+            raise CorruptData(f"the object's header describes an invalid array: {error}") from None
         return found.copy() if self._copy else found
 
     def tensor(self, node: list[Any]) -> Any:
@@ -182,14 +184,14 @@ _Builder: TypeAlias = Callable[[Decoder, list[Any]], Any]
 
 def _expect(node: list[Any], length: int) -> None:
     if len(node) != length:
-        raise CorruptData(f"the object's header holds a node {node[0]} of {len(node)} entries, not {length}")
+        raise CorruptData(f"the object's header contains a node {node[0]} of {len(node)} entries instead of {length}")
 
 
 def _dtype(plain: Any) -> np.dtype[Any]:
     try:
         found = dtypes.parse(plain)
     except ValueError as error:
-        raise CorruptData(f"the object's header holds {error}") from None
+        raise CorruptData(f"the object's header contains an invalid dtype: {error}") from None
     return found
 
 
@@ -213,14 +215,17 @@ def tensor_of(node: list[Any], payload_bytes: int) -> tuple[Any, list[int], int]
 
 def _check_place(what: str, offset: Any, size: int, payload_bytes: int) -> None:
     if type(offset) is not int or offset < 0 or offset + size > payload_bytes:
-        raise CorruptData(f"the object's header puts {what} at {offset!r} + {size} of {payload_bytes} payload bytes")
+        raise CorruptData(
+            f"the object's header puts {what} at bytes {offset!r} + {size}, outside the {payload_bytes} bytes "
+            "of payload"
+        )
 
 
 def _bytes_of(shape: Any, itemsize: int) -> int:
     total, sizes = itemsize, shape if type(shape) is list else [None]
     for size in sizes:
         if type(size) is not int or size < 0:
-            raise CorruptData(f"the object's header holds no shape: {str(shape)[:80]}")
+            raise CorruptData(f"the object's header contains an invalid shape: {str(shape)[:80]}")
         total *= size
     return total
 
@@ -240,7 +245,7 @@ def _dict(decoder: Decoder, node: list[Any]) -> dict[Any, Any]:
     try:
         return dict(pairs)
     except TypeError as error:
-        raise CorruptData(f"the object's header holds a key that cannot be one: {error}") from None
+        raise CorruptData(f"the object's header contains an invalid key: {error}") from None
 
 
 def _ordered(decoder: Decoder, node: list[Any]) -> OrderedDict[Any, Any]:
@@ -249,7 +254,7 @@ def _ordered(decoder: Decoder, node: list[Any]) -> OrderedDict[Any, Any]:
     try:
         found = OrderedDict(pairs)
     except TypeError as error:
-        raise CorruptData(f"the object's header holds a key that cannot be one: {error}") from None
+        raise CorruptData(f"the object's header contains an invalid key: {error}") from None
     attributes = decoder.values(node[3:])[0]
     if attributes is not None:
         if type(attributes) is not dict or not all(type(name) is str for name in attributes):
@@ -280,9 +285,9 @@ def _named(decoder: Decoder, node: list[Any]) -> Any:
     cls, values = _class(decoder, node), decoder.values(node[2:])
     fields = named_fields(cls)
     if fields is None:
-        raise CorruptData(f"the object's header names {node[1]!r}, which is no named tuple")
+        raise CorruptData(f"the object's header names {node[1]!r}, which is not a named tuple")
     if len(fields) != len(values):
-        raise TypeError(f"{node[1]} has {len(fields)} fields here, the object was put with {len(values)}")
+        raise TypeError(f"{node[1]} has {len(fields)} fields here, but {len(values)} in the object")
     return tuple.__new__(cls, values)
 
 
@@ -291,7 +296,7 @@ def _dataclass(decoder: Decoder, node: list[Any]) -> Any:
     cls, names, values = _class(decoder, node), node[2], decoder.values(node[3])
     known = _fields_of(cls) if decoder.foreign is None else dataclass_fields(cls)
     if known is None:
-        raise CorruptData(f"the object's header names {node[1]!r}, which is no dataclass of ours")
+        raise CorruptData(f"the object's header names {node[1]!r}, which is not a dataclass here")
     if type(names) is not list or len(names) != len(values) or not all(type(name) is str for name in names):
         raise CorruptData("the object's header holds fields without names")
     unknown = set(names) - known
@@ -304,7 +309,7 @@ def _dataclass(decoder: Decoder, node: list[Any]) -> Any:
         for name, value in zip(names, values, strict=True):
             object.__setattr__(found, name, value)
     except (AttributeError, TypeError) as error:  # abstract, or without a place for a field
-        raise CorruptData(f"the object's header names {node[1]!r}, of which there is no instance: {error}") from None
+        raise CorruptData(f"the object's header names {node[1]!r}, which cannot be instantiated: {error}") from None
     return found
 
 
@@ -328,13 +333,13 @@ def _int(_: Decoder, node: list[Any]) -> int:
     try:
         return int(node[1], 16)
     except (TypeError, ValueError):
-        raise CorruptData("the object's header holds no integer") from None
+        raise CorruptData("the object's header contains an invalid integer") from None
 
 
 def _complex(_: Decoder, node: list[Any]) -> complex:
     _expect(node, 3)
     if type(node[1]) is not float or type(node[2]) is not float:
-        raise CorruptData("the object's header holds no complex number")
+        raise CorruptData("the object's header contains an invalid complex number")
     return complex(node[1], node[2])
 
 
@@ -342,7 +347,7 @@ def _text(decoder: Decoder, node: list[Any]) -> str:
     try:
         return decoder.raw(node).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
-        raise CorruptData("a text inside the object is no UTF-8") from None
+        raise CorruptData("a text inside the object is not valid UTF-8") from None
 
 
 _BUILDERS: dict[int, _Builder] = {
@@ -403,7 +408,7 @@ def _tensor_over(writable: Array, offset: int, size: int, dtype: Any, shape: lis
             return torch.empty(shape, dtype=dtype)
         found = torch.frombuffer(writable, dtype=dtype, count=size // dtype.itemsize, offset=offset).view(shape)
     except (RuntimeError, ValueError, TypeError, OverflowError) as error:
-        raise CorruptData(f"the object's header holds no tensor: {error}") from None
+        raise CorruptData(f"the object's header describes an invalid tensor: {error}") from None
     return found.clone() if copy else found
 
 

@@ -58,7 +58,7 @@ def foreign_class(path: str) -> type:
         if found is _ABSENT:
             raise TypeError(f"the object holds a {_dotted(path)}, and {_dotted(name)} has no such class here")
         if not issubclass(type(found), type):
-            raise CorruptData(f"the object names {shown(path)}, which is no class")
+            raise CorruptData(f"the object names {shown(path)}, which is not a class")
         if type(found) not in (type, abc.ABCMeta):
             raise _refused(path, "its metaclass")
         space = vars(found)

@@ -84,12 +84,12 @@ def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, Any]:
     """
     view = header if type(header) is bytes else memoryview(header)  # slices of short bytes are made faster
     if len(view) < FRAME_BYTES or len(view) > MAX_HEADER_BYTES or view[:4] != MAGIC:
-        raise CorruptData(f"the object's header ({len(view)} bytes) is not one of ours")
+        raise CorruptData(f"the object's header ({len(view)} bytes) was not written by Di-store")
     body = view[8:]
     if zlib.crc32(body) != int.from_bytes(view[4:8], "little"):
         raise CorruptData("the object's header does not match its checksum")
     if body[0] != VERSION:
-        raise LayoutMismatch(f"the object was encoded in form {body[0]}, this process knows form {VERSION}")
+        raise LayoutMismatch(f"the object was encoded in format {body[0]}, this process knows format {VERSION}")
     try:
         decoded = _decode(body[1:])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -137,7 +137,7 @@ def find_class(path: str) -> type:
     except ValueError:
         raise CorruptData(f"the object names a class {path!r}") from None
     if not isinstance(found, type):
-        raise CorruptData(f"the object names {path!r}, which is no class")
+        raise CorruptData(f"the object names {path!r}, which is not a class")
     return found
 
 
