@@ -80,7 +80,7 @@ def play(folder: Path, seed: int, prefetch: int) -> float:
 
 
 @pytest.mark.long
-def test_batches_ahead_learn_as_well(tmp_path: Path) -> None:
+def test_prefetched_batches_learn_equally_well(tmp_path: Path) -> None:
     """The mean over seeds of each is within the spread of the seeds without."""
     torch.set_num_threads(1)
     means = {}

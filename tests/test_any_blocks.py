@@ -82,14 +82,14 @@ def noise(raw: bytes, rng: random.Random) -> bytes:
 
 
 @pytest.mark.timeout(7200)
-def test_any_blocks(count: Callable[[int, int], int]) -> None:
+def test_arbitrary_blocks_never_crash_the_reader(count: Callable[[int, int], int]) -> None:
     rng = random.Random(5)
     for _ in range(count(4_000, 1_000_000)):
         (change,) = rng.choices((damaged, signed, cut, lying, array, noise), (3, 5, 1, 1, 2, 1))
         read_any(change(rng.choice(BLOCKS), rng), rng.randrange(64), rng.choice((None, False, True)), True)
 
 
-def test_a_header_that_is_signed_anew_passes_its_checksum() -> None:
+def test_a_rewritten_header_passes_its_checksum() -> None:
     rng = random.Random(6)
     for _ in range(2_000):
         found = signed(BLOCKS[4], rng)

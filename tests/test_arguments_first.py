@@ -239,7 +239,7 @@ def test_an_insert_within_an_insert_refuses_and_does_not_hang(store: di_store.St
     assert store.check() == []
 
 
-def test_a_refused_call_lets_go_of_the_arrays_that_it_has_read(store: di_store.Store) -> None:
+def test_a_refused_call_releases_the_arrays_it_has_read(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=8)
     with table.writer() as writer:
         for call in (table.insert, table.extend, writer.append):

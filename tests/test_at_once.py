@@ -59,7 +59,7 @@ WRONG_ROWS = [
 
 
 @pytest.mark.parametrize("value", WRONG_ROWS, ids=str)
-def test_wrong_rows_have_the_same_errors(table: di_store.Table, value: Any) -> None:
+def test_wrong_rows_raise_the_same_errors_in_the_fast_path(table: di_store.Table, value: Any) -> None:
     error = outcome(lambda: table.insert(value))
     assert isinstance(error, tuple)
     assert error == outcome(lambda: table.insert(value, timeout=LONG))
@@ -79,7 +79,7 @@ WRONG_VALUES = [
 
 
 @pytest.mark.parametrize("values", WRONG_VALUES, ids=str)
-def test_wrong_values_have_the_same_errors(table: di_store.Table, values: Any) -> None:
+def test_wrong_values_raise_the_same_errors_in_the_fast_path(table: di_store.Table, values: Any) -> None:
     keys = table.keys()
     error = outcome(lambda: table.update(keys, values))
     assert isinstance(error, tuple)
@@ -90,7 +90,7 @@ def test_wrong_values_have_the_same_errors(table: di_store.Table, values: Any) -
 @pytest.mark.parametrize(
     "option", [{"row": 1}, {"row": -2}, {"row": 0.5}, {"row": None}, {"timeout": -1}, {"timeout": "1"}], ids=str
 )
-def test_wrong_options_have_the_same_errors(table: di_store.Table, option: dict[str, Any]) -> None:
+def test_wrong_options_raise_the_same_errors_in_the_fast_path(table: di_store.Table, option: dict[str, Any]) -> None:
     keys, values = table.keys(), {"r": np.ones(1, np.float32)}
     error = outcome(lambda: table.update(keys, values, **option))
     assert isinstance(error, tuple)
@@ -98,7 +98,7 @@ def test_wrong_options_have_the_same_errors(table: di_store.Table, option: dict[
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
-def test_wrong_timeouts_of_an_insert(table: di_store.Table, timeout: Any) -> None:
+def test_wrong_timeouts_of_an_insert_are_refused(table: di_store.Table, timeout: Any) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError)):
         table.insert(ROW, timeout=timeout)
     assert len(table) == 1
@@ -109,7 +109,7 @@ def test_wrong_timeouts_of_an_insert(table: di_store.Table, timeout: Any) -> Non
     [2.0, 2, True, [2.0], [[2.0]], np.float32(2), np.float64(2), np.full(1, 2.0), np.full(1, 2, np.float32)],
     ids=repr,
 )
-def test_values_of_one_key(table: di_store.Table, value: Any) -> None:
+def test_one_keys_values_are_updated(table: di_store.Table, value: Any) -> None:
     keys = table.keys()
     found = []
     for given in (keys, [int(key) for key in keys]):
@@ -118,7 +118,7 @@ def test_values_of_one_key(table: di_store.Table, value: Any) -> None:
     assert found[0] == found[1]
 
 
-def test_an_update_of_many_keys(table: di_store.Table) -> None:
+def test_many_keys_are_updated(table: di_store.Table) -> None:
     keys = np.concatenate([table.keys(), table.extend({"x": np.ones((99, 2), np.float32), "n": np.ones(99, np.int64)})])
     gone = int(keys[50])
     table.delete(keys[50:51])
@@ -128,7 +128,7 @@ def test_an_update_of_many_keys(table: di_store.Table) -> None:
     assert table.update(np.array([gone], np.uint64), {"r": np.ones(1, np.float32)}) == 0
 
 
-def test_priorities(store: di_store.Store) -> None:
+def test_inserted_priorities_are_stored(store: di_store.Store) -> None:
     table = store.create_table("p", capacity=10, schema={"x": Spec((), "f4")}, sampler=di_store.Prioritized(alpha=1))
     keys = [table.insert({"x": 0.0}, priority=given)[0] for given in (None, 2, 0.5, np.float32(4), np.array(3.0))]
     assert table.peek(keys).priorities.tolist() == [1, 2, 0.5, 4, 3]
@@ -139,7 +139,7 @@ def test_priorities(store: di_store.Store) -> None:
     assert len(table) == 5
 
 
-def test_finished_transitions(store: di_store.Store) -> None:
+def test_finished_transitions_are_inserted(store: di_store.Store) -> None:
     schema = {"obs": Spec((), "f4"), "reward": Spec((), "f4")}
     table = store.create_table("n", capacity=10, view=Transition(n_step=3), schema=schema)
     value = {"obs": 1.0, "reward": 2.0, "next_obs": 3.0, "discount": 0.5}
@@ -153,7 +153,7 @@ def test_finished_transitions(store: di_store.Store) -> None:
 
 
 @pytest.mark.parametrize("view", [Step(), Transition()], ids=str)
-def test_versions_of_weights(store: di_store.Store, view: Any) -> None:
+def test_inserted_items_carry_the_version_of_the_weights(store: di_store.Store, view: Any) -> None:
     table = store.create_table(
         "v", capacity=10, view=view, weights="policy", schema={"obs": Spec((), "f4"), "reward": Spec((), "f4")}
     )
@@ -168,7 +168,7 @@ def test_versions_of_weights(store: di_store.Store, view: Any) -> None:
     assert table.peek(keys).versions.tolist() == [-1, -1, 1, 2]
 
 
-def test_groups(store: di_store.Store) -> None:
+def test_inserted_rows_form_groups(store: di_store.Store) -> None:
     schema = {"x": Spec((), "f4"), "group": Spec((), "i8"), "r": Spec((), "f4", late=True)}
     table = store.create_table("g", capacity=10, view=Group(2), schema=schema, limiter=Queue(10))
     for group in range(3):
@@ -208,7 +208,7 @@ def test_an_insert_inside_an_insert_is_refused(table: di_store.Table) -> None:
     assert table.insert(ROW).size == 1
 
 
-def test_several_threads_insert(table: di_store.Table) -> None:
+def test_several_threads_can_insert(table: di_store.Table) -> None:
     def insert() -> None:
         for _ in range(200):
             table.insert({"x": [1.0, 2.0], "n": 1})  # a list: converting it lets other threads run

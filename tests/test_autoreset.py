@@ -197,7 +197,7 @@ def test_transitions_equal_single_environments(
         assert Counter(read(sampled, at) for at in range(len(table))) == expected
 
 
-def test_a_program_that_resets_itself() -> None:
+def test_autoreset_none_equals_single_environments() -> None:
     """`autoreset=None` over one environment, observations given as `next`."""
     environment = Spelling(5)
     with di_store.open(memory="64MiB") as store:
@@ -216,7 +216,7 @@ def test_a_program_that_resets_itself() -> None:
 
 @pytest.mark.parametrize("given", [True, False])
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_steps_that_are_written_many_at_a_time(mode: AutoresetMode, given: bool) -> None:
+def test_extend_handles_autoreset_rows(mode: AutoresetMode, given: bool) -> None:
     """`extend` with dropped rows in the middle of a call, at its begin and at its end."""
     lanes, rng = 3, np.random.default_rng(7)
     envs = SyncVectorEnv([lambda lane=lane: Spelling(lane) for lane in range(lanes)], autoreset_mode=mode)
@@ -281,7 +281,7 @@ def test_sequences_and_episodes_equal_single_environments(mode: AutoresetMode, v
         assert len(seen) == sum(rows), "every real row is in some sequence"
 
 
-def test_parts_of_an_observation_that_only_the_dropped_row_gives() -> None:
+def test_missing_observation_parts_come_from_the_dropped_row() -> None:
     """`next` gives one part; the other one is that of the dropped row, and so it is for a lane that is named alone."""
     with di_store.open(memory="64MiB") as store:
         table = store.create_table("t", capacity=100, view=di_store.Transition(gamma=1.0), lanes=2)

@@ -20,7 +20,7 @@ def test_waiting_ends_at_its_deadline() -> None:
     assert not any(wakeup.wait(number % 50 * 1e-6) for number in range(2_000))
 
 
-def test_a_wakeup_passes_on_what_a_handler_raises() -> None:
+def test_a_wakeup_propagates_exceptions_of_signal_handlers() -> None:
     def wake_in_a_handler(frame: FrameType, event: str, _: Any) -> Any:
         if (
             frame.f_code is Wakeup.wake.__code__

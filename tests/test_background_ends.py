@@ -36,7 +36,7 @@ def _arena(store: di_store.Store) -> weakref.ref[Any]:
     return weakref.ref(store._session.arena)
 
 
-def test_close_waits_for_what_is_written_in_the_background(
+def test_close_waits_for_background_writes(
     store_name: Callable[[], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     began, work = threading.Event(), durable._renew
@@ -78,7 +78,7 @@ def test_close_waits_for_the_thread_of_a_dropped_loader(store_name: Callable[[],
             sys.setswitchinterval(interval)
 
 
-def test_no_thread_begins_after_the_last_close(store_name: Callable[[], str]) -> None:
+def test_no_thread_starts_after_the_last_close(store_name: Callable[[], str]) -> None:
     """Somebody is in a call of the store for a little longer."""
     store = di_store.open(store_name(), memory="16MiB")
     inside = store._session.arena
@@ -119,7 +119,7 @@ def test_a_thread_that_found_no_memory_is_started_again() -> None:
     assert ended(child(_writer_without_threads)) == 0
 
 
-def test_want_of_memory_does_not_end_the_chores(
+def test_lack_of_memory_does_not_end_background_chores(
     store_name: Callable[[], str], looks: list[Callable[[_core.Arena], None]], caplog: pytest.LogCaptureFixture
 ) -> None:
     seen, enough = [0], threading.Event()
@@ -137,7 +137,7 @@ def test_want_of_memory_does_not_end_the_chores(
     assert sum("background work" in record.message for record in caplog.records) == 1
 
 
-def test_a_thread_that_ends_as_it_begins_can_be_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_ends_at_once_can_be_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     worked, failed = threading.Event(), threading.Event()
     thread = background.Background(worked.set)
 
@@ -155,9 +155,7 @@ def test_a_thread_that_ends_as_it_begins_can_be_started_again(monkeypatch: pytes
     assert worked.wait(60)
 
 
-def test_a_thread_that_is_to_end_is_not_started_again(
-    store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopping_thread_is_not_restarted(store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """As by a thread that makes a writer while another one closes the store, and waits for the end."""
     with di_store.open(store_name(), memory="16MiB") as store:
         table = store.create_table("t", capacity=100, lanes=1, schema=SCHEMA)

@@ -75,7 +75,7 @@ for part in (
     ]
 
 
-def test_headers_of_another_version_and_damaged_ones(holder: tuple[str, Any]) -> None:
+def test_damaged_and_foreign_headers_are_refused(holder: tuple[str, Any]) -> None:
     name, program = holder
     for field, change, error in DAMAGE:
         before = overwrite(program.pid, field, change)

@@ -67,7 +67,9 @@ WRONG = [
 
 @pytest.mark.parametrize(("path", "value", "words"), WRONG, ids=lambda each: str(each)[:20])
 @pytest.mark.parametrize("way", ["append", "insert"])
-def test_wrong_shape_dtype_or_key(table: Any, way: str, path: str, value: Any, words: list[str]) -> None:
+def test_wrong_shapes_dtypes_and_keys_are_refused(
+    table: Any, way: str, path: str, value: Any, words: list[str]
+) -> None:
     with table.writer() as writer:
         call = writer.append if way == "append" else table.insert
         call(good())
@@ -177,7 +179,7 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
 
 
 @pytest.mark.parametrize(("options", "error", "word"), REFUSED, ids=lambda each: str(each)[:40])
-def test_settings_that_cannot_work(store: Any, options: dict[str, Any], error: Any, word: str) -> None:
+def test_impossible_settings_are_refused(store: Any, options: dict[str, Any], error: Any, word: str) -> None:
     with pytest.raises(error) as caught:
         create(store, **{name: built(value) for name, value in options.items()})
     assert word in str(caught.value)
@@ -206,7 +208,7 @@ def built(value: Any) -> Any:
     ],
 )
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_column_named_like_an_output_of_its_view(store: Any, view: str, column: str, declared: bool) -> None:
+def test_a_column_named_like_a_view_output_is_refused(store: Any, view: str, column: str, declared: bool) -> None:
     step = {"obs": np.float32(0), "reward": np.float32(0), column: np.float32(0)}
     if declared:
         with pytest.raises(ValueError, match=column):
@@ -233,7 +235,7 @@ def test_a_repeated_observation_must_equal_the_stored_one(store: Any) -> None:
         assert writer.append({**step, "obs": np.array([1, 7], np.float32)}, next={"obs": obs}).starts.tolist() == [1, 0]
 
 
-def test_capacity_beyond_the_budget(store: Any) -> None:
+def test_a_capacity_beyond_memory_is_refused(store: Any) -> None:
     live = store.stats()
     frame = {"frame": di_store.Spec((84, 84), "u1"), "action": di_store.Spec((), "i8")}
     with pytest.raises(di_store.CapacityError) as caught:
@@ -249,7 +251,7 @@ def test_capacity_beyond_the_budget(store: Any) -> None:
     assert len(table) == 0
 
 
-def test_resize_below_need_changes_nothing(store: Any) -> None:
+def test_a_resize_below_current_use_changes_nothing(store: Any) -> None:
     table = create(store, limiter=di_store.MinSize(5))
     table.extend({"x": np.arange(10, dtype=np.float32)})
     before = unchanged(table)
@@ -262,7 +264,7 @@ def test_resize_below_need_changes_nothing(store: Any) -> None:
 
 
 @pytest.mark.parametrize("rows", [11, 100_000])
-def test_an_extend_larger_than_the_table(store: Any, rows: int) -> None:
+def test_an_extend_larger_than_the_table_is_refused(store: Any, rows: int) -> None:
     """Refused at once, however far its rows are beyond the table's bytes."""
     table = create(store)
     with pytest.raises(ValueError, match="capacity"):
@@ -272,7 +274,7 @@ def test_an_extend_larger_than_the_table(store: Any, rows: int) -> None:
     assert len(table) == 0
 
 
-def test_a_closed_writer_and_a_finished_table(store: Any) -> None:
+def test_closed_writers_and_finished_tables_refuse_rows(store: Any) -> None:
     table = create(store)
     with table.writer() as writer:
         writer.append({"x": np.float32(0)})
@@ -339,7 +341,7 @@ def test_writers_loaders_and_batches_do_not_pickle(store: Any) -> None:
 
 
 @pytest.mark.parametrize("n", [0, -1, 1.5])
-def test_absurd_batches(table: Any, n: Any) -> None:
+def test_absurd_batch_sizes_are_refused(table: Any, n: Any) -> None:
     table.insert(good())
     with pytest.raises((ValueError, TypeError)):
         table.sample(n, timeout=1)
@@ -348,7 +350,7 @@ def test_absurd_batches(table: Any, n: Any) -> None:
     assert table.stats()["samples"] == 0
 
 
-def test_unknown_columns_and_bad_reading_options(table: Any) -> None:
+def test_unknown_columns_and_bad_reading_options_are_refused(table: Any) -> None:
     key = table.insert(good())
     with pytest.raises(ValueError, match="nothing"):
         table.sample(1, timeout=1, columns=("nothing",))
@@ -366,7 +368,7 @@ def test_unknown_columns_and_bad_reading_options(table: Any) -> None:
 
 
 @pytest.mark.parametrize("way", ["append", "next", "final", "end_episode", "extend"])
-def test_paths_of_wrong_keys(table: Any, way: str) -> None:
+def test_errors_name_the_whole_path_of_a_wrong_key(table: Any, way: str) -> None:
     """Everywhere a step or an observation is given, the refusal names the whole path and what was expected."""
     leaf = np.ones(1, np.float32) if way == "extend" else np.float32(1)
     wrong: list[tuple[Any, list[str]]] = [
@@ -397,7 +399,7 @@ def test_paths_of_wrong_keys(table: Any, way: str) -> None:
 
 
 @pytest.mark.parametrize("lane", ["0", 0.5, [0.0], True, [[0]], np.ones((1, 2), bool), slice(0, 1), {0}])
-def test_lanes_of_the_wrong_kind(store: Any, lane: Any) -> None:
+def test_lanes_of_the_wrong_type_are_refused(store: Any, lane: Any) -> None:
     with create(store).writer(lanes=2) as writer:
         writer.append({"x": np.zeros(2, np.float32)})
         with pytest.raises((TypeError, ValueError), match="lane="):
@@ -410,7 +412,7 @@ def test_lanes_of_the_wrong_kind(store: Any, lane: Any) -> None:
 
 
 @pytest.mark.parametrize("priority", [np.ones((3, 2)), np.ones(3), np.ones((2, 2)), 10**400, "high", [1.0, None]])
-def test_priorities_of_the_wrong_shape(store: Any, priority: Any) -> None:
+def test_priorities_of_the_wrong_shape_are_refused(store: Any, priority: Any) -> None:
     """Two steps of three lanes: one, `[T]` or `[T, lanes]`, and nothing that only has as many values."""
     with create(store).writer(lanes=3) as writer:
         with pytest.raises((ValueError, TypeError)):
@@ -419,7 +421,7 @@ def test_priorities_of_the_wrong_shape(store: Any, priority: Any) -> None:
             assert len(writer.extend({"x": np.zeros((2, 3), np.float32)}, priority=right).keys) == 6
 
 
-def test_python_values_through_a_writer(store: Any) -> None:
+def test_python_values_need_an_opaque_table(store: Any) -> None:
     table = store.create_table("t", capacity=100, view=di_store.Opaque())
     with table.writer(lanes=2) as writer:
         assert writer.extend([["a", 1], [None, {"b": 2}]], timeout=60).lanes.tolist() == [0, 0, 1, 1]
@@ -433,7 +435,7 @@ def test_python_values_through_a_writer(store: Any) -> None:
         assert len(single.extend(["a" * 5_000, "b"], timeout=60).keys) == 2
 
 
-def test_a_row_that_no_table_could_hold(store: Any) -> None:
+def test_a_row_too_large_for_any_table_is_refused(store: Any) -> None:
     """It is refused at once, and evicts nothing."""
     schema = {"x": di_store.Spec((None,), "u1")}
     table = store.create_table("t", capacity=50, schema=schema, max_bytes="1MiB", lanes=1)
@@ -465,7 +467,7 @@ def test_exist_ok_compares_with_the_columns_that_the_first_step_declared(store: 
         store.writer("t")
 
 
-def test_what_is_refused_raises_one_error_and_not_one_while_another_is_handled(store: Any) -> None:
+def test_a_refusal_raises_one_error_without_a_context(store: Any) -> None:
     """The text that names the whole path replaces the core's, and the traceback shows no other."""
     nested: dict[str, Any] = {"obs": {"image": di_store.Spec((2, 2), "u1"), "speed": di_store.Spec((), "f4")}}
     steps = store.create_table("steps", capacity=10, schema=nested)

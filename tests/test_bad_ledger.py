@@ -39,7 +39,7 @@ def bend(path: str, slot: int) -> None:
 
 
 @pytest.mark.parametrize("beside", [True, False], ids=["beside-its-process", "after-its-process"])
-def test_looks_at_a_ledger_without_an_end(store_name: Callable[[], str], beside: bool) -> None:
+def test_a_circular_ledger_does_not_hang_readers(store_name: Callable[[], str], beside: bool) -> None:
     name = store_name()
     with Program(HOLD, name) as holder:
         fd, slot = map(int, holder.line().split())

@@ -60,7 +60,7 @@ def test_a_putter_that_died_leaves_its_id(store: Any) -> None:
     assert store.check() == []
 
 
-def test_an_object_that_is_still_being_written(store: Any) -> None:
+def test_an_unsealed_object_cannot_be_read(store: Any) -> None:
     with ended_at("put.before_copy:1:stop", store, "ab") as program:
         maker = f"still being written by pid {program.pid}, stopped"
         with pytest.raises(di_store.ObjectExists, match=maker):
@@ -71,7 +71,7 @@ def test_an_object_that_is_still_being_written(store: Any) -> None:
         assert store.delete("ab" * 20) == 0
 
 
-def test_timeouts_hold_while_a_stopped_process_has_the_lock(store: Any) -> None:
+def test_timeouts_hold_while_a_stopped_process_holds_the_lock(store: Any) -> None:
     """Each call waits as long as it was told, no less and not much longer, and names who holds it up."""
     store.publish("policy", 1)
     ref, seconds = store.put(1), 0.3
@@ -99,7 +99,7 @@ def test_timeouts_hold_while_a_stopped_process_has_the_lock(store: Any) -> None:
     assert store.check() == []
 
 
-def test_an_object_that_can_never_fit(store: Any) -> None:
+def test_an_object_that_can_never_fit_is_refused(store: Any) -> None:
     for size in (65 * MIB, 64 * MIB - 4096):  # the second leaves no room for the store's own pages
         with pytest.raises(di_store.CapacityError, match=r"memory=.*store\.resize") as caught:
             store.put(np.zeros(size, np.uint8), timeout=None)
@@ -109,7 +109,7 @@ def test_an_object_that_can_never_fit(store: Any) -> None:
     assert store.stats()["objects"] == 0
 
 
-def test_arguments_of_objects(store: Any) -> None:
+def test_bad_arguments_of_object_calls_are_refused(store: Any) -> None:
     ref = store.put(np.ones(3))
     calls: list[tuple[Callable[[], Any], type[Exception], str]] = [
         (lambda: store.get(ref, copy="yes"), TypeError, "copy="),
@@ -139,7 +139,7 @@ def test_arguments_of_objects(store: Any) -> None:
         assert store.contains(store.put(1, ttl=ttl))
 
 
-def test_names_of_weights(store: Any) -> None:
+def test_bad_names_of_weights_are_refused(store: Any) -> None:
     for name in ("", "x" * 101, "a\0b", None, 3):
         with pytest.raises(ValueError, match="name="):
             store.publish(name, 1)
@@ -150,7 +150,7 @@ def test_names_of_weights(store: Any) -> None:
     assert store.publish("ü/weights", 1) == 1
 
 
-def test_a_version_whose_weights_travel_elsewhere(store: Any) -> None:
+def test_a_version_number_without_local_weights_can_be_used(store: Any) -> None:
     """It is there by its number as long as it is kept, like any other."""
     assert [store.publish("policy", value, keep=2) for value in ("one", None, None)] == [1, 2, 3]
     assert store.latest("policy", version=1) is None
@@ -161,7 +161,7 @@ def test_a_version_whose_weights_travel_elsewhere(store: Any) -> None:
     assert store.latest("policy", version=3) is None
 
 
-def test_handles_that_only_read_travel_as_such(store: Any) -> None:
+def test_pickled_read_only_handles_stay_read_only(store: Any) -> None:
     table = store.create_table("t", capacity=3)
     table.insert({"x": 1.0})
     readonly = di_store.open(store.name, mode="r")

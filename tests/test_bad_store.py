@@ -30,7 +30,7 @@ def create(store: Any) -> Any:
 
 
 @pytest.mark.memory_only
-def test_objects_too_large_and_a_full_store(store: Any) -> None:
+def test_too_large_objects_and_full_stores_raise(store: Any) -> None:
     with pytest.raises((di_store.StoreFull, di_store.CapacityError)) as caught:
         store.put(np.zeros(100 * MIB, np.uint8), timeout=0.1)
     assert "memory" in str(caught.value)
@@ -44,7 +44,7 @@ def test_objects_too_large_and_a_full_store(store: Any) -> None:
     assert store.put(np.zeros(4 * MIB, np.uint8), timeout=60)
 
 
-def test_unknown_names(store: Any) -> None:
+def test_unknown_names_are_refused(store: Any) -> None:
     with pytest.raises(di_store.ObjectNotFound):
         store.get(di_store.Ref.parse("ab" * 20))
     with pytest.raises(di_store.TableNotFound, match="nothing"):
@@ -61,7 +61,7 @@ def test_unknown_names(store: Any) -> None:
         store.put(1, id="12")
 
 
-def test_taken_names(store: Any) -> None:
+def test_taken_names_are_refused(store: Any) -> None:
     create(store)
     store.put(1, id="cd" * 20)
     with pytest.raises(di_store.ObjectExists):
@@ -77,7 +77,7 @@ def test_taken_names(store: Any) -> None:
         di_store.open(store.name, mode="x")
 
 
-def test_closed_handles() -> None:
+def test_calls_of_closed_handles_raise() -> None:
     store = di_store.open(memory="64MiB")
     table = create(store)
     writer = table.writer()
@@ -101,7 +101,7 @@ def test_closed_handles() -> None:
 
 
 @pytest.mark.memory_only
-def test_options_of_other_stores(store: Any) -> None:
+def test_options_of_other_kinds_of_store_are_refused(store: Any) -> None:
     """Of a store with a disk, and of one in a cluster."""
     others: list[tuple[Callable[[], Any], str]] = [
         (lambda: store.put(1, durability="disk"), "durability"),
@@ -114,7 +114,7 @@ def test_options_of_other_stores(store: Any) -> None:
 
 
 @pytest.mark.parametrize("memory", [0, -1, "0", "lots", "-1GiB", "200%", 10**18, 1, float("nan")])
-def test_absurd_sizes(memory: Any) -> None:
+def test_absurd_sizes_are_refused(memory: Any) -> None:
     with pytest.raises((ValueError, TypeError, di_store.CapacityError, di_store.StoreFull)) as caught:
         di_store.open(memory=memory)
     assert "memory" in str(caught.value)
@@ -127,7 +127,7 @@ def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_an_unwritable_folder(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     done = python("import di_store; di_store.open('x', memory='64MiB')", DI_STORE_DIR=str(blocked))
@@ -137,7 +137,7 @@ def test_an_unwritable_folder(tmp_path: Path) -> None:
     assert blocked.read_text() == "not a folder"
 
 
-def test_a_folder_of_another_user(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     """Somebody else's folder is refused; where we may not make one, one that all may write stands for it."""
     folder = tmp_path / "theirs"
     folder.mkdir(mode=0o700)
@@ -196,7 +196,7 @@ with di_store.open("x", memory="16MiB", disk=sys.argv[3], disk_capacity="64MiB")
 """
 
 
-def test_a_umask_of_the_first_process_shuts_nobody_out(strangers_folder: str) -> None:
+def test_the_umask_of_the_first_process_excludes_nobody(strangers_folder: str) -> None:
     """Nor does it the process itself: folders are made for their owner whatever the umask takes."""
     environment = {**os.environ, "DI_STORE_DIR": strangers_folder + "/locks"}
     for umask in ("0177", "0022"):
@@ -221,7 +221,7 @@ def look(name: str, uid: int, folder: str) -> list[str]:
     return lines
 
 
-def test_a_store_of_another_user(store_name: Callable[[], str], strangers_folder: str) -> None:
+def test_a_store_of_another_user_is_named(store_name: Callable[[], str], strangers_folder: str) -> None:
     """The error names who holds a store out of sight, and what to do.
 
     The kernel shows another user's process as one of ours that is not dumpable: where we cannot be two users, that
@@ -248,7 +248,9 @@ def test_a_store_of_another_user(store_name: Callable[[], str], strangers_folder
         assert words in error
 
 
-def test_a_store_whose_holder_cannot_be_looked_into(store_name: Callable[[], str], strangers_folder: str) -> None:
+def test_a_store_with_an_uninspectable_holder_is_explained(
+    store_name: Callable[[], str], strangers_folder: str
+) -> None:
     """A process of one's own user that hides: how to be let in. Root sees everything, so it looks as somebody else."""
     name, uid = store_name(), STRANGER_UID if os.geteuid() == 0 else 0
     options = {"env": {**os.environ, "DI_STORE_DIR": strangers_folder}}
@@ -283,7 +285,7 @@ def test_a_removed_store_is_not_listed(store_name: Callable[[], str]) -> None:
         assert [info.name for info in di_store.list_stores()].count(name) == 1
 
 
-def test_more_memory_than_the_machine_has(store: Any) -> None:
+def test_more_memory_than_the_machine_has_is_refused(store: Any) -> None:
     for call in (lambda: di_store.open(memory="30TiB"), lambda: store.resize("30TiB")):
         with pytest.raises(di_store.CapacityError, match=r"30.*this machine has .*25%") as caught:
             call()
@@ -303,7 +305,7 @@ def test_a_table_that_cannot_grow_keeps_its_reserve(store: Any) -> None:
     assert store.check() == []
 
 
-def test_bad_names() -> None:
+def test_bad_store_names_are_refused() -> None:
     for name in ("", "a/b", "a" * 300, "a\0b", ".."):
         with pytest.raises(ValueError, match="name"):
             di_store.open(name, memory="64MiB")

@@ -25,7 +25,7 @@ def figures(bar: Bar, ratio: float, copy: float = 20.0) -> dict[Key, float]:
 
 
 @pytest.mark.parametrize("bar", HELD, ids=lambda bar: f"{bar.system} {bar.workload} {bar.metric}")
-def test_a_line_is_missed_below_its_bar(bar: Bar) -> None:
+def test_a_figure_below_its_bar_fails(bar: Bar) -> None:
     assert bar.least is not None
     for factor in (0.99, 1.01):
         lines = compare(figures(bar, bar.least * factor))
@@ -37,5 +37,5 @@ def test_a_line_is_missed_below_its_bar(bar: Bar) -> None:
         assert [line.verdict for line in own] == ["ok" if (factor > 1) != bar.most else "MISSED"]
 
 
-def test_what_was_not_measured_has_no_verdict() -> None:
+def test_unmeasured_figures_have_no_verdict() -> None:
     assert {line.verdict for line in compare({COPY: 10.0})} == {""}

@@ -14,17 +14,17 @@ from bench.kit import Page, Result, Worker, apart, output_of, records_of, start_
 pytestmark = pytest.mark.extended
 
 
-def test_a_call_in_a_fresh_process() -> None:
+def test_a_call_runs_in_a_fresh_process() -> None:
     assert apart(os.getpid) != os.getpid()
     assert apart(math.hypot, 3.0, 4.0) == 5.0
 
 
-def test_what_it_raises_comes_back() -> None:
+def test_exceptions_of_the_process_are_raised() -> None:
     with pytest.raises(ValueError, match="math domain error"):
         apart(math.sqrt, -1.0)
 
 
-def test_a_process_that_dies_is_no_answer() -> None:
+def test_a_dead_process_raises() -> None:
     with pytest.raises(EOFError):
         apart(os._exit, 3)
 
@@ -48,11 +48,11 @@ def module(tmp_path: Path, text: str) -> object:
     return start_module(sys.executable, "spoken", [], [tmp_path])
 
 
-def test_what_a_module_prints(tmp_path: Path) -> None:
+def test_the_output_of_a_module_is_returned(tmp_path: Path) -> None:
     assert records_of(module(tmp_path, "print('a word'); print('{\"figure\": 2.5}')"), 60) == [{"figure": 2.5}]
 
 
-def test_a_module_that_fails_or_takes_too_long(tmp_path: Path) -> None:
+def test_failing_and_slow_modules_raise(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match=r"(?s)spoken ended with 1:.*no such luck"):
         output_of(module(tmp_path, "raise ValueError('no such luck')"), 60)
     process = module(tmp_path, "import threading; threading.Event().wait()")
@@ -61,7 +61,7 @@ def test_a_module_that_fails_or_takes_too_long(tmp_path: Path) -> None:
     assert process.wait() == -9  # type: ignore[attr-defined]
 
 
-def test_every_case_has_its_turn_first() -> None:
+def test_every_case_runs_first_once() -> None:
     assert list(turns("abc", 3)) == list("abcbcacab")
 
 

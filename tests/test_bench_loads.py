@@ -42,7 +42,7 @@ def test_elements_have_the_bytes_of_their_sources() -> None:
     assert {name: LOADS[name].tables[0].row_bytes for name in ROW_BYTES} == ROW_BYTES
 
 
-def test_rates_and_bytes_in_all() -> None:
+def test_total_rates_and_bytes_equal_the_sources() -> None:
     """The eight rows together move what the table they come from says: 113 MB/s in, 1,454 MB/s out."""
     moved = {"writer": 0.0, "reader": 0.0}
     for load in GROUPS["rows"]:
@@ -52,7 +52,7 @@ def test_rates_and_bytes_in_all() -> None:
     assert moved == {"writer": 113_087_000, "reader": 1_453_781_000}
 
 
-def test_names() -> None:
+def test_loads_are_found_by_name() -> None:
     assert [load.name for load in find("s1")] == ["S1-dqn-qbert"]
     assert [load.name for load in find("P10p-FRAME-ring")] == ["P10p-frame-ring"]
     assert len(find("S5")) == 3
@@ -84,7 +84,7 @@ def test_labels_are_unique() -> None:
     assert not [load.name for load in LOADS.values() if len(set(labels(load))) < len(labels(load))]
 
 
-def test_sums_notice_damage() -> None:
+def test_checksums_detect_damage() -> None:
     rows = LoadRows(LOADS["S8r-dqn-gobigger-ragged"].tables[0].columns, 3)
     batch = next(rows.batches(3))
     offsets = np.cumsum([0, *map(len, batch["raw_overlap"])])
@@ -98,7 +98,7 @@ def test_sums_notice_damage() -> None:
     assert not np.isin(row_sums(swapped), rows.sums()).any()
 
 
-def test_stamps_notice_windows_across_episodes() -> None:
+def test_stamps_detect_windows_across_episodes() -> None:
     frames = LoadSteps(LOADS["P10-frame-ring"].tables[0], 0, lanes=0, episode=(5, 5)).rows(10)["obs"]
     assert broken_frames(np.stack([frames[0:4], frames[1:5], frames[5:9], frames[[5, 5, 6, 7]]])) == 0
     assert broken_frames(np.stack([frames[3:7], frames[[0, 1, 3, 4]], frames[[1, 1, 2, 3]], frames[3::-1]])) == 4
@@ -109,7 +109,7 @@ def test_stamps_notice_windows_across_episodes() -> None:
     assert broken_frames(padded[None]) == 1
 
 
-def test_loads_are_carried(tmp_path: Path, store_dir: str) -> None:
+def test_loads_run_end_to_end(tmp_path: Path, store_dir: str) -> None:
     """A row with a use limit, a table held by its limiter, packed batches, objects: end to end, and saved."""
     names = ["S2-ppo-qbert", "P9-high-utd-small", "LLM-answers", "P13-ray-put-get-1000-clients-1"]
     path = tmp_path / "made" / "loads.json"
@@ -148,7 +148,7 @@ def test_a_call_that_never_ends_leaves_the_headroom_unknown() -> None:
     assert "not measured" in text.get()
 
 
-def test_check_fails_when_a_line_does(store_dir: str) -> None:
+def test_check_fails_if_one_requirement_fails(store_dir: str) -> None:
     """So few items that open chunks take more than they: the bytes in all miss their bar, whatever the machine."""
     done = run("bench", "S1f", "--scale", str(SCALE), "--seconds", "0.1", "--check")
     assert done.returncode == 1, done.stderr

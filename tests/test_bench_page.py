@@ -25,7 +25,7 @@ def test_the_figures_are_those_of_the_result(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DOCS)
-def test_another_result_would_be_noticed(name: str) -> None:
+def test_a_different_result_is_detected(name: str) -> None:
     doc: Doc = DOCS[name]
     result = Result.load(doc.shown())
     changed = replace(

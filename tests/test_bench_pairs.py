@@ -37,7 +37,7 @@ def test_a_loss_within_the_noise_is_not() -> None:
     assert not compare("2KB, sample", SEVEN, noisy).worse
 
 
-def test_tails_may_lose_more() -> None:
+def test_tail_latencies_have_a_wider_tolerance() -> None:
     slower = [value * factor for value, factor in zip(SEVEN, [0.94, 0.95, 0.96, 0.95, 0.94, 0.95, 0.96], strict=True)]
     ratio = compare("insert beside 1, insert p99", SEVEN, slower)
     assert ratio.bar == TAIL_BAR

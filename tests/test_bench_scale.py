@@ -24,7 +24,7 @@ def scale(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_quick_look(tmp_path: Path) -> None:
+def test_a_quick_run_measures_the_requested_part(tmp_path: Path) -> None:
     """Figures of the part asked for; with --check what was not measured counts as missed."""
     done = scale("tables", "--scale", "0.01", "--seconds", "0.01", "--rounds", "1", "--check", "--out", str(tmp_path))
     assert done.returncode == 1, done.stderr
@@ -37,7 +37,7 @@ def test_a_quick_look(tmp_path: Path) -> None:
     assert result["command"].startswith("python -m bench.scale tables")
 
 
-def test_a_part_that_does_not_exist() -> None:
+def test_an_unknown_part_is_refused() -> None:
     done = scale("everything")
     assert done.returncode == 2
     assert "capacity" in done.stderr

@@ -26,7 +26,7 @@ def tier(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_quick_look(tmp_path: Path) -> None:
+def test_a_quick_run_measures_the_requested_line(tmp_path: Path) -> None:
     """Figures of the line asked for, in a result that says how to repeat them."""
     done = tier("--lines", "items", "--scale", "0.001", "--out", str(tmp_path), "--folder", str(tmp_path / "disk"))
     assert done.returncode == 0, done.stderr
@@ -38,7 +38,7 @@ def test_a_quick_look(tmp_path: Path) -> None:
     assert not list((tmp_path / "disk").iterdir()), "a store's folder was left behind"
 
 
-def test_a_line_that_does_not_exist() -> None:
+def test_an_unknown_line_is_refused() -> None:
     done = tier("--lines", "nothing")
     assert done.returncode == 2
     assert "rivals" in done.stderr
@@ -56,7 +56,7 @@ def test_a_line_that_does_not_exist() -> None:
         (alone("a", "times", [5.0], None), ""),
     ],
 )
-def test_verdicts(line: Line, verdict: str) -> None:
+def test_verdicts_use_the_median_ratio(line: Line, verdict: str) -> None:
     """A ratio is the median of the rounds' ratios, and what was not measured is not met."""
     assert line.verdict == verdict
     assert line.met == (verdict in ("ok", ""))

@@ -259,7 +259,7 @@ GROUPS: dict[str, tuple[Callable[[Scene], dict[str, Door]], Callable[[Any, Any],
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")  # by numpy, of what no float64 holds
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("group", GROUPS)
-def test_the_same_value_comes_back_or_an_error_of_ours(scene: Scene, group: str, kind: str) -> None:
+def test_values_come_back_or_raise_a_documented_error(scene: Scene, group: str, kind: str) -> None:
     make, check = GROUPS[group]
     value, faults, through = KINDS[kind], [], []
     for name, door in make(scene).items():
@@ -281,7 +281,7 @@ def test_the_same_value_comes_back_or_an_error_of_ours(scene: Scene, group: str,
         assert (len(through) == len(make(scene))) == (not isinstance(value, memoryview)), through
 
 
-def test_rows_are_taken_while_another_thread_imports_numpy_ma(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_accepted_while_numpy_ma_is_being_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is in `sys.modules` before any of it is there."""
     monkeypatch.setitem(sys.modules, "numpy.ma", types.ModuleType("numpy.ma"))
     with di_store.open(memory="16MiB") as store:
@@ -295,7 +295,7 @@ MASKED = np.ma.array([1.0, 2.0], mask=[False, True])
 
 @pytest.mark.parametrize("way", ["list", "ragged", "late", "next", "final", "lanes", "keys", "positions"])
 @pytest.mark.parametrize("where", ["near", "far"])
-def test_no_mask_is_lost(scene: Scene, where: str, way: str) -> None:
+def test_masked_values_are_refused(scene: Scene, where: str, way: str) -> None:
     """What lies under a mask means nothing: it is neither written nor taken for a key."""
     there = getattr(scene, where)
     schema = {

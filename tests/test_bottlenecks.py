@@ -69,7 +69,7 @@ def by_content(data: Message, names: list[str]) -> dict[bytes, list[Any]]:
     return {data[names[0]][i].tobytes(): [data[name][i] for name in names] for i in range(len(data[names[0]]))}
 
 
-def test_prioritized_ring() -> None:
+def test_the_numpy_ring_equals_the_tables_transitions() -> None:
     """The numpy ring makes the table's stacked n-step transitions, and draws none that are not finished."""
     data, messages = both()
     ring = ReplayRing(replace(PIXELS, capacity=60 * LANES), actors=1, lanes=LANES)
@@ -90,7 +90,7 @@ def test_prioritized_ring() -> None:
             np.testing.assert_allclose(mine, its, rtol=1e-6)
 
 
-def test_sum_tree() -> None:
+def test_sum_tree_draws_follow_the_leaves() -> None:
     """Draws follow the leaves, whatever the order of updates."""
     tree, rng = SumTree(10), np.random.default_rng(0)
     tree.set(np.arange(10), np.arange(10.0))

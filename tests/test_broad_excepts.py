@@ -40,7 +40,7 @@ def test_every_broad_handler_has_a_reason() -> None:
     assert not faults, "\n".join(faults)
 
 
-def test_the_check_sees_them() -> None:
+def test_the_check_finds_broad_handlers() -> None:
     body = "try:\n    f()\n{}\n    g()\n"
     for head in ("except Exception:", "except (OSError, BaseException) as error:", "except:"):
         assert unexplained(body.format(head)) == [3]

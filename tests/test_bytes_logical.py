@@ -89,7 +89,7 @@ def test_bytes_logical_are_those_of_a_batch_of_all_items(store: Any, view: str) 
     assert store.check() == []
 
 
-def test_items_inserted_whole_and_python_values(store: Any) -> None:
+def test_whole_items_and_python_values_are_counted(store: Any) -> None:
     rng = np.random.default_rng(8)
     sequences = store.create_table("s", capacity=50, view=di_store.Sequence(6), schema=SCHEMA)
     for _ in range(20):
@@ -141,7 +141,7 @@ def test_long_items_are_estimated(store: Any) -> None:
     assert abs(logical(table) - exact) < 0.05 * exact
 
 
-def test_beside_a_thread_that_writes(store: Any) -> None:
+def test_bytes_logical_is_right_during_writes(store: Any) -> None:
     """Items of one size: whatever comes and goes meanwhile, their number tells the bytes."""
     schema = {"x": di_store.Spec((None,), "u1", max=64), "n": di_store.Spec((), "i8")}
     table = store.create_table("t", capacity=1000, schema=schema)
@@ -185,7 +185,7 @@ def test_a_table_that_is_held_up_counts_without_its_ragged_values(store: Any) ->
 
 
 @pytest.mark.memory_only
-def test_damaged_lengths_count_nothing(store: Any) -> None:
+def test_items_with_damaged_lengths_are_not_counted(store: Any) -> None:
     """Items whose values lie outside their chunk are left out; the others tell the size of all."""
     schema = {"x": di_store.Spec((None,), "u1", max=64), "n": di_store.Spec((), "i8")}
     table = store.create_table("t", capacity=50, schema=schema)

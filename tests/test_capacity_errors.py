@@ -46,7 +46,9 @@ def figure(option: str, told: str) -> int:
     ids=lambda value: value if isinstance(value, str) else type(value).__name__,
 )
 @pytest.mark.parametrize(("lanes", "disk"), [(1, 0), (64, 0), (1, 256 * MIB), (64, 256 * MIB), (64, 2048 * MIB)])
-def test_one_figure_is_enough(columns: str, view: Any, lanes: int, disk: int, tmp_path: Path) -> None:
+def test_a_capacity_error_gives_one_figure_when_both_are_equal(
+    columns: str, view: Any, lanes: int, disk: int, tmp_path: Path
+) -> None:
     options = {"capacity": 100_000, "lanes": lanes, "view": view, "schema": SCHEMAS[columns]}
     memory = 32 * MIB
     told = refused(tmp_path, memory, disk, **options)
@@ -60,7 +62,7 @@ def test_one_figure_is_enough(columns: str, view: Any, lanes: int, disk: int, tm
 
 
 @pytest.mark.memory_only
-def test_the_parts_are_no_more_than_the_whole(tmp_path: Path) -> None:
+def test_the_parts_in_a_capacity_error_do_not_exceed_the_total(tmp_path: Path) -> None:
     """Of a table with `max_bytes` lanes cannot have more open than that."""
     schema = {"image": Spec((84, 84, 4), "u1"), "latent": Spec((50,), "f4", late=True)}
     told = refused(tmp_path, 16 * MIB, 256 * MIB, capacity=100, lanes=3_000, max_bytes="50MiB", schema=schema)

@@ -51,7 +51,7 @@ def add(store: Any, field: str, delta: int) -> None:
         ("TableHeader.free_slots", "free slots"),
     ],
 )
-def test_check_finds_leaves_and_repairs(store: Any, field: str, words: str) -> None:
+def test_check_finds_and_repairs_damage(store: Any, field: str, words: str) -> None:
     assert store.check() == []
     add(store, field, 3)
     first = store.check()
@@ -71,7 +71,7 @@ def chunks_of(memory: Memory) -> list[int]:
 @pytest.mark.parametrize(
     ("field", "left"), [("first_table", 6), ("first_uses", 6), ("rows", 6), ("first_table", 0), ("rows", 0)]
 )
-def test_check_repairs_what_a_descriptor_tells_of_a_chunk(store: Any, field: str, left: int) -> None:
+def test_check_repairs_chunk_descriptors(store: Any, field: str, left: int) -> None:
     """Of two tables on one stream, with uses of their own; also where the first one has let the chunk go."""
     memory = Memory(store._session.arena.fd_number)
     before = chunks_of(memory)
@@ -105,7 +105,7 @@ def di_store_check(store: Any, *options: str) -> tuple[int, Any]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_the_command_repairs_only_when_told(store: Any) -> None:
+def test_the_command_repairs_only_with_repair(store: Any) -> None:
     code, found = di_store_check(store, "--repair")
     assert (code, found["findings"], found["repaired"]) == (0, [], False)
     add(store, "HeapHeader.live_bytes", 4096)
@@ -118,7 +118,7 @@ def test_the_command_repairs_only_when_told(store: Any) -> None:
     assert (code, len(found["findings"]), found["repaired"], found["left"]) == (0, 1, True, [])
 
 
-def test_a_check_beside_readers_and_dropped_views(store: Any) -> None:
+def test_a_check_beside_readers_finds_nothing(store: Any) -> None:
     """Pins, doomed objects and dropped views are no contradiction, and a check does not end them."""
     view = store.get("ab" * 20)
     store.delete("ab" * 20)
@@ -139,7 +139,7 @@ print("checked" if found == [] else found, flush=True)
 """
 
 
-def test_no_chunk_goes_while_its_uses_are_counted(store: Any) -> None:
+def test_no_chunk_is_freed_while_its_uses_are_counted(store: Any) -> None:
     """A check reads headers of chunks in place: a freed block would soon hold something else."""
     with Program(COUNTING, store.name) as program:
         until(lambda: status(program.pid)["State"].startswith("T"), "the check to stop in the middle")
@@ -160,7 +160,7 @@ table.resize(10)
 """
 
 
-def test_inserts_end_what_a_killed_resize_began(store_name: Callable[[], str]) -> None:
+def test_inserts_finish_a_killed_resize(store_name: Callable[[], str]) -> None:
     """Killed between two holds of the lock it leaves more items than capacity, which nobody gave back."""
     with di_store.open(store_name(), memory="64MiB") as opened:
         table = opened.create_table("t", capacity=300)
@@ -201,7 +201,7 @@ sys.stdin.readline()
 """Puts the first page of every slice into a pipe: while it is in there, a huge page it belongs to stays whole."""
 
 
-def test_what_the_kernel_keeps_of_a_huge_page_stays_counted(store_name: Callable[[], str]) -> None:
+def test_the_rest_of_a_punched_huge_page_stays_counted(store_name: Callable[[], str]) -> None:
     """A punched part of a huge page may stay there: the budget must know it, or the store outgrows it."""
     with di_store.open(store_name(), memory="96MiB") as opened:
         refs = [opened.put(np.full(65_000, number % 251, np.uint8)) for number in range(640)]

@@ -96,7 +96,7 @@ def is_stopped(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("arguments", [("inspect",), ("check",), ("rm",), ("top", "--once")], ids=" ".join)
-def test_unknown_stores(arguments: tuple[str, ...], holder: subprocess.Popen[str], name: str) -> None:
+def test_commands_name_an_unknown_store(arguments: tuple[str, ...], holder: subprocess.Popen[str], name: str) -> None:
     text = cli_run.fails(1, arguments[0], name + "x", *arguments[1:])
     assert f"{name}x" in text
     assert f"did you mean '{name}'" in text
@@ -144,7 +144,7 @@ def check_looks(name: str, pids: list[int]) -> None:
     assert "replay" in call("top", "--once", name).stdout
 
 
-def test_looking_at_a_live_store(holder: subprocess.Popen[str], name: str) -> None:
+def test_commands_show_a_live_store(holder: subprocess.Popen[str], name: str) -> None:
     check_looks(name, [holder.pid])
     shown = run("status").stdout
     assert re.search(rf"^{name} .*\breplay\b.*\b28\b", shown, re.M), shown
@@ -152,7 +152,7 @@ def test_looking_at_a_live_store(holder: subprocess.Popen[str], name: str) -> No
     assert read_json("inspect", name)["deaths"] == 0
 
 
-def test_looking_changes_nothing(holder: subprocess.Popen[str], name: str) -> None:
+def test_inspecting_changes_nothing(holder: subprocess.Popen[str], name: str) -> None:
     def counts() -> tuple[Any, ...]:
         table = status_of(name)["tables"][0]
         return tuple(table[key] for key in ("inserts", "samples", "size", "removed", "updates"))
@@ -164,7 +164,7 @@ def test_looking_changes_nothing(holder: subprocess.Popen[str], name: str) -> No
     assert counts() == before
 
 
-def test_a_store_whose_creator_is_dead(holder: subprocess.Popen[str], name: str) -> None:
+def test_a_store_outliving_its_creator_is_shown(holder: subprocess.Popen[str], name: str) -> None:
     with process(*command("hold", name)) as keeper:
         assert keeper.stdout is not None
         assert "attached to" in keeper.stdout.readline()
@@ -174,7 +174,7 @@ def test_a_store_whose_creator_is_dead(holder: subprocess.Popen[str], name: str)
         assert read_json("inspect", name)["deaths"] == 1
 
 
-def test_an_empty_table_and_an_unknown_one(name: str) -> None:
+def test_empty_and_unknown_tables_are_shown_or_named(name: str) -> None:
     code = f"import sys, di_store\nstore = di_store.open({name!r}, memory='64MiB')\n"
     with python(code + "store.create_table('empty', capacity=5)\n" + UNTIL_CLOSED):
         found = read_json("inspect", name, "empty")
@@ -230,7 +230,7 @@ def test_waiters_are_listed_with_reason_and_age(holder: subprocess.Popen[str], n
 # Stopped processes
 
 
-def test_a_stopped_holder_of_a_lock(name: str) -> None:
+def test_commands_name_a_stopped_lock_holder(name: str) -> None:
     """A writer stopped inside the table's lock: what reads without locks answers, the rest names it in time."""
     code = HELD.format(name=name, rows=30)
     code += READY + "di_store._core.arm_fault('table.insert_item:1:stop')\n"
@@ -262,7 +262,7 @@ def test_a_stopped_holder_of_a_lock(name: str) -> None:
         assert stopped.wait(WAIT_SECONDS) == 0
 
 
-def test_a_stopped_holder_beside_a_dead_process(holder: subprocess.Popen[str], name: str) -> None:
+def test_status_answers_beside_a_stopped_and_a_dead_process(holder: subprocess.Popen[str], name: str) -> None:
     """The dead one cannot be settled while the lock is held, and `status` answers all the same."""
     code = f"import di_store, numpy as np\ntable = di_store.attach({name!r}, timeout=60).table('replay')\n"
     code += READY + "di_store._core.arm_fault('table.insert_item:1:stop')\nwriter = table.writer()\n"
@@ -294,7 +294,7 @@ def test_hold_until_told_to_stop(name: str, number: signal.Signals) -> None:
     assert status_of(name) is None
 
 
-def test_rm_refuses_and_force_takes_it(holder: subprocess.Popen[str], name: str) -> None:
+def test_rm_refuses_a_held_store_without_force(holder: subprocess.Popen[str], name: str) -> None:
     with process(*command("hold", name)) as keeper:
         assert keeper.stdout is not None
         keeper.stdout.readline()
@@ -365,7 +365,7 @@ def test_top_prints_frames_until_interrupted(holder: subprocess.Popen[str], name
         assert tables[2]["samples_per_second"] == 0
 
 
-def test_top_lets_a_store_go(holder: subprocess.Popen[str], name: str) -> None:
+def test_top_does_not_keep_a_store_alive(holder: subprocess.Popen[str], name: str) -> None:
     """It looks again and again without keeping alive what it looks at."""
     with process(*command("top", name, "--interval", "0.1", "--json")) as child:
         assert child.stdout is not None
@@ -379,7 +379,7 @@ def test_top_lets_a_store_go(holder: subprocess.Popen[str], name: str) -> None:
         wait_for(lambda: name not in names())
 
 
-def test_top_on_a_terminal(holder: subprocess.Popen[str], name: str) -> None:
+def test_top_works_on_a_terminal(holder: subprocess.Popen[str], name: str) -> None:
     ours, theirs = pty.openpty()
     child = subprocess.Popen(command("top", name, "--interval", "0.1"), stdout=theirs, stderr=theirs, stdin=theirs)
     os.close(theirs)
@@ -402,7 +402,7 @@ def test_top_on_a_terminal(holder: subprocess.Popen[str], name: str) -> None:
 # The rest
 
 
-def test_output_that_nobody_reads_to_the_end(holder: subprocess.Popen[str], name: str) -> None:
+def test_a_closed_output_pipe_ends_a_command(holder: subprocess.Popen[str], name: str) -> None:
     with process(*command("top", name, "--interval", "0.1")) as child:
         assert child.stdout is not None
         child.stdout.readline()
@@ -413,7 +413,7 @@ def test_output_that_nobody_reads_to_the_end(holder: subprocess.Popen[str], name
         child.stdout = None
 
 
-def test_looking_starts_no_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_inspecting_starts_no_thread(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for pool in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         monkeypatch.setenv(pool, "1")
     with process(*command("hold", name, "--memory", "64MiB")) as keeper:
@@ -427,7 +427,7 @@ def test_looking_starts_no_thread(name: str, monkeypatch: pytest.MonkeyPatch) ->
                 assert os.listdir(f"/proc/{child.pid}/task") == [str(child.pid)]
 
 
-def test_a_store_that_cannot_be_read(holder: subprocess.Popen[str], name: str) -> None:
+def test_an_unreadable_store_is_listed_and_named(holder: subprocess.Popen[str], name: str) -> None:
     """Its header is wiped: it is listed all the same, and every command says what is wrong and whom to end."""
     folder = f"/proc/{holder.pid}/fd"
     (descriptor,) = [each for each in os.listdir(folder) if f":{name}:" in os.readlink(f"{folder}/{each}")]
@@ -444,7 +444,7 @@ def test_a_store_that_cannot_be_read(holder: subprocess.Popen[str], name: str) -
     assert f"end pid {holder.pid}" in fails(1, "rm", name, "--force")
 
 
-def test_names_do_not_reach_the_terminal_raw(name: str) -> None:
+def test_control_characters_in_names_are_escaped(name: str) -> None:
     """A table's name may hold any text: escape codes and line breaks in it are shown, not carried out."""
     odd = "red\x1b[31m\nline"
     with di_store.open(name, memory="16MiB") as store:
@@ -456,7 +456,9 @@ def test_names_do_not_reach_the_terminal_raw(name: str) -> None:
             assert r"red\x1b[31m\nline" in shown, arguments
 
 
-def test_checkpoint_and_restore(holder: subprocess.Popen[str], name: str, tmp_path: Path) -> None:
+def test_checkpoint_and_restore_work_from_the_command_line(
+    holder: subprocess.Popen[str], name: str, tmp_path: Path
+) -> None:
     """A store is written while a process holds it, and comes back under another name."""
     written = json.loads(call("checkpoint", name, str(tmp_path / "c"), "--json").stdout)
     assert written["name"] == name
@@ -475,6 +477,6 @@ def test_checkpoint_and_restore(holder: subprocess.Popen[str], name: str, tmp_pa
     assert "manifest.json" in fails(1, "restore", str(tmp_path), f"{name}-none")
 
 
-def test_a_server_starts_without_what_draws_tables() -> None:
+def test_serve_does_not_import_the_table_printer() -> None:
     look = "import di_store.cli.hold, di_store.cli.serve, sys; print([m for m in sys.modules if m.startswith('rich')])"
     assert subprocess.run([sys.executable, "-c", look], capture_output=True, text=True).stdout == "[]\n"

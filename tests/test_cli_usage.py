@@ -97,6 +97,6 @@ with Stop().installed() as stop:
 """
 
 
-def test_signals_at_any_moment_of_a_wait() -> None:
+def test_a_signal_at_any_moment_ends_a_command() -> None:
     """The handler never waits for what the code that it interrupts holds: Ctrl-C would hang."""
     subprocess.run([sys.executable, "-c", SIGNALLED], timeout=60, check=True)

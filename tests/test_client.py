@@ -51,7 +51,7 @@ def client() -> di_store.Client:
     return di_store.Client(config())
 
 
-def test_the_program_of_the_original_readme(tmp_path: Path) -> None:
+def test_the_original_readme_program_runs(tmp_path: Path) -> None:
     pytest.importorskip("yaml")
     path = tmp_path / "di_store.yaml"
     path.write_text(CONFIG.format(port=50_000 + os.getpid() % 10_000, memory=50_000_000_000))
@@ -67,7 +67,7 @@ def test_the_program_of_the_original_readme(tmp_path: Path) -> None:
     assert os.getpid() in store.pids
 
 
-def test_values(client: di_store.Client) -> None:
+def test_values_come_back_unchanged(client: di_store.Client) -> None:
     value = {"a": np.arange(3.0), "b": [1, "x", None]}
     found = client.get(client.put(value))
     assert found["b"] == value["b"]
@@ -91,7 +91,7 @@ def _reader(client: di_store.Client, refs: Any, found: Any) -> None:
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_other_processes_read_what_was_deleted(client: di_store.Client, method: Any) -> None:
+def test_other_processes_can_read_recently_deleted_objects(client: di_store.Client, method: Any) -> None:
     """As DI-engine does it: who reads an object deletes it, and may read it again."""
     context: Any = mp.get_context(method)
     refs, found = context.Queue(), context.Queue()
@@ -123,7 +123,7 @@ def test_deleted_objects_make_room() -> None:
     assert other.put(np.zeros(8_000_000, np.uint8))
 
 
-def test_no_more_deleted_objects_stay_than_were_asked_for() -> None:
+def test_the_number_of_kept_deleted_objects_is_limited() -> None:
     client = di_store.Client(config(keep_deleted=3))
     refs = [client.put(number) for number in range(10)]
     client.delete(refs)
@@ -136,7 +136,7 @@ def test_no_more_deleted_objects_stay_than_were_asked_for() -> None:
         client.put(np.zeros(10**9, np.uint8))
 
 
-def test_pickles_by_its_configuration(client: di_store.Client) -> None:
+def test_pickles_follow_the_configuration(client: di_store.Client) -> None:
     assert pickle.loads(pickle.dumps(client)).get(client.put(5)) == 5
     assert "client-test" in repr(client)
 
@@ -171,7 +171,7 @@ def test_bad_arguments_are_refused(client: di_store.Client) -> None:
             other()
 
 
-def test_it_is_imported_when_it_is_used() -> None:
+def test_the_client_is_imported_lazily() -> None:
     program = (
         "import sys, di_store; a = 'di_store.compat' in sys.modules; from di_store import Client; print(a, Client)"
     )

@@ -172,7 +172,7 @@ def traced(closer: Closer, call: Callable[[], Any]) -> BaseException | None:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_closed_at_a_line_of_a_call(make: Any, name: str, count: Any) -> None:
+def test_closing_at_any_line_of_a_call_is_safe(make: Any, name: str, count: Any) -> None:
     """At some of its lines, or at all of them; a call that waits for what never comes is closed early on."""
     lines = 60
     if name not in WAITS:
@@ -192,7 +192,7 @@ def test_closed_at_a_line_of_a_call(make: Any, name: str, count: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if name != "writer.close"])  # which no end refuses
-def test_closed_beside_threads_that_call_without_pause(make: Any, name: str, count: Any) -> None:
+def test_closing_beside_busy_threads_is_safe(make: Any, name: str, count: Any) -> None:
     """Two threads for what may be called by several, at a fine switch interval."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
@@ -235,7 +235,7 @@ def _ends(error: BaseException) -> bool:
     )
 
 
-def test_closed_by_two_threads_at_once(make: Any) -> None:
+def test_closing_from_two_threads_is_safe(make: Any) -> None:
     """As a thread does that makes a handle while another one closes the store."""
     scene = make()
     scene.touch()
@@ -254,7 +254,7 @@ def test_closed_by_two_threads_at_once(make: Any) -> None:
     assert errors == [None]
 
 
-def test_nothing_of_a_closed_store_stays_mapped_by_its_handles(make: Any) -> None:
+def test_a_closed_store_is_unmapped(make: Any) -> None:
     """Also of what a thread was inside of, when that thread is through."""
     scene = make()
     name = scene.store.name

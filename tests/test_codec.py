@@ -107,7 +107,7 @@ def test_values_come_back_as_they_were(value: Any, copy: bool | None) -> None:
 
 
 @given(VALUES)
-def test_places_are_aligned_and_apart(value: Any) -> None:
+def test_payload_offsets_are_aligned_and_disjoint(value: Any) -> None:
     encoded = encode(value)
     end = 0
     for offset, size in zip(encoded.offsets, encoded.sizes, strict=True):
@@ -147,7 +147,7 @@ STRUCTURED = np.dtype([("a", ">f4"), ("b", "u1", (2, 3)), ("c", [("d", "M8[ms]")
     ids=lambda array: f"{array.dtype}{array.shape}",
 )
 @pytest.mark.parametrize("copy", [None, False, True])
-def test_arrays(array: np.ndarray[Any, Any], copy: bool | None) -> None:
+def test_arrays_come_back(array: np.ndarray[Any, Any], copy: bool | None) -> None:
     found = through(array, copy)
     assert (found.dtype, found.shape) == (array.dtype, array.shape)
     assert found.tobytes() == array.tobytes()
@@ -171,7 +171,7 @@ def test_arrays(array: np.ndarray[Any, Any], copy: bool | None) -> None:
     ],
     ids=repr,
 )
-def test_numpy_scalars(value: np.generic) -> None:
+def test_numpy_scalars_come_back(value: np.generic) -> None:
     found = through([value])[0]
     assert type(found) is type(value)
     assert found.dtype == value.dtype
@@ -200,7 +200,7 @@ TORCH_DTYPES = [
 
 @pytest.mark.parametrize("name", TORCH_DTYPES)
 @pytest.mark.parametrize("copy", [None, False, True])
-def test_tensors(name: str, copy: bool | None) -> None:
+def test_tensors_come_back(name: str, copy: bool | None) -> None:
     base = torch.arange(24, dtype=torch.float32).reshape(2, 3, 4).to(getattr(torch, name))
     for tensor in (base, base.permute(2, 0, 1), base[:, 1:2], base[0, 0, 0], base[:0]):
         found = through({"w": tensor}, copy)["w"]
@@ -211,7 +211,7 @@ def test_tensors(name: str, copy: bool | None) -> None:
         )
 
 
-def test_tensors_with_history_and_views() -> None:
+def test_tensors_with_gradients_and_views_come_back() -> None:
     weight = torch.ones(3, requires_grad=True)
     parameter = torch.nn.Parameter(torch.ones(2))
     found = through([weight * 2, parameter, torch.arange(2.0).mul(1j).conj(), torch.ones(2).neg()])
@@ -282,7 +282,7 @@ class Custom:
         self.array, self.tensor = array, tensor
 
 
-def test_containers_of_our_own_form() -> None:
+def test_containers_are_encoded_without_pickle() -> None:
     array = np.arange(5.0)
     value = [
         Point(array, {"k": 1}),
@@ -299,7 +299,7 @@ def test_containers_of_our_own_form() -> None:
     assert (through(extra).more == array).all()
 
 
-def test_what_has_its_own_pickling_keeps_it() -> None:
+def test_custom_pickling_is_used() -> None:
     assert through(Guarded(1)).a == "guarded"
     mixed = Mixed(a=3)
     mixed["k"] = 4
@@ -329,7 +329,7 @@ OTHERS = [
 
 
 @pytest.mark.parametrize("value", OTHERS, ids=lambda value: type(value).__name__)
-def test_anything_else_by_pickle(value: Any) -> None:
+def test_other_values_are_pickled(value: Any) -> None:
     found = through({"inside": (value,)})["inside"][0]
     assert type(found) is type(value)
     assert np.array_equal(found, value) if isinstance(value, np.ndarray) else found == value
@@ -349,7 +349,7 @@ def test_buffers_of_a_pickle_lie_in_the_payload(copy: bool | None) -> None:
     assert np.shares_memory(found.array, payload) == (not copy)
 
 
-def test_a_value_that_holds_itself() -> None:
+def test_a_recursive_value_is_pickled_or_refused() -> None:
     loop: list[Any] = [np.arange(1000)]
     loop.append(loop)
     found = through(loop)
@@ -361,7 +361,7 @@ def test_a_value_that_holds_itself() -> None:
     assert through(deep) == deep
 
 
-def test_what_cannot_be_put_is_refused_by_type() -> None:
+def test_values_that_cannot_be_encoded_are_refused_by_type() -> None:
     class Local:
         pass
 
@@ -421,7 +421,7 @@ def test_views_are_read_only_and_keep_their_pin() -> None:
     assert alive() is None
 
 
-def test_copies_and_views_of_tensors() -> None:
+def test_tensors_are_copied_or_viewed_as_asked() -> None:
     encoded = encode({"t": torch.arange(4.0), "n": np.arange(4.0)})
     payload = stored(encoded)
     start = payload.ctypes.data
@@ -461,7 +461,7 @@ print(type(value["t"]).__name__, value["t"].dtype, value["t"].tolist(), value["m
 """
 
 
-def test_a_process_that_has_imported_nothing_reads_it() -> None:
+def test_a_fresh_process_can_decode() -> None:
     encoded = encode({"t": torch.ones(2, dtype=torch.bfloat16), "m": np.ones(2, ml_dtypes.bfloat16)})
     done = subprocess.run(
         [sys.executable, "-c", READER],

@@ -23,7 +23,7 @@ GOLDEN = (
 )
 
 
-def test_golden_bytes() -> None:
+def test_encoding_has_the_golden_bytes() -> None:
     """What version 1 wrote stays readable, and is still written so; a change needs another VERSION."""
     value: Any = OrderedDict()
     value["w"] = np.arange(6, dtype=">i2").reshape(2, 3)
@@ -37,7 +37,7 @@ def test_golden_bytes() -> None:
     assert same(decode(bytes.fromhex(GOLDEN), payload), value)
 
 
-def test_the_form_is_versioned() -> None:
+def test_another_format_version_is_refused() -> None:
     header = bytearray(encode([1, np.arange(3)]).header)
     assert (header[:4], header[8]) == (MAGIC, VERSION)
     header[8] = VERSION + 1
@@ -49,13 +49,13 @@ def test_the_form_is_versioned() -> None:
 
 
 @given(st.binary() | st.binary().map(lambda tail: MAGIC + tail))
-def test_bytes_that_are_no_header(header: bytes) -> None:
+def test_arbitrary_bytes_are_refused_as_a_header(header: bytes) -> None:
     with pytest.raises(CorruptData):
         decode(header, np.zeros(100, np.uint8))
 
 
 @given(VALUES, st.data())
-def test_every_flipped_bit_of_a_header_is_seen(value: Any, data: st.DataObject) -> None:
+def test_every_flipped_header_bit_is_detected(value: Any, data: st.DataObject) -> None:
     encoded = encode(value)
     header = bytearray(encoded.header)
     header[data.draw(st.integers(0, len(header) - 1))] ^= 1 << data.draw(st.integers(0, 7))
@@ -64,7 +64,7 @@ def test_every_flipped_bit_of_a_header_is_seen(value: Any, data: st.DataObject) 
 
 
 @given(VALUES, st.data())
-def test_a_short_payload_is_seen(value: Any, data: st.DataObject) -> None:
+def test_a_short_payload_is_detected(value: Any, data: st.DataObject) -> None:
     encoded = encode(value)
     if encoded.payload_bytes:
         payload = stored(encoded)[: data.draw(st.integers(0, encoded.payload_bytes - 1))]
@@ -72,7 +72,7 @@ def test_a_short_payload_is_seen(value: Any, data: st.DataObject) -> None:
             decode(encoded.header, payload)
 
 
-def test_a_damaged_pickle_in_the_payload_is_seen() -> None:
+def test_a_damaged_pickle_is_detected() -> None:
     encoded = encode({"a": {str(i) for i in range(1000)}})
     payload = stored(encoded).copy()
     payload[payload.size // 2] ^= 1
@@ -130,7 +130,7 @@ NODES = st.recursive(LEAVES, _tagged, max_leaves=8)
 
 
 @given(NODES, NUMBERS, st.sampled_from([None, False, True]), st.booleans())
-def test_a_well_formed_header_of_nonsense(node: Any, size: int, copy: bool | None, foreign: bool) -> None:
+def test_a_nonsense_header_decodes_or_is_corrupt(node: Any, size: int, copy: bool | None, foreign: bool) -> None:
     """Any node either decodes or is `CorruptData`; nothing else, and no read outside of the payload."""
     payload = np.zeros(100, np.uint8)
     try:
@@ -149,13 +149,13 @@ def test_a_well_formed_header_of_nonsense(node: Any, size: int, copy: bool | Non
     "body",
     [b"", b"\xc1", b"\x93\x01\x02\x03", b"\x92\x00", b"\x91" * 100_000, b"\x92\xc0\xc0", b"\x92\xff\xc0", b"\xa1\xff"],
 )
-def test_a_body_that_is_no_header(body: bytes) -> None:
+def test_a_header_with_a_foreign_body_is_refused(body: bytes) -> None:
     raw = bytes([VERSION]) + body
     with pytest.raises(CorruptData):
         decode(MAGIC + zlib.crc32(raw).to_bytes(4, "little") + raw, np.zeros(10, np.uint8))
 
 
-def test_the_payload_is_bytes() -> None:
+def test_a_payload_of_another_type_is_refused() -> None:
     header = encode([np.arange(3)]).header
     for payload in (np.zeros(24, np.int8), np.zeros((3, 8), np.uint8)):
         with pytest.raises(TypeError, match="payload"):

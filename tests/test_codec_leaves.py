@@ -32,7 +32,7 @@ def built(header: bytes, payload: Any, leaves: list[Leaf]) -> Any:
 
 
 @given(VALUES)
-def test_as_decode_builds_it(value: Any) -> None:
+def test_build_equals_decode(value: Any) -> None:
     encoded, leaves = encode(value), list[Leaf]()
     assert same(built(encoded.header, stored(encoded), leaves), decode(encoded.header, stored(encoded), copy=True))
     placed = {(leaf.offset, leaf.bytes) for leaf in leaves if leaf.bytes} | {
@@ -56,7 +56,7 @@ def test_leaves_have_the_same_paths_in_the_value(value: Any) -> None:
 
 
 @given(NODES, NUMBERS)
-def test_headers_of_nonsense(node: Any, size: int) -> None:
+def test_nonsense_headers_are_refused(node: Any, size: int) -> None:
     """As `decode` answers them; no byte is asked for that `small_spans` did not announce."""
     header, payload = pack_header(size, node), np.zeros(100, np.uint8)
     if size > payload.nbytes:

@@ -78,7 +78,7 @@ GONE = object()
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(VALUES, min_size=1, max_size=4), st.lists(st.integers(0, 3), max_size=12))
-def test_plans_give_what_reading_gives(kinds: list[Any], order: list[int]) -> None:
+def test_cached_plans_equal_plain_decoding(kinds: list[Any], order: list[int]) -> None:
     """Values come again and again, so that their headers are first read, then compiled, then built."""
     values = [kinds[number % len(kinds)] for number in order]
     for _ in range(3):
@@ -86,7 +86,7 @@ def test_plans_give_what_reading_gives(kinds: list[Any], order: list[int]) -> No
         assert all(map(same, found, values))
 
 
-def test_equal_headers_other_bytes(store: Any) -> None:
+def test_equal_headers_with_other_payloads_decode_right(store: Any) -> None:
     table = store.create_table("t", capacity=64, view=di_store.Opaque(), sampler=di_store.Fifo())
     for number in range(64):
         table.insert({"obs": torch.full((3, 2), number), "next": np.full(5, number), "done": False})
@@ -98,7 +98,7 @@ def test_equal_headers_other_bytes(store: Any) -> None:
             assert value["done"] is False
 
 
-def test_what_may_be_written(store: Any) -> None:
+def test_decoded_values_do_not_share_memory(store: Any) -> None:
     """Tensors belong to the batch: writing to one changes neither the store nor another draw of the item."""
     table = store.create_table("t", capacity=4, view=di_store.Opaque())
     table.insert({"obs": torch.zeros(3), "array": np.zeros(3)})
@@ -116,11 +116,11 @@ def test_what_may_be_written(store: Any) -> None:
     assert kept.tolist() == [0.0] * 3, "its memory is not used again while the tensor lives"
 
 
-def test_items_that_are_gone() -> None:
+def test_plans_do_not_keep_evicted_items() -> None:
     assert decode_blobs(*joined([1, GONE, "a", GONE])) == [1, None, "a", None]
 
 
-def test_a_payload_that_is_cut() -> None:
+def test_a_truncated_payload_is_refused() -> None:
     """A known header with too little payload is refused as an unknown one is."""
     values, ends = joined([np.arange(100.0)] * 3)
     assert len(decode_blobs(values, ends)) == 3
@@ -129,7 +129,7 @@ def test_a_payload_that_is_cut() -> None:
         decode_blobs(short[:-64], [0, len(short) - 64])
 
 
-def test_long_headers_are_not_kept() -> None:
+def test_long_headers_are_not_cached() -> None:
     plans, buffer = codec.Plans(), codec.Bytes(np.zeros(64, np.uint8))
     value = list(range(3_000))
     header = codec.encode(value).header
@@ -139,7 +139,7 @@ def test_long_headers_are_not_kept() -> None:
     assert not plans._seen
 
 
-def test_more_kinds_than_are_remembered() -> None:
+def test_the_plan_cache_is_bounded() -> None:
     plans, buffer = codec.Plans(), codec.Bytes(np.zeros(64, np.uint8))
     for number in range(5_000):
         header = codec.encode([number, number + 1]).header
@@ -147,7 +147,7 @@ def test_more_kinds_than_are_remembered() -> None:
             assert plans.decode(header, buffer, 0, 64) == [number, number + 1]
 
 
-def test_a_tensor_between_its_elements_has_no_plan() -> None:
+def test_a_misaligned_tensor_has_no_plan() -> None:
     """A header that no encoder makes: the offset is no multiple of the element's size."""
     raw = np.arange(64, dtype=np.uint8)
     buffer, header = codec.Bytes(raw), pack_header(64, [Tag.TENSOR, "int64", [2], 4])

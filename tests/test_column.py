@@ -128,7 +128,7 @@ def test_shapes_match_exactly(value: Any, lanes: Any, remedy: str) -> None:
         column("f4", (3,)).coerce(value, lanes)
 
 
-def test_layout_and_byte_order_do_not_matter() -> None:
+def test_memory_layout_and_byte_order_do_not_matter() -> None:
     value = np.arange(6, dtype=">f4").reshape(2, 3)
     for given_value in (value, np.asfortranarray(value), value[::-1][::-1], value.astype("f4")):
         found = column("f4", (2, 3)).coerce(given_value)
@@ -146,7 +146,7 @@ def test_a_fitting_array_is_not_copied() -> None:
     assert np.shares_memory(column("f4", (3,)).coerce(tensor), tensor.numpy())  # type: ignore[arg-type]
 
 
-def test_text_columns() -> None:
+def test_text_columns_take_fitting_text() -> None:
     assert column("U4").coerce("abc") == "abc"
     assert column("S4").coerce(b"abcd") == b"abcd"
     assert list(column("U4", (2,)).coerce(np.array(["a", "abc"]))) == ["a", "abc"]
@@ -161,7 +161,7 @@ def test_bfloat16_rounds_as_ml_dtypes_does(value: float) -> None:
     assert round_to_bfloat16(np.array(value)).view("u2") == expected
 
 
-def test_extension_types() -> None:
+def test_extension_types_are_stored() -> None:
     bf16 = column("bfloat16", (2,))
     values = np.array([1.5, -2.0], ml_dtypes.bfloat16)
     tensor = torch.tensor([1.5, -2.0], dtype=torch.bfloat16)
@@ -182,7 +182,7 @@ def test_extension_types() -> None:
 # --- ragged -----------------------------------------------------------------------------------------------------------
 
 
-def test_ragged_rows() -> None:
+def test_ragged_rows_are_stored() -> None:
     units = column("f4", (None, 2), max=3)
     for count in range(4):
         value = np.ones((count, 2), "f4")
@@ -215,7 +215,7 @@ class Packed:
 
 
 @pytest.mark.parametrize("lanes", [3, (3, 1), (1, 3)])
-def test_ragged_lanes(lanes: Any) -> None:
+def test_ragged_rows_work_with_lanes(lanes: Any) -> None:
     rows = [np.full(count, count, "i4") for count in (2, 0, 1)]
     shape = (3,) if lanes == 3 else lanes
     objects = np.empty(3, object)

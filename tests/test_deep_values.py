@@ -35,7 +35,7 @@ def deep_list() -> list[Any]:
 
 
 @pytest.mark.parametrize("odd", [endless(list), deep_list()], ids=["endless", "deep"])
-def test_errors_show_values_of_any_depth(store: Any, odd: Any) -> None:
+def test_errors_can_show_deeply_nested_values(store: Any, odd: Any) -> None:
     table = store.create_table("t", capacity=10)
     with pytest.raises(ValueError, match=r"^autoreset="):
         table.writer(autoreset=odd)

@@ -43,7 +43,7 @@ def test_bad_options_are_named(options: dict[str, Any], option: str) -> None:
         DemoConfig(**options)
 
 
-def test_exploration_falls_and_differs_by_actor() -> None:
+def test_exploration_decays_and_differs_by_actor() -> None:
     config = DemoConfig(env="CartPole-v1", actors=3)
     first = [epsilon_at(config, index, 0) for index in range(3)]
     last = [epsilon_at(config, index, 10**9) for index in range(3)]
@@ -53,7 +53,7 @@ def test_exploration_falls_and_differs_by_actor() -> None:
 
 @pytest.mark.parametrize("autoreset", sorted(MODES))
 @pytest.mark.parametrize("env", SMALL_AND_LARGE)
-def test_learner_sees_what_the_policy_saw(env: str, autoreset: str) -> None:
+def test_the_learner_sees_the_policys_frame_stacks(env: str, autoreset: str) -> None:
     """Every stored item, read back, holds the very stack the actor's policy acted on, although frames go in singly."""
     config = DemoConfig(env=env, autoreset=autoreset, envs_per_actor=3, memory="96MiB")
     shape = env_shape(config)
@@ -91,7 +91,7 @@ def test_learner_sees_what_the_policy_saw(env: str, autoreset: str) -> None:
             assert batch.data["obs"].shape[1:] == (4, 84, 84)
 
 
-def test_lost_life_stops_the_value() -> None:
+def test_a_lost_life_sets_the_discount_to_zero() -> None:
     """A lost life gives `discount` 0 in that row, once per life, and the episode goes on."""
     config = DemoConfig(env=QBERT)
     lanes, rng = EnvLanes(config, 1, seed=4), np.random.default_rng(1)
@@ -144,7 +144,7 @@ def test_learner_is_a_weighted_double_dqn() -> None:
     assert later.loss < update.loss / 2
 
 
-def test_target_follows_and_beta_rises() -> None:
+def test_the_target_network_follows_and_beta_rises() -> None:
     config, shape = DemoConfig(env="CartPole-v1"), EnvShape((4,), "float32", 2)
     learner = Learner(build_network(config, shape), config.recipe)
     batch: Any = _Batch(shape, 8)
@@ -206,12 +206,12 @@ def _member(state: ActorState, reported: float) -> FleetMember:
     ],
     ids=["running", "silent", "ended", "dead"],
 )
-def test_an_actors_row_holds_nothing_stale(state: ActorState, silent_seconds: float, cells: tuple[str, ...]) -> None:
+def test_an_actors_screen_row_is_fresh(state: ActorState, silent_seconds: float, cells: tuple[str, ...]) -> None:
     now = time.monotonic()
     assert actor_cells(_member(state, now - silent_seconds), now) == ("actor 0", *cells)
 
 
-def test_returns_are_kept_against_steps() -> None:
+def test_returns_are_recorded_by_step() -> None:
     """The chart's running mean, the screen's curve, and the mean at the start follow the steps of the episodes."""
     metrics = Metrics()
     for steps in range(1, 101):

@@ -162,7 +162,7 @@ def test_run_ends_by_itself(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-def test_ctrl_c_while_starting(tmp_path: Path) -> None:
+def test_ctrl_c_while_actors_start_ends_the_demo(tmp_path: Path) -> None:
     """The actors are still importing torch when it comes."""
     with running(*cartpole(tmp_path / "demo.png", "600")) as demo:
         demo.pids()
@@ -173,7 +173,7 @@ def test_ctrl_c_while_starting(tmp_path: Path) -> None:
 
 
 @pytest.mark.extended
-def test_ctrl_c_while_importing(tmp_path: Path) -> None:
+def test_ctrl_c_during_imports_ends_the_demo(tmp_path: Path) -> None:
     """The main process is importing torch when it comes: no actor is started any more."""
     with running(*cartpole(tmp_path / "demo.png", "600")) as demo:
         while "libtorch" not in Path(f"/proc/{demo.process.pid}/maps").read_text():
@@ -232,7 +232,7 @@ def test_actors_end_with_the_learner(tmp_path: Path) -> None:
         (["--out", "/proc/none/demo.png"], "--out /proc/none/demo.png"),
     ],
 )
-def test_what_cannot_work_is_one_line(
+def test_impossible_options_end_with_one_line(
     tmp_path: Path, options: list[str], says: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     done = call("demo", "--out", str(tmp_path / "demo.png"), *options)
@@ -244,7 +244,7 @@ def test_what_cannot_work_is_one_line(
 
 
 @pytest.mark.extended
-def test_live_screen(tmp_path: Path) -> None:
+def test_the_live_screen_is_painted_and_ctrl_c_ends_it(tmp_path: Path) -> None:
     """On a terminal the run paints a screen; Ctrl-C typed there ends it. Its last frame tells the final state only."""
     child, terminal = pty.fork()
     if child == 0:

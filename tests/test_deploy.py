@@ -76,7 +76,7 @@ def test_every_document_is_an_object() -> None:
     assert len({title(each) for each in every}) == len(every)
 
 
-def test_selectors_match() -> None:
+def test_selectors_match_pods() -> None:
     """Workloads select the pods that they make; what selects pods finds some."""
     labels = [each["spec"]["template"]["metadata"]["labels"] for each in PODS]
 
@@ -98,7 +98,7 @@ def test_selectors_match() -> None:
 
 
 @pytest.mark.parametrize("document", PODS, ids=title)
-def test_what_pods_name_is_there(document: dict[str, Any]) -> None:
+def test_everything_pods_refer_to_exists(document: dict[str, Any]) -> None:
     """Secrets and their keys, Services, volumes, and programs of the image."""
     keys = {each["metadata"]["name"]: set(each["stringData"]) for each in documents() if each["kind"] == "Secret"}
     claims = document["spec"].get("volumeClaimTemplates", [])
@@ -145,7 +145,7 @@ def test_pods_have_no_rights(document: dict[str, Any]) -> None:
         assert "runAsUser" not in each["securityContext"]
 
 
-def test_memory_suffices() -> None:
+def test_container_memory_suffices() -> None:
     """A served store and its processes fit the container's limit, and all of it is asked for."""
     served = [(document, each) for document in PODS for each in containers(document) if "serve" in each["command"]]
     assert len(served) == 2
@@ -176,7 +176,7 @@ def command_lines() -> Iterator[list[str]]:
         yield shlex.split(text)
 
 
-def test_command_lines_parse() -> None:
+def test_command_lines_in_the_files_parse() -> None:
     """The command line takes the commands of the files as they are."""
     found = list(command_lines())
     assert len(found) == 3
@@ -201,14 +201,14 @@ def test_pages_name_options_that_exist(page: str) -> None:
     assert not faults
 
 
-def test_the_script_is_sound() -> None:
+def test_the_script_passes_bash_and_shellcheck() -> None:
     """Bash reads it, and shellcheck where there is one."""
     subprocess.run(["bash", "-n", SBATCH], check=True)
     if found := shutil.which("shellcheck"):
         subprocess.run([found, SBATCH], check=True)
 
 
-def test_ray_takes_the_launchers_file() -> None:
+def test_ray_accepts_the_launcher_file() -> None:
     """By Ray's own schema; with the provider of the comments too."""
     ray = pytest.importorskip("ray")
     jsonschema = pytest.importorskip("jsonschema")
@@ -370,7 +370,7 @@ def slurm(tmp_path: Path, store_dir: str) -> dict[str, str]:
 
 @pytest.mark.extended
 @pytest.mark.parametrize(("steps", "status", "said"), [("50", 0, "learned: 12,800 samples"), ("many", 1, "ValueError")])
-def test_a_job_of_slurm(slurm: dict[str, str], steps: str, status: int, said: str) -> None:
+def test_a_slurm_job_runs_on_two_nodes(slurm: dict[str, str], steps: str, status: int, said: str) -> None:
     """Two nodes find each other, the learner learns; the job ends as the learner does, and leaves nothing."""
     environment = {**slurm, "DI_STORE_STEPS": steps}
     done = subprocess.run(["bash", SBATCH], env=environment, capture_output=True, text=True, timeout=SECONDS)

@@ -103,7 +103,7 @@ def test_batches_hold_what_was_written(store: di_store.Store, compress: str | No
 
 
 @pytest.mark.parametrize("prioritized", [False, True])
-def test_stacks_reach_over_chunks(store: di_store.Store, prioritized: bool) -> None:
+def test_frame_stacks_span_chunks_on_disk(store: di_store.Store, prioritized: bool) -> None:
     table = store.create_table(
         "replay",
         capacity=ROWS // 8,
@@ -124,7 +124,7 @@ def test_stacks_reach_over_chunks(store: di_store.Store, prioritized: bool) -> N
 
 
 @pytest.mark.parametrize("capacity", [500, 1_000, 1_500, 2_000, 3_000, 5_000, 9_000, 20_000])
-def test_chunks_of_every_size(store: di_store.Store, capacity: int) -> None:
+def test_chunks_of_every_size_come_back(store: di_store.Store, capacity: int) -> None:
     """Small tables cut small chunks; their blocks lie at all multiples of 64 bytes."""
     schema = {"x": di_store.Spec((), "i4"), "terminated": di_store.Spec((), "?")}
     view = di_store.Sequence(4, period=20)
@@ -166,7 +166,7 @@ def test_peek_keys_and_loader_read_from_disk(store: di_store.Store) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*evicted before capacity:RuntimeWarning")
-def test_items_go_when_files_are_full_of_dead_rows(tmp_path: Path) -> None:
+def test_items_are_evicted_when_files_hold_only_dead_rows(tmp_path: Path) -> None:
     """A remover of any order leaves files with few live rows. When they are full, items go; nobody waits for ever."""
     rows, size, block = 1_500, 28 << 10, 50
     rng, flags = np.random.default_rng(0), np.zeros(block, bool)
@@ -184,7 +184,7 @@ def test_items_go_when_files_are_full_of_dead_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:table .* items were evicted before capacity:RuntimeWarning")
-def test_items_go_where_only_pages_are_short(tmp_path: Path) -> None:
+def test_items_are_evicted_when_only_pages_run_short(tmp_path: Path) -> None:
     """Small chunks that leave in random order: what is set aside has room left, but no page of memory or disk has."""
     rng, block = np.random.default_rng(0), 50
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB", seed=1) as store:
@@ -199,7 +199,7 @@ def test_items_go_where_only_pages_are_short(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_its_files_are_gone_once_it_is_closed(tmp_path: Path) -> None:
+def test_a_closed_store_leaves_no_files(tmp_path: Path) -> None:
     """Also where the background thread was at work: the folder can be removed at once."""
     rows, size, block = 400, 110 << 10, 50
     obs = np.random.default_rng(0).integers(0, 255, (block, size), np.uint8)
@@ -281,7 +281,7 @@ def test_the_files_stay_below_their_limit(tmp_path: Path) -> None:
         assert not store.check()
 
 
-def test_a_table_that_memory_and_disk_cannot_hold(store: di_store.Store) -> None:
+def test_a_table_beyond_memory_and_disk_is_refused(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=ROWS, lanes=1)
     with pytest.raises(di_store.CapacityError, match="disk_capacity"):
         table.insert({"x": np.zeros(20_000, np.uint8)})
@@ -290,7 +290,7 @@ def test_a_table_that_memory_and_disk_cannot_hold(store: di_store.Store) -> None
         table.insert({"x": np.float32(1)})
 
 
-def test_refusals(tmp_path: Path, store: di_store.Store) -> None:
+def test_impossible_disk_options_are_refused(tmp_path: Path, store: di_store.Store) -> None:
     folder = tmp_path / "disk"
     with pytest.raises(di_store.StoreError, match="another store lives"):
         di_store.open(memory="16MiB", disk=folder, disk_capacity="64MiB")
@@ -373,7 +373,7 @@ def stops(pid: int | None) -> bool:
     return os.WIFSTOPPED(os.waitpid(pid, os.WUNTRACED)[1])
 
 
-def test_who_only_looks_keeps_no_files(tmp_path: Path) -> None:
+def test_listing_stores_keeps_no_files(tmp_path: Path) -> None:
     """However long it looks: `di-store ls` has each store's file open, and may get no processor for long."""
     spawn = mp.get_context("spawn")
     begins, goes_on = spawn.Event(), spawn.Event()
@@ -398,7 +398,7 @@ def test_who_only_looks_keeps_no_files(tmp_path: Path) -> None:
     assert looker.exitcode == 0
 
 
-def test_who_opens_a_store_and_goes_keeps_no_files(tmp_path: Path) -> None:
+def test_attaching_and_leaving_keeps_no_files(tmp_path: Path) -> None:
     """`attach` opens a file before it joins, and may find that it is not the store, which is left just then."""
     spawn = mp.get_context("spawn")
     begins, goes_on = spawn.Event(), spawn.Event()
@@ -469,7 +469,7 @@ def test_the_disk_grows_and_shrinks_in_use(tmp_path: Path) -> None:
 
 
 @pytest.mark.memory_only
-def test_what_is_drawn_stays_in_memory(tmp_path: Path) -> None:
+def test_frequently_drawn_rows_stay_in_memory(tmp_path: Path) -> None:
     """A table that is drawn all the time, beside one that is only written and does not fit."""
     with di_store.open(memory="24MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         hot = store.create_table("hot", capacity=4_000, lanes=1, schema=SCHEMA, compress=None)

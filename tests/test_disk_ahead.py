@@ -89,7 +89,7 @@ def test_the_budget_holds_fewer_batches_ahead_and_says_so_once(tmp_path: Path) -
 
 
 @pytest.mark.memory_only
-def test_where_a_budget_has_no_meaning(tmp_path: Path, store: di_store.Store) -> None:
+def test_staging_without_a_disk_is_refused(tmp_path: Path, store: di_store.Store) -> None:
     with pytest.raises(ValueError, match="no disk tier"):
         di_store.open(memory="16MiB", staging="1MiB")
     with pytest.raises(ValueError, match="leave it out"):
@@ -150,7 +150,7 @@ def stopped_reader(store: di_store.Store, draws: int, point: str) -> Any:
 
 
 @pytest.mark.memory_only
-def test_items_do_not_go_for_room_that_readers_keep(store: di_store.Store, table: di_store.Table) -> None:
+def test_items_are_not_evicted_for_room_held_by_readers(store: di_store.Store, table: di_store.Table) -> None:
     """A stopped process reads from all chunks in memory. Evicting items would free nothing: writers wait."""
     child = stopped_reader(store, 4_000, "sample.before_copy")
     with pytest.raises(di_store.StoreFull, match="being copied"), table.writer() as writer:
@@ -207,7 +207,7 @@ def read_after_fork(name: str) -> None:
             check(next(loader))
 
 
-def test_forks_with_reads_in_flight(store: di_store.Store, table: di_store.Table) -> None:
+def test_forks_during_reads_are_safe(store: di_store.Store, table: di_store.Table) -> None:
     fork = mp.get_context("fork")
     with table.loader(256, prefetch=8) as loader:
         for _ in range(5):
@@ -234,7 +234,7 @@ print("ending", flush=True)
 
 
 @pytest.mark.parametrize("taken", [1, 2, 3])
-def test_the_interpreter_ends_with_reads_in_flight(store: di_store.Store, table: di_store.Table, taken: int) -> None:
+def test_the_interpreter_can_exit_during_reads(store: di_store.Store, table: di_store.Table, taken: int) -> None:
     done = subprocess.run(
         [sys.executable, "-c", ENDS, store.name, str(taken)], capture_output=True, text=True, timeout=60
     )
@@ -243,7 +243,7 @@ def test_the_interpreter_ends_with_reads_in_flight(store: di_store.Store, table:
     assert table.stats()["samples"] == 256 * taken + 8
 
 
-def test_mixtures_and_values_of_variable_length(tmp_path: Path) -> None:
+def test_mixtures_and_ragged_values_are_read_ahead(tmp_path: Path) -> None:
     with di_store.open(memory="24MiB", disk=tmp_path / "disk", disk_capacity="256MiB", staging="64MiB") as store:
         _mixed(store)
 
@@ -265,7 +265,7 @@ def _mixed(store: di_store.Store) -> None:
                     assert (values == batch.data["x"][i]).all()
 
 
-def test_objects_of_python(store: di_store.Store) -> None:
+def test_python_values_are_read_ahead(store: di_store.Store) -> None:
     table = store.create_table("values", capacity=20_000, view=di_store.Opaque())
     for number in range(20_000):
         table.insert({"number": number, "text": "x" * (number % 1_500)})
@@ -274,7 +274,7 @@ def test_objects_of_python(store: di_store.Store) -> None:
             assert all(len(value["text"]) == value["number"] % 1_500 for value in batch.data)
 
 
-def test_a_table_dropped_under_its_loader(store: di_store.Store, table: di_store.Table) -> None:
+def test_a_dropped_table_ends_its_loader(store: di_store.Store, table: di_store.Table) -> None:
     with table.loader(256, prefetch=4) as loader:
         check(next(loader))
         store.drop_table("replay")
@@ -283,7 +283,7 @@ def test_a_table_dropped_under_its_loader(store: di_store.Store, table: di_store
                 next(loader)
 
 
-def test_a_loader_closed_by_another_thread_while_it_reads(store: di_store.Store, table: di_store.Table) -> None:
+def test_another_thread_can_close_a_reading_loader(store: di_store.Store, table: di_store.Table) -> None:
     for _ in range(5):
         loader = table.loader(256, prefetch=8)
         check(next(loader))

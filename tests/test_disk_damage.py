@@ -124,7 +124,7 @@ def follow(batch: di_store.Batch) -> None:
 @pytest.mark.memory_only
 @pytest.mark.parametrize("compress", [None, "auto"])
 @pytest.mark.parametrize("harm", [flip_bodies, cut, remove])
-def test_lost_rows_cost_their_items(
+def test_damaged_rows_remove_only_their_items(
     store: di_store.Store, compress: Any, harm: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Both tables lose the items that need a lost chunk, and keep all others; one warning, one line a chunk or file."""
@@ -176,7 +176,7 @@ def keep_sampling(name: str, end: Any, pipe: Any) -> None:
         pipe.send("ended")
 
 
-def test_other_processes_go_on(store: di_store.Store) -> None:
+def test_other_processes_continue_after_damage(store: di_store.Store) -> None:
     pair(store, None)
     end, (near, far) = SPAWN.Event(), SPAWN.Pipe()
     children = [SPAWN.Process(target=keep_sampling, args=(store.name, end, far)) for _ in range(2)]
@@ -203,7 +203,7 @@ def test_other_processes_go_on(store: di_store.Store) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
-def test_loaders_go_on(store: di_store.Store, prefetch: int) -> None:
+def test_loaders_continue_after_damage(store: di_store.Store, prefetch: int) -> None:
     """Also those of a mixture. Each batch is whole, and each draw counted once."""
     steps, _ = pair(store, None)
     other = store.create_table("other", capacity=4_000, schema=SCHEMA, lanes=1, compress=None)
@@ -225,7 +225,7 @@ def test_loaders_go_on(store: di_store.Store, prefetch: int) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
-def test_a_queue_ends_after_what_is_left(store: di_store.Store, prefetch: int) -> None:
+def test_a_queue_delivers_the_undamaged_items_and_ends(store: di_store.Store, prefetch: int) -> None:
     """Each item once, those of lost chunks not at all; the loader ends. Without batches ahead in their order."""
     queue = store.create_table(
         "queue", capacity=ROWS, schema=SCHEMA, lanes=1, limiter=di_store.Queue(ROWS), compress=None
@@ -247,7 +247,7 @@ def test_a_queue_ends_after_what_is_left(store: di_store.Store, prefetch: int) -
 
 
 @pytest.mark.parametrize("call", ["file.read", "file.open"])
-def test_an_error_that_passes_loses_nothing(store: di_store.Store, call: str) -> None:
+def test_a_transient_read_error_loses_nothing(store: di_store.Store, call: str) -> None:
     steps, _ = pair(store, None)
     _core.arm_fault(f"{call}:1:EIO")
     for _ in range(5):
@@ -258,7 +258,7 @@ def test_an_error_that_passes_loses_nothing(store: di_store.Store, call: str) ->
 
 @pytest.mark.memory_only
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
-def test_a_drive_that_refuses(store: di_store.Store) -> None:
+def test_a_failing_drive_still_serves_rows_in_memory(store: di_store.Store) -> None:
     """What is in memory is served. One that may only not be opened now is an error, and nothing is lost."""
     steps, _ = pair(store, None)
     _core.arm_fault("file.open:1:EINVAL+")
@@ -277,7 +277,7 @@ def test_a_drive_that_refuses(store: di_store.Store) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
-def test_exports_leave_them_out(store: di_store.Store, tmp_path: Path) -> None:
+def test_exports_leave_out_damaged_rows(store: di_store.Store, tmp_path: Path) -> None:
     _, runs = pair(store, None)
     flip_bodies(store, 5)
     before = len(runs)
@@ -294,7 +294,7 @@ def test_exports_leave_them_out(store: di_store.Store, tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
 @pytest.mark.parametrize("harm", ["flip", "remove"])
-def test_checkpoints_are_whole_but_for_them(store: di_store.Store, tmp_path: Path, harm: str) -> None:
+def test_checkpoints_leave_out_damaged_rows(store: di_store.Store, tmp_path: Path, harm: str) -> None:
     steps, runs = pair(store, None)
     if harm == "flip":
         flip_bodies(store, 5)
@@ -345,7 +345,7 @@ def write_on(name: str, end: Any) -> None:
             number += 1
 
 
-def test_check_beside_a_writer(store: di_store.Store) -> None:
+def test_a_check_beside_a_writer_finds_no_damage(store: di_store.Store) -> None:
     """Files are used again while they are read, and rows leave: none of it is damage."""
     steps, _ = pair(store, None)
     end = SPAWN.Event()
@@ -363,7 +363,7 @@ def test_check_beside_a_writer(store: di_store.Store) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
-def test_what_is_in_memory_too_is_written_again(tmp_path: Path) -> None:
+def test_check_rewrites_damaged_rows_that_are_still_in_memory(tmp_path: Path) -> None:
     """A check that repairs loses no row whose bytes are still in memory."""
     with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         table = store.create_table("replay", capacity=4_000, schema=SCHEMA, lanes=1, compress=None)
@@ -384,7 +384,7 @@ def test_what_is_in_memory_too_is_written_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
-def test_random_damage(tmp_path: Path, seed: int) -> None:
+def test_random_damage_yields_no_wrong_row(tmp_path: Path, seed: int) -> None:
     """Bytes anywhere in any file: no row is wrong, none is lost but with a damaged record, and nothing is raised."""
     chance = random.Random(seed)
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
@@ -425,7 +425,7 @@ def meet(name: str, fault: str) -> None:
 
 @pytest.mark.parametrize("fault", ["tier.lost_marked:3", "table.lost_item:70"])
 @pytest.mark.filterwarnings("ignore:.*rows on disk:RuntimeWarning")
-def test_killed_while_items_are_removed(store: di_store.Store, fault: str) -> None:
+def test_a_kill_during_the_removal_of_damaged_items_is_completed(store: di_store.Store, fault: str) -> None:
     """Whoever reads next removes the rest."""
     steps, runs = pair(store, None)
     flip_bodies(store, 4)

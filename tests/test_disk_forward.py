@@ -61,7 +61,7 @@ def disk(store: di_store.Store) -> dict[str, Any]:
     return dict(found)
 
 
-def test_rows_that_leave_in_random_order_find_room(store: di_store.Store) -> None:
+def test_rows_evicted_in_random_order_find_room(store: di_store.Store) -> None:
     """Whole files seldom become empty by themselves. No item is evicted for that, and each row is what was written."""
     table = make(store)
     fill(table, 0, 8 * CAPACITY)
@@ -77,7 +77,7 @@ def test_rows_that_leave_in_random_order_find_room(store: di_store.Store) -> Non
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_rows_that_leave_in_order_are_hardly_moved(store: di_store.Store, alone: bool) -> None:
+def test_rows_evicted_in_order_are_rarely_moved(store: di_store.Store, alone: bool) -> None:
     """Files become empty by themselves, one after the other: also when the disk is nearly full.
 
     Where two threads write bodies, their order depends on how the machine runs these: what is needed then lies in more
@@ -92,7 +92,7 @@ def test_rows_that_leave_in_order_are_hardly_moved(store: di_store.Store, alone:
     assert found["moved"] < found["written"] / (100 if alone else 8)
 
 
-def test_batches_ahead_are_read_where_they_lay(store: di_store.Store) -> None:
+def test_prefetched_batches_are_read_from_their_old_place(store: di_store.Store) -> None:
     """Rows that were drawn and not read yet stay where they are, while others of their files move."""
     table = make(store)
     fill(table, 0, 2 * CAPACITY)
@@ -105,7 +105,7 @@ def test_batches_ahead_are_read_where_they_lay(store: di_store.Store) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:store .*rows on disk cannot be read:RuntimeWarning")
-def test_a_damaged_body_is_not_copied_as_if_it_were_sound(store: di_store.Store, tmp_path: Path) -> None:
+def test_a_damaged_body_is_not_copied_as_sound(store: di_store.Store, tmp_path: Path) -> None:
     """It gets no new checksum: each row is what was written, or its item is gone."""
     table = make(store)
     fill(table, 0, 3 * CAPACITY)
@@ -131,7 +131,7 @@ def digests(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.iterdir() if path.is_file()}
 
 
-def test_checkpoints_keep_what_they_have(store: di_store.Store, tmp_path: Path) -> None:
+def test_files_shared_with_a_checkpoint_are_not_rewritten(store: di_store.Store, tmp_path: Path) -> None:
     """Files that a checkpoint shares are never written again, though what the store needs of them has moved on."""
     table = make(store)
     fill(table, 0, 2 * CAPACITY)
@@ -153,7 +153,7 @@ def test_checkpoints_keep_what_they_have(store: di_store.Store, tmp_path: Path) 
         assert (numbers(rows.peek(rows.keys()).data["x"]) == before).all()
 
 
-def test_a_checkpoint_follows_what_has_moved(store: di_store.Store, tmp_path: Path) -> None:
+def test_a_checkpoint_drops_nearly_dead_files(store: di_store.Store, tmp_path: Path) -> None:
     """The next one in the same folder lets go of files that are nearly dead in the store."""
     table = make(store)
     fill(table, 0, 2 * CAPACITY)
@@ -169,7 +169,7 @@ def test_a_checkpoint_follows_what_has_moved(store: di_store.Store, tmp_path: Pa
         assert (numbers(rows.peek(rows.keys()).data["x"]) == before).all()
 
 
-def test_a_file_that_a_checkpoint_keeps_gets_another_name(store: di_store.Store, tmp_path: Path) -> None:
+def test_a_file_kept_by_a_checkpoint_gets_a_new_name(store: di_store.Store, tmp_path: Path) -> None:
     """Who reads it has it open by its name, and it does not go: it would be read in the place of the new one."""
     table = make(store, Fifo())
     for turn in range(8):
@@ -208,7 +208,7 @@ def test_the_write_budget_makes_inserts_wait(tmp_path: Path) -> None:
 
 
 @pytest.mark.memory_only
-def test_the_share_of_items_that_were_in_memory(store: di_store.Store) -> None:
+def test_hit_rate_counts_items_in_memory(store: di_store.Store) -> None:
     table = make(store, Fifo())
     fill(table, 0, 100)
     assert disk(store)["hit_rate"] is None

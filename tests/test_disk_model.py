@@ -142,7 +142,7 @@ def views(dice: random.Random) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_random_calls(tmp_path: Path, seed: int, full: bool) -> None:
+def test_random_calls_equal_the_model(tmp_path: Path, seed: int, full: bool) -> None:
     """Writers of one and two tables, deletes, updates of priorities and late columns, draws, resets and resizes."""
     dice = random.Random(seed)
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=seed) as store:

@@ -79,7 +79,7 @@ def test_all_kinds_of_columns_come_back(store: di_store.Store) -> None:
     assert not store.check()
 
 
-def test_none_is_never_compressed(store: di_store.Store) -> None:
+def test_compress_none_never_compresses(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=ROWS, lanes=1, schema=SCHEMA, compress=None)
     fill(table)
     check(table.sample(100))
@@ -87,7 +87,7 @@ def test_none_is_never_compressed(store: di_store.Store) -> None:
     assert " of them needed; written" in disk_text(disk_of(store))
 
 
-def test_random_rows_stay_as_they_are(store: di_store.Store) -> None:
+def test_incompressible_rows_are_stored_uncompressed(store: di_store.Store) -> None:
     random = np.random.Generator(np.random.PCG64(1))
     rows = random.integers(0, 256, (ROWS, 6_000), np.uint8)
     table = store.create_table("replay", capacity=ROWS, lanes=1)
@@ -112,7 +112,7 @@ def test_a_stream_is_compressed_if_one_of_its_tables_wants_it(store: di_store.St
     assert not store.check()
 
 
-def test_expect_counts_upon_it(store: di_store.Store) -> None:
+def test_expect_admits_more_rows(store: di_store.Store) -> None:
     """Rows of 400 MB in a store of 16 and 256 MiB."""
     count = 60_000
     with pytest.raises(di_store.CapacityError, match="Compress"):
@@ -127,7 +127,7 @@ def test_expect_counts_upon_it(store: di_store.Store) -> None:
 
 
 @pytest.mark.memory_only
-def test_what_cannot_be_asked_for(store: di_store.Store, tmp_path: Path) -> None:
+def test_impossible_compress_options_are_refused(store: di_store.Store, tmp_path: Path) -> None:
     with di_store.open(memory="16MiB") as plain:
         with pytest.raises(ValueError, match="disk="):
             plain.create_table("replay", capacity=10, compress=di_store.Compress(expect=2))

@@ -44,7 +44,7 @@ def store(tmp_path: Path) -> Any:
         yield opened
 
 
-def test_a_large_batch_is_unpacked_in_little_memory(store: di_store.Store) -> None:
+def test_a_large_batch_is_unpacked_in_portions(store: di_store.Store) -> None:
     """6,000 rows of 4 KiB, each read with its block of 64 KiB: 160 MiB if they were all unpacked at once."""
     filled(store)
     assert store.stats()["disk"]["live"] < store.stats()["disk"]["raw"] / 10  # type: ignore[index]
@@ -59,7 +59,7 @@ def test_a_large_batch_is_unpacked_in_little_memory(store: di_store.Store) -> No
 
 @pytest.mark.parametrize("view", [di_store.Step(), di_store.Sequence(5, frame_stack={"obs": 2})])
 @pytest.mark.parametrize("compress", ["auto", None])
-def test_portions_and_what_is_in_memory_make_one_batch(store: di_store.Store, view: Any, compress: Any) -> None:
+def test_rows_from_memory_and_disk_make_one_batch(store: di_store.Store, view: Any, compress: Any) -> None:
     """Values of variable length, some rows on disk and some not, in a batch of many portions."""
     schema = {
         "x": di_store.Spec((), "i8"),

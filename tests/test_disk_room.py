@@ -110,7 +110,7 @@ def test_limits_can_be_raised_beside_objects_that_came_later(tmp_path: Path) -> 
         table.resize(capacity // 2 + 10)
 
 
-def test_the_advice_suffices(tmp_path: Path) -> None:
+def test_raising_the_limit_as_advised_suffices(tmp_path: Path) -> None:
     """A limit that is raised by as much as the error says is enough."""
     for number, (limit, rows, row_bytes) in enumerate(
         [
@@ -167,7 +167,7 @@ def test_tables_are_made_again_beside_objects_that_came_later(tmp_path: Path, ag
         assert store.check() == []
 
 
-def test_slots_that_a_table_has_are_no_room_for_its_rows(tmp_path: Path) -> None:
+def test_existing_slots_do_not_count_as_room_for_rows(tmp_path: Path) -> None:
     """Of a table that was larger before: what memory and disk lack is refused as that."""
     with di_store.open(memory="256MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
         first = store.create_table("first", capacity=1_000_000, lanes=1, schema=of_bytes(56))
@@ -210,7 +210,7 @@ def test_a_resize_above_the_slots_needs_the_new_ones_only(tmp_path: Path) -> Non
         assert table.capacity == table.stats()["capacity"]
 
 
-def test_rows_of_others_leave_memory_for_a_table(tmp_path: Path) -> None:
+def test_rows_of_other_tables_make_room_for_a_table(tmp_path: Path) -> None:
     """Also for a smaller memory limit, and for another table's slots, wherever rows fill memory."""
     with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="1GiB") as store:
         first = store.create_table("first", capacity=12_000, lanes=1, schema=of_bytes(10_000), compress=None)
@@ -229,7 +229,7 @@ def test_rows_of_others_leave_memory_for_a_table(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_the_least_memory_is_told(tmp_path: Path) -> None:
+def test_the_least_memory_is_named(tmp_path: Path) -> None:
     """Without the rows that would leave for the disk."""
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="512MiB") as store:
         slots = store.create_table("slots", capacity=300_000, lanes=1, schema=of_bytes(8))
@@ -422,7 +422,7 @@ def test_a_table_is_added_while_another_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:table .* items were evicted before capacity:RuntimeWarning")
-def test_rows_that_fill_all_there_is_can_be_read(tmp_path: Path) -> None:
+def test_rows_that_fill_memory_and_disk_can_be_read(tmp_path: Path) -> None:
     """Small chunks that leave in random order: no page is left, and who reads still finds some for its notes."""
     random = np.random.default_rng(0)
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="64MiB", seed=1) as store:

@@ -55,7 +55,7 @@ def sound(store: di_store.Store, *tables: di_store.Table) -> None:
         assert len(numbers) == 64
 
 
-def test_what_is_over_its_share_goes_first(store: di_store.Store) -> None:
+def test_tables_above_their_share_are_evicted_first(store: di_store.Store) -> None:
     """The first fills memory and disk; the second gets what was set aside for it, and then as much as the first."""
     first, second = made(store, "first"), made(store, "second")
     add(first, 0, 8_000)
@@ -72,7 +72,7 @@ def test_what_is_over_its_share_goes_first(store: di_store.Store) -> None:
     sound(store, first, second)
 
 
-def test_what_is_within_its_share_stays(store: di_store.Store) -> None:
+def test_tables_within_their_share_keep_their_rows(store: di_store.Store) -> None:
     """Nobody who writes more takes what was set aside for others."""
     first, second = made(store, "first"), made(store, "second")
     add(second, 0, PROMISED // 2)
@@ -81,7 +81,7 @@ def test_what_is_within_its_share_stays(store: di_store.Store) -> None:
     sound(store, first, second)
 
 
-def test_a_queue_gets_its_share(store: di_store.Store) -> None:
+def test_a_queue_gets_its_share_of_the_disk(store: di_store.Store) -> None:
     """It evicts nothing of its own: it would wait for its reader."""
     first = made(store, "first")
     queue = made(store, "queue", sampler=di_store.Fifo(), limiter=Queue(8 * PROMISED), max_times_sampled=1)
@@ -113,7 +113,7 @@ def stopped(target: Callable[..., None], *args: object) -> mp.process.BaseProces
     return child
 
 
-def test_a_stopped_process_holds_up_nobody_for_ever(store: di_store.Store) -> None:
+def test_a_stopped_process_blocks_nobody_beyond_the_deadline(store: di_store.Store) -> None:
     """Items of the other table can't go now: a call ends by its deadline, and room comes once it may."""
     first, second = made(store, "first"), made(store, "second")
     add(first, 0, 8_000)
@@ -127,7 +127,7 @@ def test_a_stopped_process_holds_up_nobody_for_ever(store: di_store.Store) -> No
     sound(store, first, second)
 
 
-def test_what_is_read_does_not_drain_its_table(store: di_store.Store) -> None:
+def test_chunks_being_read_do_not_drain_their_table(store: di_store.Store) -> None:
     """Chunks that a stopped process reads stay when their items go; few items go for nothing."""
     first, second = made(store, "first"), made(store, "second")
     add(first, 0, 8_000)
@@ -172,7 +172,7 @@ def test_learners_do_not_drain_the_table_that_is_written(store: di_store.Store) 
     sound(store, table)
 
 
-def test_a_stopped_learner_does_not_hold_up_the_writer_of_its_table(store: di_store.Store) -> None:
+def test_a_stopped_learner_does_not_block_its_tables_writer(store: di_store.Store) -> None:
     """Its writer waits for it, then other items go."""
     table = made(store, "first")
     add(table, 0, 8_000)
@@ -185,7 +185,7 @@ def test_a_stopped_learner_does_not_hold_up_the_writer_of_its_table(store: di_st
     sound(store, table)
 
 
-def test_nothing_goes_while_the_drive_is_spared(tmp_path: Path) -> None:
+def test_nothing_is_evicted_while_the_write_budget_is_used_up(tmp_path: Path) -> None:
     """The disk has room: who needs some waits until more may be written."""
     more = {"disk": tmp_path / "disk", "disk_capacity": "256MiB", "write_budget": "1GB"}
     with di_store.open(memory="32MiB", **more) as store:

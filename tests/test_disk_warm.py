@@ -14,7 +14,7 @@ BYTES, ROWS, EPISODE = 8_192, 8_192, 100
 
 
 @pytest.mark.memory_only
-def test_what_is_drawn_stays(tmp_path: Path) -> None:
+def test_frequently_drawn_items_stay_in_memory(tmp_path: Path) -> None:
     """One episode in ten has nine of ten draws, and more than it fits into memory."""
     random = np.random.default_rng(5)
     tier = {"memory": "20MiB", "disk": tmp_path / "disk", "disk_capacity": "256MiB"}

@@ -103,14 +103,14 @@ def _as_parameters(blocks: list[Block]) -> list[Any]:
     return [pytest.param(block, marks=extended * (block.page != "README.md"), id=str(block)) for block in blocks]
 
 
-def test_there_are_programs() -> None:
+def test_the_readme_holds_a_program() -> None:
     """The README holds a program, so that the tests below can't pass by finding nothing."""
     assert any(block.page == "README.md" for block in _programs())
 
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 @pytest.mark.parametrize("block", _as_parameters(_programs()))
-def test_python_block(block: Block, tmp_path: Path, store_dir: str) -> None:
+def test_python_blocks_run(block: Block, tmp_path: Path, store_dir: str) -> None:
     """The program runs and exits 0, from a file, in an empty folder."""
     program = tmp_path / "program.py"
     program.write_text(block.code)
@@ -119,7 +119,7 @@ def test_python_block(block: Block, tmp_path: Path, store_dir: str) -> None:
 
 @pytest.mark.timeout(LIMIT_SECONDS + 60)
 @pytest.mark.parametrize("block", _as_parameters(_consoles()))
-def test_console_block(block: Block, tmp_path: Path, store_dir: str) -> None:
+def test_console_blocks_run(block: Block, tmp_path: Path, store_dir: str) -> None:
     """The commands run one after the other in one shell; each must exit 0."""
     commands = _commands(block.code)
     assert commands, "no line starts with '$ '"
@@ -128,7 +128,7 @@ def test_console_block(block: Block, tmp_path: Path, store_dir: str) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links(page: Path) -> None:
+def test_links_lead_somewhere(page: Path) -> None:
     """Every relative link leads to a file, every `#part` of a page to a heading."""
     text = FENCE.sub("", page.read_text())
     faults = []
@@ -185,7 +185,7 @@ def test_the_readmes_name_every_policy(page: str) -> None:
     assert all("aarch64" in line for line in text.splitlines() if "x86-64" in line)
 
 
-def test_languages_are_known() -> None:
+def test_every_block_names_its_language() -> None:
     """Every block says what it is: one without a language would silently not run."""
     unknown = [str(block) for block in _blocks() if not block.language]
     assert not unknown, unknown

@@ -88,7 +88,7 @@ def command_fails(*arguments: str) -> str:
 
 if ROOT:
 
-    def test_no_door_leads_root_into_a_store_of_another_user(theirs: Program) -> None:
+    def test_root_does_not_attach_to_another_users_store(theirs: Program) -> None:
         """Root may open every process's files; a memory file counts only if it is root's own."""
         name = name_of(theirs)
         listed, attached, read, *_ = run(DOORS, name, "").splitlines()
@@ -103,7 +103,7 @@ if ROOT:
         assert name not in seen.stdout
 
     @pytest.mark.memory_only
-    def test_a_store_of_the_name_that_another_user_took_is_ones_own(theirs: Program) -> None:
+    def test_a_name_used_by_another_user_is_free_for_this_one(theirs: Program) -> None:
         """`open` and `hold` make a store of their own; neither sees anything of the other."""
         name = name_of(theirs)
         with di_store.open(name, memory="64MiB") as mine:
@@ -139,7 +139,7 @@ def test_the_owner_of_a_memory_file_is_compared_before_a_byte_of_it_is_read(stor
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
-def test_a_lock_file_that_is_none_is_refused(store_name: Callable[[], str], store_dir: str, kind: str) -> None:
+def test_a_planted_link_as_a_lock_file_is_refused(store_name: Callable[[], str], store_dir: str, kind: str) -> None:
     """A link planted before the folder was closed to others must not lead elsewhere."""
     name = store_name()
     path, aim = Path(store_dir, f"{name}.lock"), Path(store_dir, "aim")
@@ -180,7 +180,7 @@ for free in range(12):
 """
 
 
-def test_no_second_store_of_a_name_when_descriptors_run_out(store_name: Callable[[], str]) -> None:
+def test_running_out_of_descriptors_makes_no_second_store(store_name: Callable[[], str]) -> None:
     """However many are left: the store that is there is found, or an error names the limit."""
     with di_store.open(store_name(), memory="64MiB") as store:
         uuid = store.stats()["uuid"]
@@ -209,7 +209,7 @@ for call in (lambda: di_store.open(name, memory="64MiB"), lambda: di_store.attac
 """
 
 
-def test_no_second_store_of_a_name_where_proc_is_hidden(store_name: Callable[[], str]) -> None:
+def test_a_hidden_proc_makes_no_second_store(store_name: Callable[[], str]) -> None:
     with di_store.open(store_name(), memory="64MiB") as store:
         lines = run(BLIND, store.name, prefix=(*UNSHARE, "--mount")).splitlines()
     assert len(lines) == 3
@@ -243,7 +243,7 @@ with di_store.open(memory="64MiB") as store:
 """
 
 
-def test_no_second_store_of_a_name_whose_holder_hides(store_name: Callable[[], str]) -> None:
+def test_an_uninspectable_holder_makes_no_second_store(store_name: Callable[[], str]) -> None:
     """It cannot be told which store it holds, so no name is free; a store without a name can be had."""
     name, uid = store_name(), STRANGER_UID if ROOT else 0
     folder = tempfile.mkdtemp(prefix="ds-", dir="/tmp")
@@ -264,7 +264,9 @@ def test_no_second_store_of_a_name_whose_holder_hides(store_name: Callable[[], s
     assert own == "own 1"
 
 
-def test_files_go_though_another_store_has_a_holder_that_hides(tmp_path: Path, store_name: Callable[[], str]) -> None:
+def test_files_are_removed_despite_another_stores_uninspectable_holder(
+    tmp_path: Path, store_name: Callable[[], str]
+) -> None:
     """It holds another file: the last process of a store with a disk tier removes its files."""
     uid = STRANGER_UID if ROOT else 0
     folder = tempfile.mkdtemp(prefix="ds-", dir="/tmp")
@@ -301,6 +303,6 @@ for _ in range(10**7):
 """
 
 
-def test_memory_is_not_without_limit_when_descriptors_run_out() -> None:
+def test_running_out_of_descriptors_does_not_lift_the_memory_limit() -> None:
     """A cgroup's limit that cannot be read is no reason to commit beyond it."""
     assert run(BUDGET).splitlines() == ["True"]

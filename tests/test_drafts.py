@@ -28,7 +28,7 @@ def store() -> Iterator[di_store.Store]:
         assert opened.check() == []
 
 
-def test_what_is_written_in_place_is_read_in_place(store: di_store.Store) -> None:
+def test_drafts_are_written_and_read_in_place(store: di_store.Store) -> None:
     draft = store.reserve(TREE)
     assert not store.contains(draft.id)
     with pytest.raises(di_store.ObjectNotFound, match="still being written"):
@@ -48,20 +48,20 @@ def test_what_is_written_in_place_is_read_in_place(store: di_store.Store) -> Non
 
 
 @pytest.mark.parametrize("dtype", ["f8", "u1", "?", "c16", "M8[s]", "U5"])
-def test_one_array_of_any_type(store: di_store.Store, dtype: str) -> None:
+def test_a_single_array_of_any_type_can_be_reserved(store: di_store.Store, dtype: str) -> None:
     like = np.zeros((5, 2), dtype)
     with store.reserve(like) as draft:
         draft.value[1] = like[1] = np.array(["1", "0"]).astype(dtype)
     assert (store.get(draft.seal()) == like).all()
 
 
-def test_specs_of_torch(store: di_store.Store) -> None:
+def test_torch_specs_can_be_reserved(store: di_store.Store) -> None:
     with store.reserve({"x": torch.empty(4, dtype=torch.float16)}) as draft:
         torch.from_numpy(draft.value["x"]).copy_(torch.arange(4))
     assert store.get(draft.id)["x"].tolist() == [0, 1, 2, 3]
 
 
-def test_a_nested_tensor_has_no_shape_to_reserve(store: di_store.Store) -> None:
+def test_a_nested_tensor_cannot_be_reserved(store: di_store.Store) -> None:
     torch = pytest.importorskip("torch")
     with pytest.raises(ValueError, match=r"give di_store\.Spec"):
         store.reserve({"x": torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)])})
@@ -80,7 +80,7 @@ def test_writing_after_seal_is_refused(store: di_store.Store) -> None:
     assert store.get(ref)["x"].tolist() == [1] * 4
 
 
-def test_the_bytes_stay_while_arrays_over_them_do(store: di_store.Store) -> None:
+def test_the_bytes_live_as_long_as_arrays_over_them(store: di_store.Store) -> None:
     """A deleted or discarded object is not reused for another one while its arrays can still be read or written."""
     draft = store.reserve({"x": Spec((1 << 20,), "u1")})
     array = draft.value["x"]
@@ -106,7 +106,7 @@ def test_the_bytes_stay_while_arrays_over_them_do(store: di_store.Store) -> None
     assert store.stats()["live_objects_bytes"] < 1 << 20
 
 
-def test_a_block_that_raises_discards(store: di_store.Store) -> None:
+def test_an_exception_in_the_with_block_discards_the_draft(store: di_store.Store) -> None:
     name = "ab" * 20
     with pytest.raises(KeyError), store.reserve(Spec((4,), "f4"), id=name) as draft:
         raise KeyError
@@ -119,7 +119,7 @@ def test_a_block_that_raises_discards(store: di_store.Store) -> None:
         store.reserve(Spec((4,), "f4"), id=name, timeout=0)
 
 
-def test_room_ttl_and_bad_input(store: di_store.Store) -> None:
+def test_room_ttl_and_bad_input_are_checked(store: di_store.Store) -> None:
     with store.reserve(Spec((4,), "f4"), ttl=0.05) as draft:
         pass
     until(lambda: not store.contains(draft.id), "the object to expire")
@@ -137,7 +137,7 @@ def test_room_ttl_and_bad_input(store: di_store.Store) -> None:
         store.reserve(Spec((1,), "f4"), id="x")
 
 
-def test_a_closed_store() -> None:
+def test_a_closed_store_refuses_to_reserve() -> None:
     store = di_store.open(memory="16MiB")
     other = di_store.attach(store.name)
     draft = store.reserve(Spec((2,), "f4"))
@@ -160,7 +160,7 @@ def _die(store: di_store.Store, point: str | None, ready: mp.synchronize.Event) 
 
 
 @pytest.mark.parametrize("point", [None, "put.before_seal", "heap.sealed"])
-def test_a_writer_dies(store: di_store.Store, point: str | None) -> None:
+def test_a_dead_writers_draft_is_discarded(store: di_store.Store, point: str | None) -> None:
     context = mp.get_context("fork")
     party = context.Process(target=_die, args=(store, point, context.Event()))
     party.start()

@@ -118,7 +118,7 @@ def test_columns_are_named_as_they_are_written(store: Any) -> None:
         table.sample(2, columns="walker/po")
 
 
-def test_wide_columns_and_records_of_nothing(store: Any) -> None:
+def test_empty_columns_of_any_shape_come_back(store: Any) -> None:
     table = store.create_table("wide", capacity=10)
     table.insert({"x": np.zeros(1000), "none": np.zeros(0)})
     assert table.peek(table.keys()).data["none"].shape == (1, 0)
@@ -132,7 +132,7 @@ def test_wide_columns_and_records_of_nothing(store: Any) -> None:
             )
 
 
-def test_groups(store: Any) -> None:
+def test_empty_columns_work_in_groups(store: Any) -> None:
     table = store.create_table("groups", capacity=10, view=di_store.Group(2, by="group"))
     for n in range(4):
         table.insert({"group": n // 2, "a/b": n, "none": np.zeros(0)})
@@ -149,7 +149,7 @@ def test_groups(store: Any) -> None:
         ("\ud800", di_store.SchemaMismatch, "lone surrogate"),
     ],
 )
-def test_keys_that_no_name_can_hold(store: Any, key: str, error: type[Exception], why: str) -> None:
+def test_keys_that_cannot_be_column_names_are_refused(store: Any, key: str, error: type[Exception], why: str) -> None:
     table = store.create_table("t", capacity=10)
     with pytest.raises(error, match=rf"key .* {why}"):
         table.insert({key: 1})
@@ -157,7 +157,7 @@ def test_keys_that_no_name_can_hold(store: Any, key: str, error: type[Exception]
 
 
 @pytest.mark.parametrize("lanes", [None, 3])
-def test_a_goal_environment_of_dm_controls_names_is_recorded(store: Any, lanes: int | None) -> None:
+def test_observation_names_with_slashes_are_recorded(store: Any, lanes: int | None) -> None:
     class Env(gym.Env[Any, Any]):  # type: ignore[misc,unused-ignore]
         observation_space = gym.spaces.Dict(
             {"walker/pos": gym.spaces.Box(-1, 1, (2,)), "achieved_goal": gym.spaces.Box(-1, 1, (0,))}

@@ -32,7 +32,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", ["done", "dones", "terminal", "is_last"])
 @pytest.mark.parametrize("view", NEED, ids=str)
-def test_a_flag_of_another_name_is_refused_before_anything_is_written(store: Any, view: Any, name: str) -> None:
+def test_an_episode_end_flag_of_another_name_is_refused(store: Any, view: Any, name: str) -> None:
     table = store.create_table("t", capacity=10, view=view)
     with table.writer() as writer:
         one = row(**{name: False})
@@ -45,7 +45,7 @@ def test_a_flag_of_another_name_is_refused_before_anything_is_written(store: Any
 
 
 @pytest.mark.parametrize("view", NEED, ids=str)
-def test_a_declared_flag_of_another_name_is_refused_where_a_writer_is_opened(store: Any, view: Any) -> None:
+def test_a_declared_end_flag_of_another_name_is_refused_by_the_writer(store: Any, view: Any) -> None:
     table = store.create_table("t", capacity=10, view=view, schema=row(done=False))
     with pytest.raises(di_store.SchemaMismatch, match=r"'done'.*'terminated'"):
         table.writer()
@@ -53,7 +53,7 @@ def test_a_declared_flag_of_another_name_is_refused_where_a_writer_is_opened(sto
 
 
 @pytest.mark.parametrize("flag", ["terminated", "truncated"])
-def test_one_flag_will_do_and_others_may_lie_beside_it(store: Any, flag: str) -> None:
+def test_one_episode_end_flag_is_enough(store: Any, flag: str) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Transition())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -61,7 +61,7 @@ def test_one_flag_will_do_and_others_may_lie_beside_it(store: Any, flag: str) ->
             writer.append(row(done=False, **{flag: False}))
 
 
-def test_streams_of_rows_need_no_ends(store: Any) -> None:
+def test_step_tables_need_no_episode_end_flags(store: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with store.create_table("rows", capacity=10).writer() as writer:
@@ -70,7 +70,7 @@ def test_streams_of_rows_need_no_ends(store: Any) -> None:
             writer.append({"done": True})
 
 
-def test_what_is_inserted_whole_needs_no_ends(store: Any) -> None:
+def test_whole_items_need_no_episode_end_flags(store: Any) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         pairs = store.create_table("pairs", capacity=10, view=di_store.Transition())
@@ -83,7 +83,7 @@ def test_what_is_inserted_whole_needs_no_ends(store: Any) -> None:
         pairs.writer()
 
 
-def test_a_flag_that_another_table_of_the_stream_declares_counts(store: Any) -> None:
+def test_an_end_flag_of_another_table_of_the_stream_counts(store: Any) -> None:
     pairs = store.create_table("pairs", capacity=10, view=di_store.Transition(), schema=row(done=False))
     rows = store.create_table("rows", capacity=10, schema=row(done=False, terminated=False))
     with store.writer([pairs, rows]) as writer:
@@ -107,7 +107,7 @@ def write(table: Any) -> None:
 
 
 @pytest.mark.parametrize("view", NEED, ids=str)
-def test_without_any_flag_there_is_one_warning(store: Any, view: Any) -> None:
+def test_a_stream_without_end_flags_warns_once(store: Any, view: Any) -> None:
     tables = [
         store.create_table("inferred", capacity=10, view=view),
         store.create_table("declared", capacity=10, view=view, schema=row()),
@@ -118,7 +118,7 @@ def test_without_any_flag_there_is_one_warning(store: Any, view: Any) -> None:
         assert [warning.filename for warning in caught] == [__file__]
 
 
-def test_a_flag_below_another_name_is_named_in_the_warning(store: Any) -> None:
+def test_the_warning_names_a_nested_end_flag(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Transition())
     with table.writer() as writer, pytest.warns(RuntimeWarning, match="'info/terminated' lies below"):
         writer.append(row(info={"terminated": False}))

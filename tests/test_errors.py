@@ -16,13 +16,13 @@ CONTRACT = (
 ).split()
 
 
-def test_the_set_is_that_of_the_contract() -> None:
+def test_the_error_classes_are_those_of_the_contract() -> None:
     assert set(errors.__all__) == {"of_core", "shown", "StoreError", *CONTRACT}
     assert all(issubclass(getattr(errors, name), errors.StoreError) for name in CONTRACT)
 
 
 @pytest.mark.parametrize("name", CONTRACT)
-def test_every_text_names_what_helps(name: str) -> None:
+def test_every_error_names_a_remedy(name: str) -> None:
     """A text holds the message, then an option (`x=`), a call or a command."""
     text = str(getattr(errors, name)("what happened"))
     assert text.startswith("what happened (")
@@ -47,7 +47,7 @@ def test_a_remedy_replaces_the_default_one() -> None:
     assert str(errors.StoreFull()) == errors.StoreFull.default_remedy
 
 
-def test_timeout_is_both_and_tells_reason_and_culprit() -> None:
+def test_timeout_is_a_timeout_error_with_reason_and_culprit() -> None:
     error = errors.Timeout("sample(32) waited 5 s", "3 of 10 items", "pid 123, stopped")
     assert isinstance(error, TimeoutError)
     assert isinstance(error, errors.StoreError)
@@ -60,14 +60,14 @@ def test_timeout_is_both_and_tells_reason_and_culprit() -> None:
         raise errors.Timeout("late")
 
 
-def test_tracebacks_name_errors_as_users_do() -> None:
+def test_tracebacks_show_public_error_names() -> None:
     for name, error in vars(di_store).items():
         if isinstance(error, type) and issubclass(error, di_store.StoreError):
             assert f"{error.__module__}.{error.__qualname__}" == f"di_store.{name}"
             assert pickle.loads(pickle.dumps(error)) is error
 
 
-def test_a_next_that_was_not_the_next_observation_is_explained() -> None:
+def test_a_wrong_next_observation_is_explained() -> None:
     """Whoever gives next= of another step learns what it takes, not only how to begin an episode."""
     with di_store.open(memory="16MiB") as store:
         table = store.create_table("t", capacity=9, view=di_store.Transition())

@@ -20,7 +20,7 @@ def store() -> Iterator[di_store.Store]:
         yield opened
 
 
-def test_every_way_out(store: di_store.Store) -> None:
+def test_keys_of_every_kind_of_removal_are_reported(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=3)
     before = [int(table.insert({"x": x})[0]) for x in range(5)]
     gone = table.evicted()
@@ -41,7 +41,7 @@ def test_every_way_out(store: di_store.Store) -> None:
     assert list(left) == [key] == batch.keys.tolist()
 
 
-def test_a_side_map_stays_exact(store: di_store.Store) -> None:
+def test_a_side_map_fed_by_evicted_stays_exact(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=50, remover=di_store.Uniform(), seed=1)
     gone, side = table.evicted(), {}
     for start in range(0, 2_000, 20):
@@ -52,7 +52,7 @@ def test_a_side_map_stays_exact(store: di_store.Store) -> None:
         assert set(side) == set(table.keys().tolist())
 
 
-def test_missed_keys_are_an_error(store: di_store.Store) -> None:
+def test_missed_keys_raise_an_error(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=1_000)
     gone = table.evicted()
     for _ in range(67):
@@ -70,7 +70,7 @@ def _die(table: di_store.Table) -> None:
     os._exit(0)
 
 
-def test_a_kill_between_removal_and_note_is_told(store: di_store.Store) -> None:
+def test_a_kill_between_removal_and_report_raises(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=2)
     table.extend({"x": np.arange(2)})
     gone = table.evicted()

@@ -23,7 +23,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
-def test_the_readme_names_it_with_what_it_needs(page: str, path: Path) -> None:
+def test_the_readme_names_each_example_and_its_packages(page: str, path: Path) -> None:
     """The README's table links the file and names the packages that its docstring names, which it imports."""
     lines = (ROOT / page).read_text().splitlines()
     (row,) = [line for line in lines if f"](examples/{path.name})" in line]
@@ -43,7 +43,7 @@ def test_the_readme_names_it_with_what_it_needs(page: str, path: Path) -> None:
     [pytest.param(path, marks=[pytest.mark.extended] * (path.stem == "ray_apex")) for path in EXAMPLES],
     ids=lambda path: path.stem,
 )
-def test_example(path: Path, tmp_path: Path, store_dir: str, count: Callable[[int, int], int]) -> None:
+def test_examples_run(path: Path, tmp_path: Path, store_dir: str, count: Callable[[int, int], int]) -> None:
     """It exits 0, says something, and prints no traceback from any of its processes, nor that one failed."""
     arguments = ["--seconds", str(count(10, 120))] if path.stem == "ray_apex" else []
     done = subprocess.run(

@@ -56,7 +56,7 @@ print("ending")
 
 
 @pytest.mark.timeout(600)
-def test_the_end_with_threads_inside(count: Callable[[int, int], int], store_dir: str) -> None:
+def test_the_interpreter_exits_with_threads_inside_calls(count: Callable[[int, int], int], store_dir: str) -> None:
     for _ in range(count(2, 100)):
         done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120)
         assert done.stdout == "ending\n", done.stderr
@@ -185,7 +185,7 @@ print("ending")
     ],
     ids="-".join,
 )
-def test_the_end_with_threads_in_python_that_the_core_called(
+def test_the_interpreter_exits_with_threads_in_python_callbacks(
     work: tuple[str, ...], count: Callable[[int, int], int], store_dir: str
 ) -> None:
     for _ in range(count(1, 100)):
@@ -246,7 +246,7 @@ def store(store_name: Callable[[], str]) -> Iterator[di_store.Store]:
 
 
 @pytest.mark.timeout(7_200)
-def test_no_end_hangs_or_aborts(store: di_store.Store, count: Callable[[int, int], int]) -> None:
+def test_no_interpreter_exit_hangs_or_aborts(store: di_store.Store, count: Callable[[int, int], int]) -> None:
     """Forks of a warm process, each through its interpreter's real end: nine in ten of the full count."""
     ends = count(60, 9_000)
     done = subprocess.run([sys.executable, LEAVING, store.name, str(ends), "1"], capture_output=True, text=True)
@@ -280,7 +280,7 @@ if __name__ == "__main__":
 
 
 @pytest.mark.timeout(7_200)
-def test_no_end_of_a_fresh_interpreter_hangs(
+def test_no_fresh_interpreter_hangs_at_exit(
     store: di_store.Store, count: Callable[[int, int], int], tmp_path: Path
 ) -> None:
     """Real interpreters that spawn two others: three ends each, the tenth of the full count."""
@@ -343,7 +343,7 @@ while min(seen.values()) == 0 or len(store.stats()["waiters"]) < len(workers):
 """
 
 
-def test_an_exit_handler_registered_before_may_wait_for_threads() -> None:
+def test_an_earlier_exit_handler_may_wait_for_threads() -> None:
     """It runs after those of the store: blocked calls go on till their deadlines, and threads can be joined."""
     done = subprocess.run([sys.executable, "-c", WAITS_ON], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("joined\n", "", 0)
@@ -364,7 +364,7 @@ last = Last(di_store.open(memory="64MiB"), np.ones(4 << 20, np.uint8))
 """
 
 
-def test_a_destructor_at_the_end_may_copy_without_the_gil() -> None:
+def test_a_destructor_at_exit_may_copy_without_the_gil() -> None:
     """The thread that ends the interpreter gets the GIL back, as ever."""
     done = subprocess.run([sys.executable, "-c", LAST_COPY], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("True 1\n", "", 0)

@@ -40,7 +40,7 @@ def store() -> Iterator[di_store.Store]:
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_a_table_comes_back_as_the_model_has_it(
+def test_an_imported_table_equals_the_model(
     view: Any, tmp_path: Path, count: Callable[[int, int], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Random runs of writers, draws, deletions and kills, with every sampler and remover in turn."""
@@ -67,7 +67,7 @@ def test_a_table_comes_back_as_the_model_has_it(
 
 
 @pytest.mark.parametrize(("sampler", "remover"), list(itertools.product(SAMPLERS, REMOVERS)), ids=str)
-def test_draws_and_evictions_go_on(sampler: Any, remover: str, tmp_path: Path) -> None:
+def test_draws_and_evictions_continue_after_an_import(sampler: Any, remover: str, tmp_path: Path) -> None:
     """The copy draws and evicts as its sampler and remover say: the model, told of the same items, agrees."""
     rng = random.Random(f"{sampler}{remover}")
     fixed = {"limiter": ModelMinSize(1), "max_times_sampled": 0, "second_view": None}
@@ -97,7 +97,7 @@ def test_draws_and_evictions_go_on(sampler: Any, remover: str, tmp_path: Path) -
         harness.close()
 
 
-def test_all_kinds_of_rows_in_one_table(store: di_store.Store, tmp_path: Path) -> None:
+def test_tables_with_all_kinds_of_rows_come_back(store: di_store.Store, tmp_path: Path) -> None:
     """Stream rows beside transitions inserted whole: two folders of rows, one order of items."""
     view = di_store.Transition(n_step=2, gamma=0.5)
     table = store.create_table("t", capacity=200, view=view, schema=STEP, sampler=di_store.Prioritized(0.7, 0.5))
@@ -150,7 +150,7 @@ def test_python_values_need_consent_to_pickles(store: di_store.Store, tmp_path: 
     assert again.peek(again.keys()).data[-1] == SimpleNamespace(a=1)
 
 
-def test_late_values_and_items_that_wait_for_them(store: di_store.Store, tmp_path: Path) -> None:
+def test_late_values_and_waiting_items_come_back(store: di_store.Store, tmp_path: Path) -> None:
     schema = {"x": Spec((), "i8"), "tokens": Spec((None,), "i4", max=9), "reward": Spec((2,), "f4", late=True)}
     table = store.create_table("t", capacity=100, schema=schema, sampler=di_store.Fifo())
     tokens = [np.arange(i % 4, dtype="i4") for i in range(20)]
@@ -167,7 +167,7 @@ def test_late_values_and_items_that_wait_for_them(store: di_store.Store, tmp_pat
     assert old.tolist() == keys[[7, 3, 11, *(i for i in range(20) if i not in (3, 7, 11))]].tolist()
 
 
-def test_settings_as_they_are_now_and_as_the_caller_wants_them(store: di_store.Store, tmp_path: Path) -> None:
+def test_current_settings_are_exported_and_can_be_overridden(store: di_store.Store, tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     limiter = di_store.SamplesPerInsert(2, min_size=5, tolerance=1.0)
     sampler = di_store.Prioritized(0.6, 0.4)
@@ -199,7 +199,7 @@ def test_settings_as_they_are_now_and_as_the_caller_wants_them(store: di_store.S
     assert list(store.stats()["tables"]) == ["t"]
 
 
-def test_a_queue_goes_on_where_it_was(store: di_store.Store, tmp_path: Path) -> None:
+def test_an_imported_queue_continues(store: di_store.Store, tmp_path: Path) -> None:
     table = store.create_table("q", capacity=10, schema={"x": Spec((), "i8")}, limiter=di_store.Queue(4))
     table.extend({"x": np.arange(3)})
     assert table.sample(1).data["x"].tolist() == [0]
@@ -210,7 +210,7 @@ def test_a_queue_goes_on_where_it_was(store: di_store.Store, tmp_path: Path) -> 
     assert again.sample(4).data["x"].tolist() == [1, 2, 3, 4]
 
 
-def test_an_empty_table_and_one_without_columns(store: di_store.Store, tmp_path: Path) -> None:
+def test_empty_tables_are_exported(store: di_store.Store, tmp_path: Path) -> None:
     for name, schema in (("declared", STEP), ("bare", None)):
         table = store.create_table(name, capacity=10, view=di_store.Transition(), schema=schema)
         assert table.export(tmp_path / "t.npz").items == 0
@@ -232,7 +232,7 @@ def test_a_table_full_by_bytes_fits(store: di_store.Store, tmp_path: Path) -> No
     assert again.stats()["bytes_stored"] <= 1.1 * table.stats()["bytes_stored"]
 
 
-def test_element_types_without_a_numpy_type(store: di_store.Store, tmp_path: Path) -> None:
+def test_extension_types_are_exported(store: di_store.Store, tmp_path: Path) -> None:
     schema = {
         "h": Spec((3,), "bfloat16"),
         "when": Spec((), "M8[s]"),
@@ -249,7 +249,7 @@ def test_element_types_without_a_numpy_type(store: di_store.Store, tmp_path: Pat
     assert content(again) == content(table)
 
 
-def test_a_step_that_an_earlier_piece_took_for_an_observation(
+def test_a_step_used_earlier_as_an_observation_is_exported(
     store: di_store.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A discount of 0 ends the windows before it early: their last row is a step of an item two further on."""
@@ -267,7 +267,7 @@ def test_a_step_that_an_earlier_piece_took_for_an_observation(
 # --- in use -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_export_beside_writers_and_learners(store: di_store.Store, tmp_path: Path) -> None:
+def test_an_export_during_writes_and_draws_holds_whole_items(store: di_store.Store, tmp_path: Path) -> None:
     """Items that leave are skipped, all others are whole: every row says which one it is."""
     schema = {"x": Spec((), "i8"), "obs": Spec((64,), "i8"), "reward": Spec((), "f4"), "truncated": Spec((), "?")}
     view = di_store.Transition(n_step=3, gamma=1.0)
@@ -320,7 +320,7 @@ def import_slowly(name: str, path: str, stage: str) -> None:
 
 
 @pytest.mark.parametrize("stage", ["_insert", "close"])
-def test_nothing_is_drawn_from_a_table_that_is_not_complete(store: di_store.Store, tmp_path: Path, stage: str) -> None:
+def test_a_half_imported_table_gives_no_draws(store: di_store.Store, tmp_path: Path, stage: str) -> None:
     """Killed before there are items, and before they have their order."""
     path = tmp_path / "t.npz"
     table = store.create_table("t", capacity=50, schema={"x": Spec((), "i8")})

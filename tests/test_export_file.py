@@ -111,7 +111,9 @@ def packed(array: Any) -> bytes:
     return bytes(_header(array.dtype, array.shape) + array.tobytes())
 
 
-def test_files_that_lie_are_refused(store: di_store.Store, tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_files_with_wrong_numbers_are_refused(
+    store: di_store.Store, tmp_path: Path, count: Callable[[int, int], int]
+) -> None:
     """Right checksums and wrong numbers: refused, or a table whose items can be read or are refused one by one."""
     with np.load(GOLDEN) as file:
         arrays = {name: file[name] for name in file.files if name != "table.json" and file[name].size}
@@ -155,7 +157,7 @@ def test_files_that_lie_are_refused(store: di_store.Store, tmp_path: Path, count
     assert store.check() == []
 
 
-def test_other_files(store: di_store.Store, tmp_path: Path) -> None:
+def test_foreign_files_are_refused(store: di_store.Store, tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     with pytest.raises(FileNotFoundError):
         store.import_table(path)
@@ -218,7 +220,7 @@ def test_a_file_whose_priorities_have_no_power_is_refused(store: di_store.Store,
         store.import_table(path, "again", sampler=di_store.Prioritized(0.9))
 
 
-def test_what_is_no_file(store: di_store.Store, tmp_path: Path) -> None:
+def test_paths_that_are_not_files_are_refused(store: di_store.Store, tmp_path: Path) -> None:
     """Neither replaced by an export, nor read for ever by an import; and an export follows no link to another file."""
     table = store.create_table("t", capacity=5, schema={"x": Spec((), "i8")})
     pipe, folder, other = tmp_path / "pipe", tmp_path / "folder", tmp_path / "other"
@@ -241,7 +243,7 @@ def test_what_is_no_file(store: di_store.Store, tmp_path: Path) -> None:
     assert len(store.import_table(os.fsencode(other), "again")) == 0  # type: ignore[arg-type]
 
 
-def test_the_digest_of_the_format_page(tmp_path: Path) -> None:
+def test_the_format_page_lists_all_members(tmp_path: Path) -> None:
     """docs/table_format.md names all members of the golden file but the columns."""
     page = (Path(__file__).parents[1] / "docs" / "table_format.md").read_text()
     with zipfile.ZipFile(GOLDEN) as file:
@@ -286,7 +288,7 @@ def test_a_kill_leaves_the_old_file_or_the_new_one(store: di_store.Store, tmp_pa
     assert store.check() == []
 
 
-def test_two_exports_to_one_path(store: di_store.Store, tmp_path: Path) -> None:
+def test_two_exports_to_one_path_do_not_mix(store: di_store.Store, tmp_path: Path) -> None:
     table = store.create_table("t", capacity=5, schema={"x": Spec((), "i8")})
     from di_store.replay.archive import ArchiveWriter
 

@@ -154,7 +154,7 @@ OUTSIDE = [
 
 
 @pytest.mark.parametrize(("alpha", "priority"), OUTSIDE)
-def test_every_door_refuses_what_cannot_be_drawn_right(store: Any, alpha: float, priority: float) -> None:
+def test_every_call_refuses_priorities_that_cannot_be_drawn_right(store: Any, alpha: float, priority: float) -> None:
     if priority == 0:
         priority = math.nextafter(2.0 ** (MOST / alpha), math.inf) * 1.01
     assert taken(priority, alpha) is False

@@ -71,39 +71,39 @@ def assert_unchanged(store: Any, table: Any, kind: type[Exception], capacity: in
     assert table.stats()["capacity"] == 2_000
 
 
-def test_for_want_of_room(store: Any, table: Any) -> None:
+def test_a_resize_without_room_changes_nothing(store: Any, table: Any) -> None:
     assert_unchanged(store, table, di_store.CapacityError, 10_000_000)
 
 
-def test_below_what_the_limiter_needs(store: Any, table: Any) -> None:
+def test_a_resize_below_the_limiters_need_changes_nothing(store: Any, table: Any) -> None:
     assert_unchanged(store, table, di_store.CapacityError, 49)
 
 
-def test_for_want_of_a_reserve(store: Any, table: Any) -> None:
+def test_a_resize_that_loses_a_race_for_room_changes_nothing(store: Any, table: Any) -> None:
     """Somebody was faster: what a check saw is gone."""
     assert_unchanged(store, table, di_store.CapacityError, 2_000, reserve_bytes=100 * MIB)
 
 
-def test_for_want_of_memory_for_slots(store: Any, table: Any) -> None:
+def test_a_resize_without_memory_for_slots_changes_nothing(store: Any, table: Any) -> None:
     """The reserve would fit."""
     before = int(table.stats()["reserve_bytes"])
     assert_unchanged(store, table, di_store.CapacityError, 2_000, slots=1 << 21, reserve_bytes=before + MIB, block=4096)
 
 
-def test_for_want_of_descriptors(store: Any, table: Any) -> None:
+def test_a_resize_without_descriptors_changes_nothing(store: Any, table: Any) -> None:
     """Reserve and slots would fit, not the descriptors of so many small chunks."""
     before = int(table.stats()["reserve_bytes"])
     more = {"slots": 4_096, "reserve_bytes": before + 40 * MIB, "block": 64}
     assert_unchanged(store, table, di_store.CapacityError, 2_000, **more)
 
 
-def test_for_want_of_more_slots_than_there_are(store: Any, table: Any) -> None:
+def test_a_resize_beyond_the_most_slots_changes_nothing(store: Any, table: Any) -> None:
     before = int(table.stats()["reserve_bytes"])
     assert_unchanged(store, table, di_store.CapacityError, 2**28, slots=2**28 + 1, reserve_bytes=before + MIB)
 
 
 @pytest.mark.parametrize("less", [True, False])
-def test_of_the_store(store: Any, table: Any, less: bool) -> None:
+def test_a_failed_store_resize_changes_nothing(store: Any, table: Any, less: bool) -> None:
     before, memory = figures(store, table), MIB if less else 2 * store._session.arena.range_bytes
     for _ in range(TIMES):
         with pytest.raises(di_store.CapacityError):

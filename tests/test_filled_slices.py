@@ -88,7 +88,7 @@ def assert_counted(store: di_store.Store) -> None:
 @pytest.mark.memory_only
 @pytest.mark.parametrize("points", [COMMITS, COLLAPSES])
 @pytest.mark.parametrize("killed", [False, True])
-def test_pages_punched_while_a_slice_is_filled(
+def test_pages_punched_during_a_fill_are_counted(
     store_name: Callable[[], str], points: tuple[str, str], killed: bool
 ) -> None:
     """The kernel fills up what was punched since the slice was chosen: that does not stay there uncounted.
@@ -114,7 +114,7 @@ def test_pages_punched_while_a_slice_is_filled(
 
 @pytest.mark.memory_only
 @pytest.mark.parametrize("point", [COMMITS[0], COLLAPSES[0]])
-def test_a_thread_that_ends_before_it_has_settled_its_slice(store_name: Callable[[], str], point: str) -> None:
+def test_a_slice_of_an_ended_thread_is_accounted_by_another(store_name: Callable[[], str], point: str) -> None:
     """It filled the slice and could not have the heap's lock. Another thread of its process settles the slice."""
     with (
         di_store.open(store_name(), memory="64MiB") as store,
@@ -159,7 +159,7 @@ def makes_huge_pages() -> bool:
 
 
 @pytest.mark.memory_only
-def test_memory_that_is_made_ready_costs_no_fault_for_each_page(store_name: Callable[[], str]) -> None:
+def test_prepared_memory_causes_no_fault_per_page(store_name: Callable[[], str]) -> None:
     """A free slice is committed as one huge page, where the kernel has them: who fills it then waits for it once."""
     huge = makes_huge_pages()
     with di_store.open(store_name(), memory="128MiB") as store:

@@ -64,7 +64,7 @@ def leaves(data: Any) -> list[Any]:
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 @pytest.mark.parametrize("space", SPACES)
-def test_observation_spaces_of_vector_environments(store: Any, space: str, mode: AutoresetMode) -> None:
+def test_observations_of_all_vector_spaces_are_written(store: Any, space: str, mode: AutoresetMode) -> None:
     envs = SyncVectorEnv([lambda lane=lane: Counting(space, lane) for lane in range(3)], autoreset_mode=mode)
     schema = {"obs": envs.single_observation_space, "reward": 0.0, "terminated": False, "truncated": False}
     table = store.create_table("t", capacity=200, view=di_store.Transition(), lanes=3, schema=schema)
@@ -127,7 +127,7 @@ def test_final_observations_that_fit_nowhere_are_refused(store: Any, final: Any,
 
 @pytest.mark.parametrize("flags", [(True, False, True), (False, True, False), (True, True, True)])
 @pytest.mark.parametrize("ragged", [False, True])
-def test_final_like_next_for_the_ended_lanes(store: Any, flags: tuple[bool, ...], ragged: bool) -> None:
+def test_final_takes_the_form_of_next(store: Any, flags: tuple[bool, ...], ragged: bool) -> None:
     schema = {"obs": di_store.Spec((None,), "f4", max=3) if ragged else di_store.Spec((1,), "f4")}
     rest = {"reward": 0.0, "terminated": False, "truncated": False}
     table = store.create_table("t", capacity=20, view=di_store.Transition(), lanes=3, schema=schema | rest)
@@ -143,7 +143,7 @@ def test_final_like_next_for_the_ended_lanes(store: Any, flags: tuple[bool, ...]
 
 
 @pytest.mark.parametrize("flagged", [True, False])
-def test_what_is_missing_of_the_final_observation_may_follow(store: Any, flagged: bool) -> None:
+def test_a_partial_final_observation_can_be_completed(store: Any, flagged: bool) -> None:
     """`next` gives one part of it, `end_episode` the other."""
     table = store.create_table("t", capacity=20, view=di_store.Transition())
     steps = store.create_table("steps", capacity=20)
@@ -160,7 +160,7 @@ def test_what_is_missing_of_the_final_observation_may_follow(store: Any, flagged
     assert table.peek(table.keys()).data["discount"].tolist() == pytest.approx([0.99, 0.99])
 
 
-def test_a_part_of_the_final_observation_is_none(store: Any) -> None:
+def test_a_missing_part_of_the_final_observation_is_handled(store: Any) -> None:
     """Nothing followed: a truncated episode makes no item that would need it, a terminated one repeats the last."""
     table = store.create_table("t", capacity=20, view=di_store.Transition(), lanes=2)
     obs = {"a": np.zeros(2, np.float32), "b": np.zeros(2, np.float32)}
@@ -175,7 +175,7 @@ def test_a_part_of_the_final_observation_is_none(store: Any) -> None:
 
 
 @pytest.mark.parametrize("ragged", [False, True])
-def test_the_first_observation_waits_for_the_final_one(store: Any, ragged: bool) -> None:
+def test_in_same_step_mode_the_final_observation_may_come_later(store: Any, ragged: bool) -> None:
     """Same-step mode, the final observation in a call of its own: what `next` gave need not be repeated."""
     schema = {"obs": di_store.Spec((None,), "f4", max=4) if ragged else di_store.Spec((2,), "f4")}
     rest = {"reward": 0.0, "terminated": False, "truncated": False}
@@ -230,7 +230,7 @@ def test_a_repeated_observation_equals_the_stored_one_by_value(store: Any, kind:
     assert store.check() == []
 
 
-def test_a_step_gives_its_flags_and_its_discount_itself(store: Any) -> None:
+def test_flags_and_discount_are_taken_from_the_step_itself(store: Any) -> None:
     """They are looked at as a step is written: what `next` told of them cannot stand for it."""
     table = store.create_table("t", capacity=20, view=di_store.Transition())
     row = {"obs": 0.0, "reward": 0.0, "terminated": False, "truncated": False, "discount": 1.0}

@@ -23,7 +23,7 @@ def store() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize("settings", [{"limiter": di_store.Queue(10)}, {"sampler": di_store.Once(1)}], ids=str)
-def test_the_end_waits_for_draws_that_may_come_back(store: Any, settings: dict[str, Any]) -> None:
+def test_end_of_data_waits_for_undelivered_draws(store: Any, settings: dict[str, Any]) -> None:
     table = store.create_table("t", capacity=10, **settings)
     table.extend({"n": np.arange(4)})
     process = holder(table, 4)
@@ -39,7 +39,7 @@ def test_the_end_waits_for_draws_that_may_come_back(store: Any, settings: dict[s
         table.sample(1, timeout=60)
 
 
-def test_the_end_comes_as_soon_as_they_are_delivered(store: Any) -> None:
+def test_end_of_data_comes_when_draws_are_delivered(store: Any) -> None:
     table = store.create_table("t", capacity=10, limiter=di_store.Queue(10))
     table.extend({"n": np.arange(4)})
     table.finish()
@@ -66,7 +66,7 @@ def test_the_end_comes_as_soon_as_they_are_delivered(store: Any) -> None:
     loader.close()
 
 
-def test_a_loader_does_not_wait_for_its_own_batches(store: Any) -> None:
+def test_a_slow_consumer_does_not_time_out_its_loader(store: Any) -> None:
     """Its consumer is slower than `timeout`, which counts for a draw, not for what is ready."""
     table = store.create_table("t", capacity=20, sampler=di_store.Once(1))
     table.extend({"n": np.arange(20)})
@@ -87,7 +87,7 @@ LEFT = [
 
 
 @pytest.mark.parametrize("settings", LEFT, ids=str)
-def test_what_remains_is_all_that_was_not_drawn(store: Any, settings: dict[str, Any]) -> None:
+def test_a_finished_table_gives_all_remaining_items(store: Any, settings: dict[str, Any]) -> None:
     """No insert will come that a limiter could wait for; where draws use items up, the last ones come too."""
     table = store.create_table("t", capacity=10, **settings)
     table.extend({"n": np.arange(5)})
@@ -99,7 +99,7 @@ def test_what_remains_is_all_that_was_not_drawn(store: Any, settings: dict[str, 
     assert sorted(found) == list(range(5))
 
 
-def test_with_replacement_the_limiter_goes_on(store: Any) -> None:
+def test_with_replacement_the_limiter_still_applies_after_finish(store: Any) -> None:
     table = store.create_table("t", capacity=10, limiter=di_store.MinSize(9))
     table.extend({"n": np.arange(5)})
     table.finish()
@@ -111,7 +111,7 @@ LATE = {"n": di_store.Spec((), "i8"), "reward": di_store.Spec((), "f4", late=Tru
 
 
 @pytest.mark.parametrize("view", [di_store.Step(), di_store.Group(2, by="n")], ids=str)
-def test_the_end_waits_for_late_columns(store: Any, view: di_store.View) -> None:
+def test_end_of_data_waits_for_late_columns(store: Any, view: di_store.View) -> None:
     """The last rows are judged after the last one was written: none of them is lost."""
     table = store.create_table("t", capacity=10, view=view, schema=LATE, limiter=di_store.Queue(10))
     keys = table.extend({"n": np.array([7, 7])})
@@ -128,7 +128,7 @@ def test_the_end_waits_for_late_columns(store: Any, view: di_store.View) -> None
         table.sample(1, timeout=60)
 
 
-def test_the_end_does_not_wait_for_answers(store: Any) -> None:
+def test_end_of_data_does_not_wait_for_incomplete_groups(store: Any) -> None:
     """None can come any more."""
     table = store.create_table(
         "t", capacity=10, view=di_store.Group(2, by="n"), schema=LATE, limiter=di_store.Queue(10)
@@ -157,7 +157,7 @@ def test_a_mixture_gives_back_while_it_waits(store: Any) -> None:
     assert mixture.sample(4, timeout=60).source.tolist() == [0, 1, 1, 1]
 
 
-def test_three_loaders_and_the_end(store: Any) -> None:
+def test_three_loaders_all_reach_the_end_of_data(store: Any) -> None:
     table = store.create_table("t", capacity=400, sampler=di_store.Once(3))
     table.extend({"n": np.arange(400)})
     table.finish()

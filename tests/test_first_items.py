@@ -37,7 +37,7 @@ def _append(store: Store, value: Any) -> None:
 
 
 @pytest.mark.parametrize("write", [_insert, _extend, _append])
-def test_too_many_columns_declare_none(store: Store, write: Callable[[Store, Any], None]) -> None:
+def test_a_first_item_with_too_many_columns_declares_nothing(store: Store, write: Callable[[Store, Any], None]) -> None:
     table = store.create_table("t", capacity=10, view=Step())
     with pytest.raises(ValueError, match="257 columns: at most 256"):
         write(store, MANY)
@@ -55,7 +55,7 @@ def test_too_many_columns_declare_none(store: Store, write: Callable[[Store, Any
         {**FINISHED, "steps": 1.5},
     ],
 )
-def test_a_wrong_finished_transition_declares_none(
+def test_a_wrong_first_transition_declares_nothing(
     store: Store, write: Callable[[Store, Any], None], wrong: dict[str, Any]
 ) -> None:
     table = store.create_table("t", capacity=10, view=Transition())
@@ -66,7 +66,7 @@ def test_a_wrong_finished_transition_declares_none(
 
 
 @pytest.mark.parametrize("view", [Sequence(4), Episode(4)])
-def test_a_wrong_sequence_declares_none(store: Store, view: Any) -> None:
+def test_a_wrong_first_sequence_declares_nothing(store: Store, view: Any) -> None:
     table = store.create_table("t", capacity=10, view=view)
     with pytest.raises(SchemaMismatch):
         table.insert({"obs": np.zeros((4, 3)), "reward": np.zeros(3), "a": np.zeros(4)})
@@ -76,7 +76,7 @@ def test_a_wrong_sequence_declares_none(store: Store, view: Any) -> None:
     assert table.sample(1).data["obs"].shape == (1, 4, 2)
 
 
-def test_what_one_table_of_a_stream_refuses_is_declared_for_none(store: Store) -> None:
+def test_a_step_refused_by_one_table_declares_nothing_in_others(store: Store) -> None:
     one = store.create_table("one", capacity=10)
     two = store.create_table("two", capacity=10, view=Transition())
     with pytest.raises(ValueError, match="reward"), store.writer([one, two]) as writer:
@@ -95,7 +95,7 @@ def test_what_one_table_of_a_stream_refuses_is_declared_for_none(store: Store) -
         (Sequence(400_000, cross_episodes=True), "lower n_step, burn_in"),
     ],
 )
-def test_views_beyond_the_core_are_refused_before_there_is_a_table(store: Store, view: Any, text: str) -> None:
+def test_views_beyond_the_cores_limits_are_refused_before_creation(store: Store, view: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         store.create_table("t", capacity=10, view=view)
     assert "t" not in store.stats()["tables"]

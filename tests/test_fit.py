@@ -48,7 +48,7 @@ def fill(table: Any, schema: dict[str, Any], steps: int) -> None:
 
 @pytest.mark.memory_only
 @pytest.mark.parametrize("name", TABLES)
-def test_what_a_table_needs(name: str) -> None:
+def test_needed_memory_is_enough_and_tight(name: str) -> None:
     """The least memory in which it can be made, within 5 %; and it holds its capacity there."""
     options = TABLES[name]
     needed = di_store.needed_memory(**options)
@@ -66,7 +66,7 @@ def test_what_a_table_needs(name: str) -> None:
         assert store.check() == []
 
 
-def test_several_processes_find_room(tmp_path: Any) -> None:
+def test_several_processes_find_room_in_a_fitted_store(tmp_path: Any) -> None:
     """Each process notes its pins and draws in memory of the store's own."""
     options = TABLES["frames, prioritized"]
     with di_store.open(memory=di_store.needed_memory(**options)) as store:
@@ -92,7 +92,7 @@ def learn(table: Any) -> None:
 
 
 @pytest.mark.memory_only
-def test_a_store_that_fits() -> None:
+def test_memory_fit_grows_to_the_tables() -> None:
     with di_store.open(memory="fit") as store:
         base = store.stats()["memory"]
         assert 200 * MIB < base <= 256 * MIB
@@ -106,7 +106,7 @@ def test_a_store_that_fits() -> None:
 
 
 @pytest.mark.memory_only
-def test_columns_that_come_later() -> None:
+def test_a_table_without_schema_grows_the_store_at_its_first_step() -> None:
     """A table without a schema asks for its memory at its first step, in whichever process."""
     with di_store.open(memory="fit") as store:
         table = store.create_table("t", capacity=100_000)
@@ -125,7 +125,7 @@ def first_step(table: Any) -> None:
     table.insert(row(FRAMES))
 
 
-def test_two_tables_of_one_stream() -> None:
+def test_two_tables_of_one_stream_fit() -> None:
     """The larger table keeps rows that the other one no longer needs, with all columns: the store grows for that."""
     with di_store.open(memory="fit") as store:
         large = store.create_table("large", capacity=60_000, schema=STATES)
@@ -138,7 +138,7 @@ def test_two_tables_of_one_stream() -> None:
 
 
 @pytest.mark.memory_only
-def test_more_than_the_machine() -> None:
+def test_growing_beyond_the_machine_is_refused() -> None:
     with di_store.open(memory="fit") as store:
         before = store.stats()["memory"]
         with pytest.raises(di_store.CapacityError, match=r'memory="fit" and would grow to .* this machine allows'):
@@ -151,7 +151,7 @@ def test_more_than_the_machine() -> None:
 
 
 @pytest.mark.memory_only
-def test_attached_handles_and_resizes() -> None:
+def test_attached_handles_and_resizes_grow_a_fitted_store() -> None:
     with di_store.open("fitting-store", memory="fit") as store, di_store.attach("fitting-store") as other:
         other.create_table("t", capacity=100_000, schema=FRAMES)
         assert store.stats()["memory"] > 700 * MIB
@@ -161,7 +161,7 @@ def test_attached_handles_and_resizes() -> None:
         assert store.stats()["memory"] > 140 * MIB
 
 
-def test_what_is_not_enough() -> None:
+def test_insufficient_arguments_of_needed_memory_are_refused() -> None:
     with pytest.raises(ValueError, match="needs schema="):
         di_store.needed_memory(capacity=100)
     assert di_store.needed_memory(capacity=None, max_bytes="10MiB", view=di_store.Opaque()) > 10 * MIB

@@ -194,7 +194,7 @@ CLASSES: list[Any] = [Step([1], 2.0), Frozen(3), Slotted(1, np.arange(2)), Outer
 
 
 @pytest.mark.parametrize("value", PLAIN + CLASSES)
-def test_what_runs_nothing_is_read_as_ever(store: di_store.Store, value: Any) -> None:
+def test_harmless_foreign_values_are_read(store: di_store.Store, value: Any) -> None:
     RAN.clear()
     found = store.get(put_foreign(store, value))
     assert repr(found) == repr(value)
@@ -230,7 +230,7 @@ HIDDEN: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("where", HIDDEN)
-def test_a_pickle_is_refused(store: di_store.Store, tmp_path: Path, where: str) -> None:
+def test_foreign_pickles_are_refused(store: di_store.Store, tmp_path: Path, where: str) -> None:
     """As an object, as weights, as a block from the network, as a row; nothing of it runs. Trusted, it would."""
     made = tmp_path / "made"
     value, what = HIDDEN[where](Bomb(made)), f"{REFUSED} pickle, which could run any code"
@@ -278,7 +278,7 @@ def insert_blobs(table: di_store.Table, blobs: list[Any]) -> Any:
     return table._inserter._rows({VALUE: blobs}, len(blobs), None, 10)
 
 
-def test_a_row_of_a_table(store: di_store.Store, tmp_path: Path) -> None:
+def test_a_foreign_row_of_a_table_is_refused(store: di_store.Store, tmp_path: Path) -> None:
     """A marked row, in a table among others."""
     table = store.create_table("t", capacity=5, view=di_store.Opaque())
     made, rows = tmp_path / "made", [Step(1), {"a": np.arange(3)}, Bomb(tmp_path / "made")]
@@ -305,7 +305,7 @@ def test_exported_rows_keep_their_mark(store: di_store.Store, tmp_path: Path) ->
     assert not made.exists()
 
 
-def test_rows_beside_foreign_ones() -> None:
+def test_trusted_rows_beside_foreign_ones_are_read() -> None:
     """Each row as it is marked, from one buffer, whichever header came before."""
     value, pickled = {"a": np.arange(3), "b": torch.arange(4)}, {"a": {1, 2}}
     for _ in range(4):
@@ -321,7 +321,7 @@ def test_rows_beside_foreign_ones() -> None:
             decode_blobs(joined[ends[2] :].copy(), [0, ends[3] - ends[2]])
 
 
-def test_rows_of_odd_sizes() -> None:
+def test_foreign_rows_of_odd_sizes_are_refused() -> None:
     """What no process of ours writes is refused; read all the same, it moves no other row."""
     blob = encode_blob({"b": torch.arange(4)})
     for odd in (np.zeros(0, np.uint8), blob[:-1].copy(), np.zeros(63, np.uint8), np.full(64, 255, np.uint8)):
@@ -342,7 +342,7 @@ ODD = (
 
 
 @pytest.mark.parametrize(("name", "why"), ODD)
-def test_classes_whose_code_would_run(store: di_store.Store, name: str, why: str) -> None:
+def test_foreign_classes_that_run_code_are_refused(store: di_store.Store, name: str, why: str) -> None:
     id = put_node(store, [Tag.DATACLASS, f"{__name__}:{name}", ["a"], [3]])
     RAN.clear()
     with pytest.raises(AccessDenied, match=f"{REFUSED} {__name__}.{name}, and .*{why} could run code here"):
@@ -353,7 +353,7 @@ def test_classes_whose_code_would_run(store: di_store.Store, name: str, why: str
 @pytest.mark.parametrize(
     "node", [[Tag.DATACLASS, f"{__name__}:Hashed", ["a"], [3]], [Tag.NAMED, f"{__name__}:Asked", 3]]
 )
-def test_keys_whose_code_would_run(store: di_store.Store, node: Any) -> None:
+def test_foreign_keys_that_run_code_are_refused(store: di_store.Store, node: Any) -> None:
     RAN.clear()
     for key in (node, [Tag.TUPLE, 1, [Tag.TUPLE, node]], [Tag.NAMED, f"{__name__}:Pair", 1, node]):
         for tag in (Tag.DICT, Tag.ORDERED):
@@ -366,7 +366,7 @@ def test_keys_whose_code_would_run(store: di_store.Store, node: Any) -> None:
 
 @pytest.mark.parametrize("tag", [Tag.NAMED, Tag.DATACLASS])
 @pytest.mark.parametrize("name", ["Bomb", "Colour", "Outer", "RAN", "put_foreign", "Abstract", "Setter", "Step"])
-def test_what_is_no_such_class(store: di_store.Store, tag: Tag, name: str) -> None:
+def test_foreign_names_that_are_not_classes_are_refused(store: di_store.Store, tag: Tag, name: str) -> None:
     if (tag, name) == (Tag.DATACLASS, "Step"):
         return
     node = [tag, f"{__name__}:{name}", *([1, 2] if tag == Tag.NAMED else [["a"], [1]])]
@@ -374,7 +374,7 @@ def test_what_is_no_such_class(store: di_store.Store, tag: Tag, name: str) -> No
         store.get(put_node(store, node))
 
 
-def test_a_class_that_is_not_there(store: di_store.Store) -> None:
+def test_a_missing_foreign_class_is_named(store: di_store.Store) -> None:
     with pytest.raises(TypeError, match="no such class here"):
         store.get(put_node(store, [Tag.NAMED, f"{__name__}:Nothing", 1]))
     with pytest.raises(TypeError, match="no such class here"):
@@ -385,7 +385,7 @@ def test_a_class_that_is_not_there(store: di_store.Store) -> None:
 
 
 @pytest.mark.parametrize("path", ["x\ny:" + "z" * 10_000, "y" * 10_000 + ":z", f"{__name__}:" + "z\n" * 5_000])
-def test_errors_are_one_short_line(store: di_store.Store, path: str) -> None:
+def test_errors_about_foreign_values_are_one_short_line(store: di_store.Store, path: str) -> None:
     with pytest.raises((AccessDenied, TypeError)) as caught:
         store.get(put_node(store, [Tag.NAMED, path, 1]))
     assert len(str(caught.value)) < 700
@@ -404,7 +404,9 @@ class Thing:
 """
 
 
-def test_a_module_that_is_not_loaded(store: di_store.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_foreign_class_of_an_unloaded_module_is_refused(
+    store: di_store.Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = tmp_path / "made"
     (tmp_path / "not_loaded_yet.py").write_text(MODULE.format(made=str(made)))
     monkeypatch.syspath_prepend(tmp_path)
@@ -423,7 +425,7 @@ def test_a_module_that_is_not_loaded(store: di_store.Store, tmp_path: Path, monk
         sys.modules.pop("not_loaded_yet", None)
 
 
-def test_a_tensor_names_a_module_of_torch(store: di_store.Store) -> None:
+def test_a_foreign_dtype_imports_no_torch_module(store: di_store.Store) -> None:
     """Torch imports some of its modules when they are asked for; a dtype's name asks for none."""
     for name in ("_dynamo", "onnx", "nn", "Tensor", "__name__"):
         for node in ([Tag.TENSOR, name, [0], 0],):
@@ -433,7 +435,7 @@ def test_a_tensor_names_a_module_of_torch(store: di_store.Store) -> None:
             assert set(sys.modules) == loaded
 
 
-def test_the_mark_travels(tmp_path: Path) -> None:
+def test_the_foreign_mark_is_kept_everywhere(tmp_path: Path) -> None:
     """With objects that leave memory, in files of durable ones, in checkpoints, in raw blocks."""
     made, plain = tmp_path / "made", {"a": np.arange(1 << 18)}
     bomb = ({Bomb(made)}, np.zeros(1 << 20, np.uint8))

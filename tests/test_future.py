@@ -92,7 +92,9 @@ def uniform(counts: list[np.ndarray[Any, Any]]) -> bool:
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 @pytest.mark.parametrize("remover", [di_store.Fifo(), di_store.Uniform()], ids=["in order", "any order"])
-def test_every_draw_and_its_law(store: di_store.Store, view: Transition, remover: Any, tmp_path: Path) -> None:
+def test_future_observations_follow_their_law(
+    store: di_store.Store, view: Transition, remover: Any, tmp_path: Path
+) -> None:
     table = store.create_table("t", capacity=1000, view=view, schema=SCHEMA, remover=remover, seed=4, lanes=1)
     expected = transitions(view, write(table, np.random.default_rng(view.n_step), 30, 20, cross=False))
     keys = table.keys()
@@ -127,7 +129,7 @@ def step(x: int, end: bool = False) -> dict[str, Any]:
     return {"obs": x, "reward": 1.0, "terminated": False, "truncated": end}
 
 
-def test_when_items_appear(store: di_store.Store) -> None:
+def test_items_appear_when_their_future_is_known(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=100, view=Transition(future="obs", horizon=4), schema=PLAIN, lanes=2)
     with table.writer() as writer:
         made = [len(writer.append(step(x), next={"obs": x + 1}).keys) for x in range(8)]
@@ -155,7 +157,7 @@ def test_a_discount_that_stops_the_sum_does_not_end_the_future(store: di_store.S
     assert set((drawn.data["future_obs"][drawn.data["obs"] == 1]).tolist()) == {2, 3, 4, 5, 6}
 
 
-def test_lanes_late_values_and_versions(store: di_store.Store) -> None:
+def test_future_works_with_lanes_late_values_and_versions(store: di_store.Store) -> None:
     schema = {**PLAIN, "note": Spec((), "f4", late=True), "version": Spec((), "i8")}
     table = store.create_table("t", capacity=100, view=Transition(future=("obs",), horizon=3), schema=schema, lanes=2)
     with table.writer(lanes=2) as writer:
@@ -202,7 +204,7 @@ def _draw_and_die(name: str, point: str) -> None:
         (_draw_and_die, "sample.before_deliver:1"),
     ],
 )
-def test_kills(store: di_store.Store, work: Any, point: str) -> None:
+def test_a_kill_leaves_future_items_whole(store: di_store.Store, work: Any, point: str) -> None:
     """A process that attaches by name dies in the middle of the items of an episode, or of a draw."""
     view = Transition(2, future=("obs",), horizon=500)
     table = store.create_table("t", capacity=600, view=view, schema=PLAIN, lanes=2)
@@ -224,7 +226,7 @@ def test_kills(store: di_store.Store, work: Any, point: str) -> None:
     assert (table.sample(600, timeout=60).data["obs"] >= 5_000).all()
 
 
-def test_memory_and_refusals(store: di_store.Store) -> None:
+def test_memory_is_reckoned_and_bad_options_are_refused(store: di_store.Store) -> None:
     view = Transition(future=("obs",), horizon=200)
     schema = {**PLAIN, "obs": Spec((64,), "f4")}
     with di_store.open(memory=di_store.needed_memory(capacity=40_000, view=view, schema=schema, lanes=1)) as other:

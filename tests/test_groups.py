@@ -50,7 +50,7 @@ def test_a_group_is_one_item_of_a_batch(store: di_store.Store) -> None:
     assert table.at([0, -1]).tolist() == table.keys()[[0, -1]].tolist()
 
 
-def test_answers_come_from_everywhere(store: di_store.Store) -> None:
+def test_answers_of_one_group_may_come_from_anywhere(store: di_store.Store) -> None:
     """Lanes, writers and processes each write some of a group's answers; their rows are of varying length."""
     table = store.create_table("t", capacity=50, view=Group(4, by="prompt"), schema=TOKENS)
 
@@ -79,7 +79,7 @@ def test_answers_come_from_everywhere(store: di_store.Store) -> None:
         assert small.data["tokens"].padded(to=20).shape == (3, 4, 20)
 
 
-def test_a_group_that_never_completes_leaves_first(store: di_store.Store) -> None:
+def test_incomplete_groups_are_evicted_first(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=3, view=Group(2), schema=PLAIN)
     dead = table.insert({"group": 0, "x": 0})
     why = r"1 groups are not complete: the oldest has 1 of 2 answers, see table\.incomplete\(\)"
@@ -108,7 +108,7 @@ def test_a_group_that_never_completes_leaves_first(store: di_store.Store) -> Non
     assert (len(table), table.stats()["waiting"], table.stats()["groups_dropped"]) == (0, 0, 0)
 
 
-def test_bytes_make_groups_leave_whole(store: di_store.Store) -> None:
+def test_groups_are_evicted_whole_when_bytes_run_short(store: di_store.Store) -> None:
     """Chunks are freed though the answers of a group lie in several: nothing of a group stays behind."""
     schema = {**PLAIN, "wide": Spec((4096,), "u1")}
     table = store.create_table("t", capacity=None, max_bytes="2MiB", view=Group(4), schema=schema, lanes=4)
@@ -148,7 +148,7 @@ def test_a_queue_gives_each_group_once(store: di_store.Store) -> None:
     assert (len(table), table.stats()["waiting"], table.stats()["groups_dropped"]) == (0, 1, 1)
 
 
-def test_gathered_groups_hold_up_writers(store: di_store.Store) -> None:
+def test_groups_waiting_for_late_values_block_writers(store: di_store.Store) -> None:
     """A slow reward worker: nothing leaves a queue that only waits for late values."""
     table = store.create_table("t", capacity=3, view=Group(2), schema=REWARD, limiter=di_store.Queue(2))
     keys = [table.extend(answers(group, [group, group])) for group in (1, 2)]
@@ -161,7 +161,7 @@ def test_gathered_groups_hold_up_writers(store: di_store.Store) -> None:
     assert (table.stats()["gathered"], table.stats()["groups_dropped"]) == (1, 0)
 
 
-def test_stats_say_what_calls_wait_for(store: di_store.Store) -> None:
+def test_stats_say_what_groups_wait_for(store: di_store.Store) -> None:
     """Groups that lack answers wait for no update, and those that wait for one count as inserted."""
     table = store.create_table("t", capacity=8, view=Group(2), schema=REWARD, limiter=di_store.Queue(1))
     table.extend({"group": np.array([7]), "x": np.array([0])})
@@ -188,7 +188,7 @@ def test_samples_per_insert_counts_groups(store: di_store.Store) -> None:
     table.insert({"group": 3, "x": 0}, timeout=0)
 
 
-def test_versions_priorities_and_uses_are_of_the_group(store: di_store.Store) -> None:
+def test_versions_priorities_and_uses_belong_to_the_group(store: di_store.Store) -> None:
     schema = {**PLAIN, "version": Spec((), "i8")}
     table = store.create_table("t", capacity=20, view=Group(2), schema=schema, sampler=di_store.Prioritized(1.0))
     keys = [
@@ -211,7 +211,7 @@ def test_versions_priorities_and_uses_are_of_the_group(store: di_store.Store) ->
     assert len(twice) == 0
 
 
-def test_stale_groups_go_whole(store: di_store.Store) -> None:
+def test_stale_groups_are_removed_whole(store: di_store.Store) -> None:
     schema = {**PLAIN, "version": Spec((), "i8")}
     table = store.create_table(
         "t", capacity=20, view=Group(2), schema=schema, weights="w", max_staleness=1, sampler=di_store.Fifo()
@@ -224,7 +224,7 @@ def test_stale_groups_go_whole(store: di_store.Store) -> None:
     assert (table.stats()["stale_dropped"], len(table)) == (1, 1)
 
 
-def test_late_columns_of_answers(store: di_store.Store) -> None:
+def test_a_group_is_complete_with_its_last_late_value(store: di_store.Store) -> None:
     """A group goes on with the last late value of its last answer, by whatever table and process it comes."""
     todo = store.create_table("todo", capacity=64, schema=REWARD, columns=("x",), sampler=di_store.Once(shuffle=False))
     train = store.create_table("train", capacity=8, view=Group(2), schema=REWARD)
@@ -281,7 +281,7 @@ def test_each_consumer_waits_for_its_own_columns(store: di_store.Store) -> None:
     assert got["logp"].tolist() == (-got["x"]).tolist()
 
 
-def test_how_batches_are_read(store: di_store.Store) -> None:
+def test_batches_of_groups_have_the_documented_shape(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=64, view=Group(4), schema={**PLAIN, "wide": Spec((600,), "f4")})
     for group in range(8):
         table.extend({**answers(group, [group] * 4), "wide": np.full((4, 600), group, "f4")})
@@ -331,7 +331,7 @@ def test_groups_of_any_size(store: di_store.Store, size: int) -> None:
     assert table.stats()["evicted_for_room"] == 0
 
 
-def test_as_many_fit_as_was_asked_for(store: di_store.Store) -> None:
+def test_needed_memory_fits_the_groups_asked_for(store: di_store.Store) -> None:
     """needed_memory() is enough for `capacity` groups that several lanes write, in whatever order they complete."""
     schema = {**PLAIN, "wide": Spec((4000,), "u1")}
     for remover in (di_store.Fifo(), di_store.Uniform()):
@@ -350,7 +350,7 @@ def test_as_many_fit_as_was_asked_for(store: di_store.Store) -> None:
             assert small.check() == []
 
 
-def test_more_answers_than_its_groups_have(store: di_store.Store) -> None:
+def test_a_call_with_more_rows_than_group_places_is_refused(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=2, view=Group(4), schema=PLAIN)
     nine = {"group": np.arange(9), "x": np.arange(9)}
     told = "capacity=2 groups of 4 rows"
@@ -363,7 +363,7 @@ def test_more_answers_than_its_groups_have(store: di_store.Store) -> None:
     assert table.extend({name: leaf[:8] for name, leaf in nine.items()}).size == 8
 
 
-def test_what_is_refused(store: di_store.Store) -> None:
+def test_impossible_group_options_are_refused(store: di_store.Store) -> None:
     for size in (0, 257, -1):
         with pytest.raises(ValueError, match="size="):
             Group(size)

@@ -51,7 +51,7 @@ def _written_to_death(store: di_store.Store, view: Group, point: str) -> tuple[d
     "point", ["table.insert_answer", "table.insert_item", "undo.between", "undo.before_commit", "undo.after_commit"]
 )
 @pytest.mark.parametrize("count", [1, 3, 4, 29, 60])
-def test_a_kill_leaves_no_half_group(store: di_store.Store, point: str, count: int) -> None:
+def test_a_kill_leaves_groups_whole(store: di_store.Store, point: str, count: int) -> None:
     """Evictions, joins and completions in one hold. What was complete stays whole; what the dead began can go on."""
     table, killed = _written_to_death(store, Group(4), f"{point}:{count}")
     held = table.peek(table.keys())  # recovers the table
@@ -71,7 +71,7 @@ def test_a_kill_leaves_no_half_group(store: di_store.Store, point: str, count: i
     "point", ["table.insert_answer", "table.insert_item", "undo.between", "undo.before_commit", "undo.after_commit"]
 )
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 9, 29, 60])
-def test_a_kill_ends_no_group_that_was_rolled_back(store: di_store.Store, point: str, count: int) -> None:
+def test_a_kill_does_not_mark_a_rolled_back_group_as_ended(store: di_store.Store, point: str, count: int) -> None:
     """Every answer is sent again. Where a value names one group only, each group comes about once, and none is left."""
     table, _ = _written_to_death(store, Group(4, unique=True), f"{point}:{count}")
     for group in range(100, 120):
@@ -95,7 +95,7 @@ def _update_and_die(table: di_store.Table, keys: np.ndarray, point: str) -> None
 
 @pytest.mark.parametrize("point", ["late.before_show", "late.item_went_on", "undo.between", "undo.before_commit"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_kill_inside_update(store: di_store.Store, point: str, count: int) -> None:
+def test_a_kill_inside_update_leaves_groups_whole(store: di_store.Store, point: str, count: int) -> None:
     table = store.create_table("t", capacity=6, view=Group(2), schema=REWARD)
     keys = np.concatenate([table.extend(answers(group, [2 * group, 2 * group + 1])) for group in range(4)])
     party = mp.get_context("fork").Process(target=_update_and_die, args=(table, keys, f"{point}:{count}"))
@@ -123,7 +123,7 @@ def _draw_and_die(table: di_store.Table, point: str, n: int) -> None:
     "point", ["table.draw_item", "sample.before_copy", "sample.before_deliver", "table.settle_item", "undo.between"]
 )
 @pytest.mark.parametrize("count", [1, 2, 6])
-def test_a_learner_dies(store: di_store.Store, point: str, count: int) -> None:
+def test_a_dead_learners_groups_come_back_whole(store: di_store.Store, point: str, count: int) -> None:
     """Each group is delivered whole or comes back whole; its answers' bytes are let go."""
     table = store.create_table("t", capacity=12, view=Group(3), schema=PLAIN, limiter=di_store.Queue(12))
     for group in range(12):

@@ -194,7 +194,7 @@ def agree(table: di_store.Table, model: Model) -> None:
 
 @given(OPERATIONS, SETTINGS)
 @settings(max_examples=60, deadline=None)
-def test_against_a_model(operations: list[tuple[str, list[int]]], setting: Setting) -> None:
+def test_groups_equal_the_model(operations: list[tuple[str, list[int]]], setting: Setting) -> None:
     view = Group(setting.size, unique=setting.unique)
     options = {"remover": setting.remover, "max_times_sampled": setting.uses}
     with di_store.open(memory="32MiB") as store:

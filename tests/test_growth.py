@@ -14,7 +14,7 @@ SCHEMA = {"x": di_store.Spec((), "i8")}
 
 
 @pytest.mark.parametrize("sampler", [di_store.Uniform(), di_store.Prioritized(alpha=1.0, beta=0.5)], ids=str)
-def test_a_table_is_resized_a_thousand_times(sampler: Any, count: Callable[[int, int], int]) -> None:
+def test_a_thousand_resizes_keep_every_key(sampler: Any, count: Callable[[int, int], int]) -> None:
     """Up and down by small steps: every key stays what it was, and nothing is lost but what the remover took."""
     rng = np.random.default_rng(3)
     with di_store.open(memory="256MiB") as store:
@@ -90,7 +90,7 @@ def test_a_table_without_capacity_grows_past_33_million_items(full: bool) -> Non
             assert (rows == np.arange(start, start + 1_000) % 251).all()
 
 
-def test_a_smaller_table_gives_pages_back() -> None:
+def test_a_shrunk_table_frees_its_pages() -> None:
     """Pages of its rows, in the background, and so do those of a dropped one. Those of rows that are replaced stay."""
     with di_store.open(memory="256MiB") as store:
         arena = store._session.arena

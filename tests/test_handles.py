@@ -36,7 +36,7 @@ def use(store: Any, table: Any, mixture: Any, ref: Any, pipe: Any) -> None:
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn", "forkserver"])
-def test_handles_in_another_process(store: Any, start: str) -> None:
+def test_handles_work_in_another_process(store: Any, start: str) -> None:
     table = store.create_table("t", capacity=10)
     table.insert({"n": 1})
     table.sample(1)
@@ -55,7 +55,7 @@ def test_handles_in_another_process(store: Any, start: str) -> None:
     assert len(table.sample(2)) == 2
 
 
-def test_handles_pickle_as_names(store: Any) -> None:
+def test_handles_are_pickled_by_name(store: Any) -> None:
     table = store.create_table("t", capacity=10)
     table.insert({"n": 1})
     for handle in (store, table, store.mix({"t": 1}), store.put(1)):
@@ -66,7 +66,7 @@ def test_handles_pickle_as_names(store: Any) -> None:
     assert pickle.loads(pickle.dumps(table)).sample(1).data["n"].tolist() == [1]
 
 
-def test_a_name_that_is_gone_says_so() -> None:
+def test_unpickling_a_handle_of_a_gone_store_raises() -> None:
     with di_store.open(memory="32MiB") as store:
         data = pickle.dumps(store)
         table = pickle.dumps(store.create_table("t", capacity=1))
@@ -78,7 +78,7 @@ def test_a_name_that_is_gone_says_so() -> None:
         pickle.loads(data)
 
 
-def test_closures_over_handles(store: Any) -> None:
+def test_closures_over_handles_can_be_cloudpickled(store: Any) -> None:
     """As Ray ships functions and actors: by cloudpickle, to a fresh interpreter."""
     cloudpickle = pytest.importorskip("cloudpickle")
     table = store.create_table("t", capacity=10)
@@ -93,7 +93,7 @@ def test_closures_over_handles(store: Any) -> None:
     assert done.stdout.strip() == b"11", done.stderr.decode()
 
 
-def test_a_data_loaders_workers(store: Any) -> None:
+def test_handles_work_in_data_loader_workers(store: Any) -> None:
     torch = pytest.importorskip("torch")
     table = store.create_table("t", capacity=100, sampler=di_store.Once(1))
     table.extend({"n": np.arange(100)})
@@ -109,7 +109,7 @@ def test_a_data_loaders_workers(store: Any) -> None:
     assert sorted(seen.tolist()) == list(range(100))
 
 
-def test_fork_while_threads_work(store: Any) -> None:
+def test_a_fork_during_calls_of_other_threads_is_safe(store: Any) -> None:
     """A child forked in the middle of other threads' calls works, and its parent goes on."""
     table = store.create_table("t", capacity=1000)
     table.extend({"n": np.arange(100)})
@@ -136,7 +136,7 @@ def finish(process: subprocess.Popen[str]) -> None:
     assert "transitions" in out
 
 
-def test_the_readme_program_twice_at_once_and_twice_in_a_row(tmp_path: Path) -> None:
+def test_the_readme_program_can_run_twice(tmp_path: Path) -> None:
     script = tmp_path / "program.py"
     script.write_text(PROGRAM)
     for together in (2, 1, 1):

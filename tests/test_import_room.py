@@ -30,7 +30,7 @@ def write(table: di_store.Table, steps: int) -> None:
 
 
 @pytest.mark.memory_only
-def test_rows_that_memory_does_not_hold_go_to_disk(tmp_path: Path) -> None:
+def test_imported_rows_beyond_memory_go_to_disk(tmp_path: Path) -> None:
     """Their items come in another order than the rows lie in the file, and from two folders of rows."""
     schema = {"obs": Spec((ROW_BYTES,), "u1"), "reward": Spec((), "f4"), "terminated": Spec((), "?")}
     view = di_store.Transition(n_step=2, gamma=0.5)
@@ -54,7 +54,7 @@ def test_rows_that_memory_does_not_hold_go_to_disk(tmp_path: Path) -> None:
 
 @pytest.mark.memory_only
 @pytest.mark.parametrize("disk", [False, True])
-def test_what_was_imported_does_not_go_for_what_follows(tmp_path: Path, disk: bool) -> None:
+def test_later_imported_items_do_not_evict_earlier_ones(tmp_path: Path, disk: bool) -> None:
     """Values whose size could not be known when the table was made: there is no room for all, and no table stays."""
     rng = np.random.default_rng(0)
     with di_store.open(memory="192MiB") as source:

@@ -112,7 +112,7 @@ def check_whole(table: di_store.Table) -> None:
 
 @pytest.mark.parametrize("one", [True, False], ids=["insert", "extend"])
 @pytest.mark.parametrize("name", VIEWS)
-def test_interrupted_at_any_instruction(store: di_store.Store, name: str, one: bool) -> None:
+def test_an_extend_interrupted_anywhere_is_consistent(store: di_store.Store, name: str, one: bool) -> None:
     view, value, batch = VIEWS[name]
     table = store.create_table("t", capacity=32, view=view)
     table.insert(value)
@@ -129,7 +129,7 @@ def test_interrupted_at_any_instruction(store: di_store.Store, name: str, one: b
     assert store.check() == []
 
 
-def test_interrupted_at_any_instruction_of_an_insert_at_once(store: di_store.Store) -> None:
+def test_a_fast_insert_interrupted_anywhere_is_consistent(store: di_store.Store) -> None:
     """One that the core does by itself: few instructions are left."""
     table = store.create_table("t", capacity=32)
     table.insert(ROW)
@@ -144,7 +144,7 @@ def test_interrupted_at_any_instruction_of_an_insert_at_once(store: di_store.Sto
     assert store.check() == []
 
 
-def test_interrupted_at_any_instruction_of_a_first_insert(store: di_store.Store) -> None:
+def test_a_first_insert_interrupted_anywhere_is_consistent(store: di_store.Store) -> None:
     """The one that declares the columns and opens the writer."""
     at, more = 0, True
     while more:
@@ -158,7 +158,7 @@ def test_interrupted_at_any_instruction_of_a_first_insert(store: di_store.Store)
     assert store.check() == []
 
 
-def test_interrupted_at_any_instruction_of_an_insert_that_waits(store: di_store.Store) -> None:
+def test_a_waiting_insert_interrupted_anywhere_is_consistent(store: di_store.Store) -> None:
     """For the limiter, with the turn passed on meanwhile."""
     table = store.create_table("t", capacity=8, limiter=di_store.Queue(2))
     table.insert(ROW)
@@ -174,7 +174,7 @@ def test_interrupted_at_any_instruction_of_an_insert_that_waits(store: di_store.
     check_whole(table)
 
 
-def test_interrupted_at_any_instruction_of_a_wait_for_another_thread(
+def test_an_interrupted_wait_for_another_thread_is_consistent(
     occupied: di_store.Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "SLICE_SECONDS", 0.0005)
@@ -195,7 +195,7 @@ def test_a_wait_for_another_threads_insert_has_the_timeout_of_the_call(
     assert len(occupied) == 0
 
 
-def test_a_thread_that_inserts_without_pause_lets_others_in(store: di_store.Store) -> None:
+def test_a_busy_inserting_thread_does_not_starve_others(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=8)
     table.insert(ROW)
     over = threading.Event()
@@ -218,7 +218,7 @@ def test_a_thread_that_inserts_without_pause_lets_others_in(store: di_store.Stor
 
 
 @pytest.mark.parametrize("timeout", [5, 5.0, np.float32(5), np.int64(5)])
-def test_a_handlers_own_exception_in_a_checked_argument_comes_out(timeout: Any) -> None:
+def test_a_signal_handlers_exception_is_not_swallowed(timeout: Any) -> None:
     for check in (lambda: waits.check_timeout(timeout), lambda: config.count("n", int(timeout), minimum=1)):
         at, more = 0, True
         while more:
@@ -237,7 +237,7 @@ def test_a_dict_that_holds_itself_is_refused_by_extend(store: di_store.Store) ->
             call(endless)
 
 
-def test_a_final_of_another_length_is_refused_before_it_is_read(store: di_store.Store) -> None:
+def test_final_of_a_wrong_length_is_refused(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=8, schema={"x": di_store.Spec((), "f4")})
     with table.writer() as writer, pytest.raises(ValueError, match=f"final= has {2**40} entries"):
         writer.append({"x": 1.0}, final=np.broadcast_to(np.uint8(1), (2**40,)))

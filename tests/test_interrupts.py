@@ -97,7 +97,7 @@ def close_in_another_thread(loader: Any) -> None:
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("name", ACTIONS)
 @pytest.mark.timeout(3600)
-def test_a_loader_that_was_interrupted_can_be_closed(
+def test_an_interrupted_loader_can_be_closed(
     store: di_store.Store, name: str, prefetch: int, count: Callable[[int, int], int]
 ) -> None:
     """By another thread; whatever the interrupted call has not given is there again, in its order."""
@@ -124,7 +124,7 @@ def test_a_loader_that_was_interrupted_can_be_closed(
 @pytest.mark.parametrize("prefetch", [0, 1, 2])
 @pytest.mark.parametrize("name", ["start", "next"])
 @pytest.mark.timeout(3600)
-def test_a_loader_that_was_interrupted_goes_on(
+def test_an_interrupted_loader_can_continue(
     store: di_store.Store, name: str, prefetch: int, count: Callable[[int, int], int]
 ) -> None:
     """What was drawn for the interrupted call comes later, unless it was handed out already."""
@@ -173,7 +173,7 @@ print("ending", flush=True)
 
 
 @pytest.mark.timeout(3600)
-def test_a_process_whose_loaders_were_interrupted_ends(count: Callable[[int, int], int]) -> None:
+def test_a_process_with_interrupted_loaders_exits(count: Callable[[int, int], int]) -> None:
     """Also where its exit handlers are."""
     folder = str(Path(__file__).parent)
     for number in range(count(4, 300)):

@@ -52,7 +52,7 @@ def test_final_observations_above_the_limit_are_refused(store: Any) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_ragged_columns_that_together_exceed_what_a_row_may_take(store: Any, count: int) -> None:
+def test_ragged_columns_that_together_exceed_the_limit_are_refused(store: Any, count: int) -> None:
     schema = {f"x{at}": di_store.Spec((None,), "u1") for at in range(count)}
     table = store.create_table("t", capacity=10, max_bytes="8MiB", schema=schema)
     with table.writer() as writer:

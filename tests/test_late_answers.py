@@ -56,7 +56,7 @@ def end(table: di_store.Table, how: str) -> np.ndarray:
 
 @pytest.mark.parametrize("how", ["complete", "used up", "evicted", "dropped", "deleted"])
 @pytest.mark.parametrize("path", ["insert", "extend", "writer"])
-def test_a_late_answer_is_refused(store: di_store.Store, how: str, path: str) -> None:
+def test_an_answer_to_an_ended_group_is_refused(store: di_store.Store, how: str, path: str) -> None:
     """Only it: the others of its call are inserted, and nothing leaves for it."""
     uses = 1 if how == "used up" else 0
     table = store.create_table(
@@ -91,7 +91,7 @@ def test_a_late_answer_is_refused(store: di_store.Store, how: str, path: str) ->
 
 
 @pytest.mark.parametrize("how", ["complete", "dropped"])
-def test_without_unique_it_begins_a_further_group_that_is_marked(store: di_store.Store, how: str) -> None:
+def test_without_unique_a_late_answer_begins_a_marked_group(store: di_store.Store, how: str) -> None:
     table = store.create_table("t", capacity=4, view=Group(2), schema=PLAIN)
     end(table, how)
     (key,) = table.insert({"group": 7, "x": 70})
@@ -122,7 +122,7 @@ def test_incomplete_groups_are_listed(store: di_store.Store) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
-def test_values_are_those_of_the_column(store: di_store.Store, dtype: str) -> None:
+def test_incomplete_reports_the_columns_values(store: di_store.Store, dtype: str) -> None:
     bounds = np.iinfo(dtype)
     table = store.create_table("t", capacity=4, view=Group(2, unique=True), schema={"group": Spec((), dtype)})
     values = [int(bounds.min), int(bounds.max)]
@@ -152,7 +152,7 @@ def test_groups_of_one_answer(store: di_store.Store) -> None:
     assert (counts(table), table.incomplete()) == ((2, 0, 1), [])
 
 
-def test_the_newest_are_known_and_older_ones_are_not(store: di_store.Store) -> None:
+def test_only_the_newest_ended_groups_are_remembered(store: di_store.Store) -> None:
     """Exactly so many: the oldest of them is refused, the one before begins a group."""
     table = store.create_table("t", capacity=2, view=Group(2, unique=True), schema=PLAIN)
     for first in range(0, KEPT + 2, 2):
@@ -165,7 +165,7 @@ def test_the_newest_are_known_and_older_ones_are_not(store: di_store.Store) -> N
     assert not table.incomplete()[0].late
 
 
-def test_a_reset_forgets_them(store: di_store.Store) -> None:
+def test_a_reset_forgets_ended_groups(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=4, view=Group(2, unique=True), schema=PLAIN)
     table.extend(answers(1, 2))
     table.extend(answers(1, 1))
@@ -176,7 +176,7 @@ def test_a_reset_forgets_them(store: di_store.Store) -> None:
     assert counts(table) == (0, 2, 0)
 
 
-def test_a_resize_keeps_them(store: di_store.Store) -> None:
+def test_a_resize_keeps_ended_groups(store: di_store.Store) -> None:
     """It makes other slots, and rebuilds all that is derived."""
     table = store.create_table("t", capacity=4, view=Group(2, unique=True), schema=PLAIN)
     for group in range(50):
@@ -186,7 +186,7 @@ def test_a_resize_keeps_them(store: di_store.Store) -> None:
     assert counts(table) == (4, 1, 50)
 
 
-def test_a_group_that_goes_for_a_slot_does_not_begin_again() -> None:
+def test_a_group_evicted_for_a_slot_does_not_restart() -> None:
     """Draws hold the slots, and there is no memory for more: the oldest group goes, and its next answer is late."""
     with di_store.open(memory="32MiB") as store:
         options: dict[str, Any] = {"max_times_sampled": 1, "limiter": di_store.MinSize(1), "sampler": di_store.Fifo()}

@@ -54,7 +54,7 @@ def test_items_wait_until_their_late_columns_are_there(store: di_store.Store) ->
     assert store.check() == []
 
 
-def test_the_rows_behind_an_item_may_be_gone(store: di_store.Store) -> None:
+def test_late_values_can_be_set_after_following_rows_are_gone(store: di_store.Store) -> None:
     """An item at the end of its chunk does not keep the next one: values for it are written all the same."""
     late = Spec((), "f4", late=True)
     table = store.create_table("t", capacity=100, schema={"x": Spec((16384,), "f4"), "reward": late})
@@ -65,7 +65,7 @@ def test_the_rows_behind_an_item_may_be_gone(store: di_store.Store) -> None:
     assert store.check() == []
 
 
-def test_a_step_may_give_a_late_column(store: di_store.Store) -> None:
+def test_a_late_column_may_come_with_its_step(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=100, schema=REWARD)
     with table.writer(lanes=3) as writer:
         made = writer.append({"x": np.arange(3), "reward": np.float32([1, 2, 3])})
@@ -78,7 +78,7 @@ def test_a_step_may_give_a_late_column(store: di_store.Store) -> None:
             writer.append({"x": np.arange(3)}, next={"reward": np.zeros(3, "f4")})
 
 
-def test_a_row_is_shared_by_the_tables_of_its_stream(store: di_store.Store) -> None:
+def test_late_values_are_shared_by_the_tables_of_a_stream(store: di_store.Store) -> None:
     """The pattern of a reward worker: it draws answers from one table, and the learner's table gets them then."""
     todo = store.create_table("todo", capacity=100, schema=REWARD, columns=("x",), sampler=di_store.Once(shuffle=False))
     learn = store.create_table("learn", capacity=100, schema=REWARD, limiter=di_store.Queue(100))
@@ -98,7 +98,9 @@ def test_a_row_is_shared_by_the_tables_of_its_stream(store: di_store.Store) -> N
 
 
 @pytest.mark.parametrize("view", [di_store.Sequence(4, period=2), di_store.Episode(7)], ids=["sequence", "episode"])
-def test_rows_of_longer_items(store: di_store.Store, view: di_store.Sequence | di_store.Episode) -> None:
+def test_late_values_of_multi_row_items_can_be_set(
+    store: di_store.Store, view: di_store.Sequence | di_store.Episode
+) -> None:
     table = store.create_table("t", capacity=100, view=view, schema={**REWARD, "terminated": Spec((), "?")})
     with table.writer() as writer:
         made = [writer.append({"x": i, "terminated": i == 6}).keys for i in range(7)]
@@ -142,7 +144,7 @@ def test_the_limiter_counts_items_that_wait_as_inserted(store: di_store.Store) -
     table.insert({"x": 4}, timeout=0)
 
 
-def test_the_oldest_that_waits_goes_if_none_is_live(store: di_store.Store) -> None:
+def test_the_oldest_waiting_item_is_evicted_if_none_is_complete(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=4, schema=REWARD)
     keys = np.concatenate([table.insert({"x": x}) for x in range(6)])
     assert table.stats()["waiting"] == 4
@@ -158,7 +160,7 @@ def test_the_oldest_that_waits_goes_if_none_is_live(store: di_store.Store) -> No
     assert store.check() == []
 
 
-def test_what_update_refuses(store: di_store.Store) -> None:
+def test_update_refuses_bad_arguments(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=4, schema=REWARD)
     keys = table.insert({"x": 1})
     with pytest.raises(di_store.SchemaMismatch, match=r"column 'x' is not late.*late=True"):
@@ -191,7 +193,7 @@ def test_what_update_refuses(store: di_store.Store) -> None:
         store.writer([table, plain]).append({"x": 1, "reward": 1.0})
 
 
-def test_the_declaration_travels(store: di_store.Store) -> None:
+def test_the_late_declaration_is_stored_with_the_table(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=4, schema=WIDE)
     again = pickle.loads(pickle.dumps(table))
     assert again.schema == table.schema == WIDE
@@ -289,7 +291,9 @@ OPERATIONS = st.lists(
     OPERATIONS, st.integers(1, 12), st.sampled_from([di_store.Uniform(), di_store.Prioritized(0.6), di_store.Fifo()])
 )
 @settings(max_examples=60, deadline=None)
-def test_against_a_model(operations: list[tuple[str, int]], capacity: int, sampler: di_store.Sampler) -> None:
+def test_late_columns_equal_the_model(
+    operations: list[tuple[str, int]], capacity: int, sampler: di_store.Sampler
+) -> None:
     with di_store.open(memory="32MiB") as store:
         table = store.create_table("t", capacity=capacity, schema=REWARD, sampler=sampler)
         live: dict[int, float] = {}  # by key, in order

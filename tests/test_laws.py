@@ -110,7 +110,7 @@ def test_a_uniform_remover_is_uniform(store: Any) -> None:
 
 
 @pytest.mark.parametrize("normalize", ["batch", "table"])
-def test_importance_weights(store: Any, normalize: Literal["batch", "table"]) -> None:
+def test_importance_weights_follow_their_formula(store: Any, normalize: Literal["batch", "table"]) -> None:
     values = np.array([0.5, 1.0, 2.0, 4.0, 0.25])
     sampler = di_store.Prioritized(0.6, 0.4, normalize=normalize)
     table, _ = filled(store, 5, values, sampler=sampler)
@@ -171,7 +171,7 @@ def test_an_epoch_ends_before_the_next_begins(store: Any) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_draws_given_back_were_never_made(store: Any, shuffle: bool) -> None:
+def test_draws_given_back_leave_no_trace(store: Any, shuffle: bool) -> None:
     """A `sample` that fails after it went on to the second epoch leaves the table in the first."""
     table, _ = filled(store, 3, sampler=di_store.Once(2, shuffle), capacity=10)
     with pytest.raises(di_store.Timeout):

@@ -10,7 +10,7 @@ import di_store
 
 
 @pytest.mark.parametrize("length", [100, 2**31, 2**64 - 1])
-def test_names_that_end_behind_the_text(length: int) -> None:
+def test_a_layout_with_names_beyond_its_text_is_refused(length: int) -> None:
     with di_store.open(memory="16MiB") as store:
         schema = {"x": di_store.Spec((), "f4"), "yy": di_store.Spec((), "i8")}
         table = store.create_table("t", capacity=10, schema=schema)
@@ -27,7 +27,7 @@ def test_names_that_end_behind_the_text(length: int) -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(("x", "xx", "y"), ("xx", "x", "y")), (("ab", "c"), ("a", "bc"))])
-def test_columns_whose_names_together_are_the_same_stay_apart(first: tuple[str, ...], second: tuple[str, ...]) -> None:
+def test_layouts_with_equal_concatenated_names_stay_distinct(first: tuple[str, ...], second: tuple[str, ...]) -> None:
     with di_store.open(memory="16MiB") as store:
         for number, names in enumerate((first, second, first)):
             spec = di_store.Spec((), "f4")

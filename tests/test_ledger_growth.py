@@ -33,7 +33,7 @@ def state_of(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
-def test_blocks_that_come_together_have_room_for_all_dropped_pins(store_name: Callable[[], str]) -> None:
+def test_concurrent_ledger_blocks_have_room_for_all_dropped_pins(store_name: Callable[[], str]) -> None:
     count = (THREADS + 1) * BLOCK - 50
     with di_store.open(store_name(), memory="64MiB") as store:
         refs = [store.put(np.full(64, i)) for i in range(count)]
@@ -63,7 +63,7 @@ def test_blocks_that_come_together_have_room_for_all_dropped_pins(store_name: Ca
         assert store.stats()["pinned"] <= 1024  # of the last array at most
 
 
-def test_a_snapshot_ends_while_the_heap_is_busy(store_name: Callable[[], str]) -> None:
+def test_a_snapshot_can_end_while_the_heap_is_locked(store_name: Callable[[], str]) -> None:
     """What it has let go is settled later: its end does not fail for a lock that somebody holds just then."""
     with di_store.open(store_name(), memory="64MiB") as store:
         store.put(np.arange(64))
@@ -79,7 +79,7 @@ def test_a_snapshot_ends_while_the_heap_is_busy(store_name: Callable[[], str]) -
         assert store.check() == []
 
 
-def test_blocks_find_room_where_objects_fill_memory(tmp_path: Path) -> None:
+def test_ledger_blocks_find_room_in_a_store_full_of_objects(tmp_path: Path) -> None:
     """Those that nobody holds leave for the disk, until all that is held has its entry."""
     with di_store.open(memory="14MiB", disk=tmp_path, disk_capacity="256MiB") as store:
         refs = [store.put(np.full(1_000, number)) for number in range(3_000)]  # 24 MB

@@ -64,7 +64,7 @@ def test_steps_without_a_final_observation_are_counted(store: Any, tmp_path: Pat
 
 
 @pytest.mark.parametrize("end", ["terminated", "given", "given at the end", "open"])
-def test_nothing_is_told_where_nothing_is_missing(store: Any, end: str) -> None:
+def test_no_warning_if_no_final_observation_is_missing(store: Any, end: str) -> None:
     table = store.create_table("t", capacity=1000, view=di_store.Transition(n_step=3))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -80,13 +80,13 @@ def test_nothing_is_told_where_nothing_is_missing(store: Any, end: str) -> None:
         assert table.stats()["steps_left_out"] == 0
 
 
-def test_a_long_writer_tells_it_while_it_writes(store: Any) -> None:
+def test_a_long_lived_writer_warns_while_it_writes(store: Any) -> None:
     table = store.create_table("t", capacity=100_000, view=di_store.Transition(n_step=3))
     with table.writer() as writer, pytest.warns(RuntimeWarning, match="final observation"):
         episodes(writer, 200, "truncated")
 
 
-def test_a_long_writer_of_batches_tells_it_while_it_writes(store: Any) -> None:
+def test_a_long_lived_extending_writer_warns_while_it_writes(store: Any) -> None:
     table = store.create_table("t", capacity=100_000, view=di_store.Transition(n_step=3))
     steps = {"obs": np.arange(2000, dtype=np.float32), "reward": np.ones(2000), "terminated": np.zeros(2000, bool)}
     steps["truncated"] = np.arange(2000) % 10 == 9

@@ -181,7 +181,7 @@ def accepted(store: Any, load: Load) -> bool:
     return True
 
 
-def test_the_model_finds_a_standstill_where_there_is_one() -> None:
+def test_the_model_finds_a_known_deadlock() -> None:
     """A band too narrow for one insert and one draw: the check can fail."""
 
     @dataclass(frozen=True)
@@ -196,7 +196,7 @@ def test_the_model_finds_a_standstill_where_there_is_one() -> None:
     assert standstill(drawn_out, 1000) is not None
 
 
-def test_nothing_that_is_accepted_stands_still() -> None:
+def test_accepted_limiters_never_deadlock() -> None:
     chosen = list(loads())
     if not FULL:
         chosen = random.Random(0).sample(chosen, 250)
@@ -211,7 +211,7 @@ def test_nothing_that_is_accepted_stands_still() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.5, 1.0, 4.0])
-def test_what_draws_out_is_refused(ratio: float) -> None:
+def test_once_with_a_ratio_limiter_is_refused(ratio: float) -> None:
     """`Once` cannot pay for inserts that wait for draws: refused with the mechanism, or it does not stand still."""
     load = Load(limiters.SamplesPerInsert(ratio, 2, 0.5), 6, 0, 1, 1, once=True)
     with di_store.open(memory="64MiB") as store:
@@ -263,7 +263,7 @@ REAL = [
 
 
 @pytest.mark.parametrize("load", REAL, ids=str)
-def test_the_store_runs_to_the_end(load: Load) -> None:
+def test_the_store_runs_to_the_end_without_deadlock(load: Load) -> None:
     rows = 400 if FULL else 100
     seen = really_runs(load, rows)
     if isinstance(load.limiter, limiters.Queue):
@@ -325,7 +325,7 @@ def test_an_item_removed_before_it_was_drawn_gives_its_insert_back() -> None:
         assert np.asarray(table.sample(2, timeout=60).data["x"]).tolist() == [1, 3]
 
 
-def test_a_call_passes_as_a_whole_once_one_item_may() -> None:
+def test_a_call_passes_whole_once_one_item_may_pass() -> None:
     """Four lanes into a queue with room for one: lifted above its size, nothing evicted."""
     with di_store.open(memory="64MiB") as store:
         table = store.create_table("t", capacity=2, limiter=di_store.Queue(2), lanes=4)

@@ -81,7 +81,7 @@ def combine(**options: Any) -> Settings:
         (Band(1, 1, 0, 3), Queue(3).bounds),
     ],
 )
-def test_bounds(limiter: Limiter, bounds: Bounds) -> None:
+def test_bounds_are_computed(limiter: Limiter, bounds: Bounds) -> None:
     assert limiter.bounds == bounds
 
 
@@ -97,13 +97,13 @@ def test_the_band_is_never_narrower_than_one_operation(ratio: float, min_size: i
     ("ratio", "low", "high"),
     [(1, 0, 0), (1, 5, 3), (2, 0, 1), (1.5, 0, 1.5), (0.1, 0, 1.1), (4, -2, 0), (1, math.inf, math.inf)],
 )
-def test_a_band_too_narrow_for_both(ratio: float, low: float, high: float) -> None:
+def test_a_band_too_narrow_for_both_sides_is_refused(ratio: float, low: float, high: float) -> None:
     with pytest.raises(ValueError, match=r"too narrow: .* both would wait for each other"):
         Band(3, ratio, low, high)
 
 
 @pytest.mark.parametrize(("ratio", "low", "high"), [(1, 0, 1), (2, 0, 2), (0.5, 0, 1), (0.1, 0, 1.2), (3, -1, 2)])
-def test_a_band_just_wide_enough(ratio: float, low: float, high: float) -> None:
+def test_a_band_just_wide_enough_is_accepted(ratio: float, low: float, high: float) -> None:
     limiter = Band(3, ratio, low, high)
     for wishes in ([True] * 400, [False] * 400, [True, False] * 200):
         bounds, inserts, draws = limiter.bounds, 0, 0
@@ -125,12 +125,12 @@ def test_a_band_just_wide_enough(ratio: float, low: float, high: float) -> None:
         ({"low": None}, TypeError),
     ],
 )
-def test_fields_of_a_band(fields: dict[str, Any], error: type[Exception]) -> None:
+def test_a_band_has_its_fields(fields: dict[str, Any], error: type[Exception]) -> None:
     with pytest.raises(error, match=next(iter(fields))):
         Band(**{"min_size": 1, "ratio": 1.0, "low": 0.0, "high": 10.0, **fields})
 
 
-def test_a_band_of_a_table() -> None:
+def test_a_table_keeps_within_its_band() -> None:
     """Draws and inserts pass while the error stays in the band, and a wait names it."""
     with di_store.open(memory="32MiB") as store:
         table = store.create_table("t", capacity=100, schema={"x": 0}, limiter=Band(2, 2.0, -1.0, 9.0))
@@ -162,7 +162,9 @@ def test_one_side_can_always_move(limiter: Limiter, wishes: list[bool]) -> None:
 
 
 @given(ANY_LIMITER, st.integers(1, 4), st.integers(0, 50), st.lists(st.booleans(), max_size=400))
-def test_nor_with_a_use_limit(limiter: Limiter, times: int, spare: int, wishes: list[bool]) -> None:
+def test_one_side_can_always_move_with_a_use_limit(
+    limiter: Limiter, times: int, spare: int, wishes: list[bool]
+) -> None:
     """The same when items leave after `times` draws and the oldest are evicted, whatever the ratio."""
     bounds, inserts, draws = limiter.bounds, 0, 0
     capacity = getattr(limiter, "size", bounds.min_size) + spare
@@ -251,7 +253,7 @@ def test_bad_types_are_named(cls: Any, args: tuple[Any, ...]) -> None:
 
 
 @given(ANY_LIMITER)
-def test_plain_form(limiter: Limiter) -> None:
+def test_limiters_convert_to_plain_data_and_back(limiter: Limiter) -> None:
     assert limiter_from_plain(limiter_to_plain(limiter)) == limiter
     assert check_limiter(limiter) is limiter
     assert isinstance(limiter, LIMITERS)
@@ -266,7 +268,7 @@ def test_foreign_plain_data_is_corrupt(plain: Any) -> None:
 # --- combinations -----------------------------------------------------------------------------------------------------
 
 
-def test_defaults() -> None:
+def test_defaults_are_those_of_the_contract() -> None:
     found = combine()
     assert (found.sampler, found.remover, found.limiter) == (Uniform(), Fifo(), MinSize(1))
     assert (found.max_times_sampled, found.capacity, found.max_bytes, found.view) == (0, 100, None, Step())
@@ -274,7 +276,7 @@ def test_defaults() -> None:
 
 
 @pytest.mark.parametrize(("limiter", "order"), [(Queue(10), Fifo()), (Stack(10), Lifo())])
-def test_queue_and_stack_set_what_was_not_given(limiter: Limiter, order: Any) -> None:
+def test_queue_and_stack_fill_in_missing_options(limiter: Limiter, order: Any) -> None:
     found = combine(limiter=limiter)
     assert (found.sampler, found.remover, found.max_times_sampled) == (order, order, 1)
     assert combine(limiter=limiter, sampler=order, remover=order, max_times_sampled=1) == found
@@ -321,7 +323,7 @@ def test_queue_and_stack_refuse_contradictions(limiter: Limiter, setting: dict[s
     ],
     ids=repr,
 )
-def test_what_cannot_work_is_refused(settings: dict[str, Any], named: str) -> None:
+def test_impossible_combinations_are_refused(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         combine(**settings)
 
@@ -340,7 +342,7 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], named: str) -> No
     ],
     ids=repr,
 )
-def test_what_works_is_accepted(settings: dict[str, Any]) -> None:
+def test_possible_combinations_are_accepted(settings: dict[str, Any]) -> None:
     combine(**settings)
 
 
@@ -367,7 +369,7 @@ def test_wrong_types_are_named(settings: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("limiter", [MinSize(1), Queue(2), Stack(2)], ids=str)
-def test_extend_beyond_capacity(limiter: Limiter) -> None:
+def test_an_extend_beyond_capacity_is_refused(limiter: Limiter) -> None:
     """More than a table holds is refused, by a queue that could be lifted as well; nothing is written."""
     with di_store.open(memory="64MiB") as store:
         table = store.create_table("t", capacity=5, limiter=limiter)

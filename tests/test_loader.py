@@ -28,7 +28,7 @@ def numbered(store: Any, n: int, **options: Any) -> Any:
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
-def test_a_loader_gives_what_sample_would(store: Any, prefetch: int) -> None:
+def test_a_loader_gives_the_same_batches_as_sample(store: Any, prefetch: int) -> None:
     table = numbered(store, 100, sampler=di_store.Once(1))
     table.finish()
     with table.loader(8, prefetch=prefetch) as loader:
@@ -38,13 +38,13 @@ def test_a_loader_gives_what_sample_would(store: Any, prefetch: int) -> None:
     assert sorted(number for batch in batches for number in batch) == list(range(100))
 
 
-def test_drop_last(store: Any) -> None:
+def test_drop_last_drops_the_last_partial_batch(store: Any) -> None:
     table = numbered(store, 20, sampler=di_store.Once(1))
     table.finish()
     assert [len(batch) for batch in table.loader(8, drop_last=True)] == [8, 8]
 
 
-def test_close_gives_back_what_was_drawn_ahead(store: Any) -> None:
+def test_close_gives_back_prefetched_draws(store: Any) -> None:
     table = numbered(store, 100, limiter=di_store.Queue(100))
     loader = table.loader(10, prefetch=3)
     first = next(loader).data["n"].tolist()
@@ -56,7 +56,7 @@ def test_close_gives_back_what_was_drawn_ahead(store: Any) -> None:
     assert first + table.sample(90, timeout=60).data["n"].tolist() == list(range(100))
 
 
-def test_a_dropped_loader_gives_back_too(store: Any) -> None:
+def test_a_garbage_collected_loader_gives_back_its_draws(store: Any) -> None:
     table = numbered(store, 50, limiter=di_store.Queue(50))
     loader = table.loader(10)
     next(loader)
@@ -67,7 +67,7 @@ def test_a_dropped_loader_gives_back_too(store: Any) -> None:
     assert table.sample(40, timeout=60).data["n"].tolist() == list(range(10, 50))
 
 
-def test_what_is_drawn_ahead_counts_as_samples(store: Any) -> None:
+def test_prefetched_draws_count_as_samples(store: Any) -> None:
     table = numbered(store, 100, limiter=di_store.Queue(100))
     with table.loader(10, prefetch=3) as loader:
         next(loader)
@@ -111,7 +111,7 @@ def test_errors_surface_in_the_consumer(store: Any) -> None:
             table.loader(4, **wrong)
 
 
-def test_threads_that_cannot_be_started_are_named_and_tried_again(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_cannot_start_is_named_and_retried(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     table = numbered(store, 10)
 
     def refuse(*_: Any) -> None:
@@ -143,7 +143,7 @@ def test_a_dropped_table_ends_its_loader(store: Any) -> None:
             next(loader)
 
 
-def test_beta_by_step(store: Any) -> None:
+def test_beta_may_be_a_function_of_the_step(store: Any) -> None:
     table = numbered(store, 10, sampler=di_store.Prioritized(1.0))
     table.update_priorities(table.keys(), np.arange(10) + 1.0)
     steps: list[int] = []
@@ -170,7 +170,7 @@ def test_batches_that_are_held_never_change(store: Any) -> None:
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_tensors_on_the_cpu(store: Any, prefetch: int) -> None:
+def test_a_loader_gives_cpu_tensors(store: Any, prefetch: int) -> None:
     torch = pytest.importorskip("torch")
     schema = {
         "x": {"a": di_store.Spec((3,), "f4")},
@@ -191,7 +191,7 @@ def test_tensors_on_the_cpu(store: Any, prefetch: int) -> None:
     assert batch.data["u"].lengths.sum() == len(batch.data["u"].values)
 
 
-def test_tensors_on_a_gpu(store: Any) -> None:
+def test_a_loader_gives_gpu_tensors(store: Any) -> None:
     """Ready on the current stream, from page-locked buffers; where there is no GPU asking for one says so."""
     torch = pytest.importorskip("torch")
     table = numbered(store, 1000, sampler=di_store.Once(None))
@@ -264,13 +264,13 @@ def test_a_loader_whose_thread_ends_before_it_draws_says_so(store: Any, monkeypa
         assert len(next(loader)) == 2
 
 
-def test_a_batch_of_no_columns_of_values(store: Any) -> None:
+def test_a_loader_of_no_columns_gives_keys_only(store: Any) -> None:
     table = store.create_table("values", capacity=10, view=di_store.Opaque())
     table.extend([{"a": 1}, [2]])
     assert table.peek(table.keys(), columns=()).data == table.sample(2, columns=()).data == []
 
 
-def test_more_batches_ahead_than_there_is_use_for() -> None:
+def test_prefetch_beyond_the_data_is_harmless() -> None:
     with di_store.open(memory="16MiB") as store:
         table = store.create_table("t", capacity=8)
         with pytest.raises(ValueError, match="prefetch=1025 is above 1024"):

@@ -49,13 +49,13 @@ def program(folder: Path | None, sampler: str, prefetch: int) -> list[Any]:
 @pytest.mark.parametrize("prefetch", [0, 1, 5])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize("disk", [False, True])
-def test_the_same_program_gets_the_same_batches(tmp_path: Path, disk: bool, sampler: str, prefetch: int) -> None:
+def test_equal_programs_get_equal_batches(tmp_path: Path, disk: bool, sampler: str, prefetch: int) -> None:
     runs = [program(tmp_path / str(run) if disk else None, sampler, prefetch) for run in range(2)]
     assert runs[0] == runs[1]
     assert len(runs[0]) == 43
 
 
-def test_draws_ahead_are_made_in_next(tmp_path: Path) -> None:
+def test_prefetched_draws_are_made_inside_next(tmp_path: Path) -> None:
     """Not before and not after, and as many as the data gives without waiting."""
     with di_store.open(memory="64MiB") as store:
         table = store.create_table("t", capacity=100, limiter=di_store.Queue(100))
@@ -77,7 +77,7 @@ LIMITS = [(0.5, 8, 0.5), (1.0, 10, 1.0), (4.0, 5, 0.5), (8.0, 4, 1.0), (16.0, 16
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 4, 16])
 @pytest.mark.parametrize(("ratio", "least", "tolerance"), LIMITS)
-def test_one_of_insert_and_next_always_passes(ratio: float, least: int, tolerance: float, prefetch: int) -> None:
+def test_either_insert_or_next_can_always_proceed(ratio: float, least: int, tolerance: float, prefetch: int) -> None:
     """In one thread, which tries both in any order and waits for neither; the limiter is never passed."""
     rng = random.Random(17 * prefetch + int(ratio))
     limiter = di_store.SamplesPerInsert(ratio, least, tolerance)

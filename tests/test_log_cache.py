@@ -38,7 +38,7 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("durability", ["memory", "disk"])
-def test_what_was_appended_leaves_the_page_cache(folder: Path, durability: Literal["memory", "disk"]) -> None:
+def test_appended_log_bytes_leave_the_page_cache(folder: Path, durability: Literal["memory", "disk"]) -> None:
     """Of 60 MB little is left; so much only where the drive is far behind."""
     value = np.random.default_rng(0).integers(0, 256, 100_000, np.uint8)
     with di_store.open(memory="16MiB", disk=folder, disk_capacity="2GiB") as store:

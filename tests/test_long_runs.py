@@ -79,7 +79,7 @@ def start(table: Any, n: int, fault: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("fault", ["sample.before_copy:1", "sample.before_deliver:1", "table.draw_item:3"])
-def test_a_draw_of_many_chunks_leaks_nothing_when_its_learner_dies(store: Any, fault: str) -> None:
+def test_a_dead_learners_large_draw_leaks_nothing(store: Any, fault: str) -> None:
     table = make(store)
     write(table, 0)
     assert chunks_of_an_item(table) > OLD_MOST

@@ -36,7 +36,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[di_store.Store]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_every_table_can_be_looked_at(view: str, store: di_store.Store) -> None:
+def test_every_table_can_be_inspected(view: str, store: di_store.Store) -> None:
     """Each table alone, with its items and their values, as text and as JSON; then all of them together."""
     states = dict(looked_at.tables(store, view))
     sizes = {name: _look(store, name, state) for name, state in states.items()}
@@ -83,7 +83,7 @@ def _filled(table: di_store.Table, view: str) -> None:
             writer.append({**looked_at.step("fixed", at), "frame": FRAME})
 
 
-def test_rows_that_lie_on_disk_are_shown(tmp_path: Path) -> None:
+def test_rows_on_disk_are_shown(tmp_path: Path) -> None:
     """One table of each view, together 48 MiB in a store of 32: the oldest rows of most are read from disk."""
     with di_store.open(memory="32MiB", disk=tmp_path, disk_capacity="256MiB") as store:
         schema = looked_at.BASE | {"frame": di_store.Spec(FRAME.shape, "u1")}
@@ -106,7 +106,7 @@ def test_rows_that_lie_on_disk_are_shown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("view", ["step", "group", "opaque"])
 @pytest.mark.parametrize("before", ["open_table", "table_report", "print_table", "item_page", "print_items"])
-def test_a_table_that_is_dropped_while_it_is_looked_at(
+def test_a_table_dropped_during_inspect_is_handled(
     before: str, view: str, store: di_store.Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whatever moment that is, `inspect` shows what it has read, or says in one line that there is no such table."""

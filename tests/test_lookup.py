@@ -42,7 +42,7 @@ def assert_lookup(table: Any) -> None:
             table.at(outside)
 
 
-def test_a_ring(store: Any) -> None:
+def test_positions_of_a_fifo_table_are_ring_indexes(store: Any) -> None:
     """The index of a ring of `capacity` places: the number of the insert, modulo the capacity."""
     table = table_of(store, 0, capacity=100)
     ring = np.zeros(100, np.uint64)
@@ -61,7 +61,7 @@ def test_a_ring(store: Any) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_items_that_leave_anyhow(data: Any) -> None:
+def test_positions_are_right_after_removals_in_any_order(data: Any) -> None:
     remover = data.draw(st.sampled_from([di_store.Fifo(), di_store.Lifo(), di_store.Uniform(), di_store.MinHeap()]))
     with di_store.open(memory="32MiB", seed=1) as store:
         table = table_of(store, 10, capacity=40, remover=remover)
@@ -99,7 +99,7 @@ def test_held_items_have_no_position(store: Any) -> None:
     assert table.at(np.arange(10)).tolist() == keys.tolist()
 
 
-def test_many_at_once(store: Any) -> None:
+def test_many_keys_are_looked_up_at_once(store: Any) -> None:
     table = table_of(store, 6_000, capacity=5_000)
     assert_lookup(table)
     assert table.at([]).shape == (0,)
@@ -109,19 +109,19 @@ def test_many_at_once(store: Any) -> None:
 
 
 @pytest.mark.parametrize("positions", [1.5, [0.0], ["a"], [True], None, [[1], [1, 2]]])
-def test_positions_that_are_none(store: Any, positions: Any) -> None:
+def test_invalid_positions_are_refused(store: Any, positions: Any) -> None:
     with pytest.raises(TypeError, match="whole numbers"):
         table_of(store, 3).at(positions)
 
 
-def test_an_empty_table(store: Any) -> None:
+def test_an_empty_table_has_no_positions(store: Any) -> None:
     table = table_of(store, 0)
     assert table.positions([7]).tolist() == [-1]
     with pytest.raises(ValueError, match="has 0 items"):
         table.at(0)
 
 
-def test_what_a_table_says_of_itself(store: Any) -> None:
+def test_table_properties_equal_its_settings(store: Any) -> None:
     declared = {
         "obs": {"pixels": di_store.Spec((8, 8), "u1"), "state": di_store.Spec((3,), "bfloat16")},
         "tokens": di_store.Spec((None, 2), "i4", max=30),
@@ -141,7 +141,7 @@ def test_what_a_table_says_of_itself(store: Any) -> None:
     assert again.schema == declared
 
 
-def test_before_anything_is_known(store: Any) -> None:
+def test_properties_of_an_undeclared_table_are_none(store: Any) -> None:
     table = store.create_table("t", capacity=None, max_bytes="1MiB")
     assert table.schema is None
     assert table.capacity is None
@@ -152,7 +152,7 @@ def test_before_anything_is_known(store: Any) -> None:
     assert values.schema is None
 
 
-def test_a_closed_store(store: Any) -> None:
+def test_lookups_in_a_closed_store_raise(store: Any) -> None:
     table = table_of(store, 3)
     store.close()
     for call in (lambda: table.at(0), lambda: table.positions([1]), lambda: table.schema, lambda: table.capacity):
@@ -160,7 +160,7 @@ def test_a_closed_store(store: Any) -> None:
             call()
 
 
-def test_episodes_of_items(store: Any) -> None:
+def test_items_know_their_episodes(store: Any) -> None:
     """The same numbers as in batches; after pickling too, and -1 for items that have gone."""
     step = {"obs": 0.0, "reward": 0.0, "terminated": False}
     view = di_store.Transition(n_step=2)
@@ -202,7 +202,7 @@ def test_items_do_not_keep_a_closed_store() -> None:
     assert made.episodes.tolist() == [-1]
 
 
-def test_a_table_that_grew_while_slots_were_used_again(store: Any) -> None:
+def test_a_grown_table_keeps_the_order_of_slots(store: Any) -> None:
     """New slots come behind those that were freed before: the slot after a slot is then not the next item's."""
     table = table_of(store, 1_500)
     table.resize(4_000)

@@ -30,7 +30,7 @@ def two(store: Any, **options: Any) -> tuple[Any, Any]:
     return tables[0], tables[1]
 
 
-def test_source_says_where_an_example_is_from(store: Any) -> None:
+def test_source_names_the_table_of_each_example(store: Any) -> None:
     two(store)
     batch = store.mix({"agent": 3, "demo": 1}, seed=0).sample(200)
     assert batch.source.dtype == np.int32
@@ -41,13 +41,13 @@ def test_source_says_where_an_example_is_from(store: Any) -> None:
     assert batch.table_size == 100
 
 
-def test_the_same_seed_gives_the_same_picks(store: Any) -> None:
+def test_the_same_seed_picks_the_same_tables(store: Any) -> None:
     two(store)
     counts = [[store.mix({"agent": 1, "demo": 1}, seed=4).sample(64).source.sum()] for _ in range(2)]
     assert counts[0] == counts[1]
 
 
-def test_priorities_find_their_table(store: Any) -> None:
+def test_priority_updates_reach_their_table(store: Any) -> None:
     agent, demo = two(store, sampler=di_store.Prioritized(1.0))
     mixture = store.mix({"agent": 1, "demo": 1}, seed=0)
     batch = mixture.sample(64)
@@ -59,7 +59,7 @@ def test_priorities_find_their_table(store: Any) -> None:
             mixture.update_priorities(batch.keys, np.full(64, wrong))
 
 
-def test_a_mixtures_loader_and_columns(store: Any) -> None:
+def test_a_mixture_has_loaders_and_columns(store: Any) -> None:
     two(store)
     with store.mix({"agent": 1, "demo": 1}).loader(32, columns="from", beta=0.5) as loader:
         for _ in range(10):
@@ -76,7 +76,7 @@ def test_a_failed_draw_gives_back_in_all_tables(store: Any) -> None:
     assert agent.stats()["samples"] == 0
 
 
-def test_tables_of_other_columns_do_not_mix(store: Any) -> None:
+def test_tables_with_different_columns_are_refused(store: Any) -> None:
     two(store)
     store.create_table("other", capacity=10).insert({"from": 1})
     with pytest.raises(ValueError, match=r"'agent' and 'other' give different columns: obs/x; .*columns="):
@@ -92,7 +92,7 @@ def test_tables_of_other_columns_do_not_mix(store: Any) -> None:
             shared.loader(1, columns=("obs", "from"))
 
 
-def test_columns_that_come_later_are_checked_before_the_next_batch(store: Any) -> None:
+def test_columns_declared_later_are_checked_before_the_next_batch(store: Any) -> None:
     """Whatever tables the batch would be from."""
     two(store)
     late = store.create_table("late", capacity=10)
@@ -123,7 +123,7 @@ def in_two_orders(store: Any) -> None:
         table.insert({"r": [1, 2], "n": 3, "o": {"a": np.ones(2, np.float32), "b": np.zeros(1, np.uint8)}})
 
 
-def test_the_order_of_columns_is_that_of_the_first_table(store: Any) -> None:
+def test_columns_are_in_the_first_tables_order(store: Any) -> None:
     in_two_orders(store)
     mixture = store.mix({"a": 1, "b": 1}, seed=0)
     wanted = columns_of(store.table("a").sample(1).data)
@@ -135,7 +135,7 @@ def test_the_order_of_columns_is_that_of_the_first_table(store: Any) -> None:
     assert columns_of(store.mix({"b": 1, "a": 1}).sample(20).data) == columns_of(store.table("b").sample(1).data)
 
 
-def test_tables_of_python_values_mix(store: Any) -> None:
+def test_opaque_tables_can_be_mixed(store: Any) -> None:
     for number, name in enumerate(("a", "b")):
         store.create_table(name, capacity=10, view=di_store.Opaque()).extend([{"from": number}, {"from": number}])
     store.create_table("rows", capacity=10).insert({"x": 1})
@@ -157,7 +157,7 @@ def test_a_mixture_pickles_by_name(store: Any) -> None:
     assert len(mixture.sample(5)) == 5
 
 
-def test_bad_shares(store: Any) -> None:
+def test_bad_shares_are_refused(store: Any) -> None:
     two(store)
     for wrong in ({}, {"agent": 0}, {"agent": -1}, {"agent": float("nan")}, {"agent": "x"}, ["agent"]):
         with pytest.raises((ValueError, TypeError)):
@@ -199,7 +199,7 @@ def test_a_mixture_has_at_most_256_tables(store: Any) -> None:
     assert tables["t255"].peek(tables["t255"].keys()).priorities == [257.0]
 
 
-def test_ragged_columns_mix(store: Any) -> None:
+def test_ragged_columns_can_be_mixed(store: Any) -> None:
     for number, name in enumerate(("a", "b")):
         table = store.create_table(name, capacity=10, schema={"u": di_store.Spec((None,), "i8", max=5)})
         for length in range(5):
@@ -209,7 +209,7 @@ def test_ragged_columns_mix(store: Any) -> None:
         assert (row == source).all()
 
 
-def test_min_n_linger_and_one_deadline_for_all(store: Any) -> None:
+def test_min_n_linger_and_timeout_apply_to_the_mixture(store: Any) -> None:
     tables = [store.create_table(name, capacity=10, limiter=di_store.Queue(10)) for name in ("a", "b")]
     for table in tables:
         table.extend({"n": np.arange(4)})
@@ -224,7 +224,7 @@ def test_min_n_linger_and_one_deadline_for_all(store: Any) -> None:
     assert batch.source.tolist() == [0, 0]
 
 
-def test_out_takes_a_mixtures_batch(store: Any) -> None:
+def test_out_reuses_a_mixtures_batch(store: Any) -> None:
     two(store)
     mixture = store.mix({"agent": 1, "demo": 1}, seed=0)
     batch = mixture.sample(8)
@@ -248,7 +248,7 @@ print(len(store.mix({"t": 1}).sample(4)))
 
 
 @pytest.mark.memory_only
-def test_a_mixture_needs_no_descriptor() -> None:
+def test_a_mixture_needs_no_file_descriptor() -> None:
     """Nothing is imported late."""
     done = subprocess.run([sys.executable, "-c", NO_DESCRIPTORS], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("4\n", "")

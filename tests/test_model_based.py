@@ -130,7 +130,7 @@ test_any_setting_any_operations = StoreMachine.TestCase
 
 @pytest.mark.parametrize("remover", REMOVERS)
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=str)
-def test_every_sampler_with_every_remover(sampler: str | Once, remover: str) -> None:
+def test_every_sampler_with_every_remover_equals_the_model(sampler: str | Once, remover: str) -> None:
     for seed, capacity in enumerate((1, 3, 7, 1000) if FULL else (3,)):
         rng = random.Random(f"{sampler} {remover} {seed}")
         setting = random_setting(rng, sampler=sampler, remover=remover, capacity=capacity, view=Transition(n_step=2))
@@ -139,7 +139,7 @@ def test_every_sampler_with_every_remover(sampler: str | Once, remover: str) -> 
 
 @pytest.mark.parametrize("lanes", [None, 1, 3])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_every_view(view: View, lanes: int | None) -> None:
+def test_every_view_equals_the_model(view: View, lanes: int | None) -> None:
     for seed, capacity in enumerate((1, 3, 7, 1000) if FULL else (7,)):
         rng = random.Random(f"{view} {lanes} {seed}")
         setting = random_setting(rng, view=view, lanes=lanes, capacity=capacity)
@@ -148,7 +148,7 @@ def test_every_view(view: View, lanes: int | None) -> None:
 
 @pytest.mark.parametrize("crosses", [False, True])
 @pytest.mark.parametrize("tail", ["pad", "drop", "shift"])
-def test_every_kind_of_sequence(tail: str, crosses: bool) -> None:
+def test_every_kind_of_sequence_equals_the_model(tail: str, crosses: bool) -> None:
     """Each combination of a sequence's options: episodes of all lengths, ended, discarded and abandoned."""
     for burn_in, period, bootstrap, stack in itertools.product((0, 2), (None, 1, 6), ((), ("obs",)), (None, 3)):
         stacks = {"obs/frame": stack} if stack else None
@@ -162,7 +162,7 @@ def test_every_kind_of_sequence(tail: str, crosses: bool) -> None:
 @pytest.mark.parametrize(
     "limiter", [MinSize(1), SamplesPerInsert(2.0, 1, 0.5), SamplesPerInsert(0.25, 1, 0.0), Queue(1)], ids=str
 )
-def test_every_limiter(limiter: MinSize | SamplesPerInsert | Queue, capacity: int) -> None:
+def test_every_limiter_equals_the_model(limiter: MinSize | SamplesPerInsert | Queue, capacity: int) -> None:
     rng = random.Random(f"{limiter} {capacity}")
     uses = 1 if isinstance(limiter, Queue) else 0
     setting = Setting(Transition(n_step=3), "Fifo", "Fifo", limiter, capacity, 3, uses)
@@ -170,7 +170,7 @@ def test_every_limiter(limiter: MinSize | SamplesPerInsert | Queue, capacity: in
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn", pytest.param("forkserver", marks=pytest.mark.extended)])
-def test_killed_writers(start: str) -> None:
+def test_killed_writers_equal_the_model(start: str) -> None:
     """A child that writes is killed, idle or in the middle of an append; others go on."""
     for seed in range(30 if FULL else 2):
         rng = random.Random(f"{start} {seed}")
@@ -188,7 +188,7 @@ def test_killed_writers(start: str) -> None:
         harness.close()
 
 
-def test_a_long_run() -> None:
+def test_a_long_run_equals_the_model() -> None:
     """Wrap-around many times over in one small table."""
     rng = random.Random(1)
     drive(Setting(Step(), "Uniform", "Fifo", MinSize(1), 7, 3), rng, operations=20_000 if FULL else 300)

@@ -45,7 +45,7 @@ def test_at_most_five_lines_are_written(name: str) -> None:
 
 @pytest.mark.extended
 @pytest.mark.parametrize("name", [stem for name in PAGES for stem in (f"{name}_before", name)])
-def test_it_runs(name: str, tmp_path: Path, store_dir: str) -> None:
+def test_translated_programs_run(name: str, tmp_path: Path, store_dir: str) -> None:
     pytest.importorskip(NEEDS[name.removesuffix("_before")])
     done = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py"), "300"], cwd=tmp_path, capture_output=True, text=True, timeout=200

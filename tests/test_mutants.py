@@ -133,7 +133,7 @@ def test_the_command_lists_its_mutants_and_knows_no_others() -> None:
     assert "no-such" in wrong.stderr
 
 
-def test_tests_that_did_not_run_have_seen_nothing() -> None:
+def test_tests_that_did_not_run_do_not_count_as_detecting() -> None:
     """Pytest ends with 4 or 5 then, as for a test that is not there: that would look as if each mutant was caught."""
     assert failed(0, "3 passed") == []
     assert failed(1, "FAILED tests/test_a.py::test_b - AssertionError\n") == ["test_a.py::test_b"]

@@ -51,7 +51,7 @@ def test_a_draft_stays_if_its_number_is_taken(store: di_store.Store) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 4)), max_size=30))
 @settings(max_examples=60, deadline=None)
-def test_what_stays_readable(calls: list[tuple[int, int]]) -> None:
+def test_the_newest_versions_stay_readable(calls: list[tuple[int, int]]) -> None:
     """The newest `keep`, and after a gap only what is above it."""
     with di_store.open(memory="16MiB") as store:
         arena, newest, there = arena_of(store), 0, list[int]()
@@ -65,7 +65,7 @@ def test_what_stays_readable(calls: list[tuple[int, int]]) -> None:
         assert store.check() == []
 
 
-def test_a_far_number(store: di_store.Store) -> None:
+def test_a_far_version_number_is_accepted(store: di_store.Store) -> None:
     """Numbers of publishers that have run for years: what is older goes, and at once."""
     for number in range(5):
         store.publish("w", number, keep=5)
@@ -86,7 +86,7 @@ reserved(store, {"w": np.full(1000, 2)}, named=False).publish("w", 2, at=int(sys
 
 @pytest.mark.parametrize("at", [3, 4, 9, 2**40])
 @pytest.mark.parametrize("fault", ["heap.publish_before_seal", "heap.publish_sealed", "heap.pinned", "heap.published"])
-def test_a_publisher_that_is_killed(store: di_store.Store, fault: str, at: int) -> None:
+def test_a_killed_publisher_blocks_no_later_version(store: di_store.Store, fault: str, at: int) -> None:
     """Whatever it got done, the next version is published, and of older ones nothing stays."""
     for _ in range(2):
         store.publish("w", {"w": np.full(1000, 1)}, keep=2)

@@ -45,7 +45,7 @@ def records(path: Path, uuid: bytes) -> list[tuple[dict[str, int], bytes, bytes]
     return found
 
 
-def test_a_log_is_what_the_page_says(tmp_path: Path) -> None:
+def test_a_log_has_the_documented_format(tmp_path: Path) -> None:
     id, array = "5a" * 20, np.arange(7, dtype=np.int16)
     with di_store.open(memory="16MiB", disk=tmp_path, disk_capacity="64MiB") as store:
         store.put(array, id=id, durability="disk")

@@ -55,7 +55,7 @@ def test_arrays_are_read_in_place(store: Any) -> None:
     assert one[0] == 0
 
 
-def test_refs(store: Any) -> None:
+def test_refs_convert_to_text_and_back(store: Any) -> None:
     ref = store.put(1)
     assert len(ref.id) == 40
     assert di_store.Ref.parse(str(ref)) == ref == pickle.loads(pickle.dumps(ref)) == copy.copy(ref)
@@ -81,7 +81,7 @@ def test_an_object_lives_until_it_is_deleted(store: Any) -> None:
         store.get(text, timeout=0)
 
 
-def test_an_object_with_a_ttl_goes(store: Any) -> None:
+def test_an_object_with_a_ttl_expires(store: Any) -> None:
     ref = store.put(1, ttl=0.01)
     while store.contains(ref):
         store.put(2)
@@ -105,7 +105,7 @@ def test_get_waits_for_an_id_that_does_not_exist_yet(store: Any) -> None:
         store.get("ef" * 20, timeout=0.02)
 
 
-def test_several_at_once(store: Any) -> None:
+def test_several_objects_are_put_and_read_at_once(store: Any) -> None:
     refs = store.put_many([1, "two", np.arange(3)], ids=["11" * 20, "22" * 20, "33" * 20])
     assert [str(ref) for ref in refs] == ["11" * 20, "22" * 20, "33" * 20]
     one, two, three = store.get_many(refs)
@@ -118,7 +118,7 @@ def test_several_at_once(store: Any) -> None:
     assert store.delete(refs) == 3
 
 
-def test_wait_tells_which_are_there(store: Any) -> None:
+def test_wait_returns_the_objects_that_exist(store: Any) -> None:
     there = [store.put(i) for i in range(3)]
     missing = di_store.Ref.parse("ee" * 20)
     assert store.wait([missing, *there], num_returns=2) == (there[:2], [missing, there[2]])
@@ -160,7 +160,7 @@ def test_put_waits_for_room(store: Any) -> None:
     assert store.get(made[0]).sum() == 20 << 20
 
 
-def test_tensors(store: Any) -> None:
+def test_tensors_come_back(store: Any) -> None:
     torch = pytest.importorskip("torch")
     ref = store.put({"w": torch.arange(6.0).reshape(2, 3), "b": torch.ones(2, dtype=torch.bfloat16)})
     found = store.get(ref)

@@ -63,7 +63,7 @@ def store(tmp_path: Path) -> Iterator[di_store.Store]:
         yield made
 
 
-def test_more_than_memory_holds(tmp_path: Path) -> None:
+def test_more_objects_than_memory_are_kept(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, range(COUNT))
         assert COUNT / 2 < away(store) < COUNT
@@ -77,7 +77,7 @@ def test_more_than_memory_holds(tmp_path: Path) -> None:
     assert logs(tmp_path) == []
 
 
-def test_a_written_one_is_not_written_again(store: di_store.Store) -> None:
+def test_an_object_already_on_disk_is_not_rewritten(store: di_store.Store) -> None:
     fill(store, range(COUNT))
     for _ in range(8):
         for number in range(COUNT):
@@ -88,7 +88,7 @@ def test_a_written_one_is_not_written_again(store: di_store.Store) -> None:
     assert disk_of(store)["written"] == before
 
 
-def test_what_is_read_stays(store: di_store.Store) -> None:
+def test_recently_read_objects_stay_in_memory(store: di_store.Store) -> None:
     """Of what fits ten times over, the part that is read again and again is not read from disk."""
     fill(store, range(COUNT))
     hot = range(1, COUNT, 50)
@@ -110,7 +110,7 @@ def loads(store: di_store.Store, number: int) -> int:
     return int(disk_of(store)["loaded_objects"]) - before
 
 
-def test_the_second_reader_brings_it_into_memory(store: di_store.Store) -> None:
+def test_the_second_read_brings_an_object_into_memory(store: di_store.Store) -> None:
     fill(store, range(COUNT))
     assert [loads(store, number) for number in range(20, 25)] == [2] * 5
     for number in range(100, COUNT):
@@ -142,7 +142,7 @@ def test_arrays_keep_their_objects(store: di_store.Store) -> None:
     assert store.check() == []
 
 
-def test_weights_stay(store: di_store.Store) -> None:
+def test_weights_stay_in_memory(store: di_store.Store) -> None:
     store.publish("policy", value_of(4))
     fill(store, range(COUNT))
     before = disk_of(store)["loaded_objects"]
@@ -150,7 +150,7 @@ def test_weights_stay(store: di_store.Store) -> None:
     assert disk_of(store)["loaded_objects"] == before
 
 
-def test_durable_ones_need_no_copy(tmp_path: Path) -> None:
+def test_durable_objects_need_no_second_copy(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, range(0, COUNT, 2), durability="disk")
         assert away(store) > 0
@@ -166,7 +166,7 @@ def test_durable_ones_need_no_copy(tmp_path: Path) -> None:
             assert store.check() == []
 
 
-def test_deleted_ones_are_gone_and_their_files(tmp_path: Path) -> None:
+def test_deleted_objects_and_their_files_are_gone(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, range(COUNT))
         assert store.delete([id_of(number) for number in range(COUNT)]) == COUNT
@@ -181,7 +181,7 @@ def test_deleted_ones_are_gone_and_their_files(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_half_empty_files_are_copied(tmp_path: Path) -> None:
+def test_half_empty_files_are_compacted(tmp_path: Path) -> None:
     """Room on disk is what is needed, not what was ever written."""
     with opened(tmp_path, disk_capacity="160MiB") as store:
         rng, there = np.random.default_rng(3), set[int]()
@@ -197,7 +197,7 @@ def test_half_empty_files_are_copied(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_ttl_ends_on_disk_too(store: di_store.Store) -> None:
+def test_a_ttl_applies_on_disk(store: di_store.Store) -> None:
     for number in range(COUNT):
         store.put(value_of(number), id=id_of(number), ttl=3_600 if number % 2 else 0.5)
     deadline = time.monotonic() + 30
@@ -208,7 +208,7 @@ def test_a_ttl_ends_on_disk_too(store: di_store.Store) -> None:
         assert same(store.get(id_of(number)), number)
 
 
-def test_memory_that_readers_hold(tmp_path: Path) -> None:
+def test_objects_are_readable_while_readers_hold_memory(tmp_path: Path) -> None:
     """What is on disk is still read, into memory of the process; what is new finds no room."""
     with opened(tmp_path, memory="12MiB") as store:
         fill(store, range(COUNT))
@@ -224,7 +224,7 @@ def test_memory_that_readers_hold(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_raises_store_full(tmp_path: Path) -> None:
     with opened(tmp_path, disk_capacity="64MiB") as store:
         put = 0
         with pytest.raises(StoreFull, match="disk_capacity="):
@@ -238,7 +238,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_spared_drive(tmp_path: Path) -> None:
+def test_a_used_up_write_budget_makes_puts_wait(tmp_path: Path) -> None:
     with opened(tmp_path, write_budget="1GB") as store:
         with pytest.raises(StoreFull, match="write_budget="):
             for number in range(10 * COUNT):
@@ -247,7 +247,7 @@ def test_a_spared_drive(tmp_path: Path) -> None:
         fill(store, range(10 * COUNT, 11 * COUNT))
 
 
-def test_beside_a_table(tmp_path: Path) -> None:
+def test_objects_and_tables_share_memory(tmp_path: Path) -> None:
     """Rows and objects share memory, and neither loses anything."""
     with opened(tmp_path) as store:
         table = store.create_table("rows", capacity=20_000, lanes=1)
@@ -264,7 +264,7 @@ def test_beside_a_table(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_table_finds_room(tmp_path: Path) -> None:
+def test_a_table_finds_room_beside_objects(tmp_path: Path) -> None:
     """Also for what it keeps in memory; and so does a smaller limit. What can't fit moves nothing."""
     with opened(tmp_path, memory="32MiB") as store:
         fill(store, range(COUNT))
@@ -286,7 +286,7 @@ def test_a_table_finds_room(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_table_keeps_its_room_on_disk(tmp_path: Path) -> None:
+def test_objects_do_not_take_a_tables_disk_room(tmp_path: Path) -> None:
     """Objects take none of what its rows were promised."""
     with opened(tmp_path, memory="24MiB", disk_capacity="96MiB") as store:
         table = store.create_table("rows", capacity=8_000, lanes=1, compress=None)
@@ -301,7 +301,7 @@ def test_a_table_keeps_its_room_on_disk(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_full_disk_has_room_again(tmp_path: Path) -> None:
+def test_deletes_free_a_full_disk(tmp_path: Path) -> None:
     """Where most objects of each file were deleted, also without a file that nobody needs."""
     with opened(tmp_path, disk_capacity="64MiB") as store:
         put = 0
@@ -315,7 +315,7 @@ def test_a_full_disk_has_room_again(tmp_path: Path) -> None:
             assert same(store.get(id_of(number)), number)
 
 
-def test_a_checkpoint_lets_go_what_it_has_written(tmp_path: Path) -> None:
+def test_a_checkpoint_releases_objects_it_has_written(tmp_path: Path) -> None:
     with opened(tmp_path / "disk") as store:
         fill(store, range(COUNT))
         seen = []
@@ -325,7 +325,7 @@ def test_a_checkpoint_lets_go_what_it_has_written(tmp_path: Path) -> None:
         assert seen[-1][2] < seen[0][2] / 2
 
 
-def test_a_damaged_record_costs_its_object(tmp_path: Path) -> None:
+def test_a_damaged_record_loses_only_its_object(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, range(COUNT))
         path = tmp_path / logs(tmp_path)[0]
@@ -347,7 +347,7 @@ def test_a_damaged_record_costs_its_object(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_read_that_fails(store: di_store.Store) -> None:
+def test_a_failed_read_raises(store: di_store.Store) -> None:
     fill(store, range(COUNT))
     first = next(number for number in range(COUNT) if number % 5 == 4)
     _core.arm_fault("file.read:1:EIO")
@@ -359,7 +359,7 @@ def test_a_read_that_fails(store: di_store.Store) -> None:
     assert store.check() == []
 
 
-def test_a_write_that_fails(tmp_path: Path) -> None:
+def test_an_object_stays_in_memory_after_a_failed_write(tmp_path: Path) -> None:
     """An object stays in memory then; the next call finds the drive mended."""
     with opened(tmp_path) as store:
         _core.arm_fault("file.write:9:ENOSPC")
@@ -377,7 +377,7 @@ def test_a_write_that_fails(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_checkpoint_has_them(tmp_path: Path) -> None:
+def test_a_checkpoint_includes_objects_on_disk(tmp_path: Path) -> None:
     with opened(tmp_path / "disk") as store:
         fill(store, range(COUNT))
         before = away(store)
@@ -401,7 +401,7 @@ def get_all(name: str, seed: int, problems: Any) -> None:
         raise
 
 
-def test_several_processes(tmp_path: Path) -> None:
+def test_several_processes_share_objects_on_disk(tmp_path: Path) -> None:
     """What one has put leaves when another needs room, and the other way."""
     problems = SPAWN.SimpleQueue()
     with opened(tmp_path) as store:
@@ -460,7 +460,7 @@ def test_threads_put_get_and_delete(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_forked_child_reads_them(tmp_path: Path) -> None:
+def test_a_forked_child_reads_objects_on_disk(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         fill(store, range(COUNT))
         held = store.get(id_of(4))
@@ -479,7 +479,7 @@ def test_a_forked_child_reads_them(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_large_one(tmp_path: Path) -> None:
+def test_a_large_object_goes_to_disk_and_back(tmp_path: Path) -> None:
     """Larger than what is read or written at once."""
     with opened(tmp_path, memory="48MiB") as store:
         large = np.random.default_rng(0).integers(0, 256, 20 << 20, np.uint8)

@@ -19,7 +19,7 @@ def disk_of(store: di_store.Store) -> Any:
 
 
 @pytest.mark.parametrize("kept", [1.6, 4.0])
-def test_what_is_read_regularly_comes_in(tmp_path: Path, kept: float) -> None:
+def test_regularly_read_objects_return_to_memory(tmp_path: Path, kept: float) -> None:
     """A tenth of memory, all of it on disk, in turns beside others that are put and deleted."""
     with di_store.open(memory="32MiB", disk=tmp_path, disk_capacity="512MiB") as store:
         refs = deque[di_store.Ref]()
@@ -45,7 +45,7 @@ def test_what_is_read_regularly_comes_in(tmp_path: Path, kept: float) -> None:
         assert disk_of(store)["loaded_objects"] - read < len(hot) / 2, "in the last of eight turns"
 
 
-def test_one_that_is_larger_than_memory_by_now(tmp_path: Path) -> None:
+def test_an_object_larger_than_memory_can_be_read(tmp_path: Path) -> None:
     with di_store.open(memory="64MiB", disk=tmp_path, disk_capacity="512MiB") as store:
         large = np.random.default_rng(0).integers(0, 256, 20 << 20, np.uint8)
         refs = [store.put(large, timeout=60) for _ in range(4)]
@@ -54,7 +54,7 @@ def test_one_that_is_larger_than_memory_by_now(tmp_path: Path) -> None:
             assert np.array_equal(store.get(ref), large)
 
 
-def test_copies_are_read_only_and_stay(tmp_path: Path) -> None:
+def test_copies_are_read_only_and_stay_valid(tmp_path: Path) -> None:
     with di_store.open(memory="14MiB", disk=tmp_path, disk_capacity="256MiB") as store:
         sizes = (0, 1, 63, 4_096, 70_000)
         values = [np.full(sizes[number % 5], number % 251, np.uint8) for number in range(1_500)]

@@ -38,7 +38,7 @@ def test_statistics_have_the_fields_of_their_types(store: di_store.Store) -> Non
     assert table.stats().keys() == found["tables"]["t"].keys()
 
 
-def test_a_report_leaves_out_who_asks(store: di_store.Store) -> None:
+def test_a_report_leaves_out_the_asking_process(store: di_store.Store) -> None:
     """The report has the other processes, all fields of its type, and the bytes of the statistics."""
     context = mp.get_context("spawn")
     ready, end = context.Event(), context.Event()
@@ -64,7 +64,7 @@ def test_an_unreadable_store_has_the_fields_that_lists_show() -> None:
     assert [*found["tables"], *found["clients"], *found["waiters"]] == []
 
 
-def test_rates_are_known_from_the_second_look(store: di_store.Store) -> None:
+def test_rates_are_known_from_the_second_report(store: di_store.Store) -> None:
     """None at first; then what was counted, over the time that passed; None again for a table made anew."""
     table = store.create_table("t", capacity=100)
     table.extend({"x": np.ones((20, 4), "f4")})
@@ -86,7 +86,7 @@ def test_rates_are_known_from_the_second_look(store: di_store.Store) -> None:
     assert third["tables"][0]["inserts_per_second"] is None
 
 
-def test_a_wait_is_told_with_the_limiters_counts(store: di_store.Store) -> None:
+def test_a_wait_is_explained_with_the_limiters_counts(store: di_store.Store) -> None:
     """Where a limiter holds a caller back, the wait is explained by that limiter."""
     table = store.create_table("t", capacity=100, limiter=di_store.MinSize(10))
     table.extend({"x": np.ones((3, 4), "f4")})

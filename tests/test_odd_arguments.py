@@ -114,7 +114,7 @@ PATHS: dict[str, Callable[[Any, Any], Any]] = {
 
 @pytest.mark.parametrize("call", ["open", "restore", "save", "load"])
 @pytest.mark.parametrize("path", ["a\udc80", b"a\xff"], ids=repr)
-def test_a_path_that_is_no_text_of_the_core_is_named(
+def test_a_path_that_is_not_utf8_is_named(
     store: Any, call: str, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file can have such a name; the core takes none."""
@@ -126,7 +126,7 @@ def test_a_path_that_is_no_text_of_the_core_is_named(
 
 
 @pytest.mark.parametrize("path", ["a\udc80", b"a\xff"], ids=repr)
-def test_a_path_of_a_checkpoint_that_is_no_text_of_the_core_is_named(
+def test_a_checkpoint_path_that_is_not_utf8_is_named(
     store: Any, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -135,7 +135,7 @@ def test_a_path_of_a_checkpoint_that_is_no_text_of_the_core_is_named(
     assert os.listdir(tmp_path) == []
 
 
-def test_objects_that_are_missing_are_told_once(store: Any) -> None:
+def test_missing_objects_are_named_once(store: Any) -> None:
     with pytest.raises(di_store.ObjectNotFound) as caught:
         store.get_many([di_store.Ref(b"x" * 20)], timeout=0)
     assert caught.value.__context__ is None
@@ -147,7 +147,7 @@ NO_PATHS = [3, None, ["a"], "", "a\0b", "\ud800"]
 @pytest.mark.parametrize(
     ("call", "path"), [(call, path) for call in PATHS for path in NO_PATHS if (call, path) != ("open", None)]
 )
-def test_what_is_no_path_is_named(store: Any, call: str, path: Any) -> None:
+def test_an_invalid_path_is_named(store: Any, call: str, path: Any) -> None:
     with pytest.raises(ValueError if isinstance(path, str) else TypeError) as caught:
         PATHS[call](store, path)
     assert str(caught.value).startswith("disk=" if call == "open" else "path=")
@@ -155,12 +155,12 @@ def test_what_is_no_path_is_named(store: Any, call: str, path: Any) -> None:
 
 
 @pytest.mark.parametrize("path", NO_PATHS)
-def test_what_is_no_path_of_a_checkpoint_is_named(store: Any, path: Any) -> None:
+def test_an_invalid_checkpoint_path_is_named(store: Any, path: Any) -> None:
     with pytest.raises(ValueError if isinstance(path, str) else TypeError, match=r"^path="):
         store.checkpoint(path)
 
 
-def test_a_path_of_any_text_class_will_do(store: Any, tmp_path: Any) -> None:
+def test_a_path_of_any_text_class_is_accepted(store: Any, tmp_path: Any) -> None:
     """Also numpy's, which a pattern of bytes takes for a buffer."""
     path = np.str_(tmp_path / "tree")
     di_store.save(path, 1)

@@ -32,7 +32,7 @@ def good() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("way", ["step", "next", "final", "insert"])
-def test_keys_that_are_no_plain_text_are_named(table: Any, way: str) -> None:
+def test_keys_that_are_not_plain_text_are_named(table: Any, way: str) -> None:
     with table.writer() as writer:
         writer.append(good())
 

@@ -222,7 +222,7 @@ def fault(error: BaseException) -> str:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "option"), [(name, each) for name in CALLS for each in CALLS[name][0].split()])
-def test_an_odd_argument_gets_an_error_of_ours(
+def test_an_odd_argument_raises_a_documented_error(
     scene: Scene, name: str, option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # an odd path may be a good one
@@ -265,7 +265,7 @@ def test_a_batch_beyond_the_machines_memory_is_refused(scene: Scene, monkeypatch
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-def test_nested_tensors_that_tell_no_sizes_are_named() -> None:
+def test_nested_tensors_without_sizes_are_named() -> None:
     nested = torch.nested.nested_tensor([torch.zeros(2), torch.zeros(3)], layout=torch.strided)
     with di_store.open(memory="64MiB") as store:
         windows = store.create_table("windows", capacity=10, view=di_store.Sequence(length=3, period=3))

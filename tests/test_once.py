@@ -31,7 +31,7 @@ def kill_holder(table: Any, n: int) -> None:
 
 @pytest.mark.parametrize("uses", [0, 3, 4])
 @pytest.mark.parametrize("shuffle", [True, False])
-def test_a_death_over_the_border_leaves_epochs_whole(store: Any, shuffle: bool, uses: int) -> None:
+def test_a_death_between_epochs_keeps_epochs_complete(store: Any, shuffle: bool, uses: int) -> None:
     """What a killed learner held of three epochs is drawn epoch by epoch, as if it had never drawn."""
     table = store.create_table("t", capacity=10, sampler=di_store.Once(3, shuffle), max_times_sampled=uses)
     table.extend({"n": np.arange(10)})
@@ -46,7 +46,7 @@ def test_a_death_over_the_border_leaves_epochs_whole(store: Any, shuffle: bool, 
     assert store.check() == []
 
 
-def test_what_comes_back_late_is_made_up_for(store: Any) -> None:
+def test_draws_given_back_late_still_count_in_each_epoch(store: Any) -> None:
     """Another learner is an epoch ahead when draws come back: each item still comes once for each epoch."""
     table = store.create_table("t", capacity=6, sampler=di_store.Once(3))
     table.extend({"n": np.arange(6)})
@@ -80,7 +80,7 @@ def learner(store: str, fault: str, batch: int, gate: Any, pipe: Any) -> None:
 
 
 @pytest.mark.parametrize("fault", ["table.draw_item:150", "sample.before_copy:1", "sample.before_deliver:1"])
-def test_once_over_three_learners_one_killed_inside_sample(store: Any, fault: str) -> None:
+def test_once_is_exact_though_a_learner_is_killed_in_sample(store: Any, fault: str) -> None:
     items, epochs = 97, 4
     table = store.create_table("t", capacity=items, sampler=di_store.Once(epochs))
     table.extend({"n": np.arange(items)})
@@ -117,7 +117,7 @@ def test_once_over_three_learners_one_killed_inside_sample(store: Any, fault: st
 
 
 @pytest.mark.parametrize(("epochs", "uses", "stay"), [(2, 2, 0), (None, 2, 0), (2, 3, 10), (None, 255, 0), (1, 1, 0)])
-def test_once_with_a_use_limit(store: Any, epochs: int | None, uses: int, stay: int) -> None:
+def test_once_respects_a_use_limit(store: Any, epochs: int | None, uses: int, stay: int) -> None:
     """Items leave after `max_times_sampled` draws, which come once in each epoch."""
     table = store.create_table("t", capacity=20, sampler=di_store.Once(epochs), max_times_sampled=uses)
     table.extend({"n": np.arange(5)})
@@ -139,6 +139,6 @@ def test_once_with_a_use_limit(store: Any, epochs: int | None, uses: int, stay: 
     assert store.check() == []
 
 
-def test_once_with_too_many_uses(store: Any) -> None:
+def test_once_with_too_many_uses_is_refused(store: Any) -> None:
     with pytest.raises(ValueError, match=r"max_times_sampled=256 .* at most 255"):
         store.create_table("t", capacity=20, sampler=di_store.Once(None), max_times_sampled=256)

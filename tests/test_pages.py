@@ -22,7 +22,7 @@ def _sources() -> str:
 @pytest.mark.parametrize(
     ("name", "least"), [("operations.md", 20), ("machines.md", 15), ("cluster.md", 10), ("backups.md", 8)]
 )
-def test_error_texts(name: str, least: int) -> None:
+def test_error_texts_in_the_docs_exist(name: str, least: int) -> None:
     """Every text in the table of errors stands in a source file."""
     page = (ROOT / "docs" / name).read_text()
     rows = page.partition("<!-- errors -->\n")[2].split("\n\n")[0].split("\n")[2:]

@@ -19,7 +19,7 @@ import di_store
 HUNDRED_MB = 100_000_000
 
 
-def test_each_object_deleted_after_use(count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
+def test_deleted_objects_leave_memory_flat(count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
     """The loop of ray#31421: nothing piles up, whatever is read in between."""
     value = np.zeros(HUNDRED_MB, np.uint8)
     with di_store.open(store_name(), memory="512MiB") as store:
@@ -105,7 +105,7 @@ class Reading:
 
 @pytest.mark.memory_only
 @pytest.mark.timeout(2_400)
-def test_steady_use_stays_flat(count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
+def test_steady_use_leaves_memory_flat(count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
     """Two processes put, delete and append at 80 % occupancy, one learns and publishes, for half an hour in full."""
     seconds = count(5, 1_800)
     with di_store.open(store_name(), memory="512MiB") as store:

@@ -37,7 +37,7 @@ def check(array: Any, number: int, size: int) -> None:
 
 @pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("memory", SCALES, ids=lambda value: f"{value // MIB}MiB")
-def test_mixed_sizes_at_85_percent(
+def test_mixed_sizes_find_room_at_85_percent(
     count: Callable[[int, int], int], memory: int, store_name: Callable[[], str]
 ) -> None:
     rng = random.Random(5)
@@ -66,7 +66,7 @@ def test_mixed_sizes_at_85_percent(
         assert store.stats()["committed"] <= memory
 
 
-def test_a_view_that_stays_is_no_obstacle(store_name: Callable[[], str]) -> None:
+def test_pinned_small_views_do_not_block_a_large_object(store_name: Callable[[], str]) -> None:
     """Small views pinned all over: what lies between them still serves a large object."""
     memory = 128 * MIB
     with di_store.open(store_name(), memory=memory) as store:

@@ -33,7 +33,7 @@ with di_store.attach(sys.argv[1], timeout=60) as store:
 """
 
 
-def test_clients_killed_in_the_middle_of_put(
+def test_clients_killed_in_put_leave_nothing(
     count: Callable[[int, int], int], store_dir: str, store_name: Callable[[], str]
 ) -> None:
     """After each: bytes at the baseline, nothing in /dev/shm or the store's folder, nothing printed."""
@@ -60,7 +60,9 @@ def test_clients_killed_in_the_middle_of_put(
         store.put(np.zeros(100 << 20, np.uint8), timeout=60)
 
 
-def test_everybody_killed(count: Callable[[int, int], int], store_dir: str, store_name: Callable[[], str]) -> None:
+def test_killing_all_processes_leaves_nothing(
+    count: Callable[[int, int], int], store_dir: str, store_name: Callable[[], str]
+) -> None:
     """Creator and clients: the name is free again at once, and the memory with it."""
     shm = shm_files()
     for _ in range(count(2, 50)):
@@ -134,7 +136,7 @@ def test_readers_that_leave_unlink_nothing(
     assert "resource_tracker" not in capfd.readouterr().err
 
 
-def test_a_crash_dump_leaves_the_store_out(tmp_path: Path) -> None:
+def test_a_core_dump_excludes_the_store(tmp_path: Path) -> None:
     """A core file of a process with a large store stays small: the arena is not dumped."""
     assert resource.getrlimit(resource.RLIMIT_CORE)[1] != -2
     with di_store.open(memory="64MiB") as store:

@@ -45,17 +45,17 @@ def step(number: int) -> dict[str, Any]:
     return {"x": number}
 
 
-def test_empty_table(store: Any) -> None:
+def test_sampling_an_empty_table_names_the_reason(store: Any) -> None:
     table = store.create_table("t", capacity=10, schema=step(0))
     error_of(lambda: table.sample(1, timeout=TIMEOUT), di_store.Timeout, r"'t'.*(empty|size|0)")
 
 
-def test_table_without_a_first_step(store: Any) -> None:
+def test_sampling_an_undeclared_table_names_the_reason(store: Any) -> None:
     table = store.create_table("t", capacity=10)
     error_of(lambda: table.sample(1, timeout=TIMEOUT), di_store.Timeout, "first step|nothing was written")
 
 
-def test_limiter_blocks_insert(store: Any) -> None:
+def test_an_insert_blocked_by_the_limiter_names_the_reason(store: Any) -> None:
     table = store.create_table("t", capacity=10, limiter=di_store.Queue(2))
     with table.writer() as writer:
         for number in range(2):
@@ -65,7 +65,7 @@ def test_limiter_blocks_insert(store: Any) -> None:
     error_of(lambda: table.insert(step(2), timeout=TIMEOUT), di_store.Timeout, "2")
 
 
-def test_limiter_blocks_sample(store: Any) -> None:
+def test_a_sample_blocked_by_the_limiter_names_the_reason(store: Any) -> None:
     table = store.create_table("t", capacity=1_000, schema=step(0), limiter=di_store.MinSize(100))
     table.extend({"x": np.arange(40)}, timeout=60)
     error = error_of(lambda: table.sample(1, timeout=TIMEOUT), di_store.Timeout, "min")
@@ -73,7 +73,7 @@ def test_limiter_blocks_sample(store: Any) -> None:
     assert "100" in error.reason
 
 
-def test_ratio_blocks_both_sides_in_turn(store: Any) -> None:
+def test_a_ratio_blocks_both_sides_in_turn(store: Any) -> None:
     limiter = di_store.SamplesPerInsert(1.0, min_size=10, tolerance=0.1)
     table = store.create_table("t", capacity=1_000, schema=step(0), limiter=limiter)
     table.extend({"x": np.arange(10)}, timeout=60)
@@ -91,7 +91,7 @@ def test_ratio_blocks_both_sides_in_turn(store: Any) -> None:
         error_of(sample_on, di_store.Timeout, "insert")
 
 
-def test_all_priorities_zero(store: Any) -> None:
+def test_sampling_with_all_priorities_zero_names_the_reason(store: Any) -> None:
     table = store.create_table("t", capacity=10, schema=step(0), sampler=di_store.Prioritized(alpha=1.0))
     keys = table.extend({"x": np.arange(5)}, timeout=60)
     table.update_priorities(keys, np.zeros(5))
@@ -99,7 +99,7 @@ def test_all_priorities_zero(store: Any) -> None:
     assert "0" in error.reason
 
 
-def test_nobody_writes(store: Any, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+def test_a_sample_without_writers_ends_after_a_minute(store: Any, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
     """Also without a timeout: no writer open and no insert for a minute."""
     if not full:
         monkeypatch.setattr(waits, "ABANDONED_SECONDS", 0.5)
@@ -108,7 +108,7 @@ def test_nobody_writes(store: Any, monkeypatch: pytest.MonkeyPatch, full: bool) 
     assert "writer" in error.reason
 
 
-def test_tightened_limiter(store: Any) -> None:
+def test_a_tightened_limiter_names_the_reason(store: Any) -> None:
     table = store.create_table("t", capacity=100, schema=step(0), limiter=di_store.MinSize(1))
     table.extend({"x": np.arange(20)}, timeout=60)
     assert len(table.sample(4, timeout=60).keys) == 4
@@ -117,18 +117,18 @@ def test_tightened_limiter(store: Any) -> None:
     assert "20" in error.reason
 
 
-def test_object_larger_than_the_store(store: Any) -> None:
+def test_an_object_larger_than_the_store_is_refused_at_once(store: Any) -> None:
     error_of(lambda: store.put(np.zeros(100 * MIB, np.uint8), timeout=60), di_store.CapacityError, "memory", 0)
 
 
-def test_full_memory(store: Any) -> None:
+def test_a_put_into_full_memory_names_the_reason(store: Any) -> None:
     held = [store.get(store.put(np.zeros(4 * MIB, np.uint8), timeout=60)) for _ in range(10)]
     error = error_of(lambda: store.put(np.zeros(30 * MIB, np.uint8), timeout=TIMEOUT), di_store.StoreFull, "memory")
     assert re.search(r"\d", str(error))
     assert len(held) == 10
 
 
-def test_invalid_id(store: Any) -> None:
+def test_an_invalid_id_is_refused_at_once(store: Any) -> None:
     ref = di_store.Ref.parse("12" * 20)
     error_of(lambda: store.get(ref), di_store.ObjectNotFound, "12", 0)
     error_of(lambda: store.get(ref, timeout=TIMEOUT), di_store.ObjectNotFound, "12")
@@ -136,7 +136,7 @@ def test_invalid_id(store: Any) -> None:
     assert (done, pending) == ([], [ref])
 
 
-def test_missing_names(store: Any) -> None:
+def test_missing_names_time_out_with_a_reason(store: Any) -> None:
     error_of(lambda: store.table("none", timeout=TIMEOUT), di_store.TableNotFound, "none")
     error_of(lambda: di_store.attach("none-at-all", timeout=TIMEOUT), di_store.StoreNotFound, "none-at-all")
     assert store.latest("none", timeout=TIMEOUT) is None
@@ -168,7 +168,7 @@ def waiting(store: Any) -> bool:
 
 
 @pytest.mark.parametrize("side", ["sample", "append"])
-def test_dropped_table(store: Any, side: str) -> None:
+def test_waiting_calls_end_when_the_table_is_dropped(store: Any, side: str) -> None:
     """Who waits for a table that is dropped learns so at once, without a timeout."""
     table = store.create_table("t", capacity=10, schema=step(0), limiter=di_store.Queue(1))
     table.writer()
@@ -180,7 +180,7 @@ def test_dropped_table(store: Any, side: str) -> None:
     error_of(lambda: table.sample(1, timeout=TIMEOUT), di_store.TableNotFound, "t")
 
 
-def test_closed_handle(store: Any) -> None:
+def test_waiting_calls_end_when_the_handle_is_closed(store: Any) -> None:
     """Also for who waits already."""
     other = di_store.attach(store.name)
     table = store.create_table("t", capacity=10, schema=step(0), limiter=di_store.Queue(1))
@@ -204,7 +204,7 @@ except di_store.StoreError:
 """
 
 
-def test_dead_process(store: Any) -> None:
+def test_a_dead_lock_holder_does_not_block_waits(store: Any) -> None:
     """Killed with the table's lock in its hand and items drawn: the next one goes on, and gets them all."""
     table = store.create_table("t", capacity=100, schema=step(0), limiter=di_store.Queue(50))
     table.extend({"x": np.arange(20)}, timeout=60)
@@ -216,7 +216,7 @@ def test_dead_process(store: Any) -> None:
     assert store.check() == []
 
 
-def test_stopped_process(store: Any) -> None:
+def test_a_stopped_process_is_named_by_waits(store: Any) -> None:
     """It may go on at any moment, so it keeps what it holds; the error says who it is."""
     table = store.create_table("t", capacity=100, schema=step(0))
     table.extend({"x": np.arange(20)}, timeout=60)
@@ -248,7 +248,7 @@ else:
 
 
 @pytest.mark.parametrize("kind", ["sample", "append", "get", "latest"])
-def test_a_line_in_the_log(store: Any, kind: str, full: bool) -> None:
+def test_a_long_wait_is_logged(store: Any, kind: str, full: bool) -> None:
     """Without a limit one waits on, but says so: after 30 s, on stderr, at once flushed; then it comes through."""
     table = store.create_table("t", capacity=10, schema=step(0), limiter=di_store.MinSize(2))
     queue = store.create_table("q", capacity=10, schema=step(0), limiter=di_store.Queue(1))

@@ -28,7 +28,7 @@ def cached(path: Path) -> int:
         return int(np.frombuffer(found, np.uint8).astype(bool).sum()) * mmap.PAGESIZE
 
 
-def test_batches_read_what_they_need(tmp_path: Path) -> None:
+def test_batches_read_only_the_bytes_they_need(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=1) as store:
         table = store.create_table("t", capacity=ROWS, lanes=1, compress=None)
         rng = np.random.default_rng(0)

@@ -77,7 +77,9 @@ def updating(table: di_store.Table) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(("sampler", "view"), [("uniform", "step"), ("prioritized", "step"), ("prioritized", "slice")])
-def test_a_hundred_times_the_items(sampler: str, view: str, count: Callable[[int, int], int]) -> None:
+def test_a_hundred_times_the_items_cost_no_more_per_draw(
+    sampler: str, view: str, count: Callable[[int, int], int]
+) -> None:
     """100,000 items by 1,000; in full 10,000,000 by 100,000."""
     small, large = count(1_000, 100_000), count(100_000, 10_000_000)
     with filled(small, small, sampler, view) as few, filled(large, large, sampler, view) as many:
@@ -88,7 +90,7 @@ def test_a_hundred_times_the_items(sampler: str, view: str, count: Callable[[int
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_a_hundred_times_the_capacity(sampler: str, count: Callable[[int, int], int]) -> None:
+def test_a_hundred_times_the_capacity_costs_no_more_per_draw(sampler: str, count: Callable[[int, int], int]) -> None:
     """The same items in a larger table: the same draws, at about the same cost."""
     items = count(2_000, 100_000)
     with filled(items, items, sampler) as tight, filled(items, 100 * items, sampler) as wide:
@@ -117,7 +119,7 @@ def test_memory_beside_the_rows_is_proportional(sampler: str, count: Callable[[i
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 5])
-def test_prefetch_keeps_so_many_ready(prefetch: int) -> None:
+def test_prefetch_keeps_the_requested_number_ready(prefetch: int) -> None:
     """No fewer in the end and never more, whatever was taken; none are counted once the loader is closed."""
 
     def drawn(table: Any) -> int:

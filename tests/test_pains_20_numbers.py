@@ -66,7 +66,7 @@ def full_store(count: Callable[[int, int], int]) -> Iterator[tuple[Any, int]]:
         yield store, number
 
 
-def test_parts_add_up_to_the_whole(full_store: tuple[Any, int]) -> None:
+def test_memory_parts_add_up_to_the_total(full_store: tuple[Any, int]) -> None:
     store, number = full_store
     stats = store.stats()
     assert stats["objects"] >= number
@@ -89,7 +89,7 @@ def test_stats_answer_on_a_full_store(full_store: tuple[Any, int]) -> None:
 
 
 @pytest.mark.memory_only
-def test_bytes_by_owner(full_store: tuple[Any, int]) -> None:
+def test_pinned_bytes_are_reported_by_owner(full_store: tuple[Any, int]) -> None:
     """What each client pins adds up to what is pinned; it comes free with the client."""
     store, _ = full_store
     before = store.stats()["pinned"]

@@ -83,7 +83,7 @@ def options(table: dict[str, Any]) -> dict[str, Any]:
     [[FRAMES], [SEQUENCES], [RAGGED], [LATE], [GROUPS], [FRAMES, SEQUENCES, RAGGED, LATE, GROUPS]],
     ids=range(6),
 )
-def test_what_is_planned_suffices_and_little_less_does_not(tables: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_the_planned_memory_is_enough_and_tight(tables: list[dict[str, Any]], tmp_path: Path) -> None:
     job = {"tables": {str(number): table for number, table in enumerate(tables)}}
     found = forecast(job)
 
@@ -203,7 +203,7 @@ def test_expected_compression_takes_less_of_the_disk() -> None:
     assert packed.written_a_day == plain.written_a_day / 4
 
 
-def test_the_file_of_the_page(tmp_path: Path) -> None:
+def test_the_example_file_of_the_page_can_be_planned(tmp_path: Path) -> None:
     text = re.search(r"```yaml\n(.*?)```\n\n```text\n\$ di-store plan job.yaml\n(.*?)```", PAGE.read_text(), re.S)
     assert text is not None
     path = tmp_path / "job.yaml"
@@ -259,13 +259,13 @@ def test_what_cannot_be_planned_names_table_and_option(change: dict[str, Any], w
         "tables: {'': {capacity: 1, schema: {x: f4}}}",
     ],
 )
-def test_files_that_describe_nothing(text: str, tmp_path: Path) -> None:
+def test_empty_plan_files_are_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(text)
     fails(2, "plan", str(path), by=call)
 
 
-def test_too_small(tmp_path: Path) -> None:
+def test_too_little_memory_or_disk_is_named(tmp_path: Path) -> None:
     path = tmp_path / "job.yaml"
     path.write_text(json.dumps({"memory": "16MiB", "tables": {"replay": FRAMES | {"lanes": 64}}}))
     done = call("plan", str(path))

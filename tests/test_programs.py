@@ -59,7 +59,7 @@ chmod +x "$3/usr/bin/g++"
 UNPACKING = ("basename", "cat", "chmod", "find", "ln", "sed", "touch")
 
 
-def test_a_compiler_alone_is_unpacked(tmp_path: Path) -> None:
+def test_only_the_missing_compiler_is_unpacked(tmp_path: Path) -> None:
     """Python's headers are there already, and none are unpacked with it."""
     done = run(tmp_path, "build", *UNPACKING, **{"id": USER, "apt-get": GETS, "dpkg": UNPACKS})
     assert (done.returncode, done.stdout, done.stderr) == (0, "getting g++\n", "")
@@ -82,12 +82,12 @@ def test_a_build_needs_python(tmp_path: Path) -> None:
     assert line.endswith("apt-get install python3 python3-dev python3-venv"), line
 
 
-def test_nothing_is_said_when_all_is_there(tmp_path: Path) -> None:
+def test_nothing_is_printed_if_all_programs_exist(tmp_path: Path) -> None:
     done = run(tmp_path, "build", **{"g++": COMPILER})
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
-def test_tests_can_do_without(tmp_path: Path) -> None:
+def test_missing_test_programs_are_named_and_tolerated(tmp_path: Path) -> None:
     """What only tests need is named, and does not stop them."""
     done = run(tmp_path, "test", **{"g++": COMPILER})
     assert done.returncode == 0
@@ -95,7 +95,7 @@ def test_tests_can_do_without(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["test", "demo"])
-def test_it_comes_before_anything_is_built(tmp_path: Path, target: str) -> None:
+def test_the_check_runs_before_the_build(tmp_path: Path, target: str) -> None:
     """In a tree where nothing has been built."""
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copytree(ROOT / "tools", tmp_path / "tools")

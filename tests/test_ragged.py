@@ -36,7 +36,7 @@ def padded(to: int, fill: float) -> Any:
     return found
 
 
-def test_ragged_of_a_loader_with_a_device_is_of_torch(table: Any) -> None:
+def test_a_loader_with_a_device_gives_torch_ragged_columns(table: Any) -> None:
     with table.loader(4, device="cpu") as loader:
         ragged = next(loader).data["tokens"]
     assert all(isinstance(each, torch.Tensor) for each in (ragged.values, ragged.offsets, ragged.lengths))
@@ -52,7 +52,7 @@ def test_ragged_of_a_loader_with_a_device_is_of_torch(table: Any) -> None:
     assert [row.tolist() for row in ragged] == [row.tolist() for row in ROWS]
 
 
-def test_ragged_of_rows_without_any_element(table: Any) -> None:
+def test_ragged_columns_of_empty_rows_work(table: Any) -> None:
     keys = table.extend({"tokens": [np.zeros((0, 2), np.float32)] * 4, "n": np.arange(4)})
     for batch in (table.peek(keys), table.peek(keys).to("cpu")):
         ragged = batch.data["tokens"]

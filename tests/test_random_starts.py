@@ -114,7 +114,7 @@ def fill(table: di_store.Table, rows: int = 200) -> None:
 PLAIN = {"x": Spec((), "i4"), "terminated": Spec((), "?")}
 
 
-def test_the_seed_gives_the_draws(store: di_store.Store) -> None:
+def test_the_seed_determines_the_draws(store: di_store.Store) -> None:
     found = []
     for name in ("a", "b"):
         table = store.create_table(
@@ -126,7 +126,7 @@ def test_the_seed_gives_the_draws(store: di_store.Store) -> None:
     assert len(np.unique(found[0][:, 0])) > 100
 
 
-def test_other_samplers_and_readers(store: di_store.Store) -> None:
+def test_random_starts_work_with_other_samplers_and_readers(store: di_store.Store) -> None:
     view = Sequence(4, start="random", period=20)
     table = store.create_table("t", capacity=100, view=view, schema=PLAIN, sampler=di_store.Prioritized(1.0))
     fill(table)
@@ -147,7 +147,7 @@ def test_other_samplers_and_readers(store: di_store.Store) -> None:
     assert len(np.unique(x[:, 0])) > 5
 
 
-def test_an_import_goes_on_with_the_draws(store: di_store.Store, tmp_path: Path) -> None:
+def test_an_imported_table_continues_the_draws(store: di_store.Store, tmp_path: Path) -> None:
     view = Sequence(3, period=6, start="random", bootstrap=("obs",), frame_stack={"obs": 2})
     table = store.create_table("t", capacity=100, view=view, schema=SCHEMA, seed=7)
     write(table, np.random.default_rng(1), 12, 20, cross=False)
@@ -161,7 +161,7 @@ def test_an_import_goes_on_with_the_draws(store: di_store.Store, tmp_path: Path)
         assert (mine.starts == theirs.starts).all()
 
 
-def test_sequences_inserted_whole(store: di_store.Store) -> None:
+def test_sequences_inserted_whole_are_drawn(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=10, view=Sequence(4, period=7, start="random"), schema=PLAIN)
     table.insert({"x": np.arange(10, dtype="i4"), "terminated": np.zeros(10, bool)})
     assert fits(np.bincount(table.sample(3_000).data["x"][:, 0], minlength=7))
@@ -180,7 +180,7 @@ def _draw_and_die(name: str, point: str) -> None:
 
 @pytest.mark.parametrize("point", ["table.take_drawn:1", "table.draw_item:60", "sample.before_deliver:1"])
 @pytest.mark.parametrize("uses", [0, 10_000])
-def test_a_learner_that_attaches_and_is_killed(store: di_store.Store, point: str, uses: int) -> None:
+def test_a_killed_attached_learner_leaves_nothing(store: di_store.Store, point: str, uses: int) -> None:
     view = Sequence(4, period=20, start="random")
     table = store.create_table("t", capacity=100, view=view, schema=PLAIN, max_times_sampled=uses)
     fill(table)
@@ -204,13 +204,13 @@ def test_a_learner_that_attaches_and_is_killed(store: di_store.Store, point: str
             schema={"x": Spec((), "f4", late=True), "terminated": Spec((), "?")}), "'x' is late"),
     ],
 )  # fmt: skip
-def test_refused(call: Any, text: str) -> None:
+def test_impossible_combinations_are_refused(call: Any, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         call()
 
 
 @pytest.mark.parametrize("period", [1, 64, 1000])
-def test_memory_is_enough(period: int) -> None:
+def test_the_reserved_memory_is_enough(period: int) -> None:
     view = Sequence(16, period=period, start="random")
     schema = {"obs": Spec((64,), "f4"), "terminated": Spec((), "?")}
     capacity = 40_000 // period

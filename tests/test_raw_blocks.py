@@ -97,7 +97,7 @@ def test_a_raw_block_is_pinned(store: di_store.Store) -> None:
     assert store.stats()["pending"] == 0
 
 
-def test_there_is_no_such_block(store: di_store.Store) -> None:
+def test_a_missing_block_raises(store: di_store.Store) -> None:
     arena = arena_of(store)
     with pytest.raises(ObjectNotFound):
         arena.raw(b"x" * 20)
@@ -111,7 +111,7 @@ def test_there_is_no_such_block(store: di_store.Store) -> None:
     assert same(_core.read_block(arena.raw_weights("w", 1), None), store.latest("w").value)  # type: ignore[union-attr]
 
 
-def test_blocks_of_objects_on_disk(tmp_path: Path) -> None:
+def test_blocks_of_objects_on_disk_are_read(tmp_path: Path) -> None:
     """What is not in memory is read into memory of this process, or comes back."""
     with tiers(tmp_path, memory="14MiB") as store:
         refs = [store.put(np.full(1 << 20, number, np.uint8), timeout=60) for number in range(30)]
@@ -137,7 +137,7 @@ def test_a_block_may_lie_at_any_address(store: di_store.Store, shift: int, copy:
         assert all(x.flags.aligned and x.flags.writeable == (copy is True) for x in arrays)
 
 
-def test_views_keep_the_block(store: di_store.Store) -> None:
+def test_views_keep_the_block_alive(store: di_store.Store) -> None:
     block = placed(packed(TREE), 0)
     found = _core.read_block(block, None)
     assert np.shares_memory(found["a"], block)
@@ -148,7 +148,7 @@ def test_views_keep_the_block(store: di_store.Store) -> None:
     assert found["a"].tolist() == [0, 1, 2, 3, 4]
 
 
-def test_what_is_no_block() -> None:
+def test_invalid_blocks_are_refused() -> None:
     good = np.frombuffer(packed(TREE), np.uint8)
     for block in (good.view(np.int8), good[::2], good.reshape(1, -1), good.tobytes()):
         with pytest.raises(TypeError, match="array of uint8"):
@@ -159,7 +159,7 @@ def test_what_is_no_block() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0, 2**62), (2**62, 0), (2**33, 2**33), (-1, 0), (0, 2**62, 2**62)])
-def test_shapes_that_no_array_has(shape: tuple[int, ...]) -> None:
+def test_impossible_array_shapes_are_refused(shape: tuple[int, ...]) -> None:
     sizes = (*shape, *[0] * (5 - len(shape)))
     head = b"DSA1" + bytes([len(shape)]) + b"f" + bytes([8, 0]) + struct.pack("<Q5qQ", 0, *sizes, 0)
     with pytest.raises(CorruptData):
@@ -184,7 +184,9 @@ FORMS = st.sampled_from([b"DSP1", b"DSF1", b"DSA1"])
 
 
 @given(FORMS, st.binary(max_size=200), SHIFTS, COPIES, ORIGINS)
-def test_any_bytes(form: bytes, rest: bytes, shift: int, copy: bool | None, foreign: bool | None) -> None:
+def test_arbitrary_bytes_never_crash_the_reader(
+    form: bytes, rest: bytes, shift: int, copy: bool | None, foreign: bool | None
+) -> None:
     read_any(form + rest, shift, copy, foreign)
 
 
@@ -195,14 +197,18 @@ HEADS = st.tuples(
 
 
 @given(st.integers(0, 7), st.sampled_from("biufcxO"), st.sampled_from([0, 1, 2, 4, 8, 16]), HEADS, SHIFTS, COPIES)
-def test_any_head_of_an_array(ndim: int, kind: str, size: int, head: Any, shift: int, copy: bool | None) -> None:
+def test_arbitrary_array_headers_never_crash_the_reader(
+    ndim: int, kind: str, size: int, head: Any, shift: int, copy: bool | None
+) -> None:
     of, shape = head
     raw = b"DSA1" + bytes([ndim]) + kind.encode() + bytes([size, 0]) + struct.pack("<Q5qQ", of, *shape, 0)
     read_any(raw + bytes(130), shift, copy, None)
 
 
 @given(NODES, NUMBERS, st.sampled_from([b"DSP1", b"DSF1"]), SHIFTS, COPIES)
-def test_any_nodes(node: Any, size: int, form: bytes, shift: int, copy: bool | None) -> None:
+def test_arbitrary_nodes_never_crash_the_reader(
+    node: Any, size: int, form: bytes, shift: int, copy: bool | None
+) -> None:
     """Headers with a sound checksum whose nodes mean nothing. Trusted ones hold no pickle that loads."""
     header = pack_header(min(size, 100), node)
     block = struct.pack("<4sIQ", form, len(header), 100) + header
@@ -210,7 +216,7 @@ def test_any_nodes(node: Any, size: int, form: bytes, shift: int, copy: bool | N
 
 
 @given(VALUES, st.data(), SHIFTS)
-def test_damaged_blocks(value: Any, data: st.DataObject, shift: int) -> None:
+def test_damaged_blocks_raise_or_decode(value: Any, data: st.DataObject, shift: int) -> None:
     """Cut anywhere, or with any byte of form and header changed."""
     raw = packed(value, b"DSF1")
     head = 16 + struct.unpack("<I", raw[4:8])[0]
@@ -224,7 +230,7 @@ def test_damaged_blocks(value: Any, data: st.DataObject, shift: int) -> None:
 
 
 @pytest.mark.parametrize("durable", [False, True])
-def test_weights_written_in_place(tmp_path: Path, durable: bool) -> None:
+def test_weights_can_be_written_in_place(tmp_path: Path, durable: bool) -> None:
     with tiers(tmp_path) as store:
         first = None
         for number in range(1, 6):
@@ -253,7 +259,7 @@ def test_weights_written_in_place(tmp_path: Path, durable: bool) -> None:
         assert (found is not None and int(found.value["w"][0]) == 5) == durable
 
 
-def test_objects_written_in_place_for_good(tmp_path: Path) -> None:
+def test_durable_objects_can_be_written_in_place(tmp_path: Path) -> None:
     with tiers(tmp_path) as store:
         draft = reserved(store, TREE, foreign=False)
         draft.seal_durable()
@@ -272,7 +278,7 @@ def test_objects_written_in_place_for_good(tmp_path: Path) -> None:
         assert same(store.get((b"k" * 20).hex()), TREE)
 
 
-def test_drafts_of_weights_are_no_objects(store: di_store.Store) -> None:
+def test_drafts_of_weights_cannot_be_sealed_as_objects(store: di_store.Store) -> None:
     used = store.stats()["objects"]
     draft, named = reserved(store, TREE, named=False), reserved(store, TREE)
     for call in (draft.seal, draft.seal_durable):
@@ -299,7 +305,7 @@ def test_drafts_of_weights_are_no_objects(store: di_store.Store) -> None:
     assert store.stats()["objects"] == used
 
 
-def test_one_of_many_threads_seals(store: di_store.Store) -> None:
+def test_only_one_of_many_threads_seals_a_draft(store: di_store.Store) -> None:
     for _ in range(20):
         draft, results, gate = reserved(store, TREE, named=False), [], threading.Barrier(4)
 
@@ -329,7 +335,7 @@ SEAL = PUBLISH.replace("named=False", "id=b'k' * 20").replace('publish("w", 1)',
 
 
 @pytest.mark.parametrize("fault", ["heap.publish_before_seal", "heap.publish_sealed", "heap.pinned", "heap.published"])
-def test_a_publisher_that_is_killed(store: di_store.Store, fault: str) -> None:
+def test_a_killed_publisher_leaves_nothing_pinned(store: di_store.Store, fault: str) -> None:
     """Whatever it got done, the next version is published, and nothing stays pinned."""
     store.publish("w", {"w": np.full(1000, 1)}, keep=1)
     assert ended_at(PUBLISH, fault, store.name)
@@ -344,7 +350,7 @@ def test_a_publisher_that_is_killed(store: di_store.Store, fault: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["durable.synced", "durable.noted", "heap.sealed", "heap.pinned"])
-def test_a_process_that_is_killed_while_it_seals_for_good(tmp_path: Path, fault: str) -> None:
+def test_a_process_killed_while_sealing_durably_leaves_all_or_nothing(tmp_path: Path, fault: str) -> None:
     with tiers(tmp_path) as store:
         assert ended_at(SEAL, fault, store.name)
         there = store.contains((b"k" * 20).hex())
@@ -374,7 +380,7 @@ def put_ids(name: str, answer: Any) -> None:
         answer.put((arena_of(store).home, [store.put(number).raw for number in range(50)]))
 
 
-def test_ids_begin_with_their_home(store: di_store.Store) -> None:
+def test_ids_begin_with_the_id_of_their_store(store: di_store.Store) -> None:
     """The same in all processes of a store, another in another store; no two ids are equal, also across a fork."""
     home = arena_of(store).home
     ids = [store.put(number).raw for number in range(50)]

@@ -23,7 +23,7 @@ def store() -> Iterator[Any]:
         yield opened
 
 
-def test_peek_before_anything_was_written(store: Any) -> None:
+def test_peek_before_the_first_row_raises(store: Any) -> None:
     table = store.create_table("t", capacity=10)
     batch = table.peek(np.array([3, 5], np.uint64))
     assert len(batch) == 2
@@ -44,7 +44,7 @@ def test_peek_before_anything_was_written(store: Any) -> None:
 @pytest.mark.parametrize(
     "sampler", [di_store.Uniform(), di_store.Fifo(), di_store.MaxHeap(), di_store.Prioritized(0.6, 0.4)], ids=str
 )
-def test_peek_gives_what_sample_would(store: Any, sampler: Any) -> None:
+def test_peek_gives_the_same_data_as_sample(store: Any, sampler: Any) -> None:
     table = store.create_table("t", capacity=10, sampler=sampler)
     table.extend({"n": np.arange(10)}, priority=np.arange(10) + 1.0)
     drawn = table.sample(6)
@@ -54,7 +54,7 @@ def test_peek_gives_what_sample_would(store: Any, sampler: Any) -> None:
     assert seen.data["n"].tolist() == drawn.data["n"].tolist()
 
 
-def test_peek_where_nothing_may_be_drawn(store: Any) -> None:
+def test_peek_works_while_sampling_is_blocked(store: Any) -> None:
     table = store.create_table("t", capacity=10, sampler=di_store.Prioritized(0.6, 0.4))
     keys = table.extend({"n": np.arange(3)}, priority=np.zeros(3))
     batch = table.peek(keys)
@@ -72,7 +72,7 @@ def test_no_weight_exceeds_the_largest(store: Any) -> None:
         assert table.sample(7).weights.max() <= 1
 
 
-def test_out_is_the_next_batch(store: Any) -> None:
+def test_out_receives_the_next_batch(store: Any) -> None:
     table = store.create_table("t", capacity=10, limiter=di_store.Queue(10))
     table.extend({"x": {"n": np.arange(10)}})
     batch = table.sample(4)
@@ -109,7 +109,7 @@ def test_a_changed_limiter_over_a_full_table_lets_both_sides_move(store: Any) ->
     assert table.stats()["limiter"]["kind"] == "MinSize"
 
 
-def test_a_changed_queue_keeps_what_waits_in_it(store: Any) -> None:
+def test_a_reconfigured_queue_keeps_its_items(store: Any) -> None:
     table = store.create_table("t", capacity=20, limiter=di_store.Queue(5))
     table.extend({"n": np.arange(5)})
     reader = table._handle.reader()
@@ -124,7 +124,7 @@ def test_a_changed_queue_keeps_what_waits_in_it(store: Any) -> None:
         table.insert({"n": 10}, timeout=0)
 
 
-def test_given_back_draws_of_an_earlier_limiter_do_not_stop_both_sides(store: Any) -> None:
+def test_draws_given_back_after_a_limiter_change_cause_no_deadlock(store: Any) -> None:
     """They lift the table above capacity, while the limiter in force lets nothing be drawn."""
     table = store.create_table("t", capacity=4, sampler=di_store.Fifo(), max_times_sampled=1)
     table.extend({"n": np.arange(4)})

@@ -41,7 +41,7 @@ QUICKEST = "apex.py"  # the one that runs with `make test`
 INSTEAD: dict[str, tuple[str, list[str]]] = {"sac.py": ("mujoco", ["--env", "Pendulum-v1"])}
 
 
-def test_the_list_is_complete() -> None:
+def test_the_list_of_recipes_is_complete() -> None:
     """Each file of the folder stands in the list above."""
     assert set(RECIPES) == {path.name for path in FOLDER.glob("*.py")} - SHARED
 
@@ -57,7 +57,7 @@ def test_the_page_has_its_command_and_threshold(name: str) -> None:
     assert re.search(rf"(?<![\d.]){said['threshold']:g}(?![\d.])", row), (said, row)
 
 
-def test_spread_is_that_of_mpe(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_spread_environment_equals_mpe(monkeypatch: pytest.MonkeyPatch) -> None:
     """An episode with contacts goes as in simple_spread_v3 of mpe2 1.1.1, which gave the numbers below."""
     monkeypatch.syspath_prepend(FOLDER)
     import spread
@@ -81,7 +81,7 @@ def test_spread_is_that_of_mpe(monkeypatch: pytest.MonkeyPatch) -> None:
     assert field.observe()["obs"][0, 1] == pytest.approx(seen + [-3.1105, 0.41378, -1.76214, 1.11007], abs=1e-5)
 
 
-def test_loss_of_grpo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grpo_loss_equals_its_equation(monkeypatch: pytest.MonkeyPatch) -> None:
     """Equation 3 in NumPy, of two groups, where only the first one's rewards differ; and no token is left out."""
     for package in ("torch", "gymnasium", "matplotlib"):
         pytest.importorskip(package)
@@ -115,7 +115,7 @@ def test_loss_of_grpo(monkeypatch: pytest.MonkeyPatch) -> None:
     assert grpo.grpo_loss(net, data).item() == pytest.approx(-np.mean(gains), abs=1e-4)
 
 
-def test_what_they_are_compared_with() -> None:
+def test_recipes_are_compared_with_existing_loads() -> None:
     """The second table of docs/recipes.md has recipes that there are, and loads that `di-store bench` has."""
     page = (ROOT / "docs/recipes.md").read_text().partition("\n## Which load")[2]
     rows = [[cell.strip() for cell in line.split("|")] for line in page.splitlines() if line.startswith("| `")]
@@ -128,7 +128,7 @@ def test_what_they_are_compared_with() -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.extended] * (name != QUICKEST)) for name in RECIPES]
 )
-def test_recipe(name: str, tmp_path: Path, store_dir: str) -> None:
+def test_recipes_run(name: str, tmp_path: Path, store_dir: str) -> None:
     """It exits 0, says its result in its last line, writes its chart, and no process of it prints a traceback."""
     for package in ("torch", "gymnasium", "matplotlib", *RECIPES[name]):
         pytest.importorskip(package)

@@ -116,7 +116,7 @@ def rows_of_lanes(rng: np.random.Generator, start: int, steps: int) -> dict[str,
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
 @pytest.mark.parametrize("autoreset", [None, "next_step", "same_step"])
-def test_as_many_items_as_fit_pass_and_one_more_is_refused(view: Any, autoreset: Any) -> None:
+def test_exactly_capacity_items_pass_in_one_call(view: Any, autoreset: Any) -> None:
     """What a call would make is known before it writes: a twin with room for all of it tells how much that is."""
     with di_store.open(memory="32MiB") as store:
         for seed in range(4):

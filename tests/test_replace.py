@@ -70,7 +70,7 @@ WAYS = {
     [(di_store.Uniform(), np.ones(6)), (di_store.Prioritized(alpha=0.7), PRIORITIES**0.7)],
     ids=["uniform", "prioritized"],
 )
-def test_the_law_of_successive_draws(store: Any, sampler: Any, weights: Any, way: str) -> None:
+def test_draws_without_replacement_follow_their_law(store: Any, sampler: Any, weights: Any, way: str) -> None:
     made, asked = WAYS[way]
     table = filled(store, sampler, **made)
     counts: Counter[tuple[int, ...]] = Counter()
@@ -84,7 +84,7 @@ def test_the_law_of_successive_draws(store: Any, sampler: Any, weights: Any, way
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_law_where_most_picks_are_rejected(store: Any, way: str) -> None:
+def test_draws_without_replacement_follow_their_law_with_skewed_priorities(store: Any, way: str) -> None:
     """Two items have nearly all of the mass: after them, items are taken out of the sampler."""
     weights = np.array([1e9, 1e9, 1.0, 2.0, 3.0, 5.0])
     made, asked = WAYS[way]
@@ -98,7 +98,7 @@ def test_the_law_where_most_picks_are_rejected(store: Any, way: str) -> None:
     assert store.check() == []
 
 
-def test_all_items_in_any_order(store: Any) -> None:
+def test_drawing_all_items_gives_any_order(store: Any) -> None:
     """Far more than one hold draws: the last item of the whole table is as likely any."""
     table = filled(store, di_store.Uniform(), np.ones(300))
     lasts = np.zeros(300)
@@ -120,7 +120,7 @@ def test_all_items_in_any_order(store: Any) -> None:
     ],
     ids=["fifo", "lifo", "max", "min"],
 )
-def test_samplers_that_choose_give_the_next_items(store: Any, sampler: Any, first: Any) -> None:
+def test_ordered_samplers_give_the_next_items(store: Any, sampler: Any, first: Any) -> None:
     priorities = np.random.default_rng(1).permutation(1000) + 1.0
     if first is None:
         best = np.argsort(priorities)
@@ -132,7 +132,7 @@ def test_samplers_that_choose_give_the_next_items(store: Any, sampler: Any, firs
     assert store.check() == []
 
 
-def test_a_fifo_that_uses_items_up(store: Any) -> None:
+def test_a_fifo_with_a_use_limit_draws_each_item_once_per_batch(store: Any) -> None:
     """Each batch takes one use of each item; those at their limit leave, and later ones come."""
     table = filled(store, di_store.Fifo(), np.ones(10), max_times_sampled=2)
     assert table.sample(4, replace=False).data["x"].tolist() == [0, 1, 2, 3]
@@ -141,7 +141,7 @@ def test_a_fifo_that_uses_items_up(store: Any) -> None:
     assert len(table) == 4
 
 
-def test_more_than_there_are(store: Any) -> None:
+def test_more_than_the_table_holds_waits_or_is_refused(store: Any) -> None:
     table = filled(store, di_store.Uniform(), np.ones(100))
     with pytest.raises(ValueError, match="n=101 is above the capacity of 100"):
         table.sample(101, replace=False)
@@ -170,7 +170,7 @@ def test_after_a_timeout_the_same_call_draws_everything(store: Any) -> None:
     assert len(np.unique(table.sample(99, replace=False).keys)) == 99
 
 
-def test_stratified_batches(store: Any) -> None:
+def test_stratified_batches_without_replacement_hold_distinct_items(store: Any) -> None:
     """One item has half of the mass: many strata fall to it, and are drawn anew."""
     priorities = np.concatenate([[1_000.0], np.ones(1_000)])
     table = filled(store, di_store.Prioritized(alpha=1.0, stratified=True), priorities)
@@ -178,7 +178,7 @@ def test_stratified_batches(store: Any) -> None:
         assert len(np.unique(table.sample(n, replace=False).keys)) == n
 
 
-def test_loaders_and_mixtures(store: Any) -> None:
+def test_loaders_and_mixtures_draw_without_replacement(store: Any) -> None:
     tables = [filled(store, di_store.Uniform(), np.ones(40), name) for name in ("a", "b")]
     with tables[0].loader(40, replace=False) as loader:
         for _ in range(5):
@@ -190,7 +190,7 @@ def test_loaders_and_mixtures(store: Any) -> None:
 
 
 @pytest.mark.parametrize("call", ["sample", "loader"])
-def test_what_cannot_be(store: Any, call: str) -> None:
+def test_impossible_uses_of_replace_are_refused(store: Any, call: str) -> None:
     once = filled(store, di_store.Once(epochs=None), np.ones(4), "once")
     other = filled(store, di_store.Uniform(), np.ones(4), "other")
     mixture = store.mix({"once": 1, "other": 1})
@@ -213,7 +213,7 @@ table.sample(300, replace=False)
 
 
 @pytest.mark.parametrize("sampler", [di_store.MaxHeap(), di_store.Prioritized(alpha=1.0)], ids=repr)
-def test_killed_while_items_are_taken_out(store: Any, sampler: Any) -> None:
+def test_a_kill_while_drawing_without_replacement_restores_the_items(store: Any, sampler: Any) -> None:
     priorities = np.concatenate([np.full(5, 1e12), np.ones(995)])
     table = filled(store, sampler, priorities)
     with Program(DIE, store.name) as program:

@@ -48,7 +48,7 @@ def test_the_limiters_counts_and_those_of_stats_agree_after_reset(store: Any, li
 @pytest.mark.parametrize("queue", [False, True])
 @pytest.mark.parametrize("n", [10, 2_000])  # few; more than one undo record holds
 @pytest.mark.parametrize("end", ["back", "death"])
-def test_draws_held_while_it_is_reset_count_nowhere(store: Any, queue: bool, n: int, end: str) -> None:
+def test_draws_held_across_a_reset_are_not_counted(store: Any, queue: bool, n: int, end: str) -> None:
     options = {"limiter": di_store.Queue(n)} if queue else {"limiter": di_store.SamplesPerInsert(1, 1, float(n))}
     table = store.create_table("t", capacity=n, **options)
     table.extend({"n": np.arange(n)})

@@ -29,7 +29,7 @@ def fresh_reserve(capacity: int, **settings: Any) -> int:
 
 
 @pytest.mark.parametrize("lanes", [1, 16, 64])
-def test_a_table_that_grew_and_shrank_wants_what_it_wanted(lanes: int) -> None:
+def test_growing_and_shrinking_restores_the_reserve(lanes: int) -> None:
     with di_store.open(memory="512MiB") as store:
         table = store.create_table("t", capacity=100, schema={"x": ROW}, lanes=lanes)
         for capacity in (1_000_000, 100, 50_000, 7, 100):
@@ -41,7 +41,7 @@ def shrink(table: Any) -> None:
     table.resize(100)
 
 
-def test_a_resize_after_one_that_was_killed_half_way() -> None:
+def test_a_resize_after_a_killed_one_completes_it() -> None:
     """The killed one has set the capacity; many items and their reserve are still there."""
     with di_store.open(memory="512MiB") as store:
         table = store.create_table("t", capacity=200_000, schema={"x": ROW})
@@ -67,7 +67,7 @@ def test_a_resize_after_one_that_was_killed_half_way() -> None:
 
 
 @pytest.mark.parametrize(("before", "after"), [(1_000, 50_000), (1_000_000, 10)])
-def test_a_resize_while_the_columns_are_declared(monkeypatch: pytest.MonkeyPatch, before: int, after: int) -> None:
+def test_a_resize_during_the_first_step_is_consistent(monkeypatch: pytest.MonkeyPatch, before: int, after: int) -> None:
     """The first step has set aside bytes for the old capacity; all items of the new one fit."""
     with di_store.open(memory="512MiB") as store:
         table = store.create_table("t", capacity=before)
@@ -89,7 +89,7 @@ def test_a_resize_while_the_columns_are_declared(monkeypatch: pytest.MonkeyPatch
         assert table.stats()["evicted_for_room"] == 0
 
 
-def test_columns_that_the_first_step_declares_have_descriptors() -> None:
+def test_descriptors_are_reserved_for_columns_of_the_first_step() -> None:
     """`max_bytes` is set aside before the columns are known: their chunks get descriptors all the same."""
     free = []
     for schema in ({"x": ROW}, None):

@@ -74,7 +74,7 @@ def test_rows_of_one_call_that_never_fit_are_refused_at_once() -> None:
         assert store.check() == []
 
 
-def test_an_opaque_table_uses_the_memory_there_is(count: Callable[[int, int], int]) -> None:
+def test_an_opaque_table_grows_into_free_memory(count: Callable[[int, int], int]) -> None:
     """One small value at first says nothing about those that follow."""
     size = count(20_000, 80_000)
     with di_store.open(memory="1GiB" if size > 50_000 else "128MiB") as store:
@@ -95,7 +95,7 @@ def test_an_opaque_table_uses_the_memory_there_is(count: Callable[[int, int], in
 
 
 @pytest.mark.memory_only
-def test_an_opaque_table_leaves_objects_theirs_and_then_evicts() -> None:
+def test_an_opaque_table_evicts_instead_of_taking_objects_memory() -> None:
     """What is set aside grows by free memory only: in a store full of objects the table keeps what it can."""
     with di_store.open(memory="32MiB") as store:
         table = store.create_table("t", capacity=1_000, view=di_store.Opaque())
@@ -118,7 +118,7 @@ def make_tables(store: Any) -> None:
         store.create_table(f"t{number}", capacity=capacity, schema=schema, lanes=1, sampler=sampler)
 
 
-def test_pages_that_a_deleted_object_leaves_are_not_those_of_tables() -> None:
+def test_pages_of_deleted_objects_are_not_charged_to_tables() -> None:
     """A block of the store's own, the first of its size, lies in 2 MiB of which it takes what it needs."""
     with di_store.open(memory="64MiB") as fresh, di_store.open(memory="64MiB") as used:
         store: Any = used
@@ -131,7 +131,7 @@ def test_pages_that_a_deleted_object_leaves_are_not_those_of_tables() -> None:
         assert store.check() == []
 
 
-def test_dropped_tables_leave_no_pages_to_the_store() -> None:
+def test_dropped_tables_free_all_their_pages() -> None:
     with di_store.open(memory="64MiB") as store:
         store.create_table("stays", capacity=100, schema={"x": di_store.Spec((), "f4")})
         before = store.stats()["meta"]

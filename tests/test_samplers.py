@@ -27,7 +27,7 @@ SOME: list[s.Sampler] = [
 
 
 @pytest.mark.parametrize("sampler", SOME, ids=repr)
-def test_plain_form(sampler: s.Sampler) -> None:
+def test_samplers_convert_to_plain_data_and_back(sampler: s.Sampler) -> None:
     assert s.sampler_from_plain(s.sampler_to_plain(sampler)) == sampler
     assert s.check_sampler(sampler) is sampler
     if isinstance(sampler, (s.Prioritized, s.Once)):
@@ -55,7 +55,7 @@ def test_exponents_are_finite_and_not_negative(option: str, value: float) -> Non
 
 
 @pytest.mark.parametrize("fields", [{"alpha": "0.6"}, {"alpha": True}, {"alpha": None}, {"alpha": 1, "stratified": 1}])
-def test_prioritized_types(fields: dict[str, Any]) -> None:
+def test_prioritized_checks_its_types(fields: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="Prioritized"):
         s.Prioritized(**fields)
 
@@ -74,13 +74,13 @@ def test_once_has_an_epoch(epochs: int) -> None:
 
 
 @pytest.mark.parametrize("fields", [{"epochs": 1.5}, {"epochs": True}, {"shuffle": 0}])
-def test_once_types(fields: dict[str, Any]) -> None:
+def test_once_checks_its_types(fields: dict[str, Any]) -> None:
     with pytest.raises(TypeError, match="Once"):
         s.Once(**fields)
 
 
 @pytest.mark.parametrize("value", [s.Uniform, "uniform", None, object()])
-def test_what_is_no_sampler(value: object) -> None:
+def test_values_that_are_not_samplers_are_refused(value: object) -> None:
     with pytest.raises(TypeError, match="sampler="):
         s.check_sampler(value)
     with pytest.raises(TypeError, match="remover="):

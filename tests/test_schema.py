@@ -160,7 +160,7 @@ def test_the_first_step_declares() -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 3, (2, 3)])
-def test_leading_axes_are_taken_off(lanes: Any) -> None:
+def test_leading_axes_are_removed(lanes: Any) -> None:
     lead = lanes if isinstance(lanes, tuple) else (lanes,)
     step = {"obs": np.zeros((*lead, 4), "f4"), "reward": np.zeros(lead), "action": np.zeros(lead, "i8")}
     assert types(Schema.infer(step, lanes)) == {"obs": "float32 (4,)", "reward": "float32 ()", "action": "int64 ()"}
@@ -181,7 +181,7 @@ def test_leading_axes_are_taken_off(lanes: Any) -> None:
         (torch.zeros(3).to_sparse(), "dense"),
     ],
 )
-def test_what_cannot_be_a_column_is_refused_by_path(leaf: Any, named: str) -> None:
+def test_values_that_cannot_be_columns_are_refused_by_path(leaf: Any, named: str) -> None:
     with pytest.raises(SchemaMismatch, match=rf"column 'a/b'.*{named}"):
         Schema.infer({"a": {"b": leaf}})
 
@@ -248,7 +248,7 @@ PLAIN_DTYPES = [
 
 
 @pytest.mark.parametrize("dtype", PLAIN_DTYPES, ids=str)
-def test_plain_form(dtype: Any) -> None:
+def test_schemas_convert_to_plain_data_and_back(dtype: Any) -> None:
     schema = Schema.from_tree(
         {"a": {"b": Spec((2, 3), dtype)}, "r": Spec((None, 4), dtype, max=9), "u": Spec((None,), dtype)}
     )
@@ -279,7 +279,7 @@ def test_foreign_plain_data_is_corrupt(change: dict[str, Any]) -> None:
             Schema.from_plain(plain)
 
 
-def test_bytes_of_a_row() -> None:
+def test_row_bytes_are_computed() -> None:
     schema = Schema.from_tree({"a": Spec((10,), "f8"), "b": Spec((None, 2), "u1", max=100), "c": 1})
     assert (schema.fixed_row_bytes, schema.row_bytes, schema.dominant.name) == (88, 288, "b")
     endless = Schema.from_tree({"a": Spec((10,), "f8"), "b": Spec((None,), "u1")})
@@ -295,7 +295,7 @@ def test_difference_names_columns() -> None:
     )
 
 
-def test_union() -> None:
+def test_schemas_can_be_united() -> None:
     one = Schema.from_tree({"a": Spec((2,), "f4"), "r": Spec((None,), "u1", max=3)})
     two = Schema.from_tree({"b": 1, "a": Spec((2,), "f4"), "r": Spec((None,), "u1")})
     assert types(Schema.union({"one": one, "two": two})) == {"a": "float32 (2,)", "r": "uint8 (None,)", "b": "int64 ()"}
@@ -306,7 +306,7 @@ def test_union() -> None:
         Schema.union({"one": one, "two": Schema.from_tree({"a": {"b": 1}})})
 
 
-def test_selection() -> None:
+def test_columns_can_be_selected() -> None:
     schema = Schema.from_tree({"obs": {"a": 1, "b": 2}, "reward": 0.0})
     assert schema.select("obs") == ("obs/a", "obs/b")
     assert "obs/a" in schema

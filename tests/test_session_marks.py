@@ -75,7 +75,7 @@ def test_a_mark_says_how_far_the_calls_have_come(store: di_store.Store, session:
     assert items_by_call(table) == {1: 1, 2: 200, 9: 64}
 
 
-def test_two_tables_of_one_stream(store: di_store.Store, session: bytes) -> None:
+def test_each_table_of_a_stream_has_its_own_mark(store: di_store.Store, session: bytes) -> None:
     """Each table has a mark of its own: items of two rows begin with the second row."""
     one, two = steps(store, "one"), steps(store, "two", view=di_store.Sequence(2, period=1))
     writer = SessionWriter(two, one, session=session)
@@ -88,7 +88,7 @@ def test_two_tables_of_one_stream(store: di_store.Store, session: bytes) -> None
     assert marks_of(store, session) == {"one": (4, 1, True), "two": (2, 130, True)}
 
 
-def test_finish_is_one_call(store: di_store.Store, session: bytes) -> None:
+def test_finish_counts_as_one_call(store: di_store.Store, session: bytes) -> None:
     """The items at the ends of episodes and of streams, as a local writer makes them."""
     view = di_store.Sequence(4, period=3, cross_episodes=True)
     local, remote, plain = (steps(store, name, view=view) for name in ("local", "remote", "plain"))
@@ -111,7 +111,7 @@ def test_finish_is_one_call(store: di_store.Store, session: bytes) -> None:
     assert all(np.array_equal(one[name], two[name]) for name in ("call", "at"))
 
 
-def test_inserts_of_whole_items(store: di_store.Store, session: bytes) -> None:
+def test_inserts_of_whole_items_are_marked(store: di_store.Store, session: bytes) -> None:
     """`insert` of the core: rows that are items as they are."""
     table = steps(store)
     writer = SessionWriter(table, session=session).native
@@ -121,7 +121,7 @@ def test_inserts_of_whole_items(store: di_store.Store, session: bytes) -> None:
     assert items_by_call(table) == {1: 100}
 
 
-def test_numbers_that_are_refused(store: di_store.Store, session: bytes) -> None:
+def test_wrong_call_numbers_are_refused(store: di_store.Store, session: bytes) -> None:
     """Each call has a number, and numbers rise; what is refused has used none."""
     table = steps(store)
     writer = SessionWriter(table, session=session)

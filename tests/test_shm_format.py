@@ -125,7 +125,7 @@ def store() -> Any:
         yield opened
 
 
-def test_header_and_parts(store: di_store.Store) -> None:
+def test_header_and_parts_are_as_documented(store: di_store.Store) -> None:
     """Magic, version, name and budget; the parts follow each other in the order of the page."""
     memory = _memory(store)
     assert memory.number("ArenaHeader.magic", 0) == memory.constants["kMagic"]
@@ -174,7 +174,7 @@ def _written(block: bytes) -> bytes:
     return block[: 16 + header] + bytes(start - 16 - header) + block[start:]
 
 
-def test_object_forms_as_the_page_says(store: di_store.Store) -> None:
+def test_object_formats_are_as_documented(store: di_store.Store) -> None:
     """Fields of both forms at the offsets of docs/object_format.md."""
     store.put(np.ones((2, 5), np.complex64), id=ARRAY_ID)
     store.put({"frames": np.full((3, 7), 9, np.uint8), "text": "x" * 2000}, id=PACKED_ID)
@@ -199,7 +199,7 @@ def test_object_forms_as_the_page_says(store: di_store.Store) -> None:
 
 
 @pytest.mark.memory_only
-def test_chunk_and_items(store: di_store.Store) -> None:
+def test_chunks_and_items_are_as_documented(store: di_store.Store) -> None:
     """Rows of a stream, their marks, wide and small columns, and the items over them."""
     table = store.create_table("t", capacity=100, view=di_store.Step())
     rows = 70

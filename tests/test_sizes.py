@@ -36,12 +36,12 @@ from di_store.base.sizes import MAX_BYTES, format_size, parse_size
         ("0.5%", 5),
     ],
 )
-def test_texts(text: str, size: int) -> None:
+def test_sizes_are_parsed_from_text(text: str, size: int) -> None:
     assert parse_size(text, total=1000) == size
 
 
 @pytest.mark.parametrize("value", [7, np.int64(7), 7.0, np.uint8(7)])
-def test_numbers(value: int) -> None:
+def test_sizes_are_accepted_as_numbers(value: int) -> None:
     found = parse_size(value)
     assert found == 7
     assert type(found) is int
@@ -51,7 +51,7 @@ BAD = ["", "GiB", "4 apples", "-1", "-4GiB", "4GiB extra", "1e9", "nan", "0x10",
 
 
 @pytest.mark.parametrize("value", [*BAD, 0, -1, "0", "0%", "0.0001%", 1.5, float("nan"), float("inf"), MAX_BYTES + 1])
-def test_what_is_no_size_is_refused_by_name(value: object) -> None:
+def test_invalid_sizes_are_refused_by_name(value: object) -> None:
     with pytest.raises(ValueError, match=re.escape(f"max_bytes={value!r}")):
         parse_size(value, total=1000, option="max_bytes")  # type: ignore[arg-type]
 
@@ -96,7 +96,7 @@ def test_units_multiply(number: int, unit: str) -> None:
         (2**60, "1024 PiB"),
     ],
 )
-def test_format(size: int, text: str) -> None:
+def test_sizes_are_formatted(size: int, text: str) -> None:
     assert format_size(size) == text
 
 

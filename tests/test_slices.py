@@ -117,7 +117,7 @@ def clients(store: Any) -> list[dict[str, Any]]:
     return [{"pid": each["pid"], "waits": each["pid"] in waiting} for each in stats["clients"]]
 
 
-def test_killed_between_slices(store: Any) -> None:
+def test_a_kill_between_slices_leaves_whole_items(store: Any) -> None:
     table = store.create_table("t", capacity=2 * MANY, schema={"n": 0})
     child, _ = start(table, "writer", "writer.between_slices:2")
     child.join(60)
@@ -129,7 +129,7 @@ def test_killed_between_slices(store: Any) -> None:
     assert numbers(table) == [*range(2 * FIRST), 7]
 
 
-def test_a_table_dropped_between_slices(store: Any) -> None:
+def test_dropping_a_table_between_slices_ends_the_call(store: Any) -> None:
     tables = [store.create_table(name, capacity=2 * MANY, schema={"n": 0}) for name in ("t", "other")]
     child, pipe = start(tables, "both", "writer.between_slices:1:stop")
     store.drop_table("t")
@@ -153,7 +153,7 @@ def test_others_go_on_while_keys_are_listed(store: Any) -> None:
 
 
 @pytest.mark.parametrize(("start_at", "n"), [(0, 3), (0, None), (3, 100), (90, 200), (200, 5), (0, 0), (299, 1)])
-def test_keys_in_pages(store: Any, start_at: int, n: int | None) -> None:
+def test_keys_are_listed_in_pages(store: Any, start_at: int, n: int | None) -> None:
     table = store.create_table("t", capacity=300, schema={"n": 0})
     table.extend({"n": np.arange(300)})
     table.delete(table.keys()[::3])
@@ -201,7 +201,7 @@ def test_an_extend_of_whole_items_is_all_or_nothing(store: Any, view: Any) -> No
     assert len(table.extend(episodes(*[3] * 150), priority=2.0)) == 150
 
 
-def test_whole_items_with_and_without_the_row_behind(store: Any) -> None:
+def test_whole_items_may_omit_the_following_row(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Episode(4, bootstrap=("obs",)))
     batch = episodes(3, 2)
     batch["obs"][1] = np.array([[1, 1], [1, 1], [9, 9]], np.float32)
@@ -227,7 +227,7 @@ def test_an_extend_of_whole_items_passes_as_a_whole_or_waits(store: Any, view: A
 
 @pytest.mark.parametrize("leaf", [1.0, np.float32(1), np.zeros((0, 2), np.float32), []])
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_whole_item_without_rows(store: Any, leaf: Any, declared: bool) -> None:
+def test_a_whole_item_without_rows_is_refused(store: Any, leaf: Any, declared: bool) -> None:
     schema = {"obs": di_store.Spec((2,), "f4")} if declared else None
     table = store.create_table("t", capacity=10, view=di_store.Sequence(4), schema=schema)
     with pytest.raises(di_store.SchemaMismatch, match="'obs'"):

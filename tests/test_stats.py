@@ -37,7 +37,7 @@ def test_bytes_add_up_to_the_arena(store: Any) -> None:
     assert later["free"] >= stats["free"] + (3 << 20)
 
 
-def test_a_table_tells_what_it_holds(store: Any) -> None:
+def test_table_stats_count_its_contents(store: Any) -> None:
     view = di_store.Transition(n_step=3, frame_stack={"obs": 4})
     table = store.create_table("t", capacity=500, view=view)
     frame = np.zeros((40, 40), np.uint8)
@@ -95,7 +95,7 @@ def test_waiters_are_listed_with_reason_and_age(store: Any) -> None:
         pass
 
 
-def test_roles(store: Any) -> None:
+def test_clients_report_their_roles(store: Any) -> None:
     table = store.create_table("t", capacity=10)
     with table.writer() as writer:
         writer.append({"n": 1})
@@ -148,7 +148,7 @@ def test_every_waiting_thread_is_listed(store: Any) -> None:
     assert reasons["table"] == "a table that is not there yet"
 
 
-def test_how_old_samples_are(store: Any) -> None:
+def test_sample_age_is_a_running_mean(store: Any) -> None:
     """A mean over about the last 10,000 draws, in items inserted since."""
     table = store.create_table("t", capacity=10_000, sampler=di_store.Fifo())
     assert table.stats()["sample_age"] is None
@@ -168,7 +168,7 @@ def test_how_old_samples_are(store: Any) -> None:
     assert table.stats()["sample_age"] is None
 
 
-def test_how_old_groups_and_uniform_samples_are(store: Any) -> None:
+def test_sample_age_is_right_for_groups_and_uniform_draws(store: Any) -> None:
     groups = store.create_table("g", capacity=100, view=di_store.Group(4, by="of"), sampler=di_store.Fifo())
     groups.extend({"of": np.repeat(np.arange(10), 4)})
     groups.sample(3)
@@ -180,7 +180,7 @@ def test_how_old_groups_and_uniform_samples_are(store: Any) -> None:
     assert 450 < table.stats()["sample_age"] < 550
 
 
-def test_what_draws_are_made_in_proportion_to(store: Any) -> None:
+def test_stats_report_the_priority_mass(store: Any) -> None:
     """Of a table with priorities the sum of p^alpha, and the least one where the sampler keeps it."""
     priorities = np.array([0.0, 0.5, 2.0, 4.0])
     expected = {"batch": None, "table": 0.5**0.7}

@@ -163,7 +163,7 @@ def test_a_sound_store_has_no_findings() -> None:
         assert len(table.sample(3).keys) == 3
 
 
-def test_exist_ok_and_tables_by_name() -> None:
+def test_exist_ok_and_store_table_find_existing_tables() -> None:
     with di_store.open(memory="64MiB") as store:
         made = store.create_table("t", capacity=10, view=di_store.Transition(n_step=3))
         again = store.create_table("t", capacity=99, view=di_store.Transition(n_step=3), exist_ok=True)

@@ -208,7 +208,7 @@ def test_an_append_waits_for_objects_and_says_so() -> None:
             assert store.check() == []
 
 
-def test_who_dies_in_a_long_episode_leaves_charges_that_are_rebuilt_right(store_name: Callable[[], str]) -> None:
+def test_a_kill_in_a_long_episode_leaves_right_charges(store_name: Callable[[], str]) -> None:
     """A killed writer's chunks are closed for the tables that needed them, and those of nobody go."""
     import multiprocessing as mp
 
@@ -352,7 +352,7 @@ def run(load: Load, steps: int, rng: random.Random) -> str:
         return "open" if refusal else "ran"
 
 
-def test_no_accepted_stream_stands_still(count: Callable[[int, int], int], full: bool) -> None:
+def test_no_accepted_stream_deadlocks(count: Callable[[int, int], int], full: bool) -> None:
     """Ratio × min_size × capacity × views × lanes × tables over one stream × open episodes × store size."""
     rng = random.Random(2)
     results = [run(some_load(rng), 2_000 if full else 150, rng) for _ in range(count(40, 1_500))]

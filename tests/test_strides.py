@@ -36,7 +36,9 @@ def store() -> Iterator[di_store.Store]:
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 @pytest.mark.parametrize("remover", [di_store.Fifo(), di_store.Uniform()], ids=["in order", "any order"])
-def test_windows(store: di_store.Store, view: Sequence, remover: Any, tmp_path: Path) -> None:
+def test_strided_windows_hold_the_right_rows(
+    store: di_store.Store, view: Sequence, remover: Any, tmp_path: Path
+) -> None:
     table = store.create_table("t", capacity=1000, view=view, schema=SCHEMA, remover=remover, lanes=1)
     runs = write(table, np.random.default_rng(len(str(view))), 30, 24, cross=view.cross_episodes)
     expected = [(run, start) for run in runs for start in windows(view, run)]
@@ -56,7 +58,7 @@ def test_windows(store: di_store.Store, view: Sequence, remover: Any, tmp_path: 
         check(back, at, view, run, start)
 
 
-def test_late_values_by_the_rows_taken(store: di_store.Store) -> None:
+def test_late_values_work_with_strides(store: di_store.Store) -> None:
     schema = {"x": Spec((), "i4"), "value": Spec((), "f4", late=True), "terminated": Spec((), "?")}
     table = store.create_table("t", capacity=10, view=Sequence(3, stride=2), schema=schema, lanes=1)
     with table.writer() as writer:
@@ -69,7 +71,7 @@ def test_late_values_by_the_rows_taken(store: di_store.Store) -> None:
     assert batch.data["value"].tolist() == [[0, 2, -4], [6, 8, -10]]
 
 
-def test_names_and_contradictions(store: di_store.Store) -> None:
+def test_contradicting_stride_options_are_refused(store: di_store.Store) -> None:
     nested = {"obs": {"frame": Spec((2,), "u1"), "pose": Spec((3,), "f4")}, "terminated": Spec((), "?")}
     table = store.create_table("t", capacity=9, view=Sequence(4, last={"obs": 2}), schema=nested)
     table.insert(

@@ -23,7 +23,7 @@ def store() -> Iterator[Any]:
         yield opened
 
 
-def test_insert_and_extend_without_a_stream(store: Any) -> None:
+def test_items_can_be_inserted_without_a_writer(store: Any) -> None:
     table = store.create_table("t", capacity=10)
     assert table.insert({"x": 1.5}).dtype == np.uint64
     keys = table.extend({"x": np.arange(3, dtype=np.float32)}, priority=[1.0, 2.0, 3.0])
@@ -33,7 +33,7 @@ def test_insert_and_extend_without_a_stream(store: Any) -> None:
     assert batch.live.all()
 
 
-def test_a_finished_transition(store: Any) -> None:
+def test_a_finished_transition_is_inserted(store: Any) -> None:
     view = di_store.Transition(n_step=3, gamma=0.9, frame_stack={"obs/frame": 2})
     table = store.create_table("t", capacity=10, view=view)
     whole = {
@@ -58,7 +58,7 @@ def test_a_finished_transition(store: Any) -> None:
     assert batch.data["action"].tolist() == [3, 4]
 
 
-def test_many_finished_transitions(store: Any) -> None:
+def test_many_finished_transitions_are_inserted(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Transition())
     obs = np.arange(8, dtype=np.float32)
     batch = {"obs": obs, "reward": obs, "next_obs": obs + 1, "discount": np.full(8, 0.5, np.float32)}
@@ -71,7 +71,7 @@ def test_many_finished_transitions(store: Any) -> None:
         table.insert({"obs": np.float32(0), "reward": 0.0, "discount": 1.0})
 
 
-def test_whole_sequences_with_what_lies_behind_and_what_lies_once(store: Any) -> None:
+def test_whole_sequences_keep_bootstrap_rows_and_first_columns(store: Any) -> None:
     view = di_store.Sequence(3, first=("state",), bootstrap=("obs",))
     table = store.create_table("t", capacity=10, view=view)
     whole = {"obs": np.arange(4, dtype=np.float32), "action": np.arange(3), "state": np.full(200, 7, np.float32)}
@@ -90,7 +90,7 @@ def test_whole_sequences_with_what_lies_behind_and_what_lies_once(store: Any) ->
         table.insert({"obs": np.zeros(5, np.float32), "action": np.zeros(5, int), "state": np.zeros(200, np.float32)})
 
 
-def test_python_values(store: Any) -> None:
+def test_python_values_are_stored(store: Any) -> None:
     table = store.create_table("t", capacity=50, view=di_store.Opaque())
     values = [{"n": i, "array": np.full(i * 500, i)} for i in range(30)]
     table.extend(values[:20])
@@ -107,7 +107,7 @@ def test_python_values(store: Any) -> None:
     assert table.peek(items.keys).data == ["left", "right"]
 
 
-def test_ragged_columns(store: Any) -> None:
+def test_ragged_columns_are_stored(store: Any) -> None:
     schema = {"units": di_store.Spec((None, 2), "f4", max=5), "n": di_store.Spec((), "i8")}
     table = store.create_table("t", capacity=20, schema=schema)
     with table.writer() as writer:
@@ -134,7 +134,7 @@ def test_ragged_columns(store: Any) -> None:
     assert free.stats()["used_bytes"] <= 1 << 20
 
 
-def test_sequences_of_ragged_rows(store: Any) -> None:
+def test_sequences_of_ragged_rows_are_stored(store: Any) -> None:
     schema = {"tokens": di_store.Spec((None,), "i4", max=9)}
     table = store.create_table("t", capacity=20, view=di_store.Sequence(2), schema=schema)
     with table.writer() as writer:
@@ -145,7 +145,7 @@ def test_sequences_of_ragged_rows(store: Any) -> None:
     assert tokens.padded().shape == (2, 2, 2)
 
 
-def test_columns_of_a_batch(store: Any) -> None:
+def test_a_batch_holds_only_the_requested_columns(store: Any) -> None:
     table = store.create_table("t", capacity=10, columns=("obs", "a"))
     table.insert({"obs": {"x": 1.0, "y": 2}, "a": 3, "b": 4})
     assert sorted(table.sample(1).data) == ["a", "obs"]
@@ -196,7 +196,7 @@ def test_a_failed_sample_leaves_no_trace(store: Any) -> None:
     assert table.sample(4).data["n"].tolist() == [0, 1, 2, 3]
 
 
-def test_min_n_and_linger(store: Any) -> None:
+def test_min_n_and_linger_give_partial_batches(store: Any) -> None:
     table = store.create_table("t", capacity=10, limiter=di_store.Queue(10))
     table.extend({"n": np.arange(4)})
     assert len(table.sample(9, min_n=2, linger=0.01)) == 4
@@ -212,7 +212,7 @@ def test_min_n_and_linger(store: Any) -> None:
         table.sample(9, timeout=60)
 
 
-def test_finish_and_reset(store: Any) -> None:
+def test_finish_ends_and_reset_empties_a_table(store: Any) -> None:
     table = store.create_table("t", capacity=10, sampler=di_store.Once(epochs=2))
     table.extend({"n": np.arange(5)})
     table.finish()
@@ -244,7 +244,7 @@ def test_initial_priority_max_is_the_largest_ever_given_and_at_least_one(store: 
     assert low.peek(low.insert({"n": 0})).priorities.tolist() == [0.1]
 
 
-def test_configure(store: Any) -> None:
+def test_configure_changes_settings(store: Any) -> None:
     table = store.create_table("t", capacity=100, sampler=di_store.Prioritized(1.0, beta=None), weights="w")
     keys = table.extend({"n": np.arange(4)}, priority=[1.0, 1.0, 1.0, 5.0])
     assert table.sample(8).weights.tolist() == [1] * 8
@@ -271,7 +271,7 @@ def test_configure(store: Any) -> None:
         plain.configure(max_staleness=3)
 
 
-def test_resize_online(store: Any) -> None:
+def test_resize_works_during_use(store: Any) -> None:
     table = store.create_table("t", capacity=10)
     table.extend({"n": np.arange(10)})
     table.resize(4)
@@ -282,7 +282,7 @@ def test_resize_online(store: Any) -> None:
     assert table.stats()["evicted_for_room"] == 0
 
 
-def test_peek_and_keys(store: Any) -> None:
+def test_peek_and_keys_read_without_sampling(store: Any) -> None:
     table = store.create_table("t", capacity=3)
     keys = table.extend({"n": np.arange(3)})
     gone = keys[:1].copy()
@@ -297,7 +297,7 @@ def test_peek_and_keys(store: Any) -> None:
     assert table.stats()["samples"] == 0
 
 
-def test_torch_priorities(store: Any) -> None:
+def test_priorities_may_be_tensors(store: Any) -> None:
     torch = pytest.importorskip("torch")
     table = store.create_table("t", capacity=10, sampler=di_store.Prioritized(1.0))
     keys = table.extend({"n": np.arange(3)})
@@ -418,7 +418,7 @@ def test_a_table_beyond_the_budget_is_refused_at_once(store: Any) -> None:
     assert (before["reserved"], before["meta"]) == (after["reserved"], after["meta"])
 
 
-def test_the_names_of_the_issue_are_ours() -> None:
+def test_public_names_are_those_of_the_contract() -> None:
     for name in ("Batch", "Ragged", "Items", "Ref", "Store", "Table", "Mixture", "Writer", "Loader", "Published"):
         assert hasattr(di_store, name)
 
@@ -454,7 +454,7 @@ def test_a_long_wait_says_what_it_waits_for(
     assert all("'t'" in line and "1 of min_size=2 items" in line for line in lines)
 
 
-def test_inserts_of_several_threads(store: Any) -> None:
+def test_several_threads_insert_without_blocking_each_other(store: Any) -> None:
     """One that waits keeps no other from its own timeout, and none is lost."""
     table = store.create_table("t", capacity=100, limiter=di_store.Queue(1))
     table.insert({"n": -1})

@@ -33,7 +33,7 @@ def test_an_open_writer_follows_a_resize(store: Any) -> None:
             assert (stats["size"], stats["evicted_for_room"]) == (capacity, 0)
 
 
-def test_many_at_once_into_a_full_table_take_no_more_slots(store: Any) -> None:
+def test_an_extend_into_a_full_table_takes_no_more_slots(store: Any) -> None:
     table = store.create_table("t", capacity=3000, view=di_store.Step(), schema={"x": di_store.Spec((), "int64")})
     slots = table.stats()["slots"]
     rows = np.arange(12_000)
@@ -70,7 +70,7 @@ def _draw_once(table: Any, done: Any) -> None:
     done.put(True)
 
 
-def test_a_learner_alone_has_chores_done(store: Any) -> None:
+def test_a_learner_alone_runs_background_chores(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Step(), schema={"x": di_store.Spec((), "int64")})
     table.insert({"x": 1})
     spawn = mp.get_context("spawn")

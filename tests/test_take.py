@@ -65,7 +65,7 @@ def assert_same(one: di_store.Batch, other: di_store.Batch) -> None:
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS, ids=repr)
-def test_both_ways_draw_the_same(store: Any, sampler: Any) -> None:
+def test_the_fast_and_the_general_path_draw_the_same(store: Any, sampler: Any) -> None:
     """Also across their limits: 512 items, 64 KiB; repeats in one batch count their uses one by one."""
     short, long = filled(store, "short", sampler=sampler), filled(store, "long", sampler=sampler)
     for step, n in enumerate((1, 64, 65, 256, 511, 512, 513, 2, 1000)):
@@ -83,13 +83,13 @@ def test_both_ways_draw_the_same(store: Any, sampler: Any) -> None:
     assert store.check() == []
 
 
-def test_wide_rows_take_the_long_way(store: Any) -> None:
+def test_wide_rows_use_the_general_path(store: Any) -> None:
     short, long = filled(store, "short", width=3000), filled(store, "long", width=3000)
     for n in (1, 2, 3, 64):
         assert_same(short.sample(n), long_way(long, n))
 
 
-def test_a_limiter_lets_all_of_it_through_or_nothing_is_counted(store: Any) -> None:
+def test_a_blocked_draw_counts_nothing(store: Any) -> None:
     limiter = di_store.SamplesPerInsert(2.0, min_size=4, tolerance=4.0)
     table = store.create_table("t", capacity=100, schema={"x": 0}, limiter=limiter)
     table.extend({"x": np.arange(4)}, timeout=60)
@@ -104,7 +104,7 @@ def test_a_limiter_lets_all_of_it_through_or_nothing_is_counted(store: Any) -> N
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "soon", True])
-def test_a_timeout_that_is_none_is_refused(store: Any, timeout: Any) -> None:
+def test_an_invalid_timeout_is_refused(store: Any, timeout: Any) -> None:
     table = filled(store, "t")
     with pytest.raises((ValueError, TypeError), match="timeout"):
         table.sample(4, timeout=timeout)
@@ -133,7 +133,7 @@ table.sample(64)
         "undo.before_commit:1",
     ],
 )
-def test_killed_in_the_middle(store: Any, point: str) -> None:
+def test_a_kill_in_the_middle_of_a_draw_undoes_it(store: Any, point: str) -> None:
     """The lock is taken over, and the batch was never drawn."""
     table = filled(store, "t")
     with Program(DIE, store.name, point) as program:
@@ -154,7 +154,7 @@ def test_killed_in_the_middle(store: Any, point: str) -> None:
     "beta", [np.array([0.5]), 10**400, float("inf"), float("nan"), -1.0, True, "0.5"], ids=lambda beta: str(beta)[:8]
 )
 @pytest.mark.parametrize("options", [{}, {"timeout": 1.0}, {"min_n": 4}], ids=repr)
-def test_a_beta_that_is_none_draws_nothing(store: Any, beta: Any, options: dict[str, Any]) -> None:
+def test_an_invalid_beta_draws_nothing(store: Any, beta: Any, options: dict[str, Any]) -> None:
     table = filled(store, "t", sampler=di_store.Prioritized(alpha=0.6, beta=0.4))
     with pytest.raises((ValueError, TypeError), match="beta"):
         table.sample(4, beta=beta, **options)
@@ -162,7 +162,7 @@ def test_a_beta_that_is_none_draws_nothing(store: Any, beta: Any, options: dict[
 
 
 @pytest.mark.parametrize("n", [0, -1, 2**31, 2**33, 1.5, True])
-def test_an_n_that_is_none_draws_nothing(store: Any, n: Any) -> None:
+def test_an_invalid_n_draws_nothing(store: Any, n: Any) -> None:
     table = filled(store, "t")
     for options in ({}, {"timeout": 1.0}):
         with pytest.raises((ValueError, TypeError), match="n"):
@@ -186,7 +186,7 @@ def test_long_sums_are_made_outside_the_lock(store: Any) -> None:
         assert program.process.returncode == 0, "never in one hold"
 
 
-def test_closed_while_it_samples(store: Any) -> None:
+def test_closing_during_a_sample_raises(store: Any) -> None:
     """Whatever a thread is in the middle of, it is told so."""
     table = filled(store, "t")
     seen: list[BaseException] = []
@@ -212,7 +212,7 @@ def test_closed_while_it_samples(store: Any) -> None:
 
 @pytest.mark.parametrize("sampler", SAMPLERS[:2], ids=repr)
 @pytest.mark.parametrize("view", [di_store.Step(), di_store.Sequence(length=4, period=2)], ids=["step", "sequence"])
-def test_both_ways_draw_the_same_ragged_rows(store: Any, sampler: Any, view: Any) -> None:
+def test_the_fast_and_the_general_path_draw_the_same_ragged_rows(store: Any, sampler: Any, view: Any) -> None:
     """The room for them is guessed from the batch before: also where the next values are far longer, or empty."""
     schema = {"n": di_store.Spec((), "i8"), "tokens": di_store.Spec((None,), "i4", max=400)}
     options = {"capacity": CAPACITY, "limiter": di_store.MinSize(1), "view": view, "schema": schema, "seed": 5}

@@ -30,7 +30,7 @@ def give_up(table: di_store.Table) -> None:
     handle_of(table).native.give_up(60.0)
 
 
-def test_calls_on_it(store: di_store.Store, tmp_path: Path) -> None:
+def test_a_taken_over_table_refuses_changes_and_allows_reads(store: di_store.Store, tmp_path: Path) -> None:
     """Each that changes it, or gives its items away, is refused; each that reads is as before."""
     table = store.create_table("t", capacity=100, schema=SCHEMA, sampler=Prioritized(1.0), lanes=4)
     keys = table.extend({"n": np.arange(20)})
@@ -70,7 +70,7 @@ def test_calls_on_it(store: di_store.Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("call", ["insert", "sample"])
-def test_who_waits_is_told(store: di_store.Store, call: str) -> None:
+def test_waiting_calls_end_when_the_table_is_taken_over(store: di_store.Store, call: str) -> None:
     """A full queue, and an empty table."""
     table = store.create_table("t", capacity=10, schema={"n": Spec((), "i8")}, limiter=Queue(1), view=Step())
     if call == "insert":

@@ -38,7 +38,7 @@ CALLS: dict[str, Callable[[str], object]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_loop_of_it_starves_no_thread(call: str, unforced: None) -> None:
+def test_a_busy_loop_of_a_call_starves_no_thread(call: str, unforced: None) -> None:
     """The other thread runs before the loop has come to its hundredth turn."""
     runs = threading.Event()
     with di_store.open(memory="64MiB") as store:

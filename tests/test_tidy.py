@@ -161,7 +161,7 @@ def _arrow_faults(arrows: dict[str, set[str]], layers: list[list[str]]) -> list[
     return _up(arrows, layers) + ([f"circle: {' -> '.join(circle)}"] if circle else [])
 
 
-def test_python_arrows() -> None:
+def test_python_packages_import_only_downwards() -> None:
     """Folders of the package import only downwards, and its modules make no circle."""
     folders: dict[str, set[str]] = {}
     modules: dict[str, set[str]] = {}
@@ -241,7 +241,7 @@ def _includes(suffix: str) -> dict[str, set[str]]:
     return arrows
 
 
-def test_native_arrows() -> None:
+def test_native_folders_include_only_downwards() -> None:
     """Folders include only downwards; sources too, but for the arrows that are listed with a reason."""
     sources = _includes(".cc")
     unused = [pair for pair in NATIVE_UP if pair[1] not in sources.get(pair[0], set())]
@@ -285,7 +285,7 @@ def test_files_include_what_they_name() -> None:
     assert not faults, faults
 
 
-def test_no_lock_of_a_property() -> None:
+def test_no_cached_property_is_used() -> None:
     """No functools.cached_property: until Python 3.11 it holds a lock, which a forked child may inherit taken."""
     word = "cached" + "_property"
     faults = [
@@ -324,7 +324,7 @@ def test_only_os_calls_the_system() -> None:
     assert not faults, "\n".join(faults)
 
 
-def test_file_sizes() -> None:
+def test_source_files_are_short() -> None:
     """No source file is longer than 500 lines."""
     sizes = {_name(path): len(path.read_text().splitlines()) for path in _files(".py", ".pyi", ".cc", ".h", ".sh")}
     faults = {name: size for name, size in sizes.items() if size > MAX_FILE and not name.endswith("_core.pyi")}
@@ -356,7 +356,7 @@ def test_results_are_small_and_shown() -> None:
     assert sum(path.stat().st_size for path in results) <= MAX_RESULT_BYTES
 
 
-def test_function_sizes() -> None:
+def test_functions_are_short() -> None:
     """No function is longer than 60 lines."""
     functions = [
         (_name(path), name, lines)
@@ -372,7 +372,7 @@ def test_function_sizes() -> None:
     assert not faults, "\n".join(faults)
 
 
-def test_class_sizes() -> None:
+def test_classes_are_small() -> None:
     """No class has more than 25 methods, all counted (handles 40); Store and Table offer what the contract says."""
     faults, largest = [], dict.fromkeys(LARGE, 0)
     for path in _files(".py", ".cc", ".h"):
@@ -390,7 +390,7 @@ def test_class_sizes() -> None:
     assert largest == LARGE, "a class has grown, or its ceiling can come down"
 
 
-def test_keywords() -> None:
+def test_calls_have_few_keywords() -> None:
     """No constructor or public function has more than 8 keywords; an adapter's, with `store` and `table`, 10."""
     faults = [
         f"{_name(path)}: {name} has {number} keywords"
@@ -402,7 +402,7 @@ def test_keywords() -> None:
 
 
 @pytest.mark.parametrize("what", BANNED)
-def test_banned_words(what: str) -> None:
+def test_no_banned_word_is_used(what: str) -> None:
     """Nothing names one machine, a tool of one workplace, or work left undone."""
     top = [path for path in ROOT.iterdir() if path.is_file() and path.suffix in TEXT]
     paths = _files(*TEXT) + [path for path in top if path.name != ".git"]  # a file in a linked work tree: not ours
@@ -459,7 +459,7 @@ def _statements(stub: str) -> list[str]:
     return [ast.unparse(node) for node in ast.parse(stub).body if not isinstance(node, (ast.Import, ast.ImportFrom))]
 
 
-def test_the_arrows_are_checked() -> None:
+def test_the_import_check_finds_upward_imports() -> None:
     """The check itself finds an arrow that points up, a name without a row, and a circle."""
     faults = _arrow_faults({"os": {"heap"}, "rows": {"objects"}, "objects": {"rows"}, "odd": set()}, NATIVE_LAYERS)
     assert [fault.partition(":")[0] for fault in faults] == ["odd", "os -> heap points up", "circle"]

@@ -30,7 +30,7 @@ LINES
 """
 
 
-def test_the_scanner_sees(tmp_path: Path) -> None:
+def test_the_scanner_finds_long_functions_and_large_classes(tmp_path: Path) -> None:
     """The C++ reader finds what it is there for: a long function, a class with many methods."""
     path = tmp_path / "sample.cc"
     methods = "".join(f"  int m{i}() const {{ return {i}; }}\n" for i in range(8))  # accessors
@@ -45,7 +45,7 @@ def test_the_scanner_sees(tmp_path: Path) -> None:
     assert classes["Wide"] == {"two", "hidden", *(f"m{i}" for i in range(8)), *(f"n{i}" for i in range(8))}
 
 
-def test_private_names_are_seen(tmp_path: Path) -> None:
+def test_the_scanner_finds_private_names(tmp_path: Path) -> None:
     """The check itself finds an attribute of another object, and tells a module's own names."""
     path = tmp_path / "sample.py"
     path.write_text("class A:\n    def _own(self): self._field = b._theirs + b._replace(x=1)\n_constant = A()._own\n")

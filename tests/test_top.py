@@ -61,7 +61,7 @@ def store(store_name: Callable[[], str]) -> Iterator[Any]:
         yield made
 
 
-def test_keys_of_top(store: Any) -> None:
+def test_top_reacts_to_keys(store: Any) -> None:
     with Terminal("top", store.name, "--interval", "60") as screen:
         until(lambda: screen.shows(store.name), "the first look")
         screen.type("?")
@@ -79,7 +79,7 @@ store.table("t").sample(1, timeout=600)
 """
 
 
-def test_who_waits_and_who_is_stopped_has_a_colour(store: Any) -> None:
+def test_waiting_and_stopped_processes_are_coloured(store: Any) -> None:
     store.create_table("t", capacity=10, schema=X)
     with Program(WAIT, store.name) as program, Terminal("top", store.name) as screen:
         assert program.line() == "ready"
@@ -90,7 +90,7 @@ def test_who_waits_and_who_is_stopped_has_a_colour(store: Any) -> None:
         until(lambda: screen.process.poll() is not None, "top to end")
 
 
-def test_one_line_a_look(store: Any) -> None:
+def test_plain_top_prints_one_line_per_refresh(store: Any) -> None:
     table = store.create_table("t", capacity=10, schema=X)
     table.insert({"x": 1})
     words = command("top", store.name, "--stat", "--interval", "0.1")
@@ -105,7 +105,7 @@ def test_one_line_a_look(store: Any) -> None:
 
 
 @pytest.mark.memory_only
-def test_inspect_shows_as_many_items_as_it_was_told(store: Any) -> None:
+def test_inspect_shows_the_requested_number_of_items(store: Any) -> None:
     """Also where the oldest go faster than one can look at them."""
     table = store.create_table("t", capacity=2_000, schema=X)
     rows, end = {"x": np.arange(500)}, threading.Event()

@@ -121,7 +121,7 @@ PATHS = ("obs/pixels", "obs/speed", "observer", "reward")
         ("observer", ("observer",)),
     ],
 )
-def test_select(wanted: str | list[str], found: tuple[str, ...]) -> None:
+def test_select_returns_the_columns_below_a_name(wanted: str | list[str], found: tuple[str, ...]) -> None:
     assert tree.select(PATHS, wanted) == found
 
 

@@ -81,7 +81,7 @@ def test_a_step_that_contradicts_next_is_refused_beside_an_unbounded_column(stor
     assert (found["obs"]["a"].tolist(), found["next_obs"]["a"].tolist()) == ([0, 1, 50], [1, 2, 51])
 
 
-def test_next_is_as_before_when_an_append_was_blocked(store: Any) -> None:
+def test_a_blocked_append_keeps_the_next_observation(store: Any) -> None:
     table = unbounded(store, limiter=di_store.Queue(1))
     with table.writer() as writer:
         writer.append(told_step(0), next={"obs": told(1)})
@@ -99,7 +99,7 @@ def test_next_is_as_before_when_an_append_was_blocked(store: Any) -> None:
 
 
 @pytest.mark.parametrize("lanes", [None, 2])
-def test_items_appear_at_once_where_next_holds_all_that_has_no_bound(store: Any, lanes: int | None) -> None:
+def test_items_appear_at_once_if_next_gives_all_unbounded_columns(store: Any, lanes: int | None) -> None:
     """Rows of a third of a MiB, and of nothing: each needs the room that it has."""
     schema = {"obs": SPEC((None, 2), "f4"), "note": SPEC((None,), "u1", max=9), "reward": SPEC((), "f4"), **FLAGS}
     table = store.create_table("t", capacity=12, view=di_store.Transition(), schema=schema, max_bytes="12MiB", lanes=2)

@@ -85,7 +85,7 @@ def drawn(store: Any, table: Any, way: str) -> Iterator[Any]:
 
 @pytest.mark.parametrize("kind", USED_UP)
 @pytest.mark.parametrize("way", WAYS)
-def test_where_draws_use_items_up_one_value_costs_one_item(store: Any, kind: str, way: str) -> None:
+def test_an_unloadable_value_costs_one_item_of_a_queue(store: Any, kind: str, way: str) -> None:
     table = store.create_table("t", capacity=9, view=di_store.Opaque(), **USED_UP[kind])
     bad = fill(table)
     table.finish()
@@ -104,7 +104,7 @@ def test_where_draws_use_items_up_one_value_costs_one_item(store: Any, kind: str
 
 
 @pytest.mark.parametrize("way", WAYS[:1] + WAYS[2:])
-def test_where_items_stay_the_error_names_what_to_delete(store: Any, way: str) -> None:
+def test_the_error_names_the_unloadable_items(store: Any, way: str) -> None:
     table = store.create_table("t", capacity=9, view=di_store.Opaque())
     fill(table)
     for number, found in enumerate(drawn(store, table, way)):
@@ -119,7 +119,7 @@ def test_where_items_stay_the_error_names_what_to_delete(store: Any, way: str) -
     assert not any(isinstance(next(batches), StoreError) for _ in range(20))
 
 
-def test_peek_names_them(store: Any) -> None:
+def test_peek_names_unloadable_items(store: Any) -> None:
     table = store.create_table("t", capacity=9, view=di_store.Opaque())
     bad = fill(table)
     with pytest.raises(StoreError, match="the values of 1 of 9 items cannot be loaded") as told:
@@ -129,7 +129,7 @@ def test_peek_names_them(store: Any) -> None:
     assert len(table.peek(keys[keys != bad]).data) == 8
 
 
-def test_a_class_that_is_not_here_is_said_so(store: Any) -> None:
+def test_a_missing_class_is_named(store: Any) -> None:
     table = store.create_table("t", capacity=9, view=di_store.Opaque(), limiter=di_store.Queue(9))
     table.insert(absent())
     table.insert("next")
@@ -155,7 +155,7 @@ def test_other_tables_of_a_mixture_get_their_items_back(store: Any) -> None:
     assert [len(table) for table in tables] == [8, 8]
 
 
-def test_access_denied_stays_that(store: Any) -> None:
+def test_access_denied_keeps_its_type(store: Any) -> None:
     """A pickle of another machine in a row of this store."""
     from decimal import Decimal
 

@@ -61,7 +61,7 @@ def test_only_the_codec_unpickles() -> None:
     assert seen == set(ALLOWED)
 
 
-def test_what_reads_code_is_seen(tmp_path: Path) -> None:
+def test_the_check_finds_unpickling_calls(tmp_path: Path) -> None:
     path = tmp_path / "sample.py"
     path.write_text(
         "import pickle, numpy as np, torch\n"

@@ -256,7 +256,7 @@ def test_a_call_that_failed_leaves_no_version_behind(store: Any) -> None:
         assert (second.data["id"].tolist(), second.versions.tolist()) == ([[2, 3, 4, 5]], [5])
 
 
-def test_a_long_lane_with_a_version_for_each_row(store: Any) -> None:
+def test_versions_of_a_long_lane_are_forgotten_when_unneeded(store: Any) -> None:
     """What no item to come needs is forgotten, and nothing else."""
     published(store, "policy", versions=64)
     table = store.create_table("t", capacity=100, view=di_store.Transition(n_step=3), weights="policy")

@@ -79,7 +79,7 @@ def check(tables: dict[str, di_store.Table], n: int) -> None:
 
 
 @pytest.mark.parametrize("remover", [di_store.Fifo(), di_store.Uniform()], ids=["in order", "any order"])
-def test_tables_of_one_stream_that_are_full(store: di_store.Store, remover: Any) -> None:
+def test_full_tables_of_one_stream_keep_their_own_items(store: di_store.Store, remover: Any) -> None:
     tables = {
         name: store.create_table(name, capacity=60, view=view, schema=SCHEMA, remover=remover, lanes=2)
         for name, view in VIEWS.items()
@@ -121,7 +121,7 @@ def test_a_learner_draws_while_episodes_are_written(store: di_store.Store) -> No
     assert not thread.is_alive()
 
 
-def test_rows_of_any_length(store: di_store.Store) -> None:
+def test_unbounded_ragged_rows_work_with_next(store: di_store.Store) -> None:
     """Without `max=` an observation given ahead is kept until its row is complete."""
     schema = {**SCHEMA, "tokens": Spec((None,), "i4")}
     tables = {

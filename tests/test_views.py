@@ -44,13 +44,13 @@ def columns(batch: Any, *names: str) -> list[list[Any]]:
     return [np.asarray(data[name]).tolist() for name in names]
 
 
-def test_step_is_the_row(store: Any) -> None:
+def test_a_step_item_is_its_row(store: Any) -> None:
     batch = made(store, di_store.Step(), (row(0, 1.5), None), (row(1, -2, "terminated"), None))
     assert columns(batch, "obs", "reward", "terminated") == [[0, 1], [1.5, -2], [False, True]]
     assert sorted(batch.data) == ["obs", "reward", "terminated", "truncated"]
 
 
-def test_opaque_is_any_value(store: Any) -> None:
+def test_opaque_stores_any_value(store: Any) -> None:
     table = store.create_table("t", capacity=3, view=di_store.Opaque())
     values = [{"text": "a", "array": np.arange(3)}, ("b", 2.5), None]
     keys = [table.insert(value) for value in values]
@@ -61,7 +61,7 @@ def test_opaque_is_any_value(store: Any) -> None:
     np.testing.assert_array_equal(batch.data[0]["array"], np.arange(3))
 
 
-def test_n_step_to_a_termination(store: Any) -> None:
+def test_n_step_returns_stop_at_a_termination(store: Any) -> None:
     view = di_store.Transition(n_step=2, gamma=0.5)
     batch = made(store, view, (row(0, 1), 1), (row(1, 2), 2), (row(2, 4, "terminated"), 3))
     assert columns(batch, "obs", "next_obs", "reward", "discount", "steps", "terminated") == [
@@ -108,7 +108,7 @@ def test_discount_column_stops_the_sum_and_the_episode_goes_on(store: Any) -> No
 
 
 @pytest.mark.parametrize(("pad", "before"), [("first", 5), ("zero", 0)])
-def test_frame_stack(store: Any, pad: Literal["first", "zero"], before: int) -> None:
+def test_frame_stacks_repeat_the_first_frame(store: Any, pad: Literal["first", "zero"], before: int) -> None:
     view = di_store.Transition(frame_stack={"obs": 3}, frame_pad=pad)
     batch = made(store, view, (row(5), 6), (row(6), 7), (row(7, end="terminated"), 8), (row(9), 10))
     assert columns(batch, "obs", "next_obs") == [
@@ -125,7 +125,7 @@ def test_frame_stack(store: Any, pad: Literal["first", "zero"], before: int) -> 
         ("shift", [0, 2, 3], [[0, 1, 2, 3], [2, 3, 4, 5], [3, 4, 5, 6]], [[1] * 4] * 3),
     ],
 )
-def test_sequence_tail(
+def test_sequence_tails_follow_the_option(
     store: Any, tail: Literal["pad", "drop", "shift"], starts: list[int], obs: list[Any], mask: list[Any]
 ) -> None:
     view = di_store.Sequence(3, period=2, burn_in=1, tail=tail)
@@ -145,7 +145,7 @@ def test_sequence_keeps_first_once_and_bootstraps(store: Any) -> None:
     assert columns(batch, "obs", "state", "reward") == [[[0, 0, 1, 2], [1, 2, 3, 4]], [10, 12], [[0, 0], [0, 0]]]
 
 
-def test_sequence_across_episodes(store: Any) -> None:
+def test_sequences_may_cross_episodes(store: Any) -> None:
     view = di_store.Sequence(3, cross_episodes=True)
     batch = made(store, view, (row(0), None), (row(1, end="terminated"), None), *((row(i), None) for i in (2, 3, 4)))
     assert columns(batch, "obs") == [[[0, 1, 2], [3, 4, 0]]]
@@ -277,7 +277,7 @@ def test_a_lane_subset_leaves_the_others_as_they_are(store: Any) -> None:
     assert lanes == {2: 0.0, 0: 1.0}
 
 
-def test_extend_is_as_many_appends(store: Any) -> None:
+def test_extend_equals_many_appends(store: Any) -> None:
     rng = np.random.default_rng(0)
     steps = {
         "obs": rng.random((20, 2), dtype=np.float32),
@@ -299,7 +299,7 @@ def test_extend_is_as_many_appends(store: Any) -> None:
     np.testing.assert_array_equal(one.starts, other.starts)
 
 
-def test_batches_of_a_chunk_that_fills(store: Any) -> None:
+def test_batches_of_a_growing_chunk_are_right(store: Any) -> None:
     table = store.create_table("t", capacity=100)
     with table.writer() as writer:
         for number in range(60):
@@ -309,7 +309,7 @@ def test_batches_of_a_chunk_that_fills(store: Any) -> None:
 
 
 @pytest.mark.parametrize("view", [di_store.Transition(), di_store.Sequence(3, period=1, cross_episodes=True)])
-def test_batches_over_few_and_many_chunks(store: Any, view: Any) -> None:
+def test_batches_span_few_or_many_chunks(store: Any, view: Any) -> None:
     table = store.create_table("t", capacity=9_000, view=view, lanes=1)
     numbers = np.arange(8_000)
     wide = np.repeat(numbers[:, None], 256, axis=1).astype(np.float32)

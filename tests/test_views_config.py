@@ -154,14 +154,14 @@ def test_bad_types_are_named(make: Any, named: str) -> None:
     ],
     ids=repr,
 )
-def test_rows(view: View, added: int, spanned: int) -> None:
+def test_views_know_their_number_of_rows(view: View, added: int, spanned: int) -> None:
     assert (view.rows_added, view.rows_spanned) == (added, spanned)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
 
 
-def test_reserved_names() -> None:
+def test_reserved_names_are_refused() -> None:
     plain = schema()
     nested = schema(obs={"pixels": Spec((84, 84), "u1"), "speed": Spec((), "f4")})
     assert reserved_names(Step(), plain) == frozenset()
@@ -204,7 +204,7 @@ def test_a_leaf_above_an_output_is_refused() -> None:
         reserved_names(Transition(), clash)
 
 
-def test_discount_is_no_clash_but_a_factor() -> None:
+def test_a_discount_column_is_a_factor_not_a_clash() -> None:
     check_columns(Transition(), schema(discount=Spec((), "f4")))
     with pytest.raises(ValueError, match=r"'discount' is int64 .*declare it as float32"):
         check_columns(Transition(), schema(discount=Spec((), "i8")))
@@ -232,7 +232,7 @@ def test_discount_is_no_clash_but_a_factor() -> None:
     ],
     ids=repr,
 )
-def test_what_a_view_cannot_work_with_is_refused(view: View, columns: dict[str, Any], named: str) -> None:
+def test_impossible_columns_are_refused(view: View, columns: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         check_columns(view, schema(**columns))
 
@@ -248,7 +248,7 @@ def test_what_a_view_cannot_work_with_is_refused(view: View, columns: dict[str, 
     ],
     ids=repr,
 )
-def test_what_a_view_can_work_with_is_accepted(view: View) -> None:
+def test_possible_columns_are_accepted(view: View) -> None:
     check_columns(view, schema())
 
 

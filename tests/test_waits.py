@@ -231,7 +231,7 @@ def test_an_insert_waits_for_a_learner_that_is_still_to_come(store: Any, queue: 
         assert blocked.end() is None
 
 
-def test_a_timeout_of_the_callers_own_holds(store: Any, queue: Any) -> None:
+def test_a_callers_own_timeout_holds(store: Any, queue: Any) -> None:
     with Program(DRAW, store.name) as learner:
         assert learner.line() == "drawn"
     queue.insert({"x": 1}, timeout=60)
@@ -297,7 +297,7 @@ def stopped(store: Any, part: str) -> Program:
 
 
 @pytest.mark.parametrize("part", ["learner", "had drawn", "writer"])
-def test_only_who_has_to_do_with_the_table_is_a_culprit(store: Any, part: str) -> None:
+def test_only_processes_using_the_table_are_culprits(store: Any, part: str) -> None:
     """Another one was stopped before, and in a slot before: it is not named, however the wait ends."""
     schema, queue = {"x": di_store.Spec((), "i8")}, di_store.Queue(2)
     store.create_table("other", capacity=10, schema=schema).insert({"x": 0})
@@ -323,7 +323,7 @@ def test_only_who_has_to_do_with_the_table_is_a_culprit(store: Any, part: str) -
         stranger.signal(signal.SIGCONT)
 
 
-def test_a_stranger_is_no_culprit_of_learners_that_have_gone(
+def test_an_unrelated_process_is_not_named_for_gone_learners(
     store: Any, queue: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Neither in the error nor in the log."""

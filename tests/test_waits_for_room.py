@@ -53,7 +53,7 @@ class Waiting:
         assert self.error is None, self.error
 
 
-def test_a_put_says_what_it_wants(store: di_store.Store) -> None:
+def test_a_waiting_put_names_the_bytes_it_needs(store: di_store.Store) -> None:
     store.create_table("t", capacity=1000, schema={"x": di_store.Spec((1024,), "u1")}, lanes=1)
     refs = []
     while store.stats()["free"] - store.stats()["reserved"] > 7 * MIB:
@@ -78,7 +78,7 @@ def test_a_put_says_what_it_wants(store: di_store.Store) -> None:
     waiting.ends()
 
 
-def test_a_writer_says_what_it_wants_of_the_store(store: di_store.Store) -> None:
+def test_a_waiting_writer_names_the_store_bytes_it_needs(store: di_store.Store) -> None:
     """Episodes in more lanes than were set aside for: they want room that objects have, and no item can go for them."""
     lanes, steps, row_bytes = 16, 200, 1 << 12
     schema = {"x": di_store.Spec((row_bytes,), "u1"), "terminated": di_store.Spec((), "?")}
@@ -115,7 +115,7 @@ def test_a_writer_says_what_it_wants_of_the_store(store: di_store.Store) -> None
     assert len(table) == 2
 
 
-def test_a_writer_says_what_its_table_wants(store: di_store.Store) -> None:
+def test_a_waiting_writer_names_the_table_bytes_it_needs(store: di_store.Store) -> None:
     """A queue whose bytes are taken by rows that wait to be drawn."""
     schema = {"x": di_store.Spec((1 << 16,), "u1")}
     table = store.create_table(
@@ -135,7 +135,7 @@ def test_a_writer_says_what_its_table_wants(store: di_store.Store) -> None:
     waiting.ends()
 
 
-def test_a_wait_for_something_else_names_no_bytes(store: di_store.Store) -> None:
+def test_a_wait_for_something_else_names_no_byte_count(store: di_store.Store) -> None:
     """The thread found no room before."""
     table = store.create_table("t", capacity=10, schema={"x": di_store.Spec((), "i8")})
     held = store.get(store.put(np.zeros(16 * MIB, np.uint8), timeout=60))

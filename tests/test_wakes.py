@@ -68,14 +68,14 @@ def filled(store: Any, count: int = 8, **options: Any) -> Any:
     return table
 
 
-def test_inserts(store: Any) -> None:
+def test_inserts_wake_waiting_samples(store: Any) -> None:
     table = filled(store)
     items(store, table, lambda: table.insert({"x": 1}))
     with table.writer() as writer:
         items(store, table, lambda: writer.append({"x": 1}))
 
 
-def test_draws_their_delivery_and_their_return(store: Any) -> None:
+def test_draws_and_their_return_wake_waiting_calls(store: Any) -> None:
     table = filled(store, limiter=di_store.Queue(10))
     reader = table._handle.reader()
     draws = reader.begin()
@@ -87,14 +87,14 @@ def test_draws_their_delivery_and_their_return(store: Any) -> None:
     room(store, table, lambda: reader.deliver(draws))
 
 
-def test_priorities_that_were_all_zero(store: Any) -> None:
+def test_a_priority_update_wakes_waiting_samples(store: Any) -> None:
     table = filled(store, sampler=di_store.Prioritized(1.0))
     keys = table.keys()
     table.update_priorities(keys, np.zeros(len(keys)))
     items(store, table, lambda: table.update_priorities(keys[:1], np.ones(1)))
 
 
-def test_changes_of_the_table(store: Any) -> None:
+def test_table_changes_wake_waiting_calls(store: Any) -> None:
     table = filled(store)
     room(store, table, lambda: table.delete(table.keys()[:2]))
     room(store, table, lambda: table.resize(200))
@@ -106,12 +106,12 @@ def test_changes_of_the_table(store: Any) -> None:
     items(store, table, table.finish)
 
 
-def test_a_finished_table_lets_writers_know(store: Any) -> None:
+def test_finish_wakes_waiting_writers(store: Any) -> None:
     table = filled(store)
     room(store, table, table.finish)
 
 
-def test_a_death_announces_what_comes_back(store: Any) -> None:
+def test_a_dead_process_wakes_waiting_calls(store: Any) -> None:
     """What a dead process had drawn can be drawn again, and its room is free again."""
     table = filled(store, count=4, limiter=di_store.Queue(4))
     child = mp.get_context("spawn").Process(target=draw_and_die, args=(store.name,))
@@ -132,7 +132,7 @@ def draw_and_die(name: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_objects_and_their_room(store: Any) -> None:
+def test_object_changes_wake_waiting_calls(store: Any) -> None:
     arena = _core.Arena.open(store.name, 2, 0, 0, BOUND_SECONDS)
     ref = store.put(np.zeros(100))
     assert_wakes(store, arena.wait_room, arena.room_seq(), lambda: store.delete(ref))

@@ -53,7 +53,7 @@ def test_a_version_whose_weights_travel_elsewhere(store: Any) -> None:
     assert (found.version, found.value) == (1, None)
 
 
-def test_latest_waits(store: Any) -> None:
+def test_latest_waits_for_a_version(store: Any) -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(store.latest("policy", newer_than=1, timeout=60)))
     thread.start()
@@ -64,7 +64,7 @@ def test_latest_waits(store: Any) -> None:
     assert store.latest("policy", newer_than=2, timeout=0.02) is None
 
 
-def test_bad_arguments(store: Any) -> None:
+def test_bad_arguments_are_refused(store: Any) -> None:
     for name in ("", "x" * 200, 5, None):
         with pytest.raises((ValueError, TypeError)):
             store.publish(name, 1)

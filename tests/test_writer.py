@@ -24,7 +24,7 @@ def rows(table: Any, name: str = "n") -> list[Any]:
     return found
 
 
-def test_two_tables_over_one_stream(store: Any) -> None:
+def test_one_writer_fills_two_tables(store: Any) -> None:
     steps = store.create_table("steps", capacity=100, sampler=di_store.Prioritized(1.0))
     pairs = store.create_table("pairs", capacity=100, view=di_store.Sequence(2), sampler=di_store.Prioritized(1.0))
     with store.writer([steps, "pairs"]) as writer:
@@ -144,7 +144,7 @@ def test_store_full_only_when_every_item_is_pinned(store: Any) -> None:
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 64, 300])
-def test_more_lanes_than_were_reckoned_with(store: Any, lanes: int) -> None:
+def test_more_lanes_than_declared_keep_the_capacity(store: Any, lanes: int) -> None:
     """They take smaller chunks, so that the table holds its capacity all the same."""
     schema = {"x": di_store.Spec((100,), "f4")}
     table = store.create_table("t", capacity=1_000, lanes=2, schema=schema)
@@ -155,7 +155,7 @@ def test_more_lanes_than_were_reckoned_with(store: Any, lanes: int) -> None:
     assert table.stats()["evicted_for_room"] == 0
 
 
-def test_a_queue_that_an_extend_has_lifted_says_that_it_is_full(store: Any) -> None:
+def test_a_queue_above_its_size_says_it_is_full(store: Any) -> None:
     table = store.create_table("t", capacity=5, limiter=di_store.Queue(2))
     table.extend({"n": np.arange(5)}, timeout=60)
     with pytest.raises(di_store.Timeout) as caught:
@@ -177,7 +177,7 @@ def test_close_ends_open_episodes(store: Any) -> None:
         writer.append({"obs": np.float32(0), "reward": 1.0})
 
 
-def test_an_error_in_the_with_block_is_not_covered_up(store: Any) -> None:
+def test_an_error_in_the_with_block_is_not_hidden(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Sequence(2), limiter=di_store.Queue(1))
 
     def interrupted() -> None:
@@ -231,7 +231,7 @@ def test_rows_in_front_of_an_open_episode_stay_for_their_tail(store: Any, discar
     assert rows(table) == [list(range(20)), list(range(5, 25) if discards else range(17, 37))]
 
 
-def test_lane_by_number_array_and_mask(store: Any) -> None:
+def test_lanes_are_given_by_number_array_or_mask(store: Any) -> None:
     table = store.create_table("t", capacity=100)
     with table.writer(lanes=4) as writer:
         writer.append({"n": np.arange(4)})
@@ -245,7 +245,7 @@ def test_lane_by_number_array_and_mask(store: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", ["later", 5])
-def test_unknown_autoreset(store: Any, mode: Any) -> None:
+def test_an_unknown_autoreset_mode_is_refused(store: Any, mode: Any) -> None:
     with pytest.raises(ValueError, match="autoreset"):
         store.create_table("t", capacity=1).writer(autoreset=mode)
 

@@ -30,7 +30,7 @@ def holds(dtype: np.dtype[Any], value: Any) -> bool:
 
 @pytest.mark.parametrize("wanted", NUMBERS)
 @pytest.mark.parametrize("given", NUMBERS)
-def test_a_value_is_kept_or_refused(given: str, wanted: str) -> None:
+def test_a_cast_keeps_the_value_or_is_refused(given: str, wanted: str) -> None:
     dtype = np.dtype(wanted)
     for value in VALUES:
         if isinstance(value, complex) and np.dtype(given).kind != "c":
@@ -53,7 +53,7 @@ def test_a_value_is_kept_or_refused(given: str, wanted: str) -> None:
                 cast(source, dtype, "x")
 
 
-def test_the_same_type_is_the_same_array() -> None:
+def test_a_cast_to_the_same_type_returns_the_same_array() -> None:
     array = np.arange(3, dtype=np.float32)
     assert cast(array, np.dtype(np.float32), "x") is array
     assert cast(np.zeros((0, 3)), np.dtype(np.uint8), "x").shape == (0, 3)
@@ -62,7 +62,7 @@ def test_the_same_type_is_the_same_array() -> None:
             cast(odd, np.dtype(np.int32), "x")
 
 
-def test_an_assignment_that_is_refused_changes_nothing() -> None:
+def test_a_refused_assignment_changes_nothing() -> None:
     target = np.array([1, 2], np.uint8)
     with pytest.raises(di_store.SchemaMismatch, match="x is uint8, and was given the value 300"):
         assign(target, np.array([7, 300]), "x")

@@ -59,7 +59,7 @@ def filled(n: int, size: int = 50, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["ReplayBuffer", "PrioritizedReplayBuffer"])
 @pytest.mark.parametrize(("following", "nstep"), [(False, False), (True, False), (False, True)])
-def test_transitions_and_indexes_are_those_of_cpprb(kind: str, following: bool, nstep: bool) -> None:
+def test_transitions_and_indexes_equal_cpprbs(kind: str, following: bool, nstep: bool) -> None:
     rng = np.random.default_rng(1)
     options: dict[str, Any] = {"next_of": "obs"} if following else {}
     if nstep:
@@ -86,7 +86,7 @@ def test_transitions_and_indexes_are_those_of_cpprb(kind: str, following: bool, 
 
 
 @pytest.mark.parametrize("following", [False, True])
-def test_stacks_are_those_of_cpprb(following: bool) -> None:
+def test_frame_stacks_equal_cpprbs(following: bool) -> None:
     """Episodes longer and shorter than a stack, of stacks of two sizes; each frame lies in the table once."""
     rng = np.random.default_rng(2)
     kinds = {"obs": {"shape": (2, 4), "dtype": np.uint8}, "mini": {"shape": 2}, "rew": {}}
@@ -112,7 +112,7 @@ def test_stacks_are_those_of_cpprb(following: bool) -> None:
         assert (batch["next_obs"] > 0).any()
 
 
-def test_a_forgotten_end_of_episode_is_seen() -> None:
+def test_a_missing_episode_end_is_detected() -> None:
     """Cpprb returns the next episode's first observation here."""
     buffer = ours.ReplayBuffer(20, env(NO_NEXT), next_of="obs")
     buffer.add(**step(0, 5))
@@ -124,7 +124,7 @@ def test_a_forgotten_end_of_episode_is_seen() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*evicted before capacity:RuntimeWarning")
-def test_indexes_when_short_episodes_leave_room_for_fewer() -> None:
+def test_short_episodes_reduce_the_number_of_indexes() -> None:
     """Each episode of one step needs five frames."""
     kinds = {"obs": {"shape": (60, 60, 4), "dtype": np.uint8}, "n": {"dtype": np.int64}}
     buffer = ours.PrioritizedReplayBuffer(1_000, kinds, stack_compress="obs", next_of="obs")
@@ -141,14 +141,14 @@ def test_indexes_when_short_episodes_leave_room_for_fewer() -> None:
     assert len(buffer.get_all_transitions()["n"]) == buffer.get_stored_size()
 
 
-def test_more_transitions_than_the_buffer_holds() -> None:
+def test_adding_more_transitions_than_capacity_keeps_the_newest() -> None:
     buffer = ours.ReplayBuffer(7, env())
     assert buffer.add(**step(0, 17)) == 0
     assert buffer.get_next_index() == 3
     np.testing.assert_array_equal(np.sort(buffer.get_all_transitions()["rew"].ravel()), np.arange(10, 17))
 
 
-def test_files_are_those_of_cpprb(tmp_path: Path) -> None:
+def test_saved_files_equal_cpprbs(tmp_path: Path) -> None:
     options = {"Nstep": {"size": 3, "gamma": 0.5, "rew": "rew", "next": "next_obs"}}
     buffers = [module.ReplayBuffer(20, env(), **options) for module in (cpprb, ours, cpprb, ours)]
     for source, target in ((buffers[0], buffers[3]), (buffers[1], buffers[2])):
@@ -159,7 +159,7 @@ def test_files_are_those_of_cpprb(tmp_path: Path) -> None:
     assert isinstance(buffers[1], cpprb.ReplayBuffer)
 
 
-def test_next_values_n_steps_on() -> None:
+def test_next_observations_are_n_steps_ahead() -> None:
     """Cpprb's samples lack `next_obs` with these options."""
     steps = {"size": 3, "gamma": 0.5, "rew": "rew", "next": "next_obs"}
     buffer = ours.ReplayBuffer(20, env(NO_NEXT), next_of="obs", Nstep=steps)
@@ -171,7 +171,7 @@ def test_next_values_n_steps_on() -> None:
 # -- priorities ------------------------------------------------------------------------------------------------------
 
 
-def test_drawn_by_priority_with_the_weights_of_cpprb() -> None:
+def test_prioritized_draws_and_weights_equal_cpprbs() -> None:
     priorities = np.linspace(0, 5, 40)
     buffer, wanted = (module.PrioritizedReplayBuffer(40, env(), alpha=0.7, eps=0.01) for module in (ours, cpprb))
     for each in (buffer, wanted):
@@ -191,7 +191,7 @@ def test_drawn_by_priority_with_the_weights_of_cpprb() -> None:
         assert theirs["weights"][i] == pytest.approx(batch_of[int(theirs["indexes"][i])], rel=1e-3)
 
 
-def test_update_by_the_indexes_of_a_batch() -> None:
+def test_priorities_are_updated_by_batch_indexes() -> None:
     buffer = filled(120)
     batch = buffer.sample(20)
     np.testing.assert_array_equal(batch["rew"].ravel() % 50, batch["indexes"])
@@ -204,7 +204,7 @@ def test_update_by_the_indexes_of_a_batch() -> None:
     assert buffer.get_max_priority() == 1e6
 
 
-def test_part_of_a_batch_and_other_indexes() -> None:
+def test_priorities_of_any_indexes_can_be_updated() -> None:
     buffer = filled(50)
     batch = buffer.sample(4)
     other = next(index for index in range(50) if index not in batch["indexes"])
@@ -225,7 +225,7 @@ def test_an_overwritten_transition_is_not_updated(check: bool) -> None:
     assert buffer.get_max_priority() == (1 if check else 2)
 
 
-def test_largest_priority() -> None:
+def test_new_transitions_get_the_largest_priority() -> None:
     buffer = filled(3)
     assert buffer.get_max_priority() == 1
     buffer.add(**step(3), priorities=0.5)
@@ -251,7 +251,7 @@ def _forever(buffer: Any, first: int) -> None:
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 @pytest.mark.parametrize("following", [False, True])
-def test_several_processes_add(method: str, following: bool) -> None:
+def test_several_processes_add_to_one_buffer(method: str, following: bool) -> None:
     context = multiprocessing.get_context(method)
     options = {"next_of": "obs", "ctx": context, "backend": "SharedMemory"} if following else {}
     buffer = ours.MPPrioritizedReplayBuffer(500, env(NO_NEXT if following else ENV), **options)
@@ -281,7 +281,7 @@ def _end(buffer: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ReplayBuffer", "PrioritizedReplayBuffer"])
-def test_waiting_steps_of_the_parent_are_not_the_childs(kind: str) -> None:
+def test_pending_steps_of_a_parent_are_not_written_by_its_child(kind: str) -> None:
     steps = {"size": 4, "gamma": 0.5, "rew": "rew", "next": "next_obs"}
     buffer = getattr(ours, kind)(20, env(), Nstep=steps)
     buffer.add(**step(0, 2))
@@ -294,7 +294,7 @@ def test_waiting_steps_of_the_parent_are_not_the_childs(kind: str) -> None:
     np.testing.assert_array_equal(buffer.get_all_transitions()["act"].ravel(), [100, 0, 1])
 
 
-def test_an_adder_that_is_killed() -> None:
+def test_a_killed_adding_process_leaves_a_sound_buffer() -> None:
     buffer = ours.PrioritizedReplayBuffer(100, env(NO_NEXT), next_of="obs")
     process = multiprocessing.get_context("fork").Process(target=_forever, args=(buffer, 0))
     process.start()
@@ -310,7 +310,7 @@ def test_an_adder_that_is_killed() -> None:
     np.testing.assert_array_equal(found["act"][batch["indexes"].astype(int)], batch["act"])
 
 
-def test_a_buffer_of_a_given_store() -> None:
+def test_a_buffer_uses_the_given_store() -> None:
     with di_store.open(memory="64MiB", seed=1) as store:
         one = ours.create_buffer(30, env(), prioritized=True, store=store, table="replay", alpha=0.5)
         other = ours.create_buffer(30, env(), prioritized=True, store=store, table="replay", alpha=0.5)
@@ -354,7 +354,7 @@ def test_bad_input_is_refused_in_one_sentence() -> None:
             call()
 
 
-def test_a_next_stack_that_does_not_continue_the_stack() -> None:
+def test_a_next_stack_that_does_not_continue_its_stack_is_refused() -> None:
     buffer = ours.ReplayBuffer(10, {"obs": {"shape": 3}}, next_of="obs", stack_compress="obs")
     buffer.add(obs=[0, 1, 2], next_obs=[1, 2, 3])
     with pytest.raises(ValueError, match="moved on by one frame"):

@@ -30,7 +30,7 @@ def numbers(buffer: ReplayBuffer) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+def test_a_buffer_works_with_every_kind_of_store(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         buffer = ReplayBuffer(10, ENV, store=store, table="mine")
         for number in range(13):
@@ -48,7 +48,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
         assert other.store.name == buffer.store.name
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_buffer_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB at full scale."""
     size, memory, shape = count(4_000, 30_000), count(32, 256) << 20, (84, 84)
     env = ENV | {"obs": {"shape": shape}}
@@ -62,7 +62,7 @@ def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None
     assert buffer.store.stats()["committed"] <= memory
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
         buffer = PrioritizedReplayBuffer(10, ENV, alpha=1.0, eps=1e-6, store=store, table="replay")
         for number in range(10**9):

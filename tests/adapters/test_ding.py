@@ -98,7 +98,7 @@ def pair(size: int = 50, **options: Any) -> list[Any]:
 
 @pytest.mark.parametrize("keep", [0, 100])
 @pytest.mark.parametrize("name", DATA)
-def test_data_come_back(name: str, keep: int) -> None:
+def test_pushed_data_come_back_unchanged(name: str, keep: int) -> None:
     buffer = Buffer(3, keep=keep)
     buffer.push(transition(0))
     buffer.push(DATA[name], {"m": 1})
@@ -146,7 +146,7 @@ def test_same_seed_same_batches(keep: int, mixed: bool) -> None:
     assert equal([*map(ours.get, range(50))], [*map(theirs.get, range(50))])
 
 
-def test_indices() -> None:
+def test_samples_can_be_drawn_by_indices() -> None:
     buffer = Buffer(10)
     pushed = [buffer.push(number) for number in range(20)]
     indices = [item.index for item in pushed[12:15]] * 2
@@ -162,7 +162,7 @@ def test_indices() -> None:
     assert buffer.get_by_index(pushed[11].index).data == 11
 
 
-def test_deleted_items_are_gone_and_the_others_found() -> None:
+def test_deleted_items_are_gone_and_others_remain() -> None:
     buffer = Buffer(10)
     pushed = [buffer.push(number, {"g": number % 2}) for number in range(10)]
     buffer.sample(1, groupby="g")
@@ -179,7 +179,7 @@ def test_deleted_items_are_gone_and_the_others_found() -> None:
     assert [item.data for item in buffer] == [6, 7, 8, *range(10, 17)]
 
 
-def test_updated_items_leave_in_the_order_of_their_push() -> None:
+def test_updated_items_are_evicted_in_push_order() -> None:
     buffer = Buffer(5)
     pushed = [buffer.push(number) for number in range(5)]
     assert buffer.update(pushed[0].index, 100)
@@ -191,7 +191,7 @@ def test_updated_items_leave_in_the_order_of_their_push() -> None:
     assert [item.data for item in buffer] == [3, 4, 5, 6, 7]
 
 
-def test_what_is_drawn_is_a_copy() -> None:
+def test_sampled_data_are_copies() -> None:
     buffer = Buffer(4, keep=0)
     datum = transition(1)
     buffer.push(datum)
@@ -208,7 +208,7 @@ def test_what_is_drawn_is_a_copy() -> None:
     assert list(buffer.get(0).data.keys()) == list(drawn.data.keys())
 
 
-def test_kept_data_are_objects_as_in_their_buffer() -> None:
+def test_sampled_objects_stay_the_same_while_they_are_stored() -> None:
     """Until they are not kept: then they are as they were pushed or updated."""
     for buffer in pair(8):
         for step in range(8):
@@ -231,7 +231,7 @@ def test_kept_data_are_objects_as_in_their_buffer() -> None:
     assert [len(item.data.keys()) for item in buffer] == [4] * 6 + [5] * 2
 
 
-def test_kept_data_of_several_forms_are_told_apart() -> None:
+def test_data_of_different_structures_are_kept_apart() -> None:
     """By types and shapes of their tensors, and by the kind of their container."""
     tensors = (torch.zeros(2), torch.zeros(2, 1), torch.zeros(2, dtype=torch.int64))
     for ours, theirs in (pair(50, keep=5), pair(50, keep=50)):
@@ -259,7 +259,7 @@ def test_middleware_gets_arguments_as_they_were_given(named: bool) -> None:
     assert [call[0] for call in seen[0]] == [0, 1]
 
 
-def test_an_item_that_was_removed_says_so() -> None:
+def test_reading_a_removed_item_raises() -> None:
     buffer = Buffer(1, keep=0)
     buffer.push(transition(0))
     item = buffer.storage[0]
@@ -313,7 +313,7 @@ def test_priorities_are_drawn_as_by_their_buffer() -> None:
     assert len(ours.sample(1)) == 1
 
 
-def test_uses_and_staleness_are_limited() -> None:
+def test_use_count_and_staleness_limits_hold() -> None:
     buffer = Buffer(10)
     buffer.use(use_time_check(buffer, max_use=2))
     for step in range(6):
@@ -344,7 +344,7 @@ def test_groups_are_cut_and_padded() -> None:
 
 
 @pytest.mark.parametrize("kinds", [(Buffer, Buffer), (Buffer, DequeBuffer), (DequeBuffer, Buffer)])
-def test_files_are_those_of_their_buffer(kinds: Any, tmp_path: Path) -> None:
+def test_saved_files_equal_ding_engines(kinds: Any, tmp_path: Path) -> None:
     saved, loaded = kinds[0](5), kinds[1](5)
     for step in range(8):
         saved.push(transition(step), {"env": step % 2})
@@ -363,7 +363,7 @@ def test_files_are_those_of_their_buffer(kinds: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
-def test_copies_have_a_store_of_their_own(copied: Any) -> None:
+def test_a_copied_buffer_has_its_own_store(copied: Any) -> None:
     buffer = Buffer(5, sliced=True)
     for step in range(8):
         buffer.push(transition(step), {"step": step})
@@ -400,12 +400,12 @@ def test_threads_push_and_sample() -> None:
             thread.join()
 
 
-def test_more_than_the_machine_has_is_refused() -> None:
+def test_a_buffer_larger_than_the_machine_is_refused() -> None:
     with pytest.raises(di_store.CapacityError):
         Buffer(10**8).push({"obs": torch.zeros(100_000)})
 
 
-def test_a_distributed_job_finds_what_it_draws_again(tmp_path: Path) -> None:
+def test_a_distributed_job_can_read_a_deleted_object_again(tmp_path: Path) -> None:
     """DI_STORE=on: the learner deletes each object that it has read, and the coordinator draws it again."""
     config = tmp_path / "di_store.yaml"
     config.write_text(f"store: {{name: ding-test-{os.getpid()}, memory: 64MiB}}\n")
@@ -420,7 +420,7 @@ def test_a_distributed_job_finds_what_it_draws_again(tmp_path: Path) -> None:
     assert found.stdout.splitlines()[-1] == "read 40"
 
 
-def test_its_own_parallel_pipeline(tmp_path: Path) -> None:
+def test_ding_engines_parallel_pipeline_runs_through_the_store(tmp_path: Path) -> None:
     """DI_STORE=on: two collectors put what the learner reads, deletes and trains with; no data go through files."""
     name = f"ding-pipeline-{os.getpid()}"
     (tmp_path / "di_store.yaml").write_text(f"store: {{name: {name}, memory: 64MiB}}\n")
@@ -447,7 +447,7 @@ def test_its_own_parallel_pipeline(tmp_path: Path) -> None:
         job.wait()
 
 
-def test_a_training_run_is_the_same() -> None:
+def test_training_gives_the_same_weights() -> None:
     """DI-engine's DQN on a task pipeline: same seed, same weights."""
     gym = pytest.importorskip("gym")
     from ding.config import compile_config

@@ -17,7 +17,7 @@ import di_store
 from di_store.adapters.ding import Buffer
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_buffer_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     items, memory, size = count(4_000, 30_000), count(40, 256) << 20, 84 * 84
     buffer = Buffer(items, store={"memory": memory, "disk": tmp_path / "tier"}, table="mine")
     with pytest.raises(RuntimeError, match="first push"):
@@ -57,7 +57,7 @@ def _numbers(buffer: Buffer) -> list[int]:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+def test_a_buffer_works_with_every_kind_of_store(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         buffer = Buffer(10, store=store, table="mine")
         _push(buffer, 0, 25)
@@ -71,7 +71,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
         assert len(buffer.table) == 0
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     with killed_and_unpickled(lambda store: Buffer(10, store=store), _push, 25, tmp_path) as buffer:
         assert _numbers(buffer) == list(range(15, 25))
         assert [item.meta["env"] for item in buffer.storage] == [number % 2 for number in range(15, 25)]
@@ -80,7 +80,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         assert _numbers(buffer) == list(range(18, 28))
 
 
-def test_a_pickle_that_is_older_than_the_table(tmp_path: Path) -> None:
+def test_an_old_pickle_is_reconciled_with_the_table(tmp_path: Path) -> None:
     with di_store.open(memory="64MiB") as store:
         buffer = Buffer(10, store=store)
         for number in range(8):

@@ -150,7 +150,7 @@ def test_each_observation_is_stored_once() -> None:
 
 
 @pytest.mark.parametrize("sampler", ["uniform", "prioritized"])
-def test_a_checkpoint_goes_on_with_the_same_batches(tmp_path: Path, sampler: str) -> None:
+def test_a_restored_checkpoint_gives_the_same_batches(tmp_path: Path, sampler: str) -> None:
     buffer, steps = made("ours", sampler=sampler), Steps()
     other = made("ours", sampler=sampler)
     fill([buffer], steps, 133, priority=1.0)
@@ -180,7 +180,7 @@ def test_a_checkpoint_of_dopamine_is_loaded(tmp_path: Path, compress: bool, stac
         fill([theirs, mine], steps, 9)
 
 
-def test_a_checkpoint_of_an_empty_buffer(tmp_path: Path) -> None:
+def test_an_empty_buffer_can_be_checkpointed(tmp_path: Path) -> None:
     pair, steps = both(), Steps()
     for number, buffer in enumerate(pair):
         buffer.save(str(tmp_path / str(number)), 1)
@@ -203,7 +203,7 @@ def test_a_smaller_buffer_keeps_what_it_loads() -> None:
         same_contents(*pair)
 
 
-def test_after_clear() -> None:
+def test_a_cleared_buffer_starts_empty() -> None:
     pair, steps = both(), Steps()
     for _ in range(3):
         fill(pair, steps, 60)
@@ -221,7 +221,7 @@ class Halved(accumulator.TransitionAccumulator):
             yield element.replace(reward=element.reward / 2, action={"a": element.action, "b": np.ones(2)})
 
 
-def test_elements_of_another_accumulator(tmp_path: Path) -> None:
+def test_elements_of_another_accumulator_are_stored(tmp_path: Path) -> None:
     def another(kind: str) -> Any:
         return KINDS[kind](Halved(2, 3, 0.9), distribution("uniform"), batch_size=6, max_capacity=20, compress=False)
 
@@ -243,7 +243,7 @@ def test_elements_of_another_accumulator(tmp_path: Path) -> None:
         same_contents(pair[0], each)
 
 
-def test_what_is_refused() -> None:
+def test_wrong_arguments_are_refused() -> None:
     with pytest.raises(ValueError, match="max_capacity=0"):
         made("ours", max_capacity=0)
     buffer, steps = made("ours", stack=1, horizon=1), Steps()
@@ -263,7 +263,7 @@ def test_what_is_refused() -> None:
         buffer._memory[before + 1]
 
 
-def test_a_buffer_larger_than_the_machine() -> None:
+def test_a_buffer_larger_than_the_machine_is_refused() -> None:
     buffer = made("ours", stack=1, horizon=1, max_capacity=10**6)
     with pytest.raises(di_store.CapacityError, match="lower max_capacity="):
         for _ in range(2):

@@ -30,7 +30,7 @@ def fill(buffer: ReplayBuffer, begin: int, end: int, size: int = 4) -> None:
         buffer.add(elements.TransitionElement(observation, number % 3, 1.0, number % 10 == 9, number % 10 == 9))
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_buffer_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     held, memory, size = count(4_000, 30_000), count(40, 256) << 20, 84 * 84
     buffer = buffer_of(held, store={"memory": memory, "disk": tmp_path / "tier"}, table="mine")
     with pytest.raises(RuntimeError, match="first add"):
@@ -109,7 +109,7 @@ def first_numbers(buffer: ReplayBuffer) -> list[int]:
 
 @pytest.mark.parametrize("elements_are", ACCUMULATORS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, elements_are: str, tmp_path: Path) -> None:
+def test_a_buffer_works_with_every_kind_of_store(kind: str, elements_are: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         buffer, own = made(elements_are, 20, store=store, table="mine"), made(elements_are, 20)
         for each in (buffer, own):
@@ -123,7 +123,7 @@ def test_every_kind_of_store(kind: str, elements_are: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("elements_are", ACCUMULATORS)
-def test_killed_and_resumed(elements_are: str, tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(elements_are: str, tmp_path: Path) -> None:
     own = made(elements_are, 20)
     fill(own, 0, 57)
     with killed_and_unpickled(lambda store: made(elements_are, 20, store=store), fill, 57, tmp_path) as buffer:
@@ -134,7 +134,7 @@ def test_killed_and_resumed(elements_are: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("elements_are", ACCUMULATORS)
-def test_a_pickle_that_is_older_than_the_table(elements_are: str) -> None:
+def test_an_old_pickle_is_reconciled_with_the_table(elements_are: str) -> None:
     """What was overwritten since is gone, and what came since is overwritten."""
     with di_store.open(memory="64MiB") as store:
         buffer = made(elements_are, 20, store=store)
@@ -151,6 +151,6 @@ def test_a_pickle_that_is_older_than_the_table(elements_are: str) -> None:
         again.sample(32)
 
 
-def test_an_observation_without_elements_says_so() -> None:
+def test_an_empty_observation_is_refused() -> None:
     with pytest.raises(ValueError, match=r"float32\[0\], not an array of numbers with at least one element"):
         fill(buffer_of(10), 0, 1, size=0)

@@ -132,7 +132,7 @@ def test_the_wrapper_autoreset_adds_no_row(store: di_store.Store) -> None:
 
 @pytest.mark.parametrize("mode", list(AutoresetMode))
 @pytest.mark.parametrize("make", [lambda: gym.make("CartPole-v1"), lambda: Odd(1), lambda: Odd(2)])
-def test_vector_environments_in_all_modes(store: di_store.Store, mode: Any, make: Any) -> None:
+def test_vector_environments_are_recorded_in_all_autoreset_modes(store: di_store.Store, mode: Any, make: Any) -> None:
     envs = SyncVectorEnv([lambda: Log(make())] * 3, autoreset_mode=mode)
     table = table_for(store, envs)
     env = Recorder(envs, table)
@@ -150,7 +150,7 @@ def test_vector_environments_in_all_modes(store: di_store.Store, mode: Any, make
     assert len(expected) > 200
 
 
-def test_recorders_inside_the_processes_of_environments(store: di_store.Store) -> None:
+def test_recorders_work_inside_environment_processes(store: di_store.Store) -> None:
     table = table_for(store, gym.make("CartPole-v1"))
     envs = AsyncVectorEnv([lambda: Recorder(gym.make("CartPole-v1"), table)] * 2)
     envs.reset(seed=1)
@@ -164,7 +164,7 @@ def test_recorders_inside_the_processes_of_environments(store: di_store.Store) -
     assert len(set(table.peek(table.keys()).episodes)) >= over
 
 
-def test_environments_in_processes(store: di_store.Store) -> None:
+def test_environments_in_other_processes_are_recorded(store: di_store.Store) -> None:
     envs = AsyncVectorEnv([lambda: gym.make("Pendulum-v1", max_episode_steps=7)] * 2, shared_memory=True)
     table = table_for(store, envs)
     env = Recorder(envs, table)
@@ -206,7 +206,7 @@ def test_an_interrupted_reset_ends_the_episode(store: di_store.Store) -> None:
     assert len(set(found.episodes)) == 2
 
 
-def test_an_exception_in_a_vector_environment(store: di_store.Store) -> None:
+def test_an_exception_in_a_vector_environment_ends_its_episodes(store: di_store.Store) -> None:
     envs = SyncVectorEnv([lambda: Odd(2)] * 2)
     env = Recorder(envs, table := table_for(store, envs))
     fine, bad = (np.array([1, 1]), np.zeros((2, 2), int)), (np.array([1, 9]), np.zeros((2, 2), int))
@@ -286,7 +286,7 @@ def test_text_is_recorded(store: di_store.Store, lanes: int | None) -> None:
     assert (data["action"] == data["next_obs"]["said"]).all()
 
 
-def test_what_cannot_be_recorded_is_named(store: di_store.Store) -> None:
+def test_an_environment_that_cannot_be_recorded_is_refused_by_name(store: di_store.Store) -> None:
     table = store.create_table("other", capacity=10)
     odd = Odd()
     odd.observation_space = spaces.Dict(words=spaces.Sequence(spaces.Text(5)))
@@ -333,7 +333,7 @@ class Wide(gym.Env):  # type: ignore[misc,name-defined]
         ("reward", 1e300, "reward"),
     ],
 )
-def test_numbers_do_not_wrap(store: di_store.Store, name: str, value: Any, text: str) -> None:
+def test_numbers_out_of_range_are_refused_not_wrapped(store: di_store.Store, name: str, value: Any, text: str) -> None:
     env = Wide()
     table = store.create_table("replay", capacity=10, view=di_store.Transition(), schema=Recorder.schema(env))
     recorder = Recorder(env, table)
@@ -346,7 +346,7 @@ def test_numbers_do_not_wrap(store: di_store.Store, name: str, value: Any, text:
     assert table.peek(table.keys()).data["obs"]["n"].tolist() == [[1, 2]]
 
 
-def test_rewards_of_a_vector_do_not_become_infinite(store: di_store.Store) -> None:
+def test_vector_rewards_out_of_range_are_refused(store: di_store.Store) -> None:
     inner = Wide()
     inner.n, inner.x = inner.n.astype(np.uint8), inner.x.astype(np.float32)
     env = SyncVectorEnv([lambda: inner])

@@ -44,7 +44,7 @@ def _recorder(store: di_store.Store, capacity: int = 1_000, size: int = 2) -> Re
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+def test_a_recorder_works_with_every_kind_of_store(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as given:
         store = given_store(given)
         assert store is not None
@@ -58,7 +58,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
         assert batch.data["next_obs"][:, 0].tolist() == [*range(1, 21)]
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_recorder_fills_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB at full scale."""
     rows, memory = count(2_000, 30_000), count(16, 256) << 20
     with di_store.open(memory=memory, disk=tmp_path / "tier") as store:
@@ -73,7 +73,7 @@ def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None
         assert store.stats()["committed"] <= memory
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
         recorder: Any = _recorder(store)
         recorder.reset()

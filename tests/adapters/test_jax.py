@@ -69,7 +69,7 @@ def address(array: Any) -> int:
     return int(array.ctypes.data if isinstance(array, np.ndarray) else array.unsafe_buffer_pointer())
 
 
-def test_values_types_and_memory(table: di_store.Table) -> None:
+def test_values_and_types_are_kept_and_memory_is_shared(table: di_store.Table) -> None:
     batch = table.sample(N)
     found = as_jax(batch)
     for name, array in found.data["in"].items():
@@ -112,7 +112,7 @@ def test_a_computation_that_runs_keeps_its_input(table: di_store.Table) -> None:
         np.testing.assert_allclose(np.asarray(result), wanted * 2_000, rtol=1e-3)
 
 
-def test_nobody_writes_into_it(table: di_store.Table) -> None:
+def test_jax_arrays_are_read_only(table: di_store.Table) -> None:
     batch = table.sample(N)
     found = as_jax(batch)
     values = np.array(found.data["in"]["obs"])
@@ -140,7 +140,7 @@ def test_a_batch_over_part_of_another_is_copied(store: di_store.Store) -> None:
     np.testing.assert_array_equal(np.asarray(found.data["obs"]), np.full((4, 16), 2))
 
 
-def test_other_sources(store: di_store.Store, table: di_store.Table) -> None:
+def test_batches_of_other_sources_convert_too(store: di_store.Store, table: di_store.Table) -> None:
     place = jax.devices("cpu")[0]
     peeked = as_jax(table.peek(table.keys()[:5]), device=place)
     np.testing.assert_array_equal(np.asarray(peeked.data["big"]), np.arange(5))
@@ -161,7 +161,7 @@ def test_other_sources(store: di_store.Store, table: di_store.Table) -> None:
     assert as_jax(opaque.sample(1)).data[0][0] == "a"
 
 
-def test_bad_input(table: di_store.Table) -> None:
+def test_bad_input_is_refused(table: di_store.Table) -> None:
     with pytest.raises(TypeError, match="takes a batch"):
         as_jax(table.sample(3).data)
     torch = pytest.importorskip("torch")
@@ -169,7 +169,7 @@ def test_bad_input(table: di_store.Table) -> None:
         as_jax(table.sample(3).to(torch.device("cpu")))
 
 
-def test_a_store_that_holds_its_rows_already(store: di_store.Store, table: di_store.Table, tmp_path: Any) -> None:
+def test_a_restored_table_gives_the_same_arrays(store: di_store.Store, table: di_store.Table, tmp_path: Any) -> None:
     """A restored table gives the same arrays as the one it was saved from."""
     store.checkpoint(tmp_path / "checkpoint")
     with di_store.restore(tmp_path / "checkpoint", memory="64MiB") as again:

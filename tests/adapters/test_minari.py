@@ -74,7 +74,7 @@ def test_a_dataset_is_read_and_written_back(store: di_store.Store, env: str, vie
     same(minari.load_dataset("mine/two-v0"), dataset)
 
 
-def test_a_dataset_of_the_data_collector(store: di_store.Store) -> None:
+def test_a_dataset_of_minaris_collector_is_read(store: di_store.Store) -> None:
     pytest.importorskip("jax")  # Minari's collector needs it
     collector = minari.DataCollector(gym.make("CartPole-v1"))
     for number in range(3):
@@ -105,7 +105,7 @@ def test_transitions_are_those_of_the_dataset(store: di_store.Store) -> None:
     assert set(data) == {"obs", "action", "reward", "terminated", "truncated", "next_obs", "discount", "steps"}
 
 
-def test_steps_without_final_observations(store: di_store.Store) -> None:
+def test_steps_without_final_observations_are_handled(store: di_store.Store) -> None:
     dataset = collected("mine/one-v0", "CartPole-v1", 5)
     again = write(read(store, dataset), "mine/steps-v0")
     pairs = zip(again.iterate_episodes(), dataset.iterate_episodes(), strict=True)
@@ -123,7 +123,7 @@ def test_steps_without_final_observations(store: di_store.Store) -> None:
         assert found.truncations.tolist() == [False] * 48 + [True]
 
 
-def test_nested_spaces(store: di_store.Store) -> None:
+def test_nested_spaces_come_back(store: di_store.Store) -> None:
     observation = spaces.Dict(a=spaces.Box(-1, 1, (2,)), b=spaces.Tuple((spaces.Discrete(3), spaces.MultiBinary(2))))
     action = spaces.Tuple((spaces.Discrete(4), spaces.Box(0, 255, (4, 4, 3), np.uint8)))
 
@@ -206,7 +206,7 @@ def test_entries_without_elements_come_back_and_names_with_a_slash_are_refused(s
                 write(table, "slash/first-v0", **given)
 
 
-def test_infos_only_when_asked(store: di_store.Store) -> None:
+def test_infos_are_read_only_when_requested(store: di_store.Store) -> None:
     buffer = EpisodeBuffer(
         observations=np.zeros((4, 2), np.float32),
         actions=np.zeros(3, np.int64),
@@ -226,7 +226,7 @@ def test_infos_only_when_asked(store: di_store.Store) -> None:
         read(store, dataset, name="missing", infos=["score"])
 
 
-def test_what_a_vector_environment_recorded(store: di_store.Store) -> None:
+def test_recordings_of_vector_environments_are_exported(store: di_store.Store) -> None:
     envs = SyncVectorEnv([lambda: gym.make("CartPole-v1")] * 3)
     table = store.create_table("replay", capacity=1_000, view=di_store.Transition(), schema=Recorder.schema(envs))
     env = Recorder(envs, table)
@@ -243,7 +243,7 @@ def test_what_a_vector_environment_recorded(store: di_store.Store) -> None:
         np.testing.assert_allclose(episode.observations[1:, 0], moved, atol=1e-5)  # CartPole's own equation
 
 
-def test_the_recorder_is_given_as_the_environment(store: di_store.Store) -> None:
+def test_a_recorder_can_be_given_as_the_environment(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=1_000, view=di_store.Transition())
     env = Recorder(gym.make("Pendulum-v1"), table)
     env.reset(seed=1)
@@ -259,7 +259,7 @@ def test_the_recorder_is_given_as_the_environment(store: di_store.Store) -> None
         write(table, "recorded-v1", env=SyncVectorEnv([lambda: gym.make("Pendulum-v1")]))
 
 
-def test_removed_rows_divide_an_episode(store: di_store.Store) -> None:
+def test_removed_rows_split_an_episode(store: di_store.Store) -> None:
     dataset = collected("mine/one-v0", "Pendulum-v1", 1)
     table = read(store, dataset, view=di_store.Transition())
     table.delete(table.keys()[20:22])
@@ -290,7 +290,7 @@ def test_episodes_are_added_to_a_dataset(store: di_store.Store) -> None:
         write(table, other)
 
 
-def test_a_table_that_holds_rows_already(store: di_store.Store, tmp_path: Any) -> None:
+def test_a_dataset_is_appended_to_existing_rows(store: di_store.Store, tmp_path: Any) -> None:
     """A dataset goes on behind what a restored table holds, and both are written."""
     dataset = collected("mine/one-v0", "CartPole-v1", 9)
     head, tail = dataset.filter_episodes(lambda each: each.id < 4), dataset.filter_episodes(lambda each: each.id >= 4)
@@ -301,7 +301,7 @@ def test_a_table_that_holds_rows_already(store: di_store.Store, tmp_path: Any) -
         same(write(read(again.table("steps"), tail), "mine/two-v0", env="CartPole-v1"), dataset)
 
 
-def test_what_cannot_be_done_is_named(store: di_store.Store) -> None:
+def test_impossible_conversions_are_refused_by_name(store: di_store.Store) -> None:
     with pytest.raises(FileNotFoundError, match="not found locally"):
         read(store, "mine/none-v0")
     dataset = collected("mine/one-v0", "CartPole-v1", 1)

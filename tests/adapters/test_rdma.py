@@ -95,7 +95,7 @@ def getting(store: ClusterStore, ref: di_store.Ref, timeout: float) -> tuple[thr
 
 
 @pytest.mark.parametrize("bytes_", [1_200_000, 3_000_001, 20_000_000])
-def test_the_same_value_comes(pair: Pair, bytes_: int) -> None:
+def test_transferred_values_are_unchanged(pair: Pair, bytes_: int) -> None:
     array = RNG.integers(0, 255, bytes_, dtype=np.uint8)
     for value in (array, {"a": array, "b": [array[:1000].astype(np.float64), "text"]}):
         ref = pair.one.put(value)
@@ -109,7 +109,7 @@ def test_the_same_value_comes(pair: Pair, bytes_: int) -> None:
     assert not pair.said
 
 
-def test_two_that_read_one_block(pair: Pair) -> None:
+def test_two_readers_of_one_block_are_counted(pair: Pair) -> None:
     """Of several processes' objects and one object at once: each registration is counted."""
     refs = [pair.one.put(LONG[at : at + 30_000_000]) for at in range(3)]
     running = [getting(pair.two, ref, 60) for ref in [*refs, *refs]]
@@ -119,7 +119,7 @@ def test_two_that_read_one_block(pair: Pair) -> None:
     assert not pair.said
 
 
-def test_an_object_that_is_sent_ahead(pair: Pair) -> None:
+def test_an_object_sent_ahead_arrives_by_the_engine(pair: Pair) -> None:
     ref = pair.one.put(LONG)
     pair.one.send_ahead(ref, node=pair.nodes[1].address.split("//")[1].split("/")[0])
     until(lambda: local(pair.two, ref), "the copy")
@@ -128,7 +128,7 @@ def test_an_object_that_is_sent_ahead(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("node", [0, 1], ids=["lender", "reader"])
-def test_an_agent_is_killed(pair: Pair, node: int) -> None:
+def test_a_transfer_survives_a_killed_agent(pair: Pair, node: int) -> None:
     """In the middle of a transfer. The next one lends, or the process copies itself; drafts and loans end."""
     ref = pair.one.put(LONG)
     thread, found = getting(pair.two, ref, 60)
@@ -140,7 +140,7 @@ def test_an_agent_is_killed(pair: Pair, node: int) -> None:
     until(lambda: not pair.is_lent(), "the block to be let go")
 
 
-def test_the_lending_agent_is_stopped(pair: Pair) -> None:
+def test_a_call_to_a_stopped_lending_agent_ends_in_time(pair: Pair) -> None:
     """The call ends by its deadline and a second, beside the half that other nodes have to say whether they have it.
 
     The draft is kept while the engine may write into it.
@@ -195,7 +195,7 @@ def altered(name: str, folder: Path, places: list[str], kind: str) -> Iterator[A
         made.two.close()
 
 
-def test_a_wrong_checksum(
+def test_a_wrong_checksum_is_read_again_over_tcp(
     store_name: Callable[[], str], tmp_path: Path, places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes come again, over our own TCP."""
@@ -210,7 +210,7 @@ def test_a_wrong_checksum(
         nodes.check("came with a wrong checksum")
 
 
-def test_memory_that_is_not_lent(
+def test_memory_that_was_not_lent_cannot_be_read(
     store_name: Callable[[], str], tmp_path: Path, places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine gives away nothing that is not lent at the time."""
@@ -226,7 +226,7 @@ def test_memory_that_is_not_lent(
         nodes.check("a transfer from the engine at 127.0.0.1:")
 
 
-def test_only_the_engine_is_asked(
+def test_values_arrive_by_the_engine_alone(
     store_name: Callable[[], str], tmp_path: Path, places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where both have one: without any other way the values come."""
@@ -237,12 +237,14 @@ def test_only_the_engine_is_asked(
 
 
 @pytest.mark.parametrize(("kind", "why"), [("tcp", "started without --bulk"), ("rdma", "started with --bulk rdma")])
-def test_another_kind(store_name: Callable[[], str], tmp_path: Path, places: list[str], kind: str, why: str) -> None:
+def test_engines_of_different_kinds_fall_back_to_tcp(
+    store_name: Callable[[], str], tmp_path: Path, places: list[str], kind: str, why: str
+) -> None:
     with altered(store_name(), tmp_path, places, kind) as nodes:
         nodes.check(why)
 
 
-def test_an_older_agent(
+def test_an_older_agent_is_read_over_tcp(
     store_name: Callable[[], str], tmp_path: Path, places: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It knows no such call."""

@@ -36,7 +36,7 @@ READS = [read_one, read_a_batch]
 
 
 @pytest.mark.parametrize("read", READS)
-def test_who_has_the_token_plants_no_code(serve: Serve, tmp_path: Path, read: Any) -> None:
+def test_a_client_with_the_token_cannot_run_code_in_readers(serve: Serve, tmp_path: Path, read: Any) -> None:
     """Another machine may write what it likes into a served store, as an item or its form: nobody who reads runs it."""
     client = serve(reverb.Table.queue("t", 10))
     client.insert(np.arange(3), {"t": 1.0})
@@ -65,7 +65,7 @@ def test_text_comes_back_and_other_objects_are_refused(serve: Serve) -> None:
 # --- items -----------------------------------------------------------------------------------------------------------
 
 
-def test_an_item_has_any_window_of_each_column(serve: Serve) -> None:
+def test_an_item_may_hold_any_window_of_each_column(serve: Serve) -> None:
     client = serve(reverb.Table.queue("t", 10))
     with client.trajectory_writer(num_keep_alive_refs=5) as writer:
         for number in range(12):
@@ -135,7 +135,7 @@ def test_an_insert_goes_into_several_tables(serve: Serve) -> None:
         client.insert([1], {"c": 1.0})
 
 
-def test_infos_and_timesteps(serve: Serve) -> None:
+def test_infos_and_timesteps_come_back(serve: Serve) -> None:
     client = serve(table(max_times_sampled=3))
     with client.writer(4) as writer:
         for number in range(4):
@@ -161,7 +161,7 @@ class Pair(NamedTuple):
     right: Any
 
 
-def test_data_in_the_structure_of_the_signature(serve: Serve) -> None:
+def test_data_have_the_structure_of_the_signature(serve: Serve) -> None:
     signature = {"b": [reverb.TensorSpec((None, 2), np.dtype("f4"))], "a": Pair(reverb.TensorSpec((), np.int64), None)}
     signature["a"] = signature["a"]._replace(right=reverb.TensorSpec((), np.int64))
     client = serve(table(signature=signature))
@@ -182,7 +182,7 @@ def test_data_in_the_structure_of_the_signature(serve: Serve) -> None:
 # --- the writer ------------------------------------------------------------------------------------------------------
 
 
-def test_history_by_column(serve: Serve) -> None:
+def test_history_is_kept_by_column(serve: Serve) -> None:
     writer = serve(table()).trajectory_writer(4)
     with pytest.raises(RuntimeError, match="append"):
         _ = writer.history
@@ -223,7 +223,7 @@ def test_a_window_that_left_the_history_is_refused(serve: Serve) -> None:
         writer.create_item("other", 1.0, [writer.history[0][-1:]])
 
 
-def test_steps_in_parts(serve: Serve) -> None:
+def test_a_step_may_be_appended_in_parts(serve: Serve) -> None:
     client = serve(table())
     writer = client.trajectory_writer(3)
     for number in range(3):
@@ -275,7 +275,7 @@ def test_columns_keep_as_many_steps_as_configured(serve: Serve) -> None:
         writer.configure(("a",), num_keep_alive_refs=4, max_chunk_length=5)
 
 
-def test_a_long_stream_against_a_list(serve: Serve) -> None:
+def test_windows_of_a_long_stream_equal_those_of_a_list(serve: Serve) -> None:
     """Random windows of a stream whose rows move to the front again and again."""
     client = serve(reverb.Table.queue("t", 2_000))
     rng = np.random.default_rng(0)
@@ -317,7 +317,7 @@ def test_processes_share_the_tables(serve: Serve, method: str) -> None:
     assert counts == dict.fromkeys(range(40), 2)
 
 
-def test_a_client_by_address_alone_and_a_stopped_server() -> None:
+def test_a_client_finds_a_server_by_address_and_notices_its_stop() -> None:
     server = reverb.Server([table()], memory=MEMORY)
     client = pickle.loads(pickle.dumps(server.localhost_client()))
     client.insert([np.arange(3)], {"t": 1.0})

@@ -25,7 +25,7 @@ def queue(size: int = 100) -> reverb.Table:
     return reverb.Table.queue("t", size)
 
 
-def test_tables_in_a_store_that_is_given() -> None:
+def test_tables_are_made_in_the_given_store() -> None:
     with di_store.open(memory="256MiB") as store:
         server = reverb.Server([ours := table()], store=store)
         assert ours.table is None
@@ -72,7 +72,7 @@ def test_a_client_of_another_process_is_told_when_its_table_is_dropped() -> None
         assert learner.exitcode == 0
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_server_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     items, memory = count(2_000, 12_000), count(64, 256) << 20
     signature = {"x": reverb.TensorSpec((1, 84, 84, 10), np.uint8)}
     server = reverb.Server(
@@ -91,7 +91,7 @@ def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None
     server.store.close()
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
+def test_a_killed_server_can_be_resumed(tmp_path: Path) -> None:
     def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
         server = reverb.Server([table(max_size=500), reverb.Table.queue("q", 50)], store=store)
         client = server.localhost_client()
@@ -135,7 +135,7 @@ def run_actor(client: reverb.Client, begin: int, end: int) -> mp.process.BasePro
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+def test_a_server_works_with_every_kind_of_store(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         server = serve_tables(store)
         client = server.localhost_client()
@@ -160,7 +160,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
         again.stop()
 
 
-def test_a_client_on_another_machine_than_the_server() -> None:
+def test_a_client_on_another_machine_works() -> None:
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         server = serve_tables(store)
         with di_store.connect(f"di-store://{agent.address}/{store.name}", token=TOKEN) as connected:
@@ -177,7 +177,7 @@ def test_a_client_on_another_machine_than_the_server() -> None:
         server.stop()
 
 
-def test_an_actor_on_another_node_of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_actor_on_another_cluster_node_works(monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"t-{uuid.uuid4().hex[:12]}"
     with (
         cluster_nodes(name, 2, "--memory", "64MiB") as nodes,

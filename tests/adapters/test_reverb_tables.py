@@ -100,7 +100,7 @@ def trace_settings(trace: dict[str, Any]) -> tuple[dict[str, Any], reverb.rate_l
     return changes, limiter
 
 
-def test_limiters_decide_as_recorded_from_reverb(serve: Serve) -> None:
+def test_limiters_decide_as_reverbs_do(serve: Serve) -> None:
     """Single inserts and draws: what passes at once is what Reverb let pass."""
     traces = json.loads(TRACES.read_text())
     assert len(traces) > 60
@@ -164,7 +164,7 @@ def test_priorities_lead_the_draws_and_can_be_changed(serve: Serve) -> None:
     ("sampler", "wanted"),
     [("Fifo", 0), ("Lifo", 4), ("MinHeap", 3), ("MaxHeap", 1)],
 )
-def test_selectors_choose(serve: Serve, sampler: str, wanted: int) -> None:
+def test_selectors_choose_the_documented_items(serve: Serve, sampler: str, wanted: int) -> None:
     client = serve(table(sampler=getattr(reverb.selectors, sampler)()))
     for number, priority in enumerate([3.0, 9.0, 4.0, 1.0, 5.0]):
         client.insert([number], {"t": priority})
@@ -172,7 +172,7 @@ def test_selectors_choose(serve: Serve, sampler: str, wanted: int) -> None:
 
 
 @pytest.mark.parametrize(("remover", "left"), [("Fifo", {2, 3}), ("MinHeap", {0, 3}), ("MaxHeap", {1, 3})])
-def test_removers_choose(serve: Serve, remover: str, left: set[int]) -> None:
+def test_removers_choose_the_documented_items(serve: Serve, remover: str, left: set[int]) -> None:
     kinds = {"sampler": reverb.selectors.Uniform(), "remover": getattr(reverb.selectors, remover)(), "max_size": 2}
     client = serve(table(**kinds))
     for number, priority in enumerate([3.0, 1.0, 2.0, 2.5]):
@@ -199,7 +199,7 @@ def test_a_reset_table_is_empty_and_counts_anew(serve: Serve) -> None:
     assert before.isdisjoint({step[0].info.key for step in client.sample("t", 50)})
 
 
-def test_infos_of_tables(serve: Serve) -> None:
+def test_table_infos_are_complete(serve: Serve) -> None:
     made = table(max_size=50, signature=reverb.TensorSpec((1,), np.int64))
     assert made.info.current_size == 0
     assert made.info.sampler_options.prioritized.priority_exponent == 1.0
@@ -221,7 +221,7 @@ def test_infos_of_tables(serve: Serve) -> None:
     assert made.replace().info.current_size == 0
 
 
-def test_what_cannot_work_is_refused() -> None:
+def test_impossible_tables_are_refused() -> None:
     with pytest.raises(ValueError, match="At least one table"):
         reverb.Server([])
     with pytest.raises(ValueError, match="same name: t"):
@@ -318,7 +318,7 @@ def test_a_dataset_ends_when_nothing_comes(serve: Serve) -> None:
     assert [len(batch.data["n"]) for batch in dataset.batch(4)] == [4, 4, 2]
 
 
-def test_items_of_several_lengths_in_a_dataset(serve: Serve) -> None:
+def test_a_dataset_gives_items_of_different_lengths(serve: Serve) -> None:
     client = serve(reverb.Table.queue("t", 10))
     with client.trajectory_writer(10) as writer:
         for number in range(10):
@@ -329,7 +329,7 @@ def test_items_of_several_lengths_in_a_dataset(serve: Serve) -> None:
     assert [len(sample.data["all"]) for sample in dataset] == list(range(1, 11))
 
 
-def test_a_dataset_of_the_signature(serve: Serve) -> None:
+def test_a_dataset_follows_the_signature(serve: Serve) -> None:
     signature = {"x": reverb.TensorSpec((None, 2, 2), np.float32), "n": reverb.TensorSpec((), np.int64)}
     client = filled(serve, signature=signature)
     dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "t", 4)
@@ -341,7 +341,7 @@ def test_a_dataset_of_the_signature(serve: Serve) -> None:
         reverb.TrajectoryDataset.from_table_signature(filled(serve).server_address, "t", 4)
 
 
-def test_a_dataset_that_does_not_fit_says_so(serve: Serve) -> None:
+def test_a_dataset_that_does_not_match_the_table_is_refused(serve: Serve) -> None:
     client = filled(serve)
     wrong = reverb.TrajectoryDataset(client.server_address, "t", DTYPES, {**SHAPES, "x": (4, 2, 2)}, 4)
     with pytest.raises(ValueError, match="where dtypes= and shapes= have"):

@@ -246,7 +246,7 @@ def numbers(id_: str, steps: int, first: int = 0, **more: Any) -> SingleAgentEpi
 
 
 @pytest.mark.parametrize("which", PAIRS)
-def test_chunks_of_other_types_are_joined_as_in_rllib(which: str) -> None:
+def test_chunks_of_other_types_are_concatenated_as_in_rllib(which: str) -> None:
     theirs, ours = pair(which)
     begin = numbers("a", 0)  # no step yet
     for chunk in (begin, numbers("a", 0), numbers("a", 3), numbers("a", 2, 3).to_numpy(), numbers("a", 1, 5)):
@@ -295,7 +295,7 @@ def test_the_oldest_episode_may_leave_with_its_newest_chunk(steps: int) -> None:
     assert [(each.id_, each.t_started) for each in buffer.episodes] == [("new", 0), ("old", 5 + steps)]
 
 
-def test_more_new_episodes_than_fit_stay_as_in_rllib_only_without_its_error() -> None:
+def test_more_new_episodes_than_fit_raise_no_index_error() -> None:
     """RLlib's prioritized buffer ends with an IndexError as it has no more episodes to evict."""
     buffer = PrioritizedEpisodeReplayBuffer(capacity=10)
     buffer.add([numbers(str(number), 6) for number in range(3)])
@@ -328,7 +328,7 @@ def test_more_new_episodes_than_fit_stay_as_in_rllib_only_without_its_error() ->
         ),
     ],
 )
-def test_what_a_table_has_no_columns_for_is_refused(episodes: Any, text: str) -> None:
+def test_episodes_that_no_table_can_hold_are_refused(episodes: Any, text: str) -> None:
     buffer = EpisodeReplayBuffer(capacity=100)
     buffer.add(numbers("before", 3))
     with pytest.raises(TypeError, match=text) as caught:
@@ -407,7 +407,7 @@ def test_wrong_arguments_of_either_class_are_refused() -> None:
         PrioritizedEpisodeReplayBuffer(capacity=1_000).set_state(prioritized.get_state())
 
 
-def test_episodes_that_are_too_short_are_named() -> None:
+def test_sampling_from_too_short_episodes_raises() -> None:
     """RLlib's buffers draw for ever."""
     for which, more in (
         ("uniform", {"n_step": 5}),
@@ -473,7 +473,7 @@ def algorithm(name: str, kind: Any, runners: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(("name", "which"), [("DQN", "prioritized"), ("SAC", "uniform")])
-def test_training_is_the_same(cluster: None, name: str, which: str) -> None:
+def test_training_gives_the_same_result_as_rllibs_buffer(cluster: None, name: str, which: str) -> None:
     results = []
     for kind in PAIRS[which]:
         trained = algorithm(name, kind)

@@ -33,7 +33,7 @@ def episode(number: int, steps: int, size: int = 4) -> SingleAgentEpisode:
 
 
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
-def test_beyond_memory(kind: Any, tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_buffer_holds_more_than_memory(kind: Any, tmp_path: Path, count: Callable[[int, int], int]) -> None:
     steps, memory, size = count(4_000, 30_000), count(40, 256) << 20, 84 * 84
     buffer = kind(capacity=steps, store={"memory": memory, "disk": tmp_path / "tier"}, table="mine")
     with pytest.raises(RuntimeError, match="first add"):
@@ -79,7 +79,7 @@ def _same(buffer: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("made", BUFFERS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, made: Any, tmp_path: Path) -> None:
+def test_a_buffer_works_with_every_kind_of_store(kind: str, made: Any, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         buffer, own = made(capacity=40, store=store, table="mine"), made(capacity=40)
         for each in (buffer, own):
@@ -96,7 +96,7 @@ def _add(buffer: Any, begin: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("made", BUFFERS)
-def test_killed_and_resumed(made: Any, tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(made: Any, tmp_path: Path) -> None:
     own = made(capacity=40)
     _add(own, 0, 9)
     with killed_and_unpickled(lambda store: made(capacity=40, store=store), _add, 9, tmp_path) as buffer:
@@ -107,7 +107,7 @@ def test_killed_and_resumed(made: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("made", BUFFERS)
-def test_a_pickle_that_is_older_than_the_table(made: Any) -> None:
+def test_an_old_pickle_is_reconciled_with_the_table(made: Any) -> None:
     """What was removed since is gone, and so is what came since."""
     with di_store.open(memory="64MiB") as store:
         buffer = made(capacity=40, store=store)

@@ -108,7 +108,7 @@ def _own(space: spaces.Space, n_steps: int) -> Any:
 @pytest.mark.parametrize(("n_envs", "timeouts"), [(1, True), (3, False), *_extended((1, False), (3, True))])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("space", SPACES)
-def test_same_batches(space: str, action: str, n_envs: int, timeouts: bool) -> None:
+def test_batches_equal_sb3s(space: str, action: str, n_envs: int, timeouts: bool) -> None:
     """Bit for bit, before and after the ring is full, and in a copy and after pickling."""
     arguments = {"device": "cpu", "n_envs": n_envs, "handle_timeout_termination": timeouts}
     theirs = _own(SPACES[space], 1)(50, SPACES[space], ACTIONS[action], **arguments)
@@ -128,7 +128,7 @@ def test_same_batches(space: str, action: str, n_envs: int, timeouts: bool) -> N
 
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("n_steps", [2, 5])
-def test_same_n_step_returns(n_steps: int, n_envs: int) -> None:
+def test_n_step_returns_equal_sb3s(n_steps: int, n_envs: int) -> None:
     """As SB3's, for programs that end each episode before they begin another."""
     arguments = {"device": "cpu", "n_envs": n_envs, "n_steps": n_steps, "gamma": 0.9}
     theirs = sb3.NStepReplayBuffer(60, BOX, ACTIONS["box"], **arguments)
@@ -147,7 +147,7 @@ def _add(buffer: Any, obs: float, following: float, reward: float = 1.0, done: b
 
 
 @pytest.mark.parametrize("read_between", [True, False])
-def test_returns_stop_at_a_jump(read_between: bool) -> None:
+def test_n_step_returns_stop_where_an_episode_was_reset(read_between: bool) -> None:
     """A program that resets its environment in the middle of an episode: no reward of the next one is summed."""
     buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu", n_steps=3, gamma=1.0)
     for obs in (0, 1, 10, 11, 12):
@@ -161,7 +161,7 @@ def test_returns_stop_at_a_jump(read_between: bool) -> None:
     assert buffer.timeouts[:5, 0].tolist() == [0, 1, 0, 0, 0]
 
 
-def test_normalizes() -> None:
+def test_vec_normalize_applies_to_samples() -> None:
     """`VecNormalize` acts on what is drawn, as in SB3."""
     env = VecNormalize(make_vec_env("Pendulum-v1", n_envs=2))
     buffers = [
@@ -179,7 +179,7 @@ def test_normalizes() -> None:
     _same(*_batches(0, 50, *buffers, env=env))
 
 
-def test_arrays_as_in_sb3() -> None:
+def test_buffer_attributes_equal_sb3s() -> None:
     """The attributes that programs read: same shapes, types and values; steps in the store cannot be assigned to."""
     arguments = {"device": "cpu", "n_envs": 2}
     for space in (BOX, SPACES["dict"]):
@@ -201,7 +201,7 @@ def test_arrays_as_in_sb3() -> None:
             ours.actions[0] = 1
 
 
-def test_reset_and_extend() -> None:
+def test_reset_empties_the_buffer_and_extend_fills_it() -> None:
     """After reset() nothing of before is drawn; extend() adds step by step."""
     buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu")
     for obs in range(13):
@@ -216,7 +216,7 @@ def test_reset_and_extend() -> None:
     assert buffer.sample(20).observations.unique().tolist() == [0.5]
 
 
-def test_what_was_given_may_change() -> None:
+def test_add_copies_its_arrays() -> None:
     """`add` keeps values, not arrays."""
     buffer = ReplayBuffer(10, BOX, spaces.Discrete(2), device="cpu")
     obs, action, reward, done = np.zeros((1, 4), np.float32), np.zeros((1, 1), int), np.zeros(1), np.zeros(1, bool)
@@ -260,7 +260,7 @@ def test_a_copy_has_the_newest_steps(steps: int) -> None:
 
 
 @pytest.mark.parametrize("width", [4, 20_000])
-def test_another_thread_goes_on(width: int) -> None:
+def test_another_thread_may_continue_to_add(width: int) -> None:
     """A program that fills the buffer in one thread and goes on in another, with steps that are gathered or not."""
     buffer = ReplayBuffer(10, spaces.Box(-1, 9, (width,), np.float32), spaces.Discrete(2), device="cpu")
     _add(buffer, 0, 1, width=width)
@@ -278,7 +278,7 @@ def _trained(buffer: Any, **options: Any) -> tuple[DQN, torch.Tensor]:
 
 
 @pytest.mark.parametrize("n_steps", [1, 3])
-def test_same_training(n_steps: int) -> None:
+def test_training_gives_the_same_weights_as_sb3(n_steps: int) -> None:
     """A run with one seed ends with the same weights, to the bit, as with SB3's buffer."""
     kwargs = {"replay_buffer_kwargs": {"n_steps": n_steps}} if n_steps > 1 else {}
     _, ours = _trained(ReplayBuffer, buffer_size=1_000, **kwargs)
@@ -287,7 +287,7 @@ def test_same_training(n_steps: int) -> None:
 
 
 @pytest.mark.extended
-def test_learns() -> None:
+def test_dqn_learns_cartpole() -> None:
     """DQN on CartPole gets far beyond the 20 steps of random actions."""
     model = DQN(
         "MlpPolicy",
@@ -309,7 +309,7 @@ def test_learns() -> None:
     assert np.mean([each["r"] for each in model.ep_info_buffer or []][-20:]) > 60
 
 
-def test_saves_and_loads(tmp_path: Path) -> None:
+def test_a_saved_buffer_is_loaded_and_training_continues(tmp_path: Path) -> None:
     """`save_replay_buffer` and `load_replay_buffer`; then training goes on with the loaded steps."""
     model, _ = _trained(ReplayBuffer, buffer_size=1_000)
     model.save_replay_buffer(tmp_path / "buffer")
@@ -339,7 +339,7 @@ def _hindsight(buffer: Any, n_envs: int, **kwargs: Any) -> Any:
 
 @pytest.mark.parametrize("n_envs", [*_extended(1), 3])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_same_hindsight(strategy: str, n_envs: int, tmp_path: Path) -> None:
+def test_hindsight_training_equals_sb3s(strategy: str, n_envs: int, tmp_path: Path) -> None:
     """`HerReplayBuffer` of both ends with the same weights; saved and loaded, it draws the same."""
     kwargs = {"n_sampled_goal": 3, "goal_selection_strategy": strategy, "copy_info_dict": strategy == "final"}
     ours, theirs = (_hindsight(kind, n_envs, **kwargs) for kind in (HerReplayBuffer, Sb3HerReplayBuffer))
@@ -377,7 +377,7 @@ def _rollout(steps: int, n_envs: int, space: spaces.Space, action: spaces.Space,
 @pytest.mark.parametrize("n_envs", [*_extended(1), 3])
 @pytest.mark.parametrize("action", [*ACTIONS, "binary"])
 @pytest.mark.parametrize("space", SPACES)
-def test_same_rollouts(space: str, action: str, n_envs: int) -> None:
+def test_rollout_batches_equal_sb3s(space: str, action: str, n_envs: int) -> None:
     """Batches bit for bit, in several rollouts, after one that was given up, and in a copy and after pickling."""
     actions = (ACTIONS | {"binary": spaces.MultiBinary(3)})[action]
     options = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}
@@ -434,7 +434,7 @@ def test_a_rollout_must_be_full() -> None:
 
 
 @pytest.mark.parametrize(("algorithm", "env"), [(PPO, "CartPole-v1"), (A2C, "Pendulum-v1"), (PPO, BitFlippingEnv)])
-def test_same_training_on_policy(algorithm: Any, env: Any) -> None:
+def test_on_policy_training_gives_the_same_weights_as_sb3(algorithm: Any, env: Any) -> None:
     """A run with one seed ends with the same weights, to the bit, as with SB3's buffer."""
     options = {"n_steps": 32, "batch_size": 16, "n_epochs": 2} if algorithm is PPO else {}
     policy = "MultiInputPolicy" if env is BitFlippingEnv else "MlpPolicy"
@@ -468,13 +468,13 @@ def test_memory_option_is_accepted() -> None:
         (BOX, BOX, {"n_steps": 0}, "n_steps=0: at least 1"),
     ],
 )
-def test_refuses(observation: Any, action: Any, options: Any, text: str) -> None:
+def test_unsupported_spaces_and_options_are_refused(observation: Any, action: Any, options: Any, text: str) -> None:
     """Spaces and options that cannot work, before anything is stored."""
     with pytest.raises(ValueError, match=re.escape(text)):
         ReplayBuffer(10, observation, action, **options)
 
 
-def test_too_large() -> None:
+def test_a_buffer_larger_than_memory_is_refused() -> None:
     """More than the machine's memory: the error names the option."""
     with pytest.raises(
         di_store.CapacityError, match=r"steps need .* GiB, more than this machine has \(lower buffer_size="

@@ -23,7 +23,7 @@ def _add(buffer: Any, time: int, done: np.ndarray, ended: np.ndarray) -> None:
 
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.int64, np.float32, np.float64])
 @pytest.mark.parametrize("step", [1, 2])
-def test_done_of_any_type(dtype: Any, step: int) -> None:
+def test_done_flags_of_any_type_are_accepted(dtype: Any, step: int) -> None:
     """The arrays are those of SB3, also where the array given is a part of another one."""
     ours, theirs = (kind(24, BOX, BOX, "cpu", 4) for kind in (ReplayBuffer, sb3.ReplayBuffer))
     random = np.random.default_rng(0)

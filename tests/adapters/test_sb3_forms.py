@@ -43,7 +43,7 @@ def _filled(buffer: Any, steps: int, n_envs: int) -> Any:
     return buffer
 
 
-def test_timeouts_may_be_arrays() -> None:
+def test_timeout_flags_may_be_arrays() -> None:
     """As SB3's own tests extend a buffer by another one's arrays."""
     mine, theirs = _pair()
     infos = [[{"TimeLimit.truncated": each}] for each in theirs.timeouts.copy()]
@@ -72,7 +72,7 @@ def test_n_step_buffer_has_its_own_class() -> None:
 
 
 @pytest.mark.parametrize("optimized", [False, True])
-def test_a_pickle_of_sb3s_buffer_becomes_one_of_ours(optimized: bool, tmp_path: Path) -> None:
+def test_a_pickled_sb3_buffer_can_be_converted(optimized: bool, tmp_path: Path) -> None:
     given: dict[str, Any] = {"buffer_size": 100, "learning_starts": 1_000, "device": "cpu", "seed": 0}
     if optimized:  # SB3 refuses it together with timeouts
         given["optimize_memory_usage"], given["replay_buffer_kwargs"] = True, {"handle_timeout_termination": False}
@@ -112,7 +112,7 @@ def _loaded(model: DQN, folder: Path) -> None:
     model.load_replay_buffer(folder / "buffer")
 
 
-def test_a_pickle_of_sb3s_hindsight_buffer_becomes_one_of_ours(tmp_path: Path) -> None:
+def test_a_pickled_sb3_hindsight_buffer_can_be_converted(tmp_path: Path) -> None:
     environment = BitFlippingEnv(n_bits=4, max_steps=6)
     given: dict[str, Any] = {"buffer_size": 50, "learning_starts": 1_000, "device": "cpu", "seed": 0}
     theirs = DQN("MultiInputPolicy", environment, replay_buffer_class=Sb3HerReplayBuffer, **given)
@@ -148,7 +148,7 @@ def test_arrays_in_the_store_compute_like_arrays() -> None:
         np.testing.assert_array_equal(np.concatenate([one, one]), np.concatenate([other, other]))
 
 
-def test_numbers_do_not_wrap() -> None:
+def test_numbers_out_of_range_are_refused_not_wrapped() -> None:
     """SB3's own buffer lets them."""
     image = spaces.Box(0, 255, (2,), np.uint8)
     for space in (image, spaces.Dict({"image": image})):
@@ -173,7 +173,7 @@ IMAGE = spaces.Box(0, 255, (3, 70, 70), np.uint8)
 
 @pytest.mark.parametrize("space", [IMAGE, spaces.Dict({"image": IMAGE, "box": BOX})], ids=["image", "dict"])
 @pytest.mark.parametrize("form", ["plain", "floats", "strided"])
-def test_large_steps_are_written_from_what_add_was_given(space: Any, form: str) -> None:
+def test_large_steps_are_written_without_buffering(space: Any, form: str) -> None:
     """They are not gathered first. The caller may change its arrays after `add`, and give them in any form."""
     size, n_envs = 9, 4
     rng, kinds = np.random.default_rng(1), (ReplayBuffer, sb3.ReplayBuffer if space is IMAGE else sb3.DictReplayBuffer)

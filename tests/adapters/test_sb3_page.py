@@ -16,7 +16,7 @@ stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs the e
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_another_major_version(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_major_version_of_sb3_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Importing says which one works."""
     monkeypatch.setattr(stable_baselines3, "__version__", "3.0.1")
     for name in [name for name in sys.modules if name.startswith("di_store.adapters.sb3")]:
@@ -26,7 +26,7 @@ def test_another_major_version(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.extended
-def test_page() -> None:
+def test_programs_of_the_sb3_page_run() -> None:
     """The programs of the page run."""
     page = (ROOT / "docs/adapters/sb3.md").read_text()
     programs = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)

@@ -74,7 +74,7 @@ def _pair(space: Any = BOX, **options: Any) -> tuple[ReplayBuffer, sb3.ReplayBuf
 
 @pytest.mark.parametrize("space", [BOX, DICT], ids=["box", "dict"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, space: Any, tmp_path: Path) -> None:
+def test_a_buffer_works_with_every_kind_of_store(kind: str, space: Any, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         ours, theirs = _pair(space, store=store, table="mine")
         for begin, end in ((0, 8), (8, 47)):
@@ -92,7 +92,7 @@ def test_every_kind_of_store(kind: str, space: Any, tmp_path: Path) -> None:
         assert len(ours.table) == 11 * ENVS
 
 
-def test_an_episode_that_is_given_up_on_another_machine(tmp_path: Path) -> None:
+def test_an_abandoned_episode_on_another_machine_is_dropped(tmp_path: Path) -> None:
     with opened("connected", tmp_path) as store:
         ours, _ = _pair(store=store)
         _add(ours, 0, 3)
@@ -101,7 +101,7 @@ def test_an_episode_that_is_given_up_on_another_machine(tmp_path: Path) -> None:
         np.testing.assert_array_equal(ours.timeouts[:6].any(axis=1), [0, 0, 1, 0, 0, 0])
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_buffer_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB at full scale."""
     rows, memory = count(2_000, 30_000), count(16, 256) << 20
     space = spaces.Box(0, 255, (84, 84, 4), np.uint8)
@@ -122,7 +122,7 @@ def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None
     assert buffer.store.stats()["committed"] <= memory
 
 
-def test_a_million_images_are_taken(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_buffer_of_a_million_images_is_accepted(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """Of a million, the disk has to have 42 GB free."""
     space, size = spaces.Box(0, 255, (84, 84, 4), np.uint8), count(200_000, 1_000_000)
     disk = {"disk": tmp_path / "tier", "disk_capacity": size * 42_000}
@@ -133,7 +133,7 @@ def test_a_million_images_are_taken(tmp_path: Path, count: Callable[[int, int], 
     assert (buffer.observations[:10, 0, 5, 5, 2] == np.arange(10)).all()
 
 
-def test_others_draw_from_it(tmp_path: Path) -> None:
+def test_other_processes_can_sample_its_table(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         ours, _ = _pair(store=store)
         _add(ours, 0, 5)
@@ -150,7 +150,7 @@ def _fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
     _add(buffer, 33, 10**9)
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     path = killed_after_a_checkpoint(_fill, tmp_path)
     # Twice: what a resumed buffer wrote is found again.
     for _ in range(2):
@@ -166,7 +166,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
             assert (again.timeouts[32 % SIZE] == ours.timeouts[32 % SIZE]).all()
 
 
-def test_a_time_that_was_written_by_halves_is_left_out(tmp_path: Path) -> None:
+def test_a_half_written_step_is_left_out(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         ours, theirs = _pair(store=store)
         _add(ours, 0, 9)
@@ -188,7 +188,7 @@ def test_n_step_returns_stop_where_a_run_was_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_hindsight_is_resumed(strategy: str, tmp_path: Path) -> None:
+def test_a_hindsight_buffer_can_be_resumed(strategy: str, tmp_path: Path) -> None:
     environment = BitFlippingEnv(n_bits=4, max_steps=6)
     with opened("store", tmp_path) as store:
         options = {"n_sampled_goal": 2, "goal_selection_strategy": strategy}
@@ -223,7 +223,7 @@ def test_hindsight_is_resumed(strategy: str, tmp_path: Path) -> None:
             np.testing.assert_array_equal(left.numpy(), right.numpy())
 
 
-def test_a_pickle_names_the_table(tmp_path: Path) -> None:
+def test_a_pickled_buffer_refers_to_its_table(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         ours, theirs = _pair(store=store)
         for buffer in (ours, theirs):
@@ -254,7 +254,7 @@ def test_a_run_is_resumed_with_its_model(tmp_path: Path) -> None:
         assert (buffer.size(), buffer.store.name) == (300, store.name)
 
 
-def test_rollouts(tmp_path: Path) -> None:
+def test_rollouts_are_stored_in_the_given_store(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         options = {"rollout_buffer_class": RolloutBuffer, "rollout_buffer_kwargs": {"store": store}}
         model = PPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=32, n_epochs=1, **options)
@@ -268,7 +268,7 @@ def test_rollouts(tmp_path: Path) -> None:
         PPO("MlpPolicy", "CartPole-v1", n_steps=64, batch_size=32, n_epochs=1, **options).learn(64)
 
 
-def test_rows_that_others_remove_are_missed(tmp_path: Path) -> None:
+def test_removed_rows_raise_an_error(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         ours, _ = _pair(store=store)
         _add(ours, 0, 5)
@@ -285,7 +285,7 @@ def test_rows_that_others_remove_are_missed(tmp_path: Path) -> None:
         (40, 1, "holds 5 steps of 2 environments, and the buffer has 1 with 40 each"),
     ],
 )
-def test_refuses(size: int, envs: int, text: str, tmp_path: Path) -> None:
+def test_unsupported_stores_are_refused(size: int, envs: int, text: str, tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         _add(_pair(store=store)[0], 0, 5)
         with pytest.raises(ValueError, match=text):

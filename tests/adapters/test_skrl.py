@@ -97,7 +97,7 @@ def _both(seed: int, call: Any, *memories: Any) -> None:
 
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 3, 40])
-def test_same_batches(n_envs: int, replacement: bool, where: str) -> None:
+def test_batches_equal_skrls(n_envs: int, replacement: bool, where: str) -> None:
     """Bit for bit, before and after the memory is full, and in a copy and after pickling."""
     ours, theirs = _pair(30, n_envs, replacement=replacement)
     generator = torch.Generator().manual_seed(0)
@@ -126,7 +126,7 @@ def test_same_batches(n_envs: int, replacement: bool, where: str) -> None:
         _same([[*loaded.tensors_view.values()]], [[*other.tensors_view.values()]])
 
 
-def test_table_holds_what_is_read_from_copies() -> None:
+def test_the_table_holds_the_same_as_the_in_memory_copies() -> None:
     """Also of samples of some environments, of rounds without a tensor, and once a tensor moved out."""
     memory, _ = _pair(30, 3)
     generator = torch.Generator().manual_seed(0)
@@ -153,7 +153,7 @@ def test_table_holds_what_is_read_from_copies() -> None:
         _same(other.sample_all(NAMES), sampled)
 
 
-def test_large_memories_are_only_in_the_table(monkeypatch: Any) -> None:
+def test_large_memories_keep_no_copies_beside_the_table(monkeypatch: Any) -> None:
     """Above the limit of copies, and as soon as it is shared."""
     monkeypatch.setattr("di_store.adapters.skrl.columns._COPIED_BYTES", 40_000)
     for size, copied in ((10, True), (11, False)):
@@ -167,7 +167,7 @@ def test_large_memories_are_only_in_the_table(monkeypatch: Any) -> None:
         assert memory._columns.rows._copies is None
 
 
-def test_what_is_changed_in_place() -> None:
+def test_changing_a_returned_tensor_changes_no_stored_one() -> None:
     """Tensors of a batch, and those by name of what is in the store, are copies."""
     memory, _ = _pair(4, 2, {"rewards": COLUMNS["rewards"]})
     for _ in range(4):
@@ -183,7 +183,7 @@ def test_what_is_changed_in_place() -> None:
     assert memory.get_tensor_by_name("rewards").sum() == 8
 
 
-def test_partial_and_several_samples(where: str) -> None:
+def test_partial_and_multiple_samples_can_be_added(where: str) -> None:
     """Samples of some environments at a time, of one, and several of a single environment."""
     ours, theirs = _pair(6, 5)
     generator = torch.Generator().manual_seed(0)
@@ -215,7 +215,7 @@ def test_partial_and_several_samples(where: str) -> None:
         ours.add_samples()
 
 
-def test_tensors_set_by_name(where: str) -> None:
+def test_tensors_can_be_set_by_name(where: str) -> None:
     """Late tensors, and one that moves out of the store; the same as in skrl, also once the memory is overwritten."""
     ours, theirs = _pair(10, 4)
     generator = torch.Generator().manual_seed(0)
@@ -251,7 +251,7 @@ def test_a_tensor_that_is_left_out_keeps_its_values(where: str) -> None:
         _both(number, lambda each: each.sample_all(NAMES), ours, theirs)
 
 
-def test_reset(where: str) -> None:
+def test_reset_forgets_all_samples(where: str) -> None:
     """After reset() nothing of before is drawn."""
     memory, _ = _pair(5, 3)
     for number in range(7):
@@ -263,7 +263,7 @@ def test_reset(where: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["pt", "npz", "csv"])
-def test_files(format: str, tmp_path: Path) -> None:
+def test_files_equal_skrls(format: str, tmp_path: Path) -> None:
     """Files are as skrl's; `load` takes over what they hold."""
     columns = {name: each for name, each in COLUMNS.items() if name not in ("half", "rnn")}
     ours, theirs = _pair(6, 2, columns)
@@ -291,7 +291,7 @@ def test_files(format: str, tmp_path: Path) -> None:
             other.load(str(path))
 
 
-def test_exports_when_full(tmp_path: Path) -> None:
+def test_a_full_memory_is_exported(tmp_path: Path) -> None:
     """As skrl's: a file each time the memory is full."""
     memory, _ = _pair(3, 2, export=True, export_directory=str(tmp_path))
     for number in range(6):
@@ -299,7 +299,7 @@ def test_exports_when_full(tmp_path: Path) -> None:
     assert len(list((tmp_path / "memories").iterdir())) == 2
 
 
-def test_share_memory() -> None:
+def test_a_shared_memory_is_seen_by_both_processes() -> None:
     """A process that got the memory sees what others add, and they see what it adds."""
     memory, _ = _pair(4, 2, {name: COLUMNS[name] for name in ("observations", "returns")})
     memory.add_samples(observations=torch.full((2, 4), 1.0))
@@ -363,7 +363,7 @@ def _dqn(memory: Any, n_envs: int, steps: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_same_training_off_policy(n_envs: int, where: str) -> None:
+def test_off_policy_training_gives_the_same_weights_as_skrl(n_envs: int, where: str) -> None:
     """DQN ends with the same weights, to the bit, as with skrl's memory."""
     assert torch.equal(_dqn(Memory, n_envs, 150), _dqn(RandomMemory, n_envs, 150))
 
@@ -382,12 +382,12 @@ def _ppo(memory: Any, n_envs: int, steps: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("n_envs", [1, 3])
-def test_same_training_on_policy(n_envs: int, where: str) -> None:
+def test_on_policy_training_gives_the_same_weights_as_skrl(n_envs: int, where: str) -> None:
     """PPO, which writes values, returns and advantages late."""
     assert torch.equal(_ppo(Memory, n_envs, 100), _ppo(RandomMemory, n_envs, 100))
 
 
-def test_too_large() -> None:
+def test_a_memory_larger_than_the_machine_is_refused() -> None:
     """More than the machine's memory: the error names the option."""
     memory = Memory(memory_size=1_000_000, num_envs=8, device="cpu")
     memory.create_tensor("observations", size=10_000, dtype=torch.float32)
@@ -395,7 +395,7 @@ def test_too_large() -> None:
         memory.add_samples(observations=torch.zeros(8, 10_000))
 
 
-def test_refuses() -> None:
+def test_wrong_sizes_types_and_formats_are_refused() -> None:
     """As skrl's: other sizes and types of a tensor that exists, an unknown format of files."""
     memory, _ = _pair(4, 2)
     assert memory.create_tensor("rewards", size=1) is False
@@ -411,14 +411,14 @@ def test_refuses() -> None:
         memory.load("memory.txt")
 
 
-def test_another_major_version() -> None:
+def test_another_major_version_of_skrl_is_refused() -> None:
     """Importing says which one works."""
     program = "import skrl; skrl.__version__ = '1.4.3'; import di_store.adapters.skrl"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert "works with skrl 2, and 1.4.3 is installed" in done.stderr.splitlines()[-1]
 
 
-def test_page() -> None:
+def test_programs_of_the_skrl_page_run() -> None:
     """The programs of the page run."""
     programs = re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/adapters/skrl.md").read_text(), re.M | re.S)
     assert programs

@@ -40,7 +40,7 @@ def _same(mine: Memory, theirs: RandomMemory) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+def test_a_memory_works_with_every_kind_of_store(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         ours, theirs = Memory(memory_size=10, num_envs=2, device="cpu", store=store, table="mine"), None
         theirs = RandomMemory(memory_size=10, num_envs=2, device="cpu")
@@ -61,7 +61,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
         assert len(ours.table) == 0
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_memory_holds_more_than_ram(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB at full scale."""
     rows, memory = count(1_500, 15_000), count(16, 256) << 20
     ours = Memory(memory_size=rows, num_envs=2, device="cpu", store={"memory": memory, "disk": tmp_path / "tier"})
@@ -77,7 +77,7 @@ def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None
     assert ours.store.stats()["committed"] <= memory
 
 
-def test_others_draw_from_it(tmp_path: Path) -> None:
+def test_other_processes_can_sample_its_table(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         ours = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
         _declare(ours)
@@ -87,7 +87,7 @@ def test_others_draw_from_it(tmp_path: Path) -> None:
             assert set(row["observations"][:, 0].tolist()) == {0.0, 1.0}
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
         memory = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
         _declare(memory)
@@ -112,7 +112,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         assert len(ours.table) == 20
 
 
-def test_a_pickle_names_the_table(tmp_path: Path) -> None:
+def test_a_pickled_memory_refers_to_its_table(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         ours = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
         theirs = RandomMemory(memory_size=10, num_envs=2, device="cpu")
@@ -125,7 +125,7 @@ def test_a_pickle_names_the_table(tmp_path: Path) -> None:
         assert again.table.stats()["inserts"] == 8
 
 
-def test_rows_that_others_remove_are_missed(tmp_path: Path) -> None:
+def test_removed_rows_raise_an_error(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         ours = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
         _declare(ours)
@@ -139,7 +139,7 @@ def test_rows_that_others_remove_are_missed(tmp_path: Path) -> None:
     ("options", "text"),
     [({"memory_size": 20}, "holds 20 items, and memory_size= asks for 40"), ({"store": 7}, "store= is a int")],
 )
-def test_refuses(options: dict[str, Any], text: str, tmp_path: Path) -> None:
+def test_unsupported_stores_are_refused(options: dict[str, Any], text: str, tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         first = Memory(memory_size=10, num_envs=2, device="cpu", store=store)
         _declare(first)
@@ -163,7 +163,7 @@ def test_there_is_no_table_before_the_first_samples() -> None:
 
 
 @pytest.mark.parametrize("copies", [False, True])
-def test_numbers_do_not_wrap(copies: bool) -> None:
+def test_numbers_out_of_range_are_refused_not_wrapped(copies: bool) -> None:
     memory = Memory(memory_size=10, device="cpu", store=None if copies else {"memory": "16MiB"})
     memory.create_tensor("observations", size=2, dtype=torch.uint8)
     with pytest.raises(di_store.SchemaMismatch, match="observations is uint8, and was given the value 300"):
@@ -171,7 +171,7 @@ def test_numbers_do_not_wrap(copies: bool) -> None:
 
 
 @pytest.mark.parametrize("given", [torch.full((10, 1, 2), 300), torch.full((10, 1, 2), float("nan"))])
-def test_numbers_of_ordinary_tensors_do_not_wrap(given: torch.Tensor) -> None:
+def test_plain_tensors_out_of_range_are_refused_not_wrapped(given: torch.Tensor) -> None:
     memory = Memory(memory_size=10, device="cpu", store={"memory": "16MiB"})
     for name in ("observations", "marks"):
         memory.create_tensor(name, size=2, dtype=torch.uint8)
@@ -196,7 +196,7 @@ def test_entries_without_elements_and_names_with_a_slash(given: Any) -> None:
     assert none.shape == (10, 0)
 
 
-def test_a_memory_of_nothing_says_so() -> None:
+def test_a_memory_without_tensors_is_refused() -> None:
     memory = Memory(memory_size=10, device="cpu")
     memory.create_tensor("none", size=0, dtype=torch.float32)
     with pytest.raises(ValueError, match="at least one column that is not empty"):

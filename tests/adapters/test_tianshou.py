@@ -129,7 +129,7 @@ def fill(pair: tuple[Any, Any], make: Any, times: int, following: bool = True, e
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_same_batches(kind: str, observation: str, option: str) -> None:
+def test_batches_equal_tianshous(kind: str, observation: str, option: str) -> None:
     """Bit for bit, before and after the rings are full; so are single entries and what follows them."""
     pair = both(kind, **OPTIONS[option])
     fill(pair, OBSERVATIONS[observation], 90)
@@ -152,13 +152,13 @@ def test_same_batches(kind: str, observation: str, option: str) -> None:
 
 @pytest.mark.parametrize("following", [True, False])
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_environments(kind: str, following: bool) -> None:
+def test_steps_of_all_environments_at_once_are_added(kind: str, following: bool) -> None:
     """All at each step, as in most programs; without obs_next, batches have an empty one."""
     fill(both(kind), OBSERVATIONS["box"], 150, following, even=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_copies_and_files(kind: str, tmp_path: Path) -> None:
+def test_copies_and_files_hold_the_steps(kind: str, tmp_path: Path) -> None:
     """Copies, pickles and HDF5 files hold the steps; files of either class load in the other, and go on the same."""
     pair = both(kind)
 
@@ -188,7 +188,7 @@ def test_copies_and_files(kind: str, tmp_path: Path) -> None:
     fill((both(kind)[0], empty), OBSERVATIONS["box"], 30)
 
 
-def test_update() -> None:
+def test_a_buffer_is_updated_from_another_buffer() -> None:
     """The steps of another buffer, of either class, larger or smaller."""
     for make in (OBSERVATIONS["box"], OBSERVATIONS["text"]):
         for count in (7, 60):
@@ -202,7 +202,7 @@ def test_update() -> None:
                 fill(pair, make, 20)
 
 
-def test_columns() -> None:
+def test_entries_behave_like_arrays() -> None:
     """Entries can be indexed, compared and computed with like arrays, and not assigned to."""
     one, other = pair = both("VectorReplayBuffer")
     fill(pair, OBSERVATIONS["image"], 60)
@@ -220,7 +220,7 @@ def test_columns() -> None:
     assert other.buffers[0].info.n[0] == -5
 
 
-def test_rewards_that_are_set() -> None:
+def test_assigned_rewards_are_kept() -> None:
     """Tianshou's multi-agent and on-policy code sets rewards and adds entries."""
     one, other = pair = both("ReplayBuffer")
     fill(pair, OBSERVATIONS["box"], 30)
@@ -238,7 +238,7 @@ def test_rewards_that_are_set() -> None:
 
 @pytest.mark.parametrize("mark", ["obs", "obs_next", "rew", "info", "nan priority", "infinite priority"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_hasnull(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hasnull_equals_tianshous(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Tianshou's while a marked step is there. If there never was one, no step is read."""
     pair = both(kind)
     lanes = Lanes(getattr(pair[0], "buffer_num", 1), OBSERVATIONS["box"])
@@ -269,7 +269,7 @@ def test_hasnull(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("priority", [np.nan, np.inf, None])
-def test_draws_that_are_refused(priority: float | None) -> None:
+def test_impossible_draws_are_refused(priority: float | None) -> None:
     for buffer in both("PrioritizedVectorReplayBuffer"):
         places = buffer.add(Lanes(3, OBSERVATIONS["box"]).step([0, 1, 2]))[0]
         if priority is None:
@@ -280,7 +280,7 @@ def test_draws_that_are_refused(priority: float | None) -> None:
             buffer.sample(4)
 
 
-def test_save_only_last_obs() -> None:
+def test_save_only_last_obs_is_supported() -> None:
     rng = np.random.default_rng(0)
     for kind in ("ReplayBuffer", "VectorReplayBuffer"):
         one, other = both(kind, save_only_last_obs=True, stack_num=4)
@@ -294,7 +294,7 @@ def test_save_only_last_obs() -> None:
         assert other.obs.shape == (other.maxsize, 6, 6)
 
 
-def test_bad_steps() -> None:
+def test_bad_steps_are_refused_and_not_counted() -> None:
     """Refused with a sentence, and nothing is counted."""
     _, buffer = both("VectorReplayBuffer")
     lanes = Lanes(3, OBSERVATIONS["dict"])
@@ -315,7 +315,7 @@ def test_bad_steps() -> None:
         ours.ReplayBuffer(3).add(step, [0])
 
 
-def test_one_environment_twice() -> None:
+def test_one_environment_may_be_given_twice() -> None:
     one, other = pair = both("VectorReplayBuffer")
     lanes = Lanes(3, OBSERVATIONS["box"])
     for some in ([1, 1], [0, 2, 0], [2], [0, 1, 2]):
@@ -325,7 +325,7 @@ def test_one_environment_twice() -> None:
     equal(one[:], other[:])
 
 
-def test_too_large() -> None:
+def test_a_buffer_larger_than_memory_is_refused() -> None:
     buffer = ours.ReplayBuffer(1_000_000)
     step = Lanes(1, lambda rng: np.zeros((4_000, 4_000), np.uint8)).step([0])[0]
     with pytest.raises(di_store.CapacityError, match=r"1,000,000 steps need .*lower size="):
@@ -366,7 +366,7 @@ def trained(kind: str, module: Any) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["VectorReplayBuffer", "PrioritizedVectorReplayBuffer"])
-def test_same_training(kind: str) -> None:
+def test_training_gives_the_same_weights_as_tianshou(kind: str) -> None:
     """DQN with n-step returns ends with the same weights."""
     for one, other in zip(trained(kind, theirs), trained(kind, ours), strict=True):
         assert torch.equal(one, other)

@@ -87,7 +87,7 @@ def _cut_off(buffer: Any) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("store", STORES)
-def test_every_kind_of_store(store: str, kind: str, tmp_path: Path) -> None:
+def test_a_buffer_works_with_every_kind_of_store(store: str, kind: str, tmp_path: Path) -> None:
     with opened(store, tmp_path) as given:
         mine, other = _pair(kind, store=given, table="mine")
         for begin, end, some in ((0, 8, False), (8, 31, True), (31, 60, False)):
@@ -104,7 +104,7 @@ def test_every_kind_of_store(store: str, kind: str, tmp_path: Path) -> None:
         _same(mine, other)
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_buffer_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB at full scale."""
     rows, memory = count(2_000, 30_000), count(16, 256) << 20
     buffer = ours.VectorReplayBuffer(rows, 2, store={"memory": memory, "disk": tmp_path / "tier"})
@@ -123,7 +123,7 @@ def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None
     assert buffer.store.stats()["committed"] <= memory
 
 
-def test_others_draw_from_it(tmp_path: Path) -> None:
+def test_other_processes_can_sample_its_table(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         mine, _ = _pair("VectorReplayBuffer", store=store)
         _add(mine, 0, 5)
@@ -134,7 +134,7 @@ def test_others_draw_from_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_killed_and_resumed(kind: str, tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(kind: str, tmp_path: Path) -> None:
     def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
         buffer, _ = _pair(kind, store=store)
         _add(buffer, 0, 33)
@@ -158,7 +158,7 @@ def test_killed_and_resumed(kind: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("copied", [copy.deepcopy, lambda buffer: pickle.loads(pickle.dumps(buffer))])
-def test_a_pickle_names_the_table(kind: str, copied: Any, tmp_path: Path) -> None:
+def test_a_pickled_buffer_refers_to_its_table(kind: str, copied: Any, tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         mine, other = _pair(kind, store=store)
         for buffer in (mine, other):
@@ -171,7 +171,7 @@ def test_a_pickle_names_the_table(kind: str, copied: Any, tmp_path: Path) -> Non
         assert len(getattr(theirs, kind).load_hdf5(str(tmp_path / "steps.hdf5"))) == len(mine)
 
 
-def test_a_pickle_that_is_older_than_the_table(tmp_path: Path) -> None:
+def test_an_old_pickle_is_reconciled_with_the_table(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         mine, other = _pair("PrioritizedVectorReplayBuffer", store=store)
         for buffer in (mine, other):
@@ -187,7 +187,7 @@ def test_a_pickle_that_is_older_than_the_table(tmp_path: Path) -> None:
         assert len(pickle.loads(data)) == 0
 
 
-def test_a_row_that_was_replaced_when_its_writer_was_killed(tmp_path: Path) -> None:
+def test_a_row_replaced_by_a_killed_writer_is_kept_once(tmp_path: Path) -> None:
     """It lies beside the new one."""
     with opened("store", tmp_path) as store:
         mine, other = _pair("VectorReplayBuffer", store=store)
@@ -202,7 +202,7 @@ def test_a_row_that_was_replaced_when_its_writer_was_killed(tmp_path: Path) -> N
         assert len(mine.table) == 40
 
 
-def test_refuses(tmp_path: Path) -> None:
+def test_unsupported_stores_are_refused(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         mine, _ = _pair("VectorReplayBuffer", store=store)
         with pytest.raises(RuntimeError, match="first add"):
@@ -227,7 +227,7 @@ def test_refuses(tmp_path: Path) -> None:
             _pair("VectorReplayBuffer", store=store)
 
 
-def test_a_cached_buffer_says_what_it_holds() -> None:
+def test_a_cached_buffer_over_the_store_is_refused() -> None:
     for main in (ours.ReplayBuffer(20), ours.PrioritizedReplayBuffer(20, 0.6, 0.4)):
         with pytest.raises(TypeError, match="Tianshou's own ReplayBuffer, as main_buffer too"):
             theirs.CachedReplayBuffer(main, 2, 5)
@@ -236,7 +236,7 @@ def test_a_cached_buffer_says_what_it_holds() -> None:
     assert theirs.CachedReplayBuffer(theirs.ReplayBuffer(20), cached_buffer_num=2, max_episode_length=5).maxsize == 30
 
 
-def test_resumed_without_next_observations(tmp_path: Path) -> None:
+def test_a_buffer_without_next_observations_can_be_resumed(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         options = {"size": 20, "ignore_obs_next": True, "stack_num": 2}
         mine, other = ours.ReplayBuffer(**options, store=store), theirs.ReplayBuffer(**options)

@@ -37,7 +37,7 @@ INFOS = {"none": lambda lanes: Batch(), "dict": lambda lanes: {}, "numbers": lam
 @pytest.mark.parametrize("info", INFOS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", ["ReplayBuffer", "PrioritizedReplayBuffer"])
-def test_as_tianshous(target: str, kind: str, info: str) -> None:
+def test_update_equals_tianshous(target: str, kind: str, info: str) -> None:
     sources = both(kind)
     _fill(sources, 15, INFOS[info])
     for source in sources:
@@ -61,7 +61,7 @@ def _update_from_nothing() -> None:
     buffer.update_weight(np.array([], int), np.array([]))
 
 
-def test_no_steps_are_no_news() -> None:
+def test_an_update_without_steps_changes_nothing() -> None:
     """Tianshou's sum tree goes on for ever with an empty index: so in a process of its own."""
     child = mp.get_context("fork").Process(target=_update_from_nothing, daemon=True)
     child.start()
@@ -69,7 +69,7 @@ def test_no_steps_are_no_news() -> None:
     assert child.exitcode == 0
 
 
-def test_numbers_do_not_wrap() -> None:
+def test_numbers_out_of_range_are_refused_not_wrapped() -> None:
     """Tianshou's own buffer lets them."""
     buffer = ours.ReplayBuffer(10)
     entries = {"act": 1, "rew": 0.0, "terminated": False, "truncated": False, "info": {}}

@@ -135,14 +135,14 @@ def test_the_same_seed_gives_the_same_batches(name: str) -> None:
     runs(lambda storage: TensorDictReplayBuffer(storage=storage, batch_size=BATCH, sampler=sampler_of(name)))
 
 
-def test_rows_that_are_replaced_out_of_turn() -> None:
+def test_rows_can_be_replaced_out_of_order() -> None:
     def make(storage: Any) -> Any:
         return TensorDictReplayBuffer(storage=storage, batch_size=BATCH, writer=TensorDictMaxValueWriter(rank_key="n"))
 
     runs(make, steps=150)
 
 
-def test_transforms_and_prefetch() -> None:
+def test_transforms_and_prefetch_work() -> None:
     def make(storage: Any) -> Any:
         steps = MultiStepTransform(n_steps=3, gamma=0.9)
         transform = Compose(steps, ExcludeTransform("action"), RenameTransform(["observation"], ["pixels"]))
@@ -158,7 +158,7 @@ def test_transforms_and_prefetch() -> None:
 
 
 @pytest.mark.parametrize("ndim", [2, 3])
-def test_several_axes_of_rows(ndim: int) -> None:
+def test_storages_with_several_row_axes_work(ndim: int) -> None:
     found = []
     for storage in (Storage(60, ndim=ndim), LazyTensorStorage(60, ndim=ndim)):
         torch.manual_seed(3)
@@ -172,7 +172,7 @@ def test_several_axes_of_rows(ndim: int) -> None:
     assert len(ours[3]) == len(theirs[3])
 
 
-def test_tensors_trees_and_tensorclasses() -> None:
+def test_tensors_trees_and_tensorclasses_come_back() -> None:
     buffer = PlainBuffer(storage=Storage(5))
     buffer.extend(torch.arange(8))
     assert buffer[:].tolist() == [5, 6, 7, 3, 4]
@@ -226,7 +226,7 @@ def test_part_of_several_axes_is_set_in_place() -> None:
     assert found[0] == found[1]
 
 
-def test_classes_that_a_function_defines() -> None:
+def test_classes_defined_in_a_function_are_stored() -> None:
     @tensorclass
     class Local:
         x: torch.Tensor
@@ -288,7 +288,7 @@ def test_rows_change_only_if_they_are_still_there() -> None:
 
 
 @pytest.mark.parametrize("count", [20, 65])
-def test_files_and_state(tmp_path: Path, count: int) -> None:
+def test_files_and_state_dicts_are_loaded(tmp_path: Path, count: int) -> None:
     def buffer(kind: Any = Storage) -> Any:
         return TensorDictReplayBuffer(storage=kind(SIZE), batch_size=BATCH)
 
@@ -433,7 +433,7 @@ def test_the_same_seed_gives_the_same_draws_of_the_table() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_buffer_with_samplers_of_torchrl() -> None:
+def test_torchrls_own_samplers_work() -> None:
     def make(storage: Any) -> Any:
         kind = ReplayBuffer if isinstance(storage, Storage) else TensorDictReplayBuffer
         return kind(storage=storage, batch_size=BATCH, sampler=samplers.RandomSampler())
@@ -441,7 +441,7 @@ def test_buffer_with_samplers_of_torchrl() -> None:
     runs(make)
 
 
-def test_keys_that_come_later_or_are_left_out() -> None:
+def test_keys_may_be_added_later_or_left_out() -> None:
     storage = Storage(SIZE)
     storage.set(range(4), rows(4))
     storage.set(torch.arange(2), TensorDict({"n": torch.tensor([70, 71]), "unknown": torch.zeros(2)}, [2]))
@@ -451,7 +451,7 @@ def test_keys_that_come_later_or_are_left_out() -> None:
     assert storage[4]["n"].item() == 9
 
 
-def test_bad_input() -> None:
+def test_bad_input_is_refused() -> None:
     buffer = TensorDictReplayBuffer(storage=Storage(SIZE))
     with pytest.raises(RuntimeError, match="non-initialized storage"):
         buffer.storage[0]

@@ -32,7 +32,7 @@ NAN = float("nan")
         (torch.float32, torch.tensor(1 + 2j)),
     ],
 )
-def test_what_does_not_fit_is_refused(dtype: torch.dtype, value: Any) -> None:
+def test_values_out_of_range_are_refused(dtype: torch.dtype, value: Any) -> None:
     buffer = TensorDictReplayBuffer(storage=Storage(10))
     first = TensorDict({"x": torch.ones(3, dtype=dtype)}, [3])
     buffer.extend(first)
@@ -48,7 +48,7 @@ def test_what_does_not_fit_is_refused(dtype: torch.dtype, value: Any) -> None:
     assert torch.equal(buffer.storage[:]["x"], first["x"])
 
 
-def test_what_fits_is_cast() -> None:
+def test_values_in_range_are_cast() -> None:
     storage = Storage(10)
     storage.set(range(3), TensorDict({"x": torch.ones(3, dtype=torch.uint8), "y": torch.ones(3).bfloat16()}, [3]))
     storage.set(range(2), TensorDict({"x": torch.tensor([255, 0]), "y": torch.tensor([2.0, NAN])}, [2]))

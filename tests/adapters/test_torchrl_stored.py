@@ -64,7 +64,7 @@ KINDS = [PlainBuffer, TensorDictReplayBuffer]
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("held", [1, 4, 10, 13, 27])
 @pytest.mark.parametrize("more", MORE)
-def test_another_buffer_goes_on_where_the_rows_end(more: Any, held: int, kind: Any, tmp_path: Path) -> None:
+def test_another_buffer_continues_after_the_last_row(more: Any, held: int, kind: Any, tmp_path: Path) -> None:
     first = kind(storage=Storage(SIZE))
     first.extend(rows(0, held)) if held <= SIZE else [first.extend(rows(n, 1)) for n in range(held)]
     assert numbers(first) == ring(held)
@@ -78,7 +78,7 @@ def test_another_buffer_goes_on_where_the_rows_end(more: Any, held: int, kind: A
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_buffers_that_write_by_turns_make_one_ring(kind: Any) -> None:
+def test_buffers_that_write_in_turn_share_one_ring(kind: Any) -> None:
     storage = Storage(SIZE)
     buffers = [kind(storage=storage), kind(storage=Storage(SIZE, store=storage.store)), kind(storage=storage)]
     for number in range(33):
@@ -88,7 +88,7 @@ def test_buffers_that_write_by_turns_make_one_ring(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("changed", [[6], [7], [2], [6, 7], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9]])
-def test_rows_that_were_changed_in_place_are_not_the_newest(changed: list[int], tmp_path: Path) -> None:
+def test_changing_a_row_in_place_does_not_make_it_the_newest(changed: list[int], tmp_path: Path) -> None:
     """17 rows: slot 6 holds the newest, slot 7 the oldest one."""
     first = TensorDictReplayBuffer(storage=Storage(SIZE))
     for number in range(17):
@@ -110,7 +110,7 @@ def test_rows_that_were_changed_in_place_are_not_the_newest(changed: list[int], 
 
 
 @pytest.mark.parametrize("more", MORE)
-def test_the_best_rows_stay_when_another_buffer_goes_on(more: Any, tmp_path: Path) -> None:
+def test_max_value_writer_keeps_the_best_rows_in_a_new_buffer(more: Any, tmp_path: Path) -> None:
     options = {"writer": TensorDictMaxValueWriter(rank_key="n")}
     first = TensorDictReplayBuffer(storage=Storage(SIZE), **options)
     first.extend(rows(100, 6))
@@ -123,7 +123,7 @@ def test_the_best_rows_stay_when_another_buffer_goes_on(more: Any, tmp_path: Pat
     assert sorted(numbers(second)) == [2, 3, 50, 51, *range(100, 106)]
 
 
-def test_a_writer_of_the_users_own_class() -> None:
+def test_a_user_defined_writer_works() -> None:
     class Mine(RoundRobinWriter):  # type: ignore[misc]
         pass
 
@@ -134,7 +134,7 @@ def test_a_writer_of_the_users_own_class() -> None:
     assert numbers(second) == ring(12)
 
 
-def test_several_axes_and_generations() -> None:
+def test_several_axes_and_generations_are_resumed() -> None:
     storage = Storage(2 * SIZE, ndim=2)
     first = PlainBuffer(storage=storage)
     first.extend(TensorDict({"n": torch.arange(14).view(7, 2).T}, [2, 7]))
@@ -143,7 +143,7 @@ def test_several_axes_and_generations() -> None:
     assert second.storage[:]["n"].flatten().tolist() == [20, 21, 22, 23, *range(4, 20)]
 
 
-def test_state_and_files_keep_the_ring(tmp_path: Path) -> None:
+def test_state_dicts_and_files_keep_the_ring_position(tmp_path: Path) -> None:
     first = TensorDictReplayBuffer(storage=Storage(SIZE))
     for number in range(13):
         first.extend(rows(number, 1))

@@ -26,7 +26,7 @@ def rows(first: int, count: int, size: int = 3) -> TensorDict:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+def test_a_storage_works_with_every_kind_of_store(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         buffer = TensorDictReplayBuffer(storage=Storage(10, store=store, table="mine"), batch_size=4)
         for number in range(13):
@@ -42,7 +42,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
         assert buffer[:]["n"].tolist() == [10, 50, 12, 13, *range(4, 10)]
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_storage_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB at full scale."""
     held, memory, size = count(2_000, 30_000), count(16, 256) << 20, 84 * 84
     storage = Storage(held, store={"memory": memory, "disk": tmp_path / "tier"})
@@ -56,7 +56,7 @@ def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None
     assert storage.store.stats()["committed"] <= memory
 
 
-def test_killed_and_resumed(tmp_path: Path) -> None:
+def test_a_killed_run_can_be_resumed(tmp_path: Path) -> None:
     sampler = di_store.Prioritized(1.0, beta=0.5)
 
     def fill(store: di_store.Store, checkpoint: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ def test_killed_and_resumed(tmp_path: Path) -> None:
         assert buffer[:]["n"].tolist() == [*range(10, 16), *range(6, 10)]
 
 
-def test_refuses(tmp_path: Path) -> None:
+def test_unsupported_stores_are_refused(tmp_path: Path) -> None:
     with opened("store", tmp_path) as store:
         Storage(10, store=store).set(range(3), rows(0, 3))
         with pytest.raises(ValueError, match="another max_size= than 20"):

@@ -165,13 +165,13 @@ def test_a_full_store_names_the_setting() -> None:
         assert store.keys() == []
 
 
-def test_keys_in_any_form_are_objects_of_their_own(client: StorageClient) -> None:
+def test_keys_of_any_form_address_separate_objects(client: StorageClient) -> None:
     keys = ["1@a", "01@a", "1@b", "11@a", "1@", "@a", "a", "1@a@b", "²@a", "9" * 30 + "@a", ""]
     client.put(keys, list(range(len(keys))))
     assert client.get(keys) == list(range(len(keys)))
 
 
-def test_keys_and_values_go_together(client: StorageClient) -> None:
+def test_keys_and_values_must_have_equal_length(client: StorageClient) -> None:
     with pytest.raises(ValueError, match="2 keys for 1 values"):
         client.put(["0@a", "1@a"], [1])
 
@@ -199,12 +199,12 @@ def test_another_version_is_named(version: str) -> None:
     assert f"0.1.10 and later 0.1 versions, and {version} is installed" in str(refusal(version))
 
 
-def test_versions_that_fit() -> None:
+def test_supported_versions_are_accepted() -> None:
     for version in ("0.1.10", "0.1.11", "0.1.12.dev0"):
         assert refusal(version) is None
 
 
-def test_beyond_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_queue_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """What the keeper of the store opens with `disk` holds more than its memory."""
     samples, memory, size = count(600, 4_000), count(32, 256) << 20, 50_000
     options = {"memory": memory, "disk": str(tmp_path / "tier"), "disk_capacity": "2GiB"}
@@ -253,7 +253,7 @@ def system(started: str) -> Iterator[str]:
             tq.kv_clear(keys=list(keys), partition_id=partition)
 
 
-def test_batches_come_back(system: str) -> None:
+def test_batches_come_back_unchanged(system: str) -> None:
     others = {name: NonTensorStack(*column) for name, column in OTHERS.items()}
     put(KEYS, {**TENSORS, **NESTED, **others})
     found = get(KEYS)

@@ -45,7 +45,7 @@ def check(client: StorageClient, samples: range) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
+def test_a_queue_works_with_every_kind_of_store(kind: str, tmp_path: Path) -> None:
     with opened(kind, tmp_path) as store:
         client, other = StorageClient({"store": store}), StorageClient({"store": store, "table": "others"})
         theirs = client.store.put_many(["theirs", np.arange(3)])
@@ -73,7 +73,7 @@ def test_every_kind_of_store(kind: str, tmp_path: Path) -> None:
         assert other.store.contains(theirs[0])
 
 
-def test_beyond_memory_killed_and_resumed(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_killed_queue_larger_than_memory_is_resumed(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """847 MB in a store of 256 MiB."""
     samples, memory, size = count(600, 4_235), count(32, 256) << 20, 50_000
 
@@ -102,7 +102,7 @@ def test_beyond_memory_killed_and_resumed(tmp_path: Path, count: Callable[[int, 
         assert StorageClient({"store": store, "table": "others"}).get(keys(0))[0].tolist() == [5.0] * 10
 
 
-def test_a_sample_put_again_on_another_node_of_a_cluster() -> None:
+def test_a_sample_can_be_put_again_on_another_node() -> None:
     name = "transfer-queue-nodes"
     with (
         cluster_nodes(name, 2, "--memory", "64MiB") as nodes,

@@ -58,7 +58,7 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kept", [0, 7, 60, 4_095, 4_096, 20_000, -4_096])
-def test_a_file_that_was_cut_short(kept: int, tmp_path: Path) -> None:
+def test_a_truncated_file_is_refused(kept: int, tmp_path: Path) -> None:
     di_store.save(tmp_path, TREE)
     path = the_file(tmp_path)
     path.write_bytes(path.read_bytes()[:kept])
@@ -72,7 +72,7 @@ def replaced(node: Any, number: int, by: int) -> Any:
 
 @pytest.mark.parametrize("number", [2_000, 3_000], ids=["text", "array"])
 @pytest.mark.parametrize("large", [1 << 20, 1 << 44, 1 << 60])
-def test_more_bytes_than_the_file_has(number: int, large: int, tmp_path: Path) -> None:
+def test_sizes_beyond_the_file_are_refused(number: int, large: int, tmp_path: Path) -> None:
     """Somebody wrote these sizes, with right checksums: they are refused before memory is taken for them."""
     di_store.save(tmp_path, TREE)
     path = the_file(tmp_path)
@@ -92,7 +92,7 @@ def test_more_bytes_than_the_file_has(number: int, large: int, tmp_path: Path) -
         di_store.load(tmp_path)
 
 
-def test_a_file_that_is_missing(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     at_once(2, lambda rank: di_store.save(tmp_path, rank, shard=(rank, 2)))
     the_file(tmp_path, 1).unlink()
     with pytest.raises(di_store.CorruptData, match=r"rank-00001.*is missing"):
@@ -100,7 +100,7 @@ def test_a_file_that_is_missing(tmp_path: Path) -> None:
     assert di_store.load(tmp_path, shard=(0, 2)) == 0
 
 
-def test_the_file_of_another_save(tmp_path: Path) -> None:
+def test_a_file_of_another_save_is_refused(tmp_path: Path) -> None:
     """Of another rank, of an older save, of the same tree: each has another head."""
     for name in ("one", "two"):
         at_once(2, lambda rank, name=name: di_store.save(tmp_path / name, rank, shard=(rank, 2)))  # type: ignore[misc]
@@ -114,7 +114,7 @@ def test_the_file_of_another_save(tmp_path: Path) -> None:
     assert di_store.load(tmp_path / "one") == [0, 1]
 
 
-def test_foreign_files_and_other_versions(tmp_path: Path) -> None:
+def test_foreign_files_and_other_versions_are_refused(tmp_path: Path) -> None:
     di_store.save(tmp_path, TREE)
     path, manifest = the_file(tmp_path), tmp_path / "manifest.json"
     raw, text = path.read_bytes(), manifest.read_bytes()
@@ -161,14 +161,14 @@ def forged(folder: Path, **changes: Any) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"piece_bytes": 4_095}, {"payload_bytes": 1 << 60}, {"header": b""}, {"ranks": 2}])
-def test_heads_that_lie(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_headers_with_wrong_sizes_are_refused(changes: dict[str, Any], tmp_path: Path) -> None:
     di_store.save(tmp_path, TREE)
     forged(tmp_path, **changes)
     with pytest.raises(di_store.CorruptData):
         di_store.load(tmp_path)
 
 
-def test_a_payload_that_is_shorter_than_its_tree(tmp_path: Path) -> None:
+def test_a_payload_shorter_than_its_tree_is_refused(tmp_path: Path) -> None:
     di_store.save(tmp_path, TREE)
     forged(tmp_path, payload_bytes=64)
     with pytest.raises(di_store.CorruptData):

@@ -47,7 +47,7 @@ def until(what: Any) -> None:
         os.sched_yield()
 
 
-def test_a_store_is_opened_again(tmp_path: Path) -> None:
+def test_a_reopened_store_gives_the_same_draws(tmp_path: Path) -> None:
     """The next draws are the same; a table that is not durable is gone; and so again, after more rows."""
     options = {"sampler": Prioritized(alpha=0.6, beta=0.4), "view": Transition(n_step=2)}
     with di_store.open(memory="32MiB", seed=5) as twin_store, opened(tmp_path, seed=5) as store:
@@ -69,7 +69,7 @@ def test_a_store_is_opened_again(tmp_path: Path) -> None:
                 sound(again)
 
 
-def test_it_is_opened_twice_by_one_process(tmp_path: Path) -> None:
+def test_opening_it_twice_in_one_process_attaches(tmp_path: Path) -> None:
     """The second time it is only attached to."""
     with opened(tmp_path) as store:
         write(durable(store), 10)
@@ -79,7 +79,7 @@ def test_it_is_opened_twice_by_one_process(tmp_path: Path) -> None:
         assert len(again.table("t")) == 10
 
 
-def test_rows_from_disk_come_back(tmp_path: Path) -> None:
+def test_rows_on_disk_come_back(tmp_path: Path) -> None:
     """Ten times the rows that memory holds."""
     rng = np.random.default_rng(0)
     with opened(tmp_path, memory="16MiB", disk_capacity="256MiB") as store:
@@ -132,7 +132,7 @@ def holder(folder: str, turn: int) -> None:
                 writer.append({"reward": float(i)})
 
 
-def test_it_is_renewed_in_the_background(tmp_path: Path) -> None:
+def test_durable_tables_are_written_in_the_background(tmp_path: Path) -> None:
     """By whoever lives: also when the process that made the table, or the one that is writing, is killed."""
     with opened(tmp_path) as store:
         table = durable(store, sync_every=1)
@@ -148,7 +148,7 @@ def test_it_is_renewed_in_the_background(tmp_path: Path) -> None:
             sound(store)
 
 
-def test_it_is_written_when_a_program_ends(tmp_path: Path) -> None:
+def test_durable_tables_are_written_at_exit(tmp_path: Path) -> None:
     code = (
         "import di_store, sys\n"
         "store = di_store.open(memory='32MiB', disk=sys.argv[1], disk_capacity='64MiB')\n"
@@ -173,7 +173,7 @@ def test_dropped_and_memory_tables_do_not_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.memory_only
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_impossible_options_are_refused(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         table = durable(store, capacity=12_000)
         rng = np.random.default_rng(0)
@@ -214,7 +214,7 @@ def test_restored_tables_are_durable_again(tmp_path: Path) -> None:
         assert len(again.table("t")) == 5
 
 
-def test_who_attached_writes_what_is_left_when_it_ends(tmp_path: Path) -> None:
+def test_an_attached_process_writes_the_rest_at_exit(tmp_path: Path) -> None:
     """The one that made the table is killed before; nobody closes the store."""
     maker = WARM.Process(target=make_and_wait, args=(str(tmp_path), f"made-{os.getpid()}"))
     maker.start()

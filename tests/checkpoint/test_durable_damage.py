@@ -51,7 +51,7 @@ def served(folder: Path) -> tuple[set[str], int, list[str]]:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_flipped_bits(seed: int, source: Path, tmp_path: Path) -> None:
+def test_a_flipped_bit_costs_only_its_object(seed: int, source: Path, tmp_path: Path) -> None:
     """Each costs the object that it is in. One in a mark costs nothing."""
     rng = random.Random(seed)
     for turn in range(12):
@@ -71,7 +71,7 @@ def test_flipped_bits(seed: int, source: Path, tmp_path: Path) -> None:
         assert len(said) <= 1
 
 
-def test_files_that_end_early(source: Path, tmp_path: Path) -> None:
+def test_a_truncated_log_keeps_everything_before_the_cut(source: Path, tmp_path: Path) -> None:
     """Quietly: so a kill leaves them. All in front of the end is there."""
     for turn, share in enumerate((0.0, 0.01, 0.5, 0.9, 0.999)):
         folder = tmp_path / str(turn)
@@ -84,7 +84,7 @@ def test_files_that_end_early(source: Path, tmp_path: Path) -> None:
         assert not said
 
 
-def test_files_that_are_not_its_own(source: Path, tmp_path: Path) -> None:
+def test_foreign_log_files_are_left_alone(source: Path, tmp_path: Path) -> None:
     """Of another folder: left where they are, with a warning. Other bytes under such a name: nothing in them counts."""
     other = tmp_path / "other"
     with di_store.open(disk=other, **OPTIONS) as store:
@@ -108,7 +108,7 @@ def test_files_that_are_not_its_own(source: Path, tmp_path: Path) -> None:
             store.put(i, durability="disk")
 
 
-def test_another_version(source: Path, tmp_path: Path) -> None:
+def test_logs_of_another_version_are_refused(source: Path, tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     shutil.copytree(source, folder)
     path = sorted(folder.glob("objects-*"))[0]

@@ -87,7 +87,7 @@ def _others_took(folder: Path) -> int:
     return usage.used - own
 
 
-def test_durable_objects_spare_the_drive(tmp_path: Path) -> None:
+def test_durable_objects_respect_the_write_budget(tmp_path: Path) -> None:
     """They wait once the hour's part is used up; weights likewise. Nothing of a refused one is left."""
     limits: dict[str, Any] = {"memory": "64MiB", "disk_capacity": "512MiB"}
     value, put = np.random.default_rng(0).bytes(1 << 20), list[di_store.Ref]()

@@ -110,7 +110,7 @@ def lines_of(path: Path) -> int:
 
 
 @pytest.mark.parametrize("fault", POINTS)
-def test_killed_at(fault: str, tmp_path: Path) -> None:
+def test_a_kill_at_any_fault_point_loses_no_synced_object(fault: str, tmp_path: Path) -> None:
     """Another process goes on, deletes what is left and puts the same ids; then the store is opened again."""
     folder = tmp_path / "disk"
     name = f"killed-{os.getpid()}-{fault.replace(':', '-').replace('_', '-')}"
@@ -136,7 +136,7 @@ def test_killed_at(fault: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ALONE)
-def test_killed_alone(fault: str, tmp_path: Path) -> None:
+def test_a_killed_single_process_loses_no_synced_object(fault: str, tmp_path: Path) -> None:
     """Nobody else has the store."""
     folder = str(tmp_path / "disk")
     child = started(folder, f"alone-{os.getpid()}", 1, fault, str(tmp_path / "a"))
@@ -205,7 +205,7 @@ def test_the_newest_record_counts(tmp_path: Path) -> None:
         assert store.get(TWICE) == "of the living"
 
 
-def test_what_the_dead_put_does_not_come_back(tmp_path: Path) -> None:
+def test_deleted_objects_of_dead_processes_do_not_return(tmp_path: Path) -> None:
     """Though the file that says that the object was deleted is gone."""
     with di_store.open(disk=tmp_path, **OPTIONS) as store:
         put_by_the_dead(store)
@@ -219,7 +219,7 @@ def test_what_the_dead_put_does_not_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fault", ["arena.before_magic:1", "heap.sealed:20"])
-def test_killed_while_it_is_opened(fault: str, tmp_path: Path) -> None:
+def test_a_kill_during_opening_loses_nothing(fault: str, tmp_path: Path) -> None:
     folder = tmp_path / "disk"
     with di_store.open(disk=folder, **OPTIONS) as store:
         ids = [id_of(0, i) for i in range(50)]

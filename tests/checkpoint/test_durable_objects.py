@@ -30,7 +30,7 @@ def found(store: di_store.Store) -> set[str]:
     return {ref.id for ref in store.keys(n=1_000_000)}
 
 
-def test_objects_come_back(tmp_path: Path) -> None:
+def test_durable_objects_come_back(tmp_path: Path) -> None:
     """What was put and not deleted, whatever it is; and so again after more of it."""
     values: dict[str, Any] = {
         IDS[0]: {"a": np.arange(9.0), "b": "text"},
@@ -65,7 +65,7 @@ def di_store_equal(one: Any, other: Any) -> None:
     np.testing.assert_equal(one, other)
 
 
-def test_a_ttl_goes_on(tmp_path: Path) -> None:
+def test_a_ttl_continues_after_reopening(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         short = store.put("short", ttl=0.05, durability="disk")
         store.put("long", id=IDS[1], ttl=1_000, durability="disk")
@@ -75,7 +75,7 @@ def test_a_ttl_goes_on(tmp_path: Path) -> None:
         assert found(store) == {IDS[1]}
 
 
-def test_weights_come_back(tmp_path: Path) -> None:
+def test_durable_weights_come_back(tmp_path: Path) -> None:
     """The newest that was durable, and those it kept; also when later ones were not."""
     with opened(tmp_path) as store:
         for i in range(1, 6):
@@ -108,7 +108,7 @@ def test_weights_come_back(tmp_path: Path) -> None:
             assert not store.check()
 
 
-def test_versions_that_tables_know_are_not_given_again(tmp_path: Path) -> None:
+def test_version_numbers_known_to_tables_are_not_reused(tmp_path: Path) -> None:
     """A durable table remembers the newest version; the weights that are read are those that are there."""
     with opened(tmp_path) as store:
         store.create_table("t", capacity=10, durability="disk").insert({"x": 1})
@@ -126,7 +126,7 @@ def test_versions_that_tables_know_are_not_given_again(tmp_path: Path) -> None:
         assert (latest.version, latest.value) == (5, "next")
 
 
-def test_files_are_removed_and_copied(tmp_path: Path) -> None:
+def test_mostly_dead_log_files_are_compacted(tmp_path: Path) -> None:
     """Far more is put than the disk holds; what stays is copied out of files that are mostly unneeded."""
     rng = np.random.default_rng(0)
     with opened(tmp_path) as store:
@@ -153,7 +153,7 @@ def test_files_are_removed_and_copied(tmp_path: Path) -> None:
         assert not logs(tmp_path)
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_raises_store_full_and_puts_nothing(tmp_path: Path) -> None:
     """StoreFull, and nothing was put or published; after a delete there is room."""
     with opened(tmp_path, memory="128MiB") as store:
         big = os.urandom(22 << 20)
@@ -182,7 +182,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         ("file.open:1:EIO", StoreError),
     ],
 )
-def test_a_drive_that_fails(fault: str, error: type[Exception], tmp_path: Path) -> None:
+def test_a_failing_drive_keeps_no_refused_object(fault: str, error: type[Exception], tmp_path: Path) -> None:
     """What was refused is not there, now or later; the next call goes through."""
     with opened(tmp_path) as store:
         _core.arm_fault(fault)
@@ -196,7 +196,7 @@ def test_a_drive_that_fails(fault: str, error: type[Exception], tmp_path: Path) 
 
 
 @pytest.mark.memory_only
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_impossible_calls_are_refused(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB") as store:
         for call in (
             lambda: store.put(1, durability="disk"),
@@ -234,7 +234,7 @@ def test_checkpoints_keep_objects_and_not_their_durability(tmp_path: Path) -> No
         assert store.latest("w") is None
 
 
-def test_a_large_call_beside_deletions(tmp_path: Path) -> None:
+def test_a_large_put_survives_concurrent_deletions(tmp_path: Path) -> None:
     """Its first records lie in files that are full before it is done; nobody takes these for unneeded."""
     ends = threading.Event()
     rng = np.random.default_rng(0)
@@ -259,7 +259,7 @@ def test_a_large_call_beside_deletions(tmp_path: Path) -> None:
             assert np.array_equal(store.get(ref), value)
 
 
-def test_threads_put_at_once(tmp_path: Path) -> None:
+def test_threads_can_put_at_the_same_time(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
 
         def work(number: int) -> None:
@@ -290,7 +290,7 @@ def put_and_delete(name: str, number: int, pipe: Any) -> None:
             store.delete([f"{other:020x}{i:020x}" for other in (1, 2)])
 
 
-def test_processes_and_children(tmp_path: Path) -> None:
+def test_several_processes_and_forked_children_put(tmp_path: Path) -> None:
     """Two processes put, and delete the same objects at once; a forked child has a log of its own."""
     with opened(tmp_path) as store:
         pipes = [WARM.Pipe() for _ in range(2)]
@@ -326,7 +326,7 @@ def test_processes_and_children(tmp_path: Path) -> None:
         assert store.get(IDS[2]) == "child"
 
 
-def test_two_stores_on_one_folder(tmp_path: Path) -> None:
+def test_two_stores_cannot_share_a_folder(tmp_path: Path) -> None:
     with opened(tmp_path) as store:
         store.put(1, id=IDS[0], durability="disk")
         with pytest.raises(StoreError, match="another store"):
@@ -335,7 +335,7 @@ def test_two_stores_on_one_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_any_order_of_calls(seed: int, tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_any_order_of_calls_equals_a_dict(seed: int, tmp_path: Path, count: Callable[[int, int], int]) -> None:
     """Against a dict: objects and weights of all sizes, put, deleted, published, in stores one after the other."""
     rng = np.random.default_rng(seed)
     objects: dict[str, bytes] = {}

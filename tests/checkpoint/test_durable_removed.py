@@ -52,7 +52,7 @@ def _renamed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("harm", [_removed_log, _replaced_log, _removed, _renamed])
-def test_a_durable_put_says_that_its_file_is_not_there(harm: Any, folder: Path, store: di_store.Store) -> None:
+def test_a_durable_put_raises_if_its_log_was_removed(harm: Any, folder: Path, store: di_store.Store) -> None:
     store.put(b"before", durability="disk")
     harm(folder)
     with pytest.raises(StoreError, match="removed"):
@@ -60,7 +60,7 @@ def test_a_durable_put_says_that_its_file_is_not_there(harm: Any, folder: Path, 
 
 
 @pytest.mark.parametrize("harm", [_removed_log, _replaced_log, _removed, _renamed])
-def test_a_durable_publish_says_that_its_file_is_not_there(harm: Any, folder: Path, store: di_store.Store) -> None:
+def test_a_durable_publish_raises_if_its_log_was_removed(harm: Any, folder: Path, store: di_store.Store) -> None:
     store.publish("policy", {"w": np.ones(100)}, durability="disk")
     harm(folder)
     with pytest.raises(StoreError, match="removed"):
@@ -68,7 +68,7 @@ def test_a_durable_publish_says_that_its_file_is_not_there(harm: Any, folder: Pa
 
 
 @pytest.mark.parametrize("harm", [_removed_log, _removed, _renamed])
-def test_sync_says_that_what_was_durable_is_not_there(harm: Any, folder: Path, store: di_store.Store) -> None:
+def test_sync_raises_if_durable_data_was_removed(harm: Any, folder: Path, store: di_store.Store) -> None:
     store.put(b"before", durability="disk")
     store.sync()
     harm(folder)
@@ -78,9 +78,7 @@ def test_sync_says_that_what_was_durable_is_not_there(harm: Any, folder: Path, s
 
 
 @pytest.mark.parametrize("harm", [_removed, _renamed])
-def test_sync_of_tables_makes_no_folder_in_place_of_the_one_that_went(
-    harm: Any, folder: Path, store: di_store.Store
-) -> None:
+def test_sync_does_not_recreate_a_removed_folder(harm: Any, folder: Path, store: di_store.Store) -> None:
     table = store.create_table("t", capacity=100, lanes=1, durability="disk", schema={"x": Spec((), "f4")})
     table.insert({"x": 1.0})
     store.sync()
@@ -90,7 +88,7 @@ def test_sync_of_tables_makes_no_folder_in_place_of_the_one_that_went(
     assert not folder.exists()
 
 
-def test_after_a_removed_log_further_objects_go_to_another_one(folder: Path, store: di_store.Store) -> None:
+def test_objects_after_a_removed_log_go_to_a_new_log(folder: Path, store: di_store.Store) -> None:
     store.put(b"before", durability="disk")
     _removed_log(folder)
     with pytest.raises(StoreError, match="removed"):
@@ -101,7 +99,7 @@ def test_after_a_removed_log_further_objects_go_to_another_one(folder: Path, sto
         assert again.get(ref) == b"kept"
 
 
-def test_a_folder_that_is_put_back_serves_on(folder: Path, store: di_store.Store) -> None:
+def test_a_folder_that_is_put_back_works_again(folder: Path, store: di_store.Store) -> None:
     ref = store.put(b"before", durability="disk")
     os.rename(folder, folder.with_name("elsewhere"))
     with pytest.raises(StoreError):

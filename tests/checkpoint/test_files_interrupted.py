@@ -60,9 +60,7 @@ def _interrupted(call: Callable[[], Any], at: int) -> bool:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_ctrl_c_comes_out_as_itself_and_leaves_no_descriptor(
-    name: str, store: di_store.Store, tmp_path: Path, count: Any
-) -> None:
+def test_ctrl_c_during_a_save_leaks_no_descriptor(name: str, store: di_store.Store, tmp_path: Path, count: Any) -> None:
     call = CALLS[name]
     call(store, tmp_path)
     before, at, step, times = _open_files(), 1, count(101, 1), 0

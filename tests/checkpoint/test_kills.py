@@ -51,7 +51,7 @@ def value_of(tree: dict[str, int]) -> int:
 
 
 @pytest.mark.parametrize("fault", POINTS)
-def test_killed_at_every_step(fault: str, tmp_path: Path) -> None:
+def test_a_save_killed_at_any_step_leaves_an_old_or_new_checkpoint(fault: str, tmp_path: Path) -> None:
     """A new folder, and one with an older checkpoint."""
     assert ended(saved(tmp_path, 0)) == 0
     there, steps, code = 0, 0, KILLED
@@ -68,7 +68,7 @@ def test_killed_at_every_step(fault: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("victim", [0, 1])
-def test_a_rank_killed_at_every_step(victim: int, tmp_path: Path) -> None:
+def test_a_killed_rank_leaves_an_old_or_new_checkpoint(victim: int, tmp_path: Path) -> None:
     """The other rank waits in vain, or both were saved; the next attempt of both has its own parts only."""
     for rank, code in enumerate([saved(tmp_path, 0, rank, 2) for rank in range(2)]):
         assert ended(code) == 0, rank
@@ -96,7 +96,7 @@ def test_a_rank_killed_at_every_step(victim: int, tmp_path: Path) -> None:
     assert sum(name.endswith(".tree") for name in os.listdir(tmp_path)) == 2
 
 
-def test_a_full_disk(tmp_path: Path) -> None:
+def test_a_full_disk_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     di_store.save(tmp_path, 1)
     for fault in ("file.preallocate:1:ENOSPC", "file.write:2:ENOSPC"):
         _core.arm_fault(fault)
@@ -109,7 +109,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         assert len(os.listdir(tmp_path)) == 2
 
 
-def test_a_fork_while_a_save_goes_on(tmp_path: Path) -> None:
+def test_a_fork_during_a_save_ends_normally(tmp_path: Path) -> None:
     """The child has none of the threads: it ends as usual, and saves on its own."""
     memory = np.zeros(64 << 20, np.uint8)
     extents = np.array([[memory.ctypes.data, 0, memory.nbytes]], np.uint64)
@@ -125,7 +125,7 @@ def test_a_fork_while_a_save_goes_on(tmp_path: Path) -> None:
     assert writer.wait(60)
 
 
-def test_ctrl_c(tmp_path: Path) -> None:
+def test_ctrl_c_during_a_save_keeps_the_old_checkpoint(tmp_path: Path) -> None:
     """Raised in the middle of a save, which leaves the one before."""
     di_store.save(tmp_path, 1)
 

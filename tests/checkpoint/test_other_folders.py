@@ -137,7 +137,7 @@ def _content(path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("lies", LIES)
 @pytest.mark.parametrize("call", CALLS)
-def test_what_lies_at_a_path_is_refused_whole_or_used(call: str, lies: str, tmp_path: Path) -> None:
+def test_an_existing_path_is_used_or_refused_unchanged(call: str, lies: str, tmp_path: Path) -> None:
     path = tmp_path / "path"
     LIES[lies](path)
     if lies == "the durable tables of a disk tier":
@@ -157,7 +157,7 @@ def test_what_lies_at_a_path_is_refused_whole_or_used(call: str, lies: str, tmp_
 
 @pytest.mark.parametrize("manifest", [None, '{"rows": [1, 2, 3]}'])
 @pytest.mark.parametrize("name", ["segment-0000002a", "segment-00000001.partial", "disk-00000001-2f"])
-def test_files_that_have_the_names_of_ours_stay(name: str, manifest: str | None, tmp_path: Path) -> None:
+def test_foreign_files_with_our_names_are_kept(name: str, manifest: str | None, tmp_path: Path) -> None:
     """A checkpoint removes what earlier ones have left. What lies in a folder that had none is somebody else's."""
     (tmp_path / name).write_text("theirs")
     if manifest is not None:
@@ -170,7 +170,7 @@ def test_files_that_have_the_names_of_ours_stay(name: str, manifest: str | None,
     assert _content(tmp_path) == before
 
 
-def test_a_checkpoint_takes_further_ones_after_it_was_refused_as_a_folder_of_a_store(tmp_path: Path) -> None:
+def test_a_checkpoint_folder_refused_as_disk_still_takes_checkpoints(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB") as store:
         _filled(store)
         store.checkpoint(tmp_path / "c")
@@ -181,7 +181,7 @@ def test_a_checkpoint_takes_further_ones_after_it_was_refused_as_a_folder_of_a_s
         assert len(again.table("t")) == 10
 
 
-def test_a_tree_lies_in_a_folder_of_its_own_in_that_of_a_checkpoint(tmp_path: Path) -> None:
+def test_a_tree_can_be_saved_in_a_subfolder_of_a_checkpoint(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB") as store:
         _filled(store)
         store.checkpoint(tmp_path / "c")
@@ -194,13 +194,13 @@ def test_a_tree_lies_in_a_folder_of_its_own_in_that_of_a_checkpoint(tmp_path: Pa
 
 
 @pytest.mark.parametrize("disk", ["", b"", "/", "//", "/../"])
-def test_what_is_no_folder_of_a_store_is_refused(disk: Any) -> None:
+def test_anything_but_a_store_folder_is_refused(disk: Any) -> None:
     with pytest.raises(ValueError, match="disk="):
         di_store.open(disk=disk, **TIER)
 
 
 @pytest.mark.parametrize("read", [di_store.load, di_store.restore])
-def test_a_file_is_no_checkpoint(read: Callable[[str], Any], tmp_path: Path) -> None:
+def test_a_file_in_place_of_a_checkpoint_is_refused(read: Callable[[str], Any], tmp_path: Path) -> None:
     (tmp_path / "model.pt").write_bytes(b"weights")
     with pytest.raises(di_store.CorruptData, match="holds no"):
         read(str(tmp_path / "model.pt"))

@@ -47,7 +47,7 @@ def options(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], d
 
 
 @pytest.mark.timeout(900)
-def test_kill_at_random_moments(
+def test_a_kill_at_any_moment_leaves_a_complete_checkpoint(
     options: Callable[[str], dict[str, Any]], tmp_path: Path, count: Callable[[int, int], int]
 ) -> None:
     rng = random.Random(10)
@@ -76,7 +76,9 @@ def test_kill_at_random_moments(
         assert store.stats()["pinned"] == 0
 
 
-def test_it_goes_on_as_it_would_have(options: Callable[[str], dict[str, Any]], tmp_path: Path) -> None:
+def test_a_restored_store_continues_with_the_same_draws(
+    options: Callable[[str], dict[str, Any]], tmp_path: Path
+) -> None:
     with di_store.open(seed=3, **options("d")) as store:
         table = store.create_table(
             "t", capacity=ROWS, lanes=1, compress=None, sampler=Prioritized(alpha=0.6, beta=0.4), limiter=MinSize(ROWS)

@@ -21,7 +21,7 @@ STALL_SECONDS = 1.0
 
 
 @pytest.mark.memory_only
-def test_cheap(tmp_path: Path, count: Callable[[int, int], int]) -> None:
+def test_a_checkpoint_costs_little(tmp_path: Path, count: Callable[[int, int], int]) -> None:
     rows = count(64, 2_048) * MIB // BYTES // 100 * 100
     rng = np.random.default_rng(0)
     with di_store.open(memory=count(96, 2_560) * MIB) as store:

@@ -92,7 +92,7 @@ def at_once(count: int, call: Callable[[int], Any]) -> list[Any]:
 @pytest.mark.parametrize(
     "tree", [a_tree(), {}, None, np.arange(3), torch.zeros(2), np.empty((0, 2)), [np.zeros(1 << 22, "u1")] * 2]
 )
-def test_what_is_saved_is_loaded(tree: Any, tmp_path: Path) -> None:
+def test_saved_trees_are_loaded_unchanged(tree: Any, tmp_path: Path) -> None:
     di_store.save(tmp_path / "a" / "b", tree)
     loaded = di_store.load(tmp_path / "a" / "b")
     assert same(loaded, tree)
@@ -123,7 +123,7 @@ def blank(tree: Any) -> Any:
     return type(tree)(map(blank, tree)) if isinstance(tree, (list, tuple)) else "something else"
 
 
-def test_into_fills_in_place(tmp_path: Path) -> None:
+def test_into_fills_arrays_in_place(tmp_path: Path) -> None:
     tree = a_tree()
     di_store.save(tmp_path, tree)
     into = blank(tree)
@@ -153,7 +153,7 @@ def test_into_fills_in_place(tmp_path: Path) -> None:
         ([np.zeros(3), torch.zeros(2)], "is not in into="),
     ],
 )
-def test_into_that_differs_is_refused_whole(into: Any, told: str, tmp_path: Path) -> None:
+def test_a_different_into_is_refused_and_unchanged(into: Any, told: str, tmp_path: Path) -> None:
     di_store.save(tmp_path, {"a": np.ones(3), "t": torch.ones(2)})
     with pytest.raises(di_store.SchemaMismatch, match=told):
         di_store.load(tmp_path, into=into)
@@ -168,7 +168,7 @@ def test_a_save_replaces_the_one_before(tmp_path: Path) -> None:
         assert len(os.listdir(tmp_path)) == 2
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_foreign_files_are_kept(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "rank-x.tree").write_text("mine")
     di_store.save(tmp_path, 1)
@@ -195,7 +195,7 @@ def test_ranks_save_together(tmp_path: Path) -> None:
     assert len(os.listdir(tmp_path)) == 2
 
 
-def test_shards_must_be_those_that_were_saved(tmp_path: Path) -> None:
+def test_loading_needs_the_saved_shards(tmp_path: Path) -> None:
     at_once(2, lambda rank: di_store.save(tmp_path, rank, shard=(rank, 2)))
     with pytest.raises(ValueError, match="saved by 2 ranks"):
         di_store.load(tmp_path, shard=(0, 3))
@@ -244,7 +244,7 @@ def test_answers_to_an_older_call_do_not_count(tmp_path: Path) -> None:
     assert ranks.answer(folder, 1, 2, other, Wait(None, 0, "save")) == made
 
 
-def test_a_rank_of_an_interrupted_save_is_not_taken_up(tmp_path: Path) -> None:
+def test_a_late_rank_of_an_interrupted_save_is_ignored(tmp_path: Path) -> None:
     """Rank 1 of the first attempt has answered; in the second it comes late."""
     old = at_once(3, lambda rank: rank == 2 or di_store.save(tmp_path, f"old {rank}", shard=(rank, 3), timeout=0.5))
     assert all(isinstance(error, di_store.Timeout) for error in old[:2])
@@ -262,7 +262,7 @@ def test_a_rank_of_an_interrupted_save_is_not_taken_up(tmp_path: Path) -> None:
     assert sum(name.endswith(".tree") for name in os.listdir(tmp_path)) == 3
 
 
-def test_a_load_while_others_save(tmp_path: Path) -> None:
+def test_a_load_during_saves_is_consistent(tmp_path: Path) -> None:
     di_store.save(tmp_path, np.zeros(100_000))
     done = threading.Event()
 
@@ -279,7 +279,7 @@ def test_a_load_while_others_save(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_a_load_that_a_save_overtakes(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_overtaken_by_a_save_is_consistent(times: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The files that the manifest named are gone when they are opened, or between two reads of one."""
     di_store.save(tmp_path, "x" * 5_000)
     read, saves = loading.Head.read, [1] * times
@@ -302,7 +302,7 @@ def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
     assert {path.stat().st_mode for path in tmp_path.iterdir()} == {(tmp_path / "plain").stat().st_mode}
 
 
-def test_folders_that_hold_none(tmp_path: Path) -> None:
+def test_folders_without_a_checkpoint_are_refused(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         di_store.load(tmp_path / "none")
     with pytest.raises(di_store.CorruptData, match="no complete checkpoint"):
@@ -312,7 +312,7 @@ def test_folders_that_hold_none(tmp_path: Path) -> None:
         di_store.save(tmp_path / "file", 1)
 
 
-def test_what_cannot_be_saved_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_save_leaves_nothing(tmp_path: Path) -> None:
     di_store.save(tmp_path, 1)
     with pytest.raises(TypeError):
         di_store.save(tmp_path, lambda: 1)

@@ -61,7 +61,7 @@ VIEWS: dict[str, Any] = {
 }
 
 
-def test_views(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_tables_of_all_views_are_restored(options: Callable[[], Options], tmp_path: Path) -> None:
     """Several tables over one stream, whose items cover several chunks."""
     with di_store.open(**options(), seed=3) as store:
         tables = [store.create_table(name, capacity=200, view=view, lanes=1) for name, view in VIEWS.items()]
@@ -76,7 +76,7 @@ def test_views(options: Callable[[], Options], tmp_path: Path) -> None:
             sound(store, again)
 
 
-def test_values_of_any_length(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_ragged_and_python_values_are_restored(options: Callable[[], Options], tmp_path: Path) -> None:
     """Ragged columns, Python values, items inserted whole."""
     schema = {"tokens": Spec((None,), "int32"), "score": Spec((), "float32")}
     with di_store.open(**options(), seed=3) as store:
@@ -95,7 +95,7 @@ def test_values_of_any_length(options: Callable[[], Options], tmp_path: Path) ->
             sound(store, again)
 
 
-def test_late_columns_and_groups(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_late_columns_and_groups_are_restored(options: Callable[[], Options], tmp_path: Path) -> None:
     """Values that are there come back, and items that wait go on waiting for those that are not."""
     schema = {"x": Spec((), "int64"), "score": Spec((), "float32", late=True)}
     groups = {"by": Spec((), "int64"), "x": Spec((), "int64"), "score": Spec((), "float32", late=True)}
@@ -126,7 +126,7 @@ def test_late_columns_and_groups(options: Callable[[], Options], tmp_path: Path)
             sound(store, again)
 
 
-def test_objects_and_weights(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_objects_and_weights_are_restored(options: Callable[[], Options], tmp_path: Path) -> None:
     large = np.random.default_rng(0).integers(0, 255, 12 << 20, np.uint8)
     with di_store.open(**options()) as store:
         refs = [store.put({"i": i, "a": np.full(i, i)}) for i in range(100)]
@@ -153,7 +153,7 @@ def test_objects_and_weights(options: Callable[[], Options], tmp_path: Path) -> 
             sound(again)
 
 
-def test_draws_under_way_are_given_back(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_undelivered_draws_are_given_back(options: Callable[[], Options], tmp_path: Path) -> None:
     with di_store.open(**options(), seed=1) as store:
         table = store.create_table("t", capacity=100, limiter=Queue(100))
         for i in range(50):

@@ -56,7 +56,7 @@ def refused() -> str:
 
 
 @DISKS
-def test_others_wait_for_it(tmp_path: Path, disk: bool) -> None:
+def test_processes_that_attach_wait_for_a_restore(tmp_path: Path, disk: bool) -> None:
     folder = saved(tmp_path, None, 1)
     children = []
 
@@ -102,7 +102,7 @@ def open_new(name: str, waits: Any) -> None:
 
 @pytest.mark.parametrize("fork", [False, True], ids=["alone", "forked"])
 @DISKS
-def test_a_restore_is_killed(tmp_path: Path, disk: bool, fork: bool) -> None:
+def test_a_killed_restore_leaves_nothing(tmp_path: Path, disk: bool, fork: bool) -> None:
     """Nothing is left of it, also while a child that it has forked lives on; who waits makes a new store."""
     folder = saved(tmp_path, None, 1)
     ready, waits = WARM.Event(), WARM.Event()
@@ -165,7 +165,7 @@ def shared_bytes() -> int:
 
 
 @pytest.mark.memory_only
-def test_what_open_refuses_is_not_there(tmp_path: Path) -> None:
+def test_a_refused_open_leaves_no_store(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="staging") as kept:
         di_store.open(NAME, memory="64MiB", staging="1GiB")
     with pytest.raises(StoreNotFound):
@@ -173,7 +173,7 @@ def test_what_open_refuses_is_not_there(tmp_path: Path) -> None:
     assert kept.value is not None
 
 
-def test_a_child_that_was_forked_meanwhile_opens_it(tmp_path: Path) -> None:
+def test_a_child_forked_during_a_restore_can_open_the_store(tmp_path: Path) -> None:
     folder = saved(tmp_path, None, 1)
     ends = []
 
@@ -219,7 +219,7 @@ def fork_and_go_on(folder: str, options: dict[str, Any]) -> None:
 
 
 @DISKS
-def test_a_child_that_goes_on_with_it_gets_an_error(tmp_path: Path, disk: bool) -> None:
+def test_a_child_that_uses_the_parents_restore_gets_an_error(tmp_path: Path, disk: bool) -> None:
     """It finds no lock taken by threads that it has not."""
     child = WARM.Process(target=fork_and_go_on, args=(str(saved(tmp_path, None, 1)), options(tmp_path, disk)))
     child.start()

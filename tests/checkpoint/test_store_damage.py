@@ -45,7 +45,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 @pytest.mark.memory_only
-def test_damaged_files(made: Path, tmp_path: Path) -> None:
+def test_damaged_files_raise_or_give_the_written_rows(made: Path, tmp_path: Path) -> None:
     """Every file, cut and with bytes changed: a typed error, or the rows that were written."""
     with di_store.restore(made, memory=MEMORY) as store:
         keys = store.table("t").keys(0, 400)
@@ -110,7 +110,7 @@ WRONG: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("at", "value"), WRONG, ids=[f"{at}={value!r:.9}" for at, value in WRONG])
-def test_wrong_manifests(made: Path, tmp_path: Path, at: str, value: Any) -> None:
+def test_manifests_with_wrong_contents_are_refused(made: Path, tmp_path: Path, at: str, value: Any) -> None:
     """Of a right checksum: somebody wrote them so."""
     shutil.copytree(made, tmp_path / "c")
 
@@ -142,7 +142,9 @@ def _short(arrays: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(("state", "wrong"), [(0, _cut), (0, _endless), (1, _cut), (1, _grown), (None, _short)])
-def test_wrong_arrays(made: Path, tmp_path: Path, state: int | None, wrong: Any) -> None:
+def test_wrong_arrays_are_refused_before_memory_is_taken(
+    made: Path, tmp_path: Path, state: int | None, wrong: Any
+) -> None:
     """Refused before memory is taken for what they say."""
     shutil.copytree(made, tmp_path / "c")
 
@@ -160,7 +162,7 @@ def test_wrong_arrays(made: Path, tmp_path: Path, state: int | None, wrong: Any)
         di_store.restore(tmp_path / "c", memory=MEMORY)
 
 
-def test_missing_files(made: Path, tmp_path: Path) -> None:
+def test_missing_files_are_named(made: Path, tmp_path: Path) -> None:
     for name in sorted(path.name for path in made.iterdir() if not path.name.endswith(".lock")):
         folder = tmp_path / name
         shutil.copytree(made, folder)
@@ -169,7 +171,7 @@ def test_missing_files(made: Path, tmp_path: Path) -> None:
             di_store.restore(folder, memory=MEMORY)
 
 
-def test_no_checkpoint(made: Path, tmp_path: Path) -> None:
+def test_a_folder_without_a_checkpoint_is_refused(made: Path, tmp_path: Path) -> None:
     with pytest.raises(CorruptData, match=r"manifest\.json"):
         di_store.restore(tmp_path)
     di_store.save(tmp_path / "tree", {"a": np.ones(3)})
@@ -186,7 +188,7 @@ def test_no_checkpoint(made: Path, tmp_path: Path) -> None:
         di_store.restore(tmp_path / "c")
 
 
-def test_bad_arguments(made: Path) -> None:
+def test_bad_arguments_are_refused(made: Path) -> None:
     with pytest.raises(ValueError, match=r"has tables \['t'\]"):
         di_store.restore(made, tables={"u": {}})
     for tables in ([], {"t": 3}):
@@ -200,7 +202,7 @@ def test_bad_arguments(made: Path) -> None:
         di_store.restore(made, "restored-twice", memory=MEMORY)
 
 
-def test_hashes_stay(made: Path) -> None:
+def test_restoring_changes_no_file(made: Path) -> None:
     """Restoring changes nothing in the folder."""
     before = {path.name: hashlib.sha256(path.read_bytes()).digest() for path in made.iterdir()}
     with di_store.restore(made, memory=MEMORY):
@@ -230,7 +232,7 @@ def test_the_folder_of_a_disk_tier_is_refused(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_files_of_others_stay(tmp_path: Path) -> None:
+def test_foreign_files_are_kept(tmp_path: Path) -> None:
     names = {"items-to-buy", "chunks-a", "segment-1.txt", "disk-usage.log", "segment-0000000g"}
     for name in names:
         (tmp_path / name).touch()
@@ -245,7 +247,7 @@ def no_room(*_: Any, **__: Any) -> None:
 
 
 @pytest.mark.parametrize("call", ["os.makedirs", "os.fsync", "shutil.copyfile"])
-def test_a_filesystem_without_room(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_filesystem_raises_store_full(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with di_store.open(memory=MEMORY, disk=tmp_path / "tier", disk_capacity="64MiB") as store:
         write(store.create_table("t", capacity=400), 400)
         monkeypatch.setattr("os.link", no_room)  # as on another filesystem: the file is copied
@@ -257,7 +259,7 @@ def test_a_filesystem_without_room(call: str, tmp_path: Path, monkeypatch: pytes
         assert store.check() == []
 
 
-def test_a_full_drive_of_the_disk_tier(tmp_path: Path) -> None:
+def test_a_full_disk_tier_can_be_checkpointed(tmp_path: Path) -> None:
     """What it has no room for lies in the checkpoint alone."""
     with di_store.open(memory=MEMORY, disk=tmp_path / "tier", disk_capacity="64MiB") as store:
         write(store.create_table("t", capacity=400), 400)

@@ -39,7 +39,7 @@ def newest(folder: Path) -> int:
         return int(rewards[-1])
 
 
-def test_a_child_that_is_forked_meanwhile_keeps_no_lock(tmp_path: Path) -> None:
+def test_a_child_forked_during_a_checkpoint_holds_no_lock(tmp_path: Path) -> None:
     """It may live as long as it likes: the next checkpoint does not wait for it, nor one beside a killed process."""
     ready = WARM.Event()
     with di_store.open(memory=MEMORY) as store:
@@ -123,7 +123,7 @@ def test_a_killed_restore_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("disk", [False, True], ids=["memory", "disk"])
-def test_a_stopped_checkpoint_stops_nobody(disk: bool, tmp_path: Path) -> None:
+def test_a_stopped_checkpoint_blocks_no_writer_or_learner(disk: bool, tmp_path: Path) -> None:
     """Its chunks stay while it is stopped, writers and learners go on; when it is dead all is let go."""
     tier = {"disk": tmp_path / "d", "disk_capacity": "96MiB"} if disk else {}
     with di_store.open(memory=MEMORY, **tier) as store:  # type: ignore[arg-type]

@@ -39,7 +39,7 @@ def sizes(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.iterdir() if not path.name.startswith("disk-"))
 
 
-def test_a_later_one_adds_what_changed(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_a_later_checkpoint_writes_only_changes(options: Callable[[], Options], tmp_path: Path) -> None:
     """New rows, and about 56 bytes for each item that was touched."""
     folder = tmp_path / "c"
     with di_store.open(**options(), seed=2) as store:
@@ -63,7 +63,7 @@ def test_a_later_one_adds_what_changed(options: Callable[[], Options], tmp_path:
 
 
 @pytest.mark.parametrize("remover", [Fifo(), Uniform()])
-def test_little_is_written_again(remover: Any, tmp_path: Path) -> None:
+def test_rows_are_rarely_written_again(remover: Any, tmp_path: Path) -> None:
     """Rows are written once, and files of which little is needed go before they take more than is needed."""
     folder, rng, wide = tmp_path / "c", np.random.default_rng(0), 4_096
     with di_store.open(memory="192MiB") as store:
@@ -83,7 +83,7 @@ def test_little_is_written_again(remover: Any, tmp_path: Path) -> None:
         assert written <= 1.5 * 40_000 * wide
 
 
-def test_files_that_little_is_left_of_are_written_anew(tmp_path: Path) -> None:
+def test_mostly_dead_files_are_rewritten(tmp_path: Path) -> None:
     """So a folder of many checkpoints holds at most twice the rows."""
     folder = tmp_path / "c"
     with di_store.open(memory=MEMORY) as store:
@@ -99,7 +99,9 @@ def test_files_that_little_is_left_of_are_written_anew(tmp_path: Path) -> None:
             same_draws(table, again.table("t"))
 
 
-def test_few_files(options: Callable[[], Options], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_checkpoints_keep_few_files(
+    options: Callable[[], Options], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows that stay leave a small file at each checkpoint; there are never many."""
     monkeypatch.setattr(renewal, "MOST_SMALL", 8)
     folder = tmp_path / "c"
@@ -115,7 +117,7 @@ def test_few_files(options: Callable[[], Options], tmp_path: Path, monkeypatch: 
             sound(again)
 
 
-def test_little_is_left_beside_a_disk(tmp_path: Path) -> None:
+def test_rows_on_disk_are_linked_not_copied(tmp_path: Path) -> None:
     """Of rows on disk only heads are written. An open chunk, which the next checkpoint lacks, leaves no file."""
     folder, wide = tmp_path / "c", 4_096
     with di_store.open(memory="64MiB", disk=tmp_path / "d", disk_capacity="256MiB") as store:
@@ -127,7 +129,7 @@ def test_little_is_left_beside_a_disk(tmp_path: Path) -> None:
         assert sizes(folder) < 8 << 20
 
 
-def test_another_store_begins_anew(tmp_path: Path) -> None:
+def test_a_checkpoint_of_another_store_starts_from_scratch(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     for value in range(3):
         with di_store.open(memory=MEMORY) as store:
@@ -137,7 +139,7 @@ def test_another_store_begins_anew(tmp_path: Path) -> None:
             assert again.table("t").sample(1).data["x"][0] == value
 
 
-def test_linked_files_keep_their_bytes(tmp_path: Path) -> None:
+def test_linked_files_do_not_change_with_the_store(tmp_path: Path) -> None:
     """The store goes on, and all its rows are replaced: the checkpoint is what it was."""
     folder = tmp_path / "c"
     with di_store.open(memory="32MiB", disk=tmp_path / "d", disk_capacity="160MiB", seed=1) as store:
@@ -163,7 +165,7 @@ def test_linked_files_keep_their_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["no links", "a copied folder"])
-def test_copies_of_files_that_the_store_goes_on_with(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_copied_files_follow_later_changes(how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another filesystem: the next checkpoint has what was added to a file, and what it was used again for."""
 
     def no_link(*_names: str) -> None:
@@ -193,7 +195,9 @@ def test_copies_of_files_that_the_store_goes_on_with(how: str, tmp_path: Path, m
 
 
 @pytest.mark.parametrize("remover", REMOVERS, ids=repr)
-def test_a_smaller_capacity(remover: Any, options: Callable[[], Options], tmp_path: Path) -> None:
+def test_a_smaller_capacity_evicts_in_remover_order(
+    remover: Any, options: Callable[[], Options], tmp_path: Path
+) -> None:
     """Items go as the remover would have picked them."""
     with di_store.open(**options(), seed=1) as store:
         table = store.create_table("t", capacity=300, remover=remover, sampler=Prioritized(alpha=1))
@@ -239,7 +243,7 @@ GROUPS = {"by": Spec((), "int64"), "x": Spec((), "int64"), "score": Spec((), "fl
 
 
 @pytest.mark.parametrize("smaller", [None, 3])
-def test_groups_that_ended_are_known(options: Callable[[], Options], tmp_path: Path, smaller: int | None) -> None:
+def test_ended_groups_are_restored(options: Callable[[], Options], tmp_path: Path, smaller: int | None) -> None:
     """Also from the second checkpoint of a folder, which holds changes, and with a smaller capacity."""
     schema = {"group": di_store.Spec((), "i8"), "x": di_store.Spec((), "i8")}
     view, chosen = di_store.Group(2, unique=True), {} if smaller is None else {"tables": {"t": {"capacity": smaller}}}
@@ -263,7 +267,7 @@ def test_groups_that_ended_are_known(options: Callable[[], Options], tmp_path: P
         assert restored.check() == []
 
 
-def test_groups_are_items_of_several_rows(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_groups_are_restored_whole(options: Callable[[], Options], tmp_path: Path) -> None:
     """A full table comes back whole, and with a smaller capacity groups go with all their rows."""
     with di_store.open(**options(), seed=1) as store:
         table = store.create_table("t", capacity=6, view=Group(4, by="by"), schema=GROUPS)
@@ -286,7 +290,7 @@ def test_groups_are_items_of_several_rows(options: Callable[[], Options], tmp_pa
                 sound(again)
 
 
-def test_draws_under_way_count_beside_the_capacity(tmp_path: Path) -> None:
+def test_undelivered_draws_count_outside_the_capacity(tmp_path: Path) -> None:
     """They are given back; no item goes for them."""
     with di_store.open(memory=MEMORY, seed=1) as store:
         table = store.create_table("t", capacity=100, max_times_sampled=1, sampler=Fifo())
@@ -304,7 +308,7 @@ def test_draws_under_way_count_beside_the_capacity(tmp_path: Path) -> None:
             sound(again)
 
 
-def test_an_epoch_goes_on_with_a_smaller_capacity(tmp_path: Path) -> None:
+def test_an_epoch_continues_with_a_smaller_capacity(tmp_path: Path) -> None:
     """What was drawn in it is not drawn again."""
     with di_store.open(memory=MEMORY, seed=1) as store:
         table = store.create_table("t", capacity=100, sampler=Once(epochs=2))
@@ -318,7 +322,7 @@ def test_an_epoch_goes_on_with_a_smaller_capacity(tmp_path: Path) -> None:
             sound(again)
 
 
-def test_the_limiter_that_is_given_wins(tmp_path: Path) -> None:
+def test_a_given_limiter_replaces_the_saved_one(tmp_path: Path) -> None:
     with di_store.open(memory=MEMORY) as store:
         table = store.create_table("t", capacity=100, limiter=MinSize(50))
         write(table, 20)
@@ -330,7 +334,7 @@ def test_the_limiter_that_is_given_wins(tmp_path: Path) -> None:
             assert again.table("t").stats()["limiter"]["min_size"] == 5
 
 
-def test_resized_and_configured_tables_come_back_so(tmp_path: Path) -> None:
+def test_resized_and_configured_tables_are_restored(tmp_path: Path) -> None:
     with di_store.open(memory=MEMORY) as store:
         table = store.create_table("t", capacity=100, sampler=Prioritized(alpha=0.5, beta=0.4))
         write(table, 100)
@@ -348,7 +352,7 @@ def test_resized_and_configured_tables_come_back_so(tmp_path: Path) -> None:
             same_draws(table, restored)
 
 
-def test_a_table_comes_back_though_it_was_made_for_more(tmp_path: Path) -> None:
+def test_a_table_with_a_lowered_limiter_is_restored(tmp_path: Path) -> None:
     """The limiter in force counts, also where another capacity is chosen."""
     with di_store.open(memory=MEMORY) as store:
         table = store.create_table("t", capacity=100, limiter=MinSize(80))
@@ -365,7 +369,7 @@ def test_a_table_comes_back_though_it_was_made_for_more(tmp_path: Path) -> None:
             di_store.restore(tmp_path / "c", memory=MEMORY, tables={"t": {"capacity": 10}})
 
 
-def test_python_values_need_what_they_needed(tmp_path: Path) -> None:
+def test_python_values_fit_the_memory_they_came_from(tmp_path: Path) -> None:
     """A table of many small ones fits the memory that it came from."""
     with di_store.open(memory="48MiB") as store:
         table = store.create_table("t", capacity=100_000, view=Opaque())
@@ -379,7 +383,7 @@ def test_python_values_need_what_they_needed(tmp_path: Path) -> None:
 
 
 @pytest.mark.memory_only
-def test_into_less_memory(tmp_path: Path) -> None:
+def test_too_little_memory_is_refused_unless_there_is_a_disk(tmp_path: Path) -> None:
     """What does not fit is refused with both figures; with a disk tier it fits."""
     with di_store.open(memory="128MiB") as store:
         table = store.create_table("t", capacity=6_000, schema={"x": Spec((16_384,), "uint8")}, lanes=1)
@@ -397,7 +401,7 @@ def test_into_less_memory(tmp_path: Path) -> None:
             sound(again)
 
 
-def test_files_stay_while_they_are_read(tmp_path: Path) -> None:
+def test_files_being_read_are_not_removed(tmp_path: Path) -> None:
     """Checkpoints that are made meanwhile remove them later."""
     folder = tmp_path / "c"
     with di_store.open(memory=MEMORY) as store:
@@ -440,7 +444,7 @@ def test_a_table_that_is_being_imported_is_left_out(tmp_path: Path, monkeypatch:
             sound(restored)
 
 
-def test_one_instant(tmp_path: Path) -> None:
+def test_a_checkpoint_is_of_one_instant(tmp_path: Path) -> None:
     """Beside a writer over two tables, both end with the same row in every checkpoint."""
     with di_store.open(memory=MEMORY) as store:
         tables = [store.create_table(name, capacity=500, view=Step()) for name in ("a", "b")]

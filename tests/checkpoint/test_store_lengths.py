@@ -123,13 +123,13 @@ def restored(folder: Path) -> str:
 
 
 @pytest.mark.memory_only
-def test_chunks_of_more_bytes_than_can_be_packed(packed: Path) -> None:
+def test_chunks_with_impossible_packed_sizes_are_refused(packed: Path) -> None:
     assert claim(packed, lambda stored, raw: 64 * GIB) == 1
     assert "the size of a chunk" in restored(packed)
 
 
 @pytest.mark.memory_only
-def test_chunks_of_more_bytes_than_they_unpack_to(packed: Path) -> None:
+def test_chunks_with_wrong_unpacked_sizes_are_refused(packed: Path) -> None:
     """As many as could be packed so: memory that nothing is unpacked to is never touched."""
     assert claim(packed, lambda stored, raw: stored << 15) == 1
     assert restored(packed).startswith("rows 4000, peak ")
@@ -137,6 +137,6 @@ def test_chunks_of_more_bytes_than_they_unpack_to(packed: Path) -> None:
 
 
 @pytest.mark.memory_only
-def test_chunks_without_footers(packed: Path) -> None:
+def test_chunks_without_footers_are_refused(packed: Path) -> None:
     assert claim(packed, lambda stored, raw: raw) == 1
     assert restored(packed).startswith("rows 4000, ")

@@ -91,7 +91,7 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*-*")}
 
 
-def test_nothing_is_written_or_loaded(again: di_store.Store, tmp_path: Path) -> None:
+def test_restoring_by_links_writes_and_loads_nothing(again: di_store.Store, tmp_path: Path) -> None:
     assert links(tmp_path / "disk") > 0
     assert disk(again)["written"] == 0
     assert disk(again)["live"] > 0
@@ -99,7 +99,9 @@ def test_nothing_is_written_or_loaded(again: di_store.Store, tmp_path: Path) -> 
     assert sorted(read(again.table("t")).values()) == list(range(ROWS))
 
 
-def test_the_store_goes_on(again: di_store.Store, folder: Path, tmp_path: Path) -> None:
+def test_a_linked_checkpoint_does_not_change_with_the_store(
+    again: di_store.Store, folder: Path, tmp_path: Path
+) -> None:
     """Its rows are replaced, copied forward and written to files that are used again: the checkpoint is what it was."""
     before, table = hashes(folder), again.table("t")
     there = set(read(table).values())
@@ -117,7 +119,7 @@ def test_the_store_goes_on(again: di_store.Store, folder: Path, tmp_path: Path) 
         assert sorted(read(other.table("t")).values()) == list(range(ROWS))
 
 
-def test_the_checkpoint_may_go(again: di_store.Store, folder: Path) -> None:
+def test_the_checkpoint_may_be_deleted_after_a_restore(again: di_store.Store, folder: Path) -> None:
     shutil.rmtree(folder)
     table = again.table("t")
     assert sorted(read(table).values()) == list(range(ROWS))
@@ -126,7 +128,9 @@ def test_the_checkpoint_may_go(again: di_store.Store, folder: Path) -> None:
     assert again.check() == []
 
 
-def test_a_checkpoint_of_a_restored_store(again: di_store.Store, folder: Path, tmp_path: Path, compress: Any) -> None:
+def test_a_restored_store_can_be_checkpointed(
+    again: di_store.Store, folder: Path, tmp_path: Path, compress: Any
+) -> None:
     """It has the linked files too, whoever wrote them; in the folder from which they came, and in another one."""
     table = again.table("t")
     for turn, name in enumerate(("c", "other", "other")):
@@ -142,7 +146,7 @@ def test_a_checkpoint_of_a_restored_store(again: di_store.Store, folder: Path, t
             assert read(third.table("t")) == expected
 
 
-def test_another_packing_is_loaded(folder: Path, tmp_path: Path, compress: Any) -> None:
+def test_chunks_with_another_packing_are_loaded(folder: Path, tmp_path: Path, compress: Any) -> None:
     other = "auto" if compress is None else None
     tables = {"t": {"compress": other}}
     with di_store.restore(folder, disk=tmp_path / "disk", tables=tables, **TIER) as store:
@@ -151,7 +155,7 @@ def test_another_packing_is_loaded(folder: Path, tmp_path: Path, compress: Any) 
         assert disk(store)["written"] > 0
 
 
-def test_what_cannot_be_linked_is_loaded(folder: Path, tmp_path: Path) -> None:
+def test_files_that_cannot_be_linked_are_loaded(folder: Path, tmp_path: Path) -> None:
     _core.arm_fault("file.link:1:EIO+")
     try:
         with di_store.restore(folder, disk=tmp_path / "disk", **TIER) as store:
@@ -163,7 +167,7 @@ def test_what_cannot_be_linked_is_loaded(folder: Path, tmp_path: Path) -> None:
         _core.arm_fault("")
 
 
-def test_what_is_not_linked_has_room(tmp_path: Path) -> None:
+def test_unlinked_files_still_have_room(tmp_path: Path) -> None:
     """It does not fit into memory, so not so many files are linked that it would not fit on disk."""
     folder = saved(tmp_path, None, 4)
     tier = {"memory": "12MiB", "disk_capacity": "112MiB"}
@@ -173,7 +177,7 @@ def test_what_is_not_linked_has_room(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_there_is_room_for_some_files(tmp_path: Path) -> None:
+def test_only_some_files_are_linked_if_room_is_short(tmp_path: Path) -> None:
     """Little of each is needed; of those that are linked the rest is written elsewhere in time."""
     folder = saved(tmp_path, None, 4)
     assert sum(path.stat().st_size for path in folder.glob("disk-*")) > 96 << 20
@@ -190,7 +194,7 @@ def test_there_is_room_for_some_files(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_damaged_file_costs_its_items(tmp_path: Path) -> None:
+def test_a_damaged_linked_file_costs_only_its_items(tmp_path: Path) -> None:
     """Nothing of it is read before its rows are."""
     folder = saved(tmp_path, None, 1)
     path = min(folder.glob("disk-*"))  # all are as long; the last ones may hold next to nothing
@@ -248,7 +252,7 @@ def test_no_file_stays_when_a_store_ends(folder: Path, tmp_path: Path) -> None:
         assert not list((tmp_path / "disk").glob("segment-*"))
 
 
-def test_a_restore_that_failed_lets_go_of_all(folder: Path, tmp_path: Path) -> None:
+def test_a_failed_restore_releases_everything(folder: Path, tmp_path: Path) -> None:
     def fail(_done: int, _all: int) -> None:
         raise ValueError("no")
 
@@ -262,7 +266,7 @@ def test_a_restore_that_failed_lets_go_of_all(folder: Path, tmp_path: Path) -> N
         gc.enable()
 
 
-def test_a_folder_that_was_removed_is_another_one(folder: Path, tmp_path: Path) -> None:
+def test_a_recreated_folder_is_not_mistaken_for_the_old_one(folder: Path, tmp_path: Path) -> None:
     """Of which this process has files open, with names that come again."""
     with di_store.open(disk=tmp_path / "disk", **TIER) as store:
         table = store.create_table("t", capacity=ROWS, lanes=1, compress=None, schema=SCHEMA)
@@ -281,7 +285,7 @@ def noisy(number: int) -> dict[str, Any]:
     return {"x": x, "label": number, "seen": 0.0}
 
 
-def test_tables_that_need_rows_no_more_count_for_how_they_are_packed(tmp_path: Path) -> None:
+def test_packing_ignores_tables_that_need_a_chunk_no_more(tmp_path: Path) -> None:
     """Two tables of one stream, of which one has let go of most chunks: these are packed for both."""
     tier = TIER | {"disk_capacity": "64MiB"}
     with di_store.open(disk=tmp_path / "disk", **tier) as store:

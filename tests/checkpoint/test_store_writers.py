@@ -78,7 +78,7 @@ def beside(*works: Iterator[None]) -> Iterator[None]:
     assert not failed, failed
 
 
-def test_the_store_stays_sound(options: Callable[[], Options], tmp_path: Path) -> None:
+def test_the_store_stays_sound_during_checkpoints(options: Callable[[], Options], tmp_path: Path) -> None:
     """What a checkpoint has let go belongs to other threads at once."""
     with di_store.open(**options()) as store:
         table = sequences(store, "t", remover=Uniform())
@@ -89,7 +89,7 @@ def test_the_store_stays_sound(options: Callable[[], Options], tmp_path: Path) -
         assert store.check() == []
 
 
-def test_it_ends_though_rows_come_faster_than_the_drive_takes_them(tmp_path: Path) -> None:
+def test_a_checkpoint_ends_even_if_rows_outpace_the_drive(tmp_path: Path) -> None:
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         table = sequences(store, "t", remover=Uniform(), durability="disk", sync_every=1)
         with beside(writes(table)):

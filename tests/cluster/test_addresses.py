@@ -12,11 +12,11 @@ from di_store.server.supervisor import place_of
     ("text", "host", "port"),
     [("h:1", "h", 1), ("h", "h", 7370), (":5", "0.0.0.0", 5), ("[::1]:9", "::1", 9), ("[::]:0", "::", 0)],
 )
-def test_places(text: str, host: str, port: int) -> None:
+def test_host_and_port_are_parsed(text: str, host: str, port: int) -> None:
     assert place_of(text) == (host, port)
 
 
-def test_addresses() -> None:
+def test_addresses_are_parsed() -> None:
     for text in ("di-store://h:1/s", "di-store://[::1]:2/s", "di-store://h:7370/"):
         assert str(Address.parse(text)) == text
     for text in (

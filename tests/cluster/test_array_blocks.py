@@ -49,7 +49,7 @@ def block(store: di_store.Store, ref: di_store.Ref) -> bytes:
     return Objects(store._session).raw(ref.raw, 10).tobytes()
 
 
-def test_what_a_client_puts_lies_as_what_is_put_here(far: di_store.Store, near: di_store.Store) -> None:
+def test_arrays_put_by_a_client_have_the_local_layout(far: di_store.Store, near: di_store.Store) -> None:
     """Also what is sent in pieces. Whoever reads it gets the same array."""
     for value in ARRAYS:
         sent, put = far.put(value), near.put(value)
@@ -65,7 +65,7 @@ def test_what_a_client_puts_lies_as_what_is_put_here(far: di_store.Store, near: 
         assert block(near, far.put(value))[:4] == b"DSP1"
 
 
-def test_copies_lie_as_what_was_copied(far: di_store.Store, near: di_store.Store) -> None:
+def test_copied_arrays_have_the_layout_of_the_original(far: di_store.Store, near: di_store.Store) -> None:
     assert isinstance(far, RemoteStore)
     session = far._far
     with di_store.open(memory="512MiB") as other:
@@ -79,7 +79,7 @@ def test_copies_lie_as_what_was_copied(far: di_store.Store, near: di_store.Store
             assert here == front + there[4:start] + there[start:]
 
 
-def test_heads_that_do_not_fit_are_refused(near: di_store.Store) -> None:
+def test_array_headers_that_do_not_fit_are_refused(near: di_store.Store) -> None:
     """By the core, whoever has made them."""
     arena, encoded = near._session.arena, codec.encode(np.zeros((3, 4), "f4"))
     head = array_head(encoded.header, encoded.payload_bytes)
@@ -92,7 +92,7 @@ def test_heads_that_do_not_fit_are_refused(near: di_store.Store) -> None:
             arena.reserve(wrong, size, secrets.token_bytes(20), 0.0)
 
 
-def test_headers_that_are_none_of_arrays() -> None:
+def test_blocks_with_other_headers_stay_packed() -> None:
     """Nothing is raised: the value stays packed, and whoever reads it finds what is wrong."""
     good = codec.encode(np.zeros(3)).header
     for header in (b"", good[:-1], good[:6] + b"?" + good[7:], codec.encode(np.zeros(3, "U2")).header, bytes(100)):

@@ -31,7 +31,7 @@ def spec(kind: str = "i8") -> di_store.Spec:
     return di_store.Spec((), kind)
 
 
-def test_an_error_leaves_the_connection_and_its_draws(store: di_store.Store) -> None:
+def test_an_error_keeps_the_connection_and_its_draws(store: di_store.Store) -> None:
     """The only connection of a client, which holds the draws of a loader."""
     table = store.create_table("t", capacity=20, sampler=di_store.Once(1))
     table.extend({"n": np.arange(20)})
@@ -44,7 +44,7 @@ def test_an_error_leaves_the_connection_and_its_draws(store: di_store.Store) -> 
     assert sorted(found) == list(range(20))
 
 
-def test_a_mixture_goes_on_in_a_child(store: di_store.Store) -> None:
+def test_a_mixture_works_in_a_forked_child(store: di_store.Store) -> None:
     store.create_table("t", capacity=4).extend({"n": np.arange(4)})
     mixture = store.mix({"t": 1}, seed=1)
     mixture.sample(1)
@@ -57,7 +57,7 @@ def test_a_mixture_goes_on_in_a_child(store: di_store.Store) -> None:
     assert len(mixture.sample(2)) == 2
 
 
-def test_rows_of_a_dropped_writer_still_come(store: di_store.Store) -> None:
+def test_rows_of_a_dropped_writer_still_arrive(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=1_000, schema={"n": spec()})
     writer = table.writer()
     made = [writer.append({"n": n}) for n in range(50)]
@@ -67,7 +67,7 @@ def test_rows_of_a_dropped_writer_still_come(store: di_store.Store) -> None:
     assert table.peek(table.keys()).data["n"].tolist() == list(range(50))
 
 
-def test_rows_of_a_writer_that_is_dropped_with_its_store_come_too(store: di_store.Store) -> None:
+def test_rows_of_a_writer_dropped_with_its_store_still_arrive(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=1_000, schema={"n": spec()})
     with attach_far(store.name) as other:
         writer = other.table("t").writer()
@@ -78,7 +78,7 @@ def test_rows_of_a_writer_that_is_dropped_with_its_store_come_too(store: di_stor
     assert table.peek(table.keys()).data["n"].tolist() == list(range(50))
 
 
-def test_a_failure_is_heard_once(store: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_raised_once(store: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DI_STORE_WINDOW", "1")
     table = store.create_table("t", capacity=4, schema={"n": spec()})
     with table.writer(lanes=8) as writer:
@@ -88,7 +88,7 @@ def test_a_failure_is_heard_once(store: di_store.Store, monkeypatch: pytest.Monk
     assert len(table) == 2
 
 
-def test_a_warning_comes_at_the_line_of_the_program(store: di_store.Store) -> None:
+def test_a_warning_points_at_the_users_line(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Transition())
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -111,7 +111,7 @@ class Odd:
     """Something that would have to be pickled."""
 
 
-def test_what_would_be_pickled_is_refused_here(store: di_store.Store) -> None:
+def test_values_that_would_be_pickled_are_refused_by_the_client(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=10, schema={"n": spec(), "text": di_store.Spec((None,), "u1", max=9)})
     good = {"n": 1, "text": b"abc"}
     with table.writer() as writer:
@@ -148,12 +148,12 @@ def test_a_call_that_is_too_large_is_refused_before_it_is_sent(store: di_store.S
     ],
     ids=["lists", "objects", "bytes", "view"],
 )
-def test_values_travel_as_plain_ones(value: Any, made: Any) -> None:
+def test_values_are_sent_as_plain_values(value: Any, made: Any) -> None:
     found = travelling(value)
     assert (found.tolist() if isinstance(found, np.ndarray) else found) == made
 
 
-def test_lanes_and_priorities_travel_as_numbers() -> None:
+def test_lanes_and_priorities_are_sent_as_numbers() -> None:
     assert lane_of(np.int32(3)) == 3
     assert lane_of([]) == lane_of(np.zeros(0, np.int64)) == []
     assert lane_of([1, 0]).tolist() == [1, 0]
@@ -164,7 +164,7 @@ def test_lanes_and_priorities_travel_as_numbers() -> None:
         numbers({"t": Odd()})
 
 
-def test_what_belongs_to_the_machine_of_the_store_says_so(tmp_path: Path) -> None:
+def test_calls_that_need_the_stores_machine_are_refused(tmp_path: Path) -> None:
     """These calls, and the README files name them."""
     pages = [path.read_text() for path in Path(__file__).resolve().parents[2].glob("README*.md")]
     with (

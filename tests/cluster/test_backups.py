@@ -176,7 +176,7 @@ def test_synced_rows_survive_their_nodes(pair: Pair) -> None:
         store.drop_table("replay")
 
 
-def test_a_learner_goes_on_on_another_node(pair: Pair) -> None:
+def test_a_learner_continues_on_another_node(pair: Pair) -> None:
     """Its node is lost; the table's node has the rows, and as member of the group the weights."""
     with attached(pair, 0) as store:
         store.create_table("learned", sampler=PRIORITIZED, **TABLE | {"durability": "memory"})
@@ -202,7 +202,7 @@ def test_a_learner_goes_on_on_another_node(pair: Pair) -> None:
         store.drop_table("learned", timeout=60)
 
 
-def test_a_node_that_comes_back_with_its_disk(pair: Pair) -> None:
+def test_a_node_that_returns_with_its_disk_rejoins(pair: Pair) -> None:
     """Its tables are the cluster's again by themselves, but for one that was dropped and made elsewhere meanwhile."""
     with attached(pair, 1) as store:
         for name in ("mine", "other"):
@@ -221,7 +221,7 @@ def test_a_node_that_comes_back_with_its_disk(pair: Pair) -> None:
         near.drop_table("other", timeout=60)
 
 
-def test_a_backup_is_brought_back_by_hand(pair: Pair, tmp_path: Path) -> None:
+def test_a_backup_can_be_restored_by_hand(pair: Pair, tmp_path: Path) -> None:
     """As docs/backups.md says for Ray, on the node that has it: no node takes the lost one's place."""
     with attached(pair, 1) as store:
         table = store.create_table("saved", sampler=PRIORITIZED, **TABLE)
@@ -272,7 +272,7 @@ def test_a_checkpoint_is_made_while_another_is_sent(pair: Pair, monkeypatch: pyt
         store.drop_table("sent")
 
 
-def test_what_cannot_be_synced(pair: Pair) -> None:
+def test_a_sync_that_cannot_work_ends_in_time(pair: Pair) -> None:
     """Each call ends in time, and says what helps."""
     with attached(pair, 0) as store:
         store.create_table("t", **TABLE)
@@ -291,7 +291,7 @@ def test_what_cannot_be_synced(pair: Pair) -> None:
         store.drop_table("t")
 
 
-def test_who_may_take_over(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_lost_nodes_can_be_taken_over(pair: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with attached(pair, 0) as store:
         store.create_table("t", **TABLE)
         store.sync(timeout=60)
@@ -325,7 +325,7 @@ def test_a_search_for_a_backup_ends_at_a_signal(tmp_path: Path, number: int) -> 
         assert process.wait(20) != 0
 
 
-def test_calls_that_no_node_makes(pair: Pair) -> None:
+def test_invalid_backup_calls_are_refused(pair: Pair) -> None:
     """A backup has files of checkpoints alone, in its own folder."""
     session = RemoteSession.connect(pair.nodes[1].address, None, None, False, 60)
     empty = '{"uuids":["%s"],"machine":"m","address":"a","number":1,"made":0,"files":%s}'
@@ -346,7 +346,7 @@ def test_calls_that_no_node_makes(pair: Pair) -> None:
     session.close()
 
 
-def test_which_files_are_sent_again(pair: Pair) -> None:
+def test_only_changed_files_are_sent_again(pair: Pair) -> None:
     """Those that have another version, or none; others are taken over from the backup before, as they are."""
     session = RemoteSession.connect(pair.nodes[1].address, None, None, False, 60)
     uuid_, name = "1" * 32, "disk-00010001-1"
@@ -380,7 +380,7 @@ def test_which_files_are_sent_again(pair: Pair) -> None:
     session.close()
 
 
-def test_durable_tables_of_a_client(pair: Pair, tmp_path: Path) -> None:
+def test_a_durable_table_made_by_a_client_is_backed_up(pair: Pair, tmp_path: Path) -> None:
     """One that is made through an agent is written as any other."""
     with pair.nodes[1].connect() as far:
         table = far.create_table("far", **TABLE)

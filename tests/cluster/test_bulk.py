@@ -18,7 +18,7 @@ from di_store.server import engine
 ENGINE = ("--bulk", "mooncake-tcp", "--plaintext")
 
 
-def test_a_missing_package(store_name: Callable[[], str], tmp_path: Path) -> None:
+def test_without_the_package_objects_are_copied_over_tcp(store_name: Callable[[], str], tmp_path: Path) -> None:
     """Of both nodes: what they are asked for comes all the same."""
     (tmp_path / "mooncake").mkdir()
     (tmp_path / "mooncake" / "__init__.py").write_text("")  # hides the package, where it is installed
@@ -43,12 +43,12 @@ def test_a_missing_package(store_name: Callable[[], str], tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["mooncake-tcp", "rdma"])
-def test_what_passes_by_tls_is_said(store_name: Callable[[], str], kind: str) -> None:
+def test_bulk_transfers_past_tls_need_plaintext(store_name: Callable[[], str], kind: str) -> None:
     text = fails(2, "serve", store_name(), "--listen", "127.0.0.1:0", "--bulk", kind)
     assert "give --plaintext too if all machines that reach this one are trusted" in text
 
 
-def test_a_machine_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rdma_without_a_device_falls_back_to_tcp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mooncake would take TCP without a word."""
     monkeypatch.setattr(engine, "DEVICES", str(tmp_path))
     assert "no RDMA device" in engine.Engine("rdma", "127.0.0.1").missing()

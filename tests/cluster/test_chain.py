@@ -70,7 +70,7 @@ def test_all_get_each_version_and_the_publisher_sends_it_once(four: list[Member]
     assert [each.state()["received"] >= 3 * SIZE for each in (first, *members)] == [False, True, True, True]
 
 
-def test_a_large_object(four: list[Member]) -> None:
+def test_a_large_version_reaches_all_members(four: list[Member]) -> None:
     first, *members = four[:3]
     publish(first, members, 200 * MIB)
     wait_for(members, 1, 200 * MIB)
@@ -90,7 +90,7 @@ def test_a_large_object(four: list[Member]) -> None:
     ],
     ids=["none", "no-bytes", "array", "text", "empty-array", "header-of-2MB", "header-of-1.5MB"],
 )
-def test_values_of_any_form(four: list[Member], value: Any) -> None:
+def test_versions_of_any_type_reach_all_members(four: list[Member], value: Any) -> None:
     first, *members = four[:3]
     first.spread(first.publish(value), members)
     for each in members:
@@ -121,7 +121,7 @@ def test_a_stopped_member_delays_nobody_for_long(four: list[Member], at: int) ->
 
 
 @pytest.mark.parametrize("who", [0, pytest.param(1, marks=pytest.mark.extended), 2])
-def test_a_killed_agents_successor_goes_on(four: list[Member], who: int) -> None:
+def test_the_successor_of_a_killed_agent_continues(four: list[Member], who: int) -> None:
     """Who dies has the version in the end too, as all others."""
     size = 100 * MIB
     first, *members = four
@@ -133,7 +133,7 @@ def test_a_killed_agents_successor_goes_on(four: list[Member], who: int) -> None
     wait_for(members, 2, size)
 
 
-def test_the_publishers_agent_dies_at_once(four: list[Member]) -> None:
+def test_a_version_arrives_though_the_publishers_agent_dies(four: list[Member]) -> None:
     """Once `spread` has returned, the version arrives."""
     first, *members = four[:3]
     for version in range(1, 4):
@@ -142,7 +142,7 @@ def test_the_publishers_agent_dies_at_once(four: list[Member]) -> None:
         wait_for(members, version, SIZE)
 
 
-def test_a_newer_version_replaces_one_that_is_on_its_way(four: list[Member]) -> None:
+def test_a_newer_version_replaces_one_in_transfer(four: list[Member]) -> None:
     size = 60 * MIB
     first, *members = four
     for _ in range(5):
@@ -201,7 +201,7 @@ def test_an_old_publisher_is_refused(four: list[Member]) -> None:
     wait_for([member, old], 5, SIZE)
 
 
-def test_a_node_that_comes_late(four: list[Member]) -> None:
+def test_a_late_node_gets_the_newest_version(four: list[Member]) -> None:
     """It asks whom it knows, one of which is gone; and a second time changes nothing."""
     first, member, late, later = four
     publish(first, [member])
@@ -218,7 +218,7 @@ def test_a_node_that_comes_late(four: list[Member]) -> None:
     assert member.newest() == 2
 
 
-def test_a_follower_waits_for_its_sources(four: list[Member]) -> None:
+def test_a_member_waits_for_its_sources(four: list[Member]) -> None:
     """None is there when it asks."""
     first, late = four[:2]
     first.publish(weights(1, SIZE))
@@ -240,7 +240,7 @@ def test_a_member_without_room_gets_it_later(four: list[Member]) -> None:
     wait_for(members, 1, SIZE)
 
 
-def test_keep_holds_at_the_members(four: list[Member]) -> None:
+def test_keep_applies_at_the_members(four: list[Member]) -> None:
     first, member = four[:2]
     for version in (1, 2, 3):
         first.publish(weights(version, MIB), keep=2)
@@ -268,7 +268,7 @@ def test_pickles_are_loaded_where_the_nodes_allow_it(store_name: Names) -> None:
         assert found.value == {1, 2}
 
 
-def test_who_joins_is_told_though_a_list_of_before_lacks_it(four: list[Member]) -> None:
+def test_a_new_member_missing_in_an_old_list_is_told(four: list[Member]) -> None:
     """Before the first version and after it; a later list is the truth again. The agent's successor knows of it too."""
     first, early, late, last = four
     epoch = first.state()["epoch"] + 1
@@ -300,7 +300,7 @@ def test_who_joins_is_told_though_a_list_of_before_lacks_it(four: list[Member]) 
     assert joins == first.state()["joins"] == before + 2
 
 
-def test_what_cannot_be_spread(four: list[Member]) -> None:
+def test_invalid_spread_calls_are_refused(four: list[Member]) -> None:
     first = four[0]
     with pytest.raises(di_store.ObjectNotFound, match="version 1"):
         first.spread(1, [])
@@ -325,7 +325,7 @@ def test_what_cannot_be_spread(four: list[Member]) -> None:
 
 
 @pytest.mark.extended
-def test_with_tls(store_name: Names, authorities: Any) -> None:
+def test_versions_are_sent_over_tls(store_name: Names, authorities: Any) -> None:
     ours, _ = authorities
     certificate, key = ours.sign("chain")
     options = ("--tls-cert", certificate, "--tls-key", key, "--tls-ca", ours.path)
@@ -357,7 +357,7 @@ class Watcher(threading.Thread):
 
 
 @pytest.mark.extended
-def test_agents_that_all_die_and_stop_again_and_again(four: list[Member], count: Callable[[int, int], int]) -> None:
+def test_versions_stay_whole_while_agents_die_and_stop(four: list[Member], count: Callable[[int, int], int]) -> None:
     """Whoever dies when: each process sees whole versions in order, and the newest is everywhere in the end."""
     choice = random.Random(7)
     watchers = [Watcher(each) for each in four[1:]]
@@ -388,7 +388,7 @@ def described(member: Member, chain: list[str]) -> Note:
     return note_of(member.call("newest", name=member.weights)).seen(chain, len(chain))
 
 
-def test_a_source_with_other_bytes_of_that_number_is_left(four: list[Member]) -> None:
+def test_a_source_with_another_version_of_that_number_is_left(four: list[Member]) -> None:
     """Two nodes have published a version of the same number; nothing of one gets into the other."""
     first, other, member = four[:3]
     first.publish(weights(1, SIZE))
@@ -399,7 +399,7 @@ def test_a_source_with_other_bytes_of_that_number_is_left(four: list[Member]) ->
     assert other.state()["sent"] == 0
 
 
-def test_bytes_of_another_version_are_not_published(four: list[Member]) -> None:
+def test_bytes_with_a_wrong_checksum_are_not_published(four: list[Member]) -> None:
     """A source that sends what it should not: its bytes are dropped, and come from another one."""
     first, member = four[:2]
     first.publish(weights(1, SIZE))
@@ -428,7 +428,7 @@ def test_bytes_of_another_version_are_not_published(four: list[Member]) -> None:
     assert len(served) == 1
 
 
-def test_nobody_else_speaks_while_a_version_is_sent(four: list[Member]) -> None:
+def test_no_other_message_is_sent_between_pieces(four: list[Member]) -> None:
     """What agents say of calls that are at work would lie between the pieces: the child would lose its source."""
     token = own_token(make=False)
     assert token is not None

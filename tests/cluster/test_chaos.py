@@ -54,14 +54,14 @@ def check(report: Report, killer: Killer) -> None:
     assert all(late <= SLOW_SECONDS for _, late, _ in report.late), report.late[:5]
 
 
-def test_nodes_that_etcd_knows(tmp_path: Path) -> None:
+def test_a_cluster_with_etcd_survives_chaos(tmp_path: Path) -> None:
     with ExitStack() as running:
         board = Board(tmp_path)
         world = EtcdWorld(board, tmp_path, f"c-{uuid.uuid4().hex[:10]}", running, MEMORY)
         check(*run(world, board))
 
 
-def test_nodes_of_ray(tmp_path: Path) -> None:
+def test_a_cluster_on_ray_survives_chaos(tmp_path: Path) -> None:
     with ExitStack() as running:
         board = Board(tmp_path)
         world = RayWorld(board, running, MEMORY)

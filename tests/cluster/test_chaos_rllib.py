@@ -22,7 +22,7 @@ from cluster.test_chaos import MEMORY, SEED, check, run
 @pytest.mark.chaos
 @pytest.mark.long
 @pytest.mark.timeout(1_500)
-def test_rllib_goes_on_learning(tmp_path: Path) -> None:
+def test_rllib_learns_through_chaos(tmp_path: Path) -> None:
     with ExitStack() as running:
         board = Board(tmp_path)
         world = RayWorld(board, running, MEMORY)

@@ -67,7 +67,7 @@ def run(target: Any, *calls: tuple[Any, ...]) -> None:
         assert process.exitcode == 0
 
 
-def test_what_another_node_has_put(nodes: list[Node], clients: list[Client]) -> None:
+def test_objects_of_another_node_are_read(nodes: list[Node], clients: list[Client]) -> None:
     here, there = clients
     assert "of a cluster" in repr(here)
     ref = there.put({"a": LARGE})
@@ -97,14 +97,16 @@ def test_a_group_has_objects_before_it_reads_them(nodes: list[Node], clients: li
     assert not lies(nodes[0], ref), "the other node is no member"
 
 
-def test_hosts_by_name(nodes: list[Node], clients: list[Client]) -> None:
+def test_nodes_are_found_by_host_name(nodes: list[Node], clients: list[Client]) -> None:
     names = [nodes[1].name, nodes[1].address.split("/")[2]]
     for name in names:
         comes(nodes[1], clients[0].put(LARGE, prefetch_hostname=name))
     comes(nodes[1], clients[0].put(LARGE, prefetch_hostname=[os.uname().nodename, nodes[0].name]))
 
 
-def test_what_is_unknown_fails_no_put(clients: list[Client], group: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unknown_groups_and_nodes_fail_no_put(
+    clients: list[Client], group: str, caplog: pytest.LogCaptureFixture
+) -> None:
     for _ in range(3):
         assert clients[0].get(clients[0].put(1, prefetch_group=group, prefetch_hostname=f"{group}-host")) == 1
     said = [each.getMessage() for each in caplog.records]
@@ -114,7 +116,7 @@ def test_what_is_unknown_fails_no_put(clients: list[Client], group: str, caplog:
     assert any("an id of your own" in each.getMessage() for each in caplog.records)
 
 
-def test_an_agent_is_killed(nodes: list[Node], clients: list[Client], group: str) -> None:
+def test_the_next_agent_sends_and_copies_after_a_kill(nodes: list[Node], clients: list[Client], group: str) -> None:
     """The one that serves next sends and copies."""
     clients[1].register_group(group)
     comes(nodes[1], clients[0].put(1, prefetch_group=group))
@@ -147,7 +149,7 @@ def test_deleted_objects_make_room_where_they_were_put(nodes: list[Node], client
     clients[0].delete(refs)
 
 
-def test_nothing_stays_of_deleted_objects(nodes: list[Node]) -> None:
+def test_deleted_objects_leave_nothing(nodes: list[Node]) -> None:
     here, there = (client_of(each, keep_deleted=0) for each in nodes)
     own = uuid.uuid4().hex + "0" * 8
     for ref in (there.put(7), there.put(7, object_id=own)):
@@ -163,7 +165,7 @@ def _put(name: str, path: Path) -> None:
     path.write_text(Client({"store": {"name": name}}).put(2))
 
 
-def test_a_lost_node(group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_lost_node_is_named(group: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with cluster_nodes(f"lost-{uuid.uuid4().hex[:12]}", 2, "--memory", "64MiB") as nodes:
         here = client_of(nodes[0])
         run(_register, (nodes[1].name, [group]))
@@ -181,7 +183,7 @@ def test_a_lost_node(group: str, tmp_path: Path, caplog: pytest.LogCaptureFixtur
         assert any("are deleted when their node answers" in each.getMessage() for each in caplog.records)
 
 
-def test_which_store(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configured_store_is_used(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
     trackers = {"node_trackers": [{"rpc_host": "test", "rpc_port": uuid.uuid4().hex[:12]}]}
     assert "of a cluster" not in repr(Client(trackers)), "nodes that nobody has named are other jobs'"
     assert "of a cluster" not in repr(client_of(nodes[0], cluster=False))
@@ -197,7 +199,7 @@ def test_which_store(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None
         Client({"store": {"name": f"none-{os.getpid()}", "cluster": True}})
 
 
-def test_wrong_inputs(clients: list[Client]) -> None:
+def test_wrong_inputs_are_refused(clients: list[Client]) -> None:
     for wrong in ("", "a/b", "x" * 101):
         with pytest.raises(ValueError, match="a group's name is"):
             clients[0].register_group(wrong)

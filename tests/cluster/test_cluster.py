@@ -112,7 +112,7 @@ def test_a_tree_is_read_on_another_node(stores: list[ClusterStore]) -> None:
     assert same(found["c"]["d"], tree["c"]["d"])  # type: ignore[index]
 
 
-def test_deleted_here_and_at_home(stores: list[ClusterStore]) -> None:
+def test_a_delete_removes_copies_and_the_original(stores: list[ClusterStore]) -> None:
     ref = stores[0].put(LARGE)
     stores[1].get(ref)
     assert stores[1].delete([ref, di_store.Ref(bytes(20))]) == 1
@@ -173,7 +173,7 @@ print("done", flush=True)
 """
 
 
-def test_a_reader_that_is_killed_while_it_copies(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_killed_copying_reader_blocks_no_other_reader(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Whoever waits for its copy makes one of its own."""
     value = np.tile(LARGE, 4)
     for pause in (0.005, 0.02, 0.05):
@@ -187,7 +187,7 @@ def test_a_reader_that_is_killed_while_it_copies(nodes: list[Node], stores: list
         stores[1].delete(ref)
 
 
-def test_another_readers_copy_is_waited_for(stores: list[ClusterStore]) -> None:
+def test_a_copy_by_another_reader_is_waited_for(stores: list[ClusterStore]) -> None:
     """Beyond the deadline: the object is there, and on its way."""
     ref, encoded = stores[0].put(LARGE), codec.encode(LARGE)
     copy = stores[1]._session.arena.reserve(encoded.header, encoded.payload_bytes, ref.raw, 60.0)
@@ -214,7 +214,7 @@ def test_a_copy_that_failed_is_not_waited_for(stores: list[ClusterStore], monkey
     assert stores[0]._session.arena.contains(ref.raw, 10.0)
 
 
-def test_an_object_that_is_not_there_yet(stores: list[ClusterStore]) -> None:
+def test_an_object_put_later_is_found_by_its_id(stores: list[ClusterStore]) -> None:
     """By an id that somebody chose: it is found wherever it is put."""
     name = "ab" * 20
     with pytest.raises(ObjectNotFound, match="no node"):
@@ -228,7 +228,7 @@ def test_an_object_that_is_not_there_yet(stores: list[ClusterStore]) -> None:
         stores[0].get(name)
 
 
-def test_waiting_for_objects_of_several_nodes(stores: list[ClusterStore]) -> None:
+def test_wait_covers_objects_of_several_nodes(stores: list[ClusterStore]) -> None:
     refs = [store.put(at) for at, store in enumerate(stores)]
     missing = di_store.Ref(stores[1].put(1).raw[:12] + bytes(8))
     assert stores[0].wait([*refs, missing], 3) == (refs, [missing])
@@ -242,7 +242,7 @@ def test_waiting_for_objects_of_several_nodes(stores: list[ClusterStore]) -> Non
         stores[0].wait([refs[1], refs[1]], 1)
 
 
-def test_what_others_pickled_is_not_loaded(stores: list[ClusterStore]) -> None:
+def test_pickles_of_other_nodes_are_not_loaded(stores: list[ClusterStore]) -> None:
     ref = stores[0].put(threading.Event)
     assert stores[0].get(ref) is threading.Event
     for _ in range(2):
@@ -253,7 +253,7 @@ def test_what_others_pickled_is_not_loaded(stores: list[ClusterStore]) -> None:
 # --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_table_of_the_cluster(stores: list[ClusterStore]) -> None:
+def test_a_cluster_table_is_opened_by_name_everywhere(stores: list[ClusterStore]) -> None:
     """One name everywhere; in memory where it lies, through the agent elsewhere."""
     here = stores[0].create_table("t", **TABLE)
     there = stores[1].table("t")
@@ -273,7 +273,7 @@ def test_a_table_of_the_cluster(stores: list[ClusterStore]) -> None:
         stores[0].drop_table("t")
 
 
-def test_a_table_on_another_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_table_on_another_node_works(nodes: list[Node], stores: list[ClusterStore]) -> None:
     stores[0].create_table("t", node=nodes[2].name, **TABLE)
     assert type(stores[2].table("t")) is di_store.Table
     with stores[0].writer(["t"]) as writer, stores[2].writer(["t"]) as own:
@@ -290,7 +290,7 @@ def test_a_table_on_another_node(nodes: list[Node], stores: list[ClusterStore]) 
         stores[0].create_table("u", colour=1, **TABLE)
 
 
-def test_late_answers_to_a_group_on_another_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_late_answers_to_a_remote_group_are_refused(nodes: list[Node], stores: list[ClusterStore]) -> None:
     schema = {"prompt": di_store.Spec((), "i8"), "x": di_store.Spec((), "f4")}
     view = di_store.Group(2, by="prompt", unique=True)
     stores[0].create_table("t", capacity=10, node=nodes[2].name, view=view, schema=schema)
@@ -310,7 +310,7 @@ def test_late_answers_to_a_group_on_another_node(nodes: list[Node], stores: list
         parts.incomplete()
 
 
-def test_a_name_is_given_once(stores: list[ClusterStore]) -> None:
+def test_concurrent_creates_make_one_table(stores: list[ClusterStore]) -> None:
     """20 times two nodes make one table: one of them does, and it lies there."""
     for turn in range(20):
         made: list[Any] = []
@@ -333,7 +333,7 @@ def test_a_name_is_given_once(stores: list[ClusterStore]) -> None:
         stores[1].create_table("t0", exist_ok=True, **{**TABLE, "sampler": di_store.Once()})
 
 
-def test_a_table_of_one_store_alone(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_local_table_stays_local(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """What a program without the cluster made is the store's own, and not overwritten."""
     with di_store.attach(nodes[1].name) as plain:
         plain.create_table("own", **TABLE).extend({"x": np.zeros((3, 4), np.float32)})
@@ -354,7 +354,7 @@ def test_a_table_of_one_store_alone(nodes: list[Node], stores: list[ClusterStore
         assert plain.stats()["tables"] == {}
 
 
-def test_a_table_that_does_not_fit(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_table_that_does_not_fit_leaves_nothing(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Nothing is left of it, on no node and not in the directory."""
     big = {**TABLE, "capacity": 10**8}
     for node in (nodes[0].name, nodes[1].name):
@@ -377,7 +377,7 @@ for turn in range(1000):
 """
 
 
-def test_whoever_makes_a_table_is_killed(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_killed_creator_leaves_no_half_made_table(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Wherever it was: the table can be opened, or made, and dropped."""
     rng = np.random.default_rng(1)
     for _ in range(8):
@@ -407,7 +407,7 @@ def _there(name: str, sent: list[bytes], answer: Any) -> None:
         answer.put((store.name, again is store, type(table).__name__, len(table), store.get(ref)))
 
 
-def test_handles_travel(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_pickled_handles_open_the_same_table(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """A table opens in memory where it lies, and through the agent elsewhere; a store is that of its machine."""
     table = stores[1].create_table("t", **TABLE)
     table.extend({"x": np.zeros((3, 4), np.float32)})
@@ -422,7 +422,7 @@ def test_handles_travel(nodes: list[Node], stores: list[ClusterStore]) -> None:
         child.join()
 
 
-def test_a_closed_store(stores: list[ClusterStore]) -> None:
+def test_calls_of_a_closed_store_raise(stores: list[ClusterStore]) -> None:
     ref = stores[0].put(1)
     stores[1].close()
     assert "(closed)" in repr(stores[1])
@@ -431,7 +431,7 @@ def test_a_closed_store(stores: list[ClusterStore]) -> None:
             call()
 
 
-def test_nodes_of_several_clusters_on_one_machine(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_clusters_on_one_machine_need_a_name(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
     """The error tells them apart, and what each cluster is. Other tests may have clusters here too."""
     monkeypatch.delenv(STORE_ENV, raising=False)
     names, place = sorted(each.name for each in nodes), f"127.0.0.1:{free_ports(1)[0]}"
@@ -442,7 +442,7 @@ def test_nodes_of_several_clusters_on_one_machine(nodes: list[Node], monkeypatch
         assert f"['{other.name}'] of --peers {place}" in str(caught.value)
 
 
-def test_several_nodes_of_one_cluster_on_one_machine() -> None:
+def test_several_nodes_on_one_machine_need_a_name() -> None:
     one = Membership("static", ("di-store://10.0.0.1:7370/",), "di-store://10.0.0.1:7370/a")
     text = str(joining._ambiguous({"b": one, "a": one}))
     assert text == "several nodes of a cluster are on this machine: give one of ['a', 'b'], or DI_STORE_NODE"

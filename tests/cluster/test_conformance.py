@@ -42,14 +42,14 @@ def run(*arguments: str, transport: str = "tcp") -> str:
         pytest.param("core", "tls", marks=pytest.mark.extended),
     ],
 )
-def test_a_far_store_does_what_a_near_one_does(group: str, transport: str) -> None:
+def test_a_remote_store_passes_the_local_tests(group: str, transport: str) -> None:
     last = run(*files_of(QUICK[group]), transport=transport).splitlines()[-1]
     assert " passed" in last
     assert "skipped" not in last
 
 
 @pytest.mark.extended
-def test_what_is_left_out_is_there() -> None:
+def test_excluded_tests_exist() -> None:
     """Each entry matches a test, and each file has tests that are not left out."""
     files = every_file()
     assert {f"tests/{entry.partition('::')[0]}" for entry, _ in LEFT_OUT} <= set(files)
@@ -58,7 +58,7 @@ def test_what_is_left_out_is_there() -> None:
     run("--collect-only", *files)
 
 
-def test_entries_and_files_are_checked() -> None:
+def test_exclusion_entries_and_files_are_checked() -> None:
     """An entry that matches no test is an error, as is a file of which no test runs; not where tests are chosen."""
 
     def config(*files: str, keyword: str = "") -> Any:

@@ -65,7 +65,7 @@ def test_two_threads_do_not_read_at_once() -> None:
         assert [each.result(60).kind for each in others] == [Kind.PING]
 
 
-def test_who_takes_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_that_reads_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di_store.protocol.connection.STALLED_SECONDS", 1.0)
     with pair() as (here, _), pytest.raises(Disconnected, match="has read nothing for 1 s"):
         here.send(Kind.ANSWER, body=[bytes(64 << 20)])

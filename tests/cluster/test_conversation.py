@@ -26,7 +26,7 @@ def peer() -> Iterator[Peer]:
 
 
 @pytest.mark.parametrize("size", [1 << 20, 32 << 20])
-def test_nobody_else_speaks_while_a_payload_is_sent(peer: Peer, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_no_other_message_is_sent_within_a_payload(peer: Peer, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     """What agents say of calls that are at work would lie between the pieces, or within one."""
     monkeypatch.setattr("di_store.server.conversation.TELL_WORKING_SECONDS", 0.0)
     ref = peer.store.put(VALUE[:size])

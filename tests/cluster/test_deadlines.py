@@ -97,7 +97,9 @@ def dribble(port: int, slow: threading.Event) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.extended)])
-def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_does_not_cut_off_a_running_transfer(
+    tls: bool, authorities: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A deadline of 0 ends the wait for items, and not that for the bytes of a batch that was drawn."""
     monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", GRACE)
     context, path = None, None
@@ -117,7 +119,7 @@ def test_bytes_that_flow_are_waited_for(tls: bool, authorities: Any, monkeypatch
             assert len(table.sample(8, timeout=0)) == 8
 
 
-def test_a_batch_that_is_copied_for_long_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_the_agent_is_copying_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing flows until it is copied: the agent says that it is at work."""
     copied, never = batches.copied, threading.Event()
 
@@ -172,7 +174,7 @@ def test_an_agent_that_began_late_holds_no_call_beyond_its_deadline(monkeypatch:
             assert "50" in str(told.value), "what the agent waits for"
 
 
-def test_what_puts_the_end_off() -> None:
+def test_only_running_transfers_extend_a_deadline() -> None:
     """A message that is not whole, and an agent at work; not each word of one that was stopped and has begun late."""
     deadline = Deadline(3.0)
     deadline.grace = 60.0
@@ -205,7 +207,7 @@ def flowing_end(deadline: Deadline) -> float:
     return deadline.flowed + deadline.grace
 
 
-def test_a_wait_ends_between_two_looks() -> None:
+def test_a_wait_ends_at_its_deadline_between_two_checks() -> None:
     """Calls look twice a second whether they are over; the last look is at the end."""
     here, there = socket.socketpair()
     connection = Connection(here)
@@ -220,7 +222,7 @@ def test_a_wait_ends_between_two_looks() -> None:
         there.close()
 
 
-def test_a_read_is_looked_at_before_the_next_tick() -> None:
+def test_a_read_that_ends_before_the_next_tick_is_checked() -> None:
     """If the call ends before that."""
 
     def end() -> None:
@@ -306,7 +308,7 @@ def test_a_loader_that_draws_ahead_has_one_deadline_for_next(served: Node, monke
             assert next(loader).data["n"].tolist() == [3, 4, 5]
 
 
-def test_a_call_that_begins_again_has_one_deadline(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_restarted_call_keeps_its_deadline(served: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draws that are given back before the client has them, again and again."""
     ask = Channel.ask
 

@@ -46,7 +46,7 @@ def opened(nodes: list[Node]) -> Iterator[Callable[[], Directory]]:
         sessions.close()
 
 
-def test_words(opened: Callable[[], Directory]) -> None:
+def test_directory_entries_are_read_and_written(opened: Callable[[], Directory]) -> None:
     one, two = opened(), opened()
     assert one.read("table/a", SECONDS) is None
     assert one.swap("table/a", None, b"first", SECONDS)
@@ -62,7 +62,7 @@ def test_words(opened: Callable[[], Directory]) -> None:
     assert two.listed("table/", SECONDS) == {"table/b/ä": b"\x00\xff"}
 
 
-def test_one_of_many_wins(opened: Callable[[], Directory]) -> None:
+def test_one_of_many_concurrent_swaps_wins(opened: Callable[[], Directory]) -> None:
     """Each of 8 threads counts 10 times up: no step is lost, none is done twice."""
 
     def count(directory: Directory) -> None:
@@ -79,7 +79,7 @@ def test_one_of_many_wins(opened: Callable[[], Directory]) -> None:
     assert opened().read("count", SECONDS) == b"80"
 
 
-def test_words_outlive_every_agent(nodes: list[Node], opened: Callable[[], Directory]) -> None:
+def test_directory_entries_outlive_every_agent(nodes: list[Node], opened: Callable[[], Directory]) -> None:
     directory = opened()
     assert directory.swap("k", None, b"v", SECONDS)
     for each in nodes:
@@ -88,7 +88,7 @@ def test_words_outlive_every_agent(nodes: list[Node], opened: Callable[[], Direc
     assert len(directory.nodes(SECONDS)) == 3
 
 
-def test_a_node_that_is_gone(nodes: list[Node], opened: Callable[[], Directory]) -> None:
+def test_a_gone_node_is_not_listed(nodes: list[Node], opened: Callable[[], Directory]) -> None:
     directory = opened()
     assert [each.name for each in directory.nodes(SECONDS)]
     nodes[2].lose()
@@ -96,7 +96,7 @@ def test_a_node_that_is_gone(nodes: list[Node], opened: Callable[[], Directory])
     assert len(opened().nodes(SECONDS)) == 2
 
 
-def test_a_directory_that_is_away(nodes: list[Node], opened: Callable[[], Directory]) -> None:
+def test_an_unreachable_directory_raises_in_time(nodes: list[Node], opened: Callable[[], Directory]) -> None:
     """Its error says what it is, and comes within the deadline."""
     directory = opened()
     directory.read("k", SECONDS)
@@ -106,7 +106,7 @@ def test_a_directory_that_is_away(nodes: list[Node], opened: Callable[[], Direct
     assert "keep working" in str(found.value)
 
 
-def test_words_are_made_again_from_what_nodes_keep(nodes: list[Node], opened: Callable[[], Directory]) -> None:
+def test_directory_entries_are_rebuilt_from_the_nodes(nodes: list[Node], opened: Callable[[], Directory]) -> None:
     """The node with the words is lost, and comes back with an empty store: tables of other nodes are known."""
     directory = opened()
     sessions = SessionPool(Credentials())
@@ -124,7 +124,7 @@ def test_words_are_made_again_from_what_nodes_keep(nodes: list[Node], opened: Ca
         sessions.close()
 
 
-def test_names_of_nodes(nodes: list[Node], opened: Callable[[], Directory]) -> None:
+def test_nodes_are_found_by_name(nodes: list[Node], opened: Callable[[], Directory]) -> None:
     there = opened().nodes(SECONDS)
     assert called(there, nodes[1].name).address == nodes[1].address
     assert called(there, nodes[1].address.split("/")[2]).address == nodes[1].address
@@ -135,7 +135,7 @@ def test_names_of_nodes(nodes: list[Node], opened: Callable[[], Directory]) -> N
         called(there, there[0].name)
 
 
-def test_words_of_another_version() -> None:
+def test_entries_of_another_version_are_refused() -> None:
     entry = TableEntry("text", ("a", "b"), "mass")
     assert unpacked(packed(entry), TableEntry) == entry
     wrong: Any

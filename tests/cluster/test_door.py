@@ -58,7 +58,7 @@ def served() -> Iterator[ServedStore]:
 # --- tokens -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_wrong_token(served: ServedStore) -> None:
+def test_a_wrong_token_is_refused(served: ServedStore) -> None:
     with served.leaves_nothing():
         for token in ("wrong", TOKEN + " ", TOKEN[:-1]):
             with pytest.raises(AccessDenied, match="the client does not know the token of this agent") as caught:
@@ -66,7 +66,7 @@ def test_a_wrong_token(served: ServedStore) -> None:
             assert "DI_STORE_TOKEN" in told(caught)
 
 
-def test_the_end_of_a_line_is_no_part_of_a_token(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trailing_newline_is_not_part_of_a_token(served: ServedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a client reads the file that the command was given, or a shell puts it into the environment."""
     address = served.address
     for token in (TOKEN + "\n", (TOKEN + "\r\n").encode()):
@@ -75,7 +75,7 @@ def test_the_end_of_a_line_is_no_part_of_a_token(served: ServedStore, monkeypatc
     di_store.connect(address).close()
 
 
-def test_no_token(serve: Serve, store_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_token_is_refused(serve: Serve, store_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(TOKEN_ENV, raising=False)
     served = serve()
     with served.leaves_nothing():
@@ -87,7 +87,7 @@ def test_no_token(serve: Serve, store_dir: str, monkeypatch: pytest.MonkeyPatch)
                 di_store.connect(served.address, token=token)
 
 
-def test_the_users_own_token(serve: Serve, store_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loopback_uses_the_users_own_token(serve: Serve, store_dir: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On loopback no token is needed: the first agent makes one that only this user can read."""
     monkeypatch.delenv(TOKEN_ENV, raising=False)
     served = serve(token=None)
@@ -113,7 +113,7 @@ def _make(barrier: Any, found: Any) -> None:
     found.put(own_token(make=True))
 
 
-def test_processes_that_race_for_a_token_have_one(store_dir: str) -> None:
+def test_racing_processes_agree_on_one_token(store_dir: str) -> None:
     context = mp.get_context("fork")
     for _ in range(5):
         Path(token_path()).unlink(missing_ok=True)
@@ -129,7 +129,9 @@ def test_processes_that_race_for_a_token_have_one(store_dir: str) -> None:
         assert [name for name in os.listdir(store_dir) if name.startswith("token")] == ["token"]
 
 
-def test_tokens_of_the_command(tmp_path: Path, store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_reads_its_token(
+    tmp_path: Path, store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv(TOKEN_ENV, raising=False)
     empty = tmp_path / "empty"
     empty.write_text(" \n")
@@ -174,7 +176,7 @@ def _in_between(forge: Callable[[bytes], bytes]) -> Callable[[Connection], None]
 
 
 @pytest.mark.parametrize("forge", [lambda mac: bytes(32), lambda mac: mac, lambda mac: b""])
-def test_who_answers_in_place_of_the_agent_must_know_the_token(forge: Callable[[bytes], bytes]) -> None:
+def test_an_impostor_without_the_token_is_detected(forge: Callable[[bytes], bytes]) -> None:
     """Also if it sends the client's own proof back."""
     with fake_agent(_in_between(forge)) as address:
         with pytest.raises(AccessDenied, match="the server at this address does not know the token") as caught:
@@ -190,7 +192,7 @@ def test_who_answers_in_place_of_the_agent_must_know_the_token(forge: Callable[[
         (Refusal("AccessDenied", "", ""), "invalid Challenge message"),
     ],
 )
-def test_an_agent_that_does_not_keep_to_the_protocol(challenge: Any, why: str) -> None:
+def test_an_agent_that_breaks_the_protocol_is_refused(challenge: Any, why: str) -> None:
     def talk(connection: Connection) -> None:
         connection.receive()
         connection.send(Kind.CHALLENGE, meta=msgspec.msgpack.encode(challenge))
@@ -200,7 +202,7 @@ def test_an_agent_that_does_not_keep_to_the_protocol(challenge: Any, why: str) -
     assert "is this the address of an agent?" in told(caught)
 
 
-def test_a_refusal_is_one_line_whoever_sends_it() -> None:
+def test_a_refusal_is_shown_as_one_line() -> None:
     def talk(connection: Connection) -> None:
         connection.receive()
         refusal = Refusal("SystemExit", "line\n\x1b[31mred" + "x" * 9000, "a\nb")
@@ -212,7 +214,7 @@ def test_a_refusal_is_one_line_whoever_sends_it() -> None:
 
 
 @pytest.mark.parametrize(("oldest", "newest"), [(0, 0), (3, 9), (2**63, 2**64 - 1)])
-def test_protocols_that_do_not_meet(served: ServedStore, oldest: int, newest: int) -> None:
+def test_protocols_without_a_common_version_are_refused(served: ServedStore, oldest: int, newest: int) -> None:
     with served.leaves_nothing():
         with pytest.raises(LayoutMismatch, match=f"speaks protocols {oldest} to {newest}, this agent 1 to 2") as caught:
             greeted(served.port, oldest=oldest, newest=newest)
@@ -221,7 +223,7 @@ def test_protocols_that_do_not_meet(served: ServedStore, oldest: int, newest: in
         connection.close()
 
 
-def test_another_store(served: ServedStore) -> None:
+def test_another_store_name_is_refused(served: ServedStore) -> None:
     with served.leaves_nothing():
         with pytest.raises(StoreNotFound, match=f"serves store '{served.name}', not 'other'") as caught:
             di_store.connect(f"di-store://127.0.0.1:{served.port}/other", token=TOKEN)
@@ -253,7 +255,7 @@ def _odd() -> list[bytes]:
     ]
 
 
-def test_bytes_of_something_else(serve: Serve) -> None:
+def test_foreign_bytes_get_at_most_one_refusal(serve: Serve) -> None:
     """Each gets one refusal at most, and its connection ends; what it said is one line of the agent's log."""
     served = serve()
     with served.leaves_nothing():
@@ -274,7 +276,7 @@ def test_bytes_of_something_else(serve: Serve) -> None:
     assert len(errors.splitlines()) == len(_odd())
 
 
-def test_messages_after_the_handshake_that_are_none(serve: Serve) -> None:
+def test_invalid_messages_end_the_connection(serve: Serve) -> None:
     served = serve()
     call = msgspec.msgpack.encode(values.Call("stats", "", 0, False))
     huge = struct.pack("<4sBBHQQIII", b"DiSw", Kind.CALL, 0, 0, 1, MAX_CALL_BYTES + 1, 0, 16 << 20, 0)
@@ -299,7 +301,7 @@ def test_messages_after_the_handshake_that_are_none(serve: Serve) -> None:
     assert "Traceback" not in served.process.communicate()[1]
 
 
-def test_calls_that_are_none(served: ServedStore) -> None:
+def test_invalid_calls_get_an_error_and_the_connection_stays(served: ServedStore) -> None:
     """They are answered with an error, and the connection goes on."""
     with served.leaves_nothing():
         connection, _ = greeted(served.port)
@@ -369,7 +371,7 @@ def test_nothing_that_a_client_sends_is_unpickled(served: ServedStore, tmp_path:
         assert not made.exists()
 
 
-def test_more_connections_than_there_may_be(served: ServedStore) -> None:
+def test_too_many_connections_are_refused(served: ServedStore) -> None:
     with served.leaves_nothing():
         most = server.MAX_CONNECTIONS
         opened = [greeted(served.port)[0] for _ in range(most)]
@@ -393,7 +395,7 @@ def test_more_connections_than_there_may_be(served: ServedStore) -> None:
             each.close()
 
 
-def test_clients_that_say_nothing_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_clients_do_not_keep_others_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first of them goes when too many are at the door."""
     monkeypatch.setattr(server, "GREETING_SECONDS", 600.0)
     monkeypatch.setattr(greetings, "MAX_GREETINGS", 20)
@@ -412,7 +414,7 @@ def test_clients_that_say_nothing_do_not_keep_others_out(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("drips", [False, True])
-def test_who_takes_too_long_to_prove_itself_is_dropped(monkeypatch: pytest.MonkeyPatch, drips: bool) -> None:
+def test_a_client_slow_to_authenticate_is_dropped(monkeypatch: pytest.MonkeyPatch, drips: bool) -> None:
     """Whether it says nothing, or a byte now and then."""
     monkeypatch.setattr(server, "GREETING_SECONDS", 0.3)
     words, pause = framed(Sent(Kind.HELLO, bytes(10_000))), Event()
@@ -443,7 +445,7 @@ def test_who_takes_too_long_to_prove_itself_is_dropped(monkeypatch: pytest.Monke
 # --- options of the command -------------------------------------------------------------------------------------------
 
 
-def test_options_that_do_not_go_together(authorities: Any, store_name: Callable[[], str], tmp_path: Path) -> None:
+def test_contradicting_options_are_refused(authorities: Any, store_name: Callable[[], str], tmp_path: Path) -> None:
     certificate, key = authorities[0].sign("options")
     wrong = authorities[0].sign("wrong")[1]
     run = ("serve", store_name(), "--memory", "64MiB", "--listen")
@@ -462,7 +464,7 @@ def test_options_that_do_not_go_together(authorities: Any, store_name: Callable[
         assert "give HOST:PORT, such as 127.0.0.1:7370" in fails(2, *run, listen, by=call)
 
 
-def test_a_port_that_is_in_use(served: ServedStore, store_name: Callable[[], str], tmp_path: Path) -> None:
+def test_a_port_in_use_is_named(served: ServedStore, store_name: Callable[[], str], tmp_path: Path) -> None:
     name, token = store_name(), ("--token-file", str(tmp_path / "token"))
     (tmp_path / "token").write_text(TOKEN)
     said = fails(1, "serve", name, "--memory", "64MiB", "--listen", f"127.0.0.1:{served.port}")

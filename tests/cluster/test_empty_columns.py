@@ -33,7 +33,7 @@ def step(n: int, lanes: int | None) -> dict[str, Any]:
 
 @pytest.mark.parametrize("lanes", [None, 2])
 @pytest.mark.parametrize("view", ["step", "transition"])
-def test_a_remote_writer_and_reader(far: di_store.Store, near: di_store.Store, view: str, lanes: int | None) -> None:
+def test_empty_columns_work_remotely(far: di_store.Store, near: di_store.Store, view: str, lanes: int | None) -> None:
     name = f"{view} {lanes}"
     made: Any = di_store.Step() if view == "step" else di_store.Transition(obs=("obs", "walker/pos"))
     table = far.create_table(name, capacity=1000, view=made)

@@ -75,7 +75,7 @@ def stopped(etcd: Etcd) -> Iterator[Callable[[], None]]:
         send(signal.SIGCONT)
 
 
-def test_words(directory: EtcdDirectory, etcd: Etcd) -> None:
+def test_etcd_entries_are_read_and_written(directory: EtcdDirectory, etcd: Etcd) -> None:
     assert directory.read("table/a", SECONDS) is None
     assert directory.swap("table/a", None, b"first", SECONDS)
     assert not directory.swap("table/a", None, b"second", SECONDS)
@@ -89,7 +89,7 @@ def test_words(directory: EtcdDirectory, etcd: Etcd) -> None:
     assert directory.read("table/a", SECONDS) is None
 
 
-def test_one_of_many_wins(directory: EtcdDirectory) -> None:
+def test_one_of_many_concurrent_swaps_wins(directory: EtcdDirectory) -> None:
     def count() -> None:
         done = 0
         while done < 10:
@@ -104,7 +104,7 @@ def test_one_of_many_wins(directory: EtcdDirectory) -> None:
     assert directory.read("count", SECONDS) == b"80"
 
 
-def test_a_cluster(etcd: Etcd, nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_cluster_works_with_etcd(etcd: Etcd, nodes: list[Node], stores: list[ClusterStore]) -> None:
     table = stores[0].create_table("t", **TABLE)
     with pytest.raises(TableExists):
         stores[1].create_table("t", **TABLE)
@@ -128,7 +128,7 @@ def test_a_cluster(etcd: Etcd, nodes: list[Node], stores: list[ClusterStore]) ->
         back.join()
 
 
-def test_who_was_forgotten_is_listed_at_once(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_with_an_expired_lease_is_listed_again(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease has ended while etcd was away: the node is listed when it answers again, and who asks waits for that."""
     where = f"{etcd.where}/{uuid.uuid4().hex}"
     monkeypatch.setattr(registering, "RENEW_SECONDS", 0.5)
@@ -190,7 +190,7 @@ def _relay(listening: socket.socket, to: tuple[str, int], delay: float) -> None:
                 threading.Thread(target=passes, args=pair, daemon=True).start()
 
 
-def test_wrong_places(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_etcd_addresses_are_refused_in_time(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     """One line that says what to do, in time."""
     monkeypatch.setattr(registering, "START_SECONDS", 2.0)
     began = time.monotonic()
@@ -204,7 +204,7 @@ def test_wrong_places(etcd: Etcd, monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 3 * SECONDS
 
 
-def test_members_are_killed(tmp_path: Any) -> None:
+def test_a_killed_etcd_minority_changes_nothing(tmp_path: Any) -> None:
     """With two of three all goes on, and no word is swapped twice; with one of three calls say so in time."""
     running = Etcd(tmp_path, 3)
     try:
@@ -223,6 +223,6 @@ def test_members_are_killed(tmp_path: Any) -> None:
         running.end()
 
 
-def test_a_store_of_another_kind(etcd: Etcd) -> None:
+def test_a_store_of_another_cluster_kind_is_refused(etcd: Etcd) -> None:
     with di_store.open(memory="16MiB") as plain, pytest.raises(di_store.StoreNotFound, match="not a node"):
         cluster.attach(plain.name)

@@ -91,7 +91,7 @@ def test_a_client_signs_in_again_when_its_token_has_ended(
 
 
 @pytest.mark.parametrize("user", ["", "other", "nobody"])
-def test_who_is_not_let_in_is_told_so_at_once(
+def test_a_refused_user_gets_an_error_at_once(
     user: str, etcd: Etcd, authority: Authority, client: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _say(monkeypatch, authority, client, user)
@@ -99,7 +99,7 @@ def test_who_is_not_let_in_is_told_so_at_once(
         EtcdDirectory(etcd.where).swap("table/b", None, b"word", None)
 
 
-def test_neither_a_clear_call_nor_a_strange_authority_is_answered(
+def test_unencrypted_calls_and_unknown_authorities_are_refused(
     etcd: Etcd, authority: Authority, client: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(NodeUnavailable, match="no member of etcd answers"):
@@ -110,7 +110,7 @@ def test_neither_a_clear_call_nor_a_strange_authority_is_answered(
         EtcdDirectory(etcd.where).read("k", 0)
 
 
-def test_nodes_join_by_options_of_serve(
+def test_nodes_join_with_the_options_of_serve(
     etcd: Etcd, authority: Authority, client: tuple[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DI_STORE_ETCD_PASSWORD", USERS["di"])
@@ -140,13 +140,13 @@ def seen(store: ClusterStore) -> int:
         ({"CERT": __file__, "KEY": __file__}, "DI_STORE_ETCD_CA"),
     ],
 )
-def test_what_contradicts_itself_is_refused(given: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contradicting_options_are_refused(given: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in given.items():
         monkeypatch.setenv(f"DI_STORE_ETCD_{name}", value)
     with pytest.raises(StoreError, match=told):
         EtcdDirectory("127.0.0.1:1")
 
 
-def test_no_password_crosses_the_network_in_the_clear() -> None:
+def test_a_password_is_not_sent_unencrypted() -> None:
     with pytest.raises(StoreError, match="unencrypted"):
         EtcdAccess(user="di", password="secret").client("192.0.2.1", 2379, 1.0)

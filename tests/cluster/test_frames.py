@@ -61,14 +61,14 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 # --- the bytes --------------------------------------------------------------------------------------------------------
 
 
-def test_the_golden_bytes() -> None:
+def test_frames_have_the_golden_bytes() -> None:
     """Another layout needs another version in protocol/handshake.py, and a new golden file beside the old one."""
     found = [f"{name} {framed(message).hex()}" for name, message in MESSAGES.items()]
     assert found == GOLDEN.read_text().splitlines()
     assert GOLDEN.read_text().startswith(GOLDEN.with_name("wire_1.txt").read_text())  # protocol 2 adds to it
 
 
-def test_the_page_names_kinds_and_limits() -> None:
+def test_the_page_lists_all_kinds_and_limits() -> None:
     page = PAGE.read_text()
     found = {int(number): name for number, name in re.findall(r"^\| (\d+) \| ([A-Z]+) \|", page, re.M)}
     assert found == {kind.value: kind.name for kind in Kind}
@@ -117,7 +117,7 @@ def test_a_batch_arrives_as_it_was_sent(data: Any) -> None:
     st.binary(max_size=99),
     st.lists(st.binary(max_size=99), max_size=3),
 )
-def test_headers_come_back(kind: Kind, flags: int, request: int, meta: bytes, body: list[bytes]) -> None:
+def test_frame_headers_come_back(kind: Kind, flags: int, request: int, meta: bytes, body: list[bytes]) -> None:
     whole = b"".join(body)
     sent = _core.Outgoing(kind, request, flags, meta, body)
     assert bytes(sent.front()) == frame(kind, meta, whole, request=request, seq=len(whole), flags=flags)
@@ -151,7 +151,7 @@ def test_lengths_above_the_limits_take_no_memory() -> None:
         framed(Sent(Kind.CALL, bytes(MAX_META_BYTES + 1)))
 
 
-def test_before_the_handshake_messages_are_small() -> None:
+def test_messages_before_the_handshake_must_be_small() -> None:
     small = Sent(Kind.HELLO, bytes(MAX_GREETING_BYTES))
     assert len(received(framed(small), most_bytes=0)) == 1
     for large in (Sent(Kind.HELLO, bytes(MAX_GREETING_BYTES + 1)), Sent(Kind.HELLO, b"", b"x")):
@@ -160,14 +160,14 @@ def test_before_the_handshake_messages_are_small() -> None:
             received(framed(large), most_bytes=0)
 
 
-def test_a_message_in_pieces() -> None:
+def test_a_message_in_pieces_arrives_whole() -> None:
     body = np.random.default_rng(1).integers(0, 256, PIECE_BYTES * 2 + 5, np.uint8).tobytes()
     sent = framed(Sent(Kind.CALL, b"meta", body, 3))
     assert heads(sent) == [(6, len(body), PIECE_BYTES), (7, 0, PIECE_BYTES), (7, 0, 5)]
     assert heads(framed(Sent(Kind.PIECE, b"", body))) == [(7, 0, PIECE_BYTES), (7, 0, PIECE_BYTES), (7, 0, 5)]
 
 
-def test_pieces_that_do_not_belong() -> None:
+def test_unexpected_pieces_are_refused() -> None:
     first = frame(Kind.CALL, payload=b"1234", seq=8)
     piece = frame(Kind.PIECE, payload=b"5678")
     assert received(first + piece)[0].body.tobytes() == b"12345678"
@@ -264,7 +264,7 @@ def hammer(rounds: int, seed: int, once: Callable[[random.Random], None]) -> Non
 
 
 @pytest.mark.timeout(7200)
-def test_bytes_that_are_no_frames(count: Callable[[int, int], int]) -> None:
+def test_invalid_frames_are_refused(count: Callable[[int, int], int]) -> None:
     """Random, or frames with some bytes changed: the checksums are wrong, the lengths anything."""
     whole = [framed(each) for each in MESSAGES.values()]
 
@@ -280,7 +280,7 @@ def test_bytes_that_are_no_frames(count: Callable[[int, int], int]) -> None:
 
 
 @pytest.mark.timeout(7200)
-def test_frames_whose_lengths_lie(count: Callable[[int, int], int]) -> None:
+def test_frames_with_wrong_lengths_are_refused(count: Callable[[int, int], int]) -> None:
     """Headers with a right checksum, and any numbers."""
 
     def once(rng: random.Random) -> None:
@@ -307,7 +307,7 @@ def test_frames_whose_lengths_lie(count: Callable[[int, int], int]) -> None:
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("name", READ)
-def test_messages_that_say_anything(name: str, count: Callable[[int, int], int]) -> None:
+def test_messages_with_arbitrary_contents_are_refused(name: str, count: Callable[[int, int], int]) -> None:
     """Meta or body changed, with right checksums: by whoever knows the token, or has broken into the other side."""
     sent, read = MESSAGES[name], reader_of(name)
     read(sent.meta, array(sent.body))
@@ -324,7 +324,7 @@ def test_messages_that_say_anything(name: str, count: Callable[[int, int], int])
 
 
 @pytest.mark.parametrize("deep", [b"\x91" * 500_000, b"\x81\xa1a" * 300_000])
-def test_nesting_without_an_end(deep: bytes) -> None:
+def test_endless_nesting_is_refused(deep: bytes) -> None:
     record = b"\x93\x00\x00\x91\x97\x01\xa1a\x90\x80\xc0"
     with pytest.raises(CorruptData, match="received an invalid Records message"):
         decoded(rows.Records, record + deep)
@@ -378,7 +378,7 @@ LIES: list[tuple[Any, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("data", "changes", "why"), LIES)
-def test_a_batch_that_does_not_add_up(data: Any, changes: dict[str, Any], why: str) -> None:
+def test_an_inconsistent_batch_is_refused(data: Any, changes: dict[str, Any], why: str) -> None:
     meta, body = form_of(data, **changes)
     with pytest.raises(CorruptData, match=why) as caught:
         batches.unpack_batch(meta, body, trusted=False)
@@ -404,7 +404,7 @@ def test_a_batch_that_does_not_add_up(data: Any, changes: dict[str, Any], why: s
         ({"groups": {"step": []}, "count": 2**40}, "stands for"),  # it would cost its sender nothing
     ],
 )
-def test_a_row_that_does_not_fit(record: dict[str, Any], why: str) -> None:
+def test_a_row_that_does_not_fit_is_refused(record: dict[str, Any], why: str) -> None:
     given = {"seq": 1, "method": "append", "lead": [], "groups": {"step": [0]}, **record}
     schema = Schema.from_tree({**SCHEMA.specs(), "tokens": Spec((None,), np.int32)})
     with pytest.raises(CorruptData, match=why):
@@ -412,7 +412,7 @@ def test_a_row_that_does_not_fit(record: dict[str, Any], why: str) -> None:
 
 
 @pytest.mark.parametrize(("lead", "count"), [((), 1), ((), 5), ((), 600), ((3,), 4), ((2, 3), 4)])
-def test_calls_that_share_a_record(lead: tuple[int, ...], count: int) -> None:
+def test_calls_in_one_record_keep_their_own_values(lead: tuple[int, ...], count: int) -> None:
     """Each has its own values; they are those that it would have with a record of its own."""
     random, numbers = np.random.default_rng(count), list(range(len(list(SCHEMA))))
     parts, expected = [], []
@@ -436,7 +436,7 @@ def test_calls_that_share_a_record(lead: tuple[int, ...], count: int) -> None:
         assert arguments["next"]["obs"]["image"].tobytes() == leaves[0].tobytes()
 
 
-def test_rows_outside_their_message(count: Callable[[int, int], int]) -> None:
+def test_rows_outside_their_message_are_refused(count: Callable[[int, int], int]) -> None:
     """The core takes no value that does not lie in the message, whatever is said of places and numbers."""
     choice, body = random.Random(4), np.zeros(64, np.uint8)
     numbers = [0, 1, 7, 8, 16, 56, 64, 65, 2**31, 2**61, 2**63, 2**64 - 8, 2**64 - 1]
@@ -466,7 +466,7 @@ def test_rows_outside_their_message(count: Callable[[int, int], int]) -> None:
 
 
 @pytest.mark.parametrize("counts", [[[-1]], [[2, -1]], [[2**62]], [[9]], [[2**63, 2**63]]])
-def test_an_acknowledgement_without_its_keys(counts: list[list[int]]) -> None:
+def test_an_acknowledgement_without_keys_is_refused(counts: list[list[int]]) -> None:
     with pytest.raises(CorruptData, match="without its keys"):
         rows.Acknowledgement(1, 0, counts, b"", []).made(array(bytes(64)))
 
@@ -490,7 +490,7 @@ def test_no_value_of_a_message_is_unpickled(tmp_path: Path) -> None:
     assert made.exists()
 
 
-def test_errors_and_warnings_fit_whatever_they_say() -> None:
+def test_long_errors_and_warnings_are_cut() -> None:
     """They are cut, and what is no text is written as numbers."""
     told = ["x" * 10**7, "\udcff"] * 20
     for error in (ValueError("\ud800" + "y" * 10**7), CorruptData("z" * 10**7), KeyError("a"), SystemError("odd")):

@@ -55,7 +55,7 @@ def test_members_get_every_version_in_time(stores: list[ClusterStore], name: str
     assert member.latest(f"{name}-own", group=name, timeout=0.3) is None
 
 
-def test_a_member_that_comes_late(stores: list[ClusterStore], name: str) -> None:
+def test_a_late_member_gets_the_newest_version(stores: list[ClusterStore], name: str) -> None:
     learner, early, late = stores
     learner.publish(name, weights(1), group=name)
     assert whole(early.latest(name, timeout=60, group=name)) == 1
@@ -66,7 +66,7 @@ def test_a_member_that_comes_late(stores: list[ClusterStore], name: str) -> None
         assert whole(each.latest(name, newer_than=2, timeout=60, group=name)) == 3
 
 
-def test_a_member_that_waits_before_there_is_a_publisher(stores: list[ClusterStore], name: str) -> None:
+def test_a_member_may_wait_before_the_publisher_starts(stores: list[ClusterStore], name: str) -> None:
     found: list[Any] = []
     thread = threading.Thread(target=lambda: found.append(stores[1].latest(name, timeout=60, group=name)))
     thread.start()
@@ -75,7 +75,7 @@ def test_a_member_that_waits_before_there_is_a_publisher(stores: list[ClusterSto
     assert whole(found[0]) == 1
 
 
-def test_another_node_takes_a_name_over(stores: list[ClusterStore], name: str) -> None:
+def test_another_node_can_take_over_a_name(stores: list[ClusterStore], name: str) -> None:
     """Versions go on rising, and the one that was replaced is told so."""
     for each in stores[1:]:
         assert each.latest(name, group=name) is None
@@ -99,7 +99,7 @@ def test_another_node_takes_a_name_over(stores: list[ClusterStore], name: str) -
     assert whole(stores[2].latest(name, newer_than=4, timeout=60, group=name)) == 5
 
 
-def test_a_learner_goes_on_where_another_one_ended(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
+def test_a_new_learner_continues_the_version_numbers(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
     """On a node that was no member: its versions are above all that members have."""
     assert stores[2].latest(name, group=name) is None
     for number in (1, 2):
@@ -113,7 +113,7 @@ def test_a_learner_goes_on_where_another_one_ended(nodes: list[Node], stores: li
     assert whole(stores[2].latest(name, newer_than=3, timeout=60, group=name)) == 4
 
 
-def test_agents_are_killed(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
+def test_versions_reach_members_despite_killed_agents(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
     """Each version reaches the members all the same."""
     for each in stores[1:]:
         assert each.latest(name, group=name) is None
@@ -124,7 +124,7 @@ def test_agents_are_killed(nodes: list[Node], stores: list[ClusterStore], name: 
             assert whole(each.latest(name, newer_than=number - 1, timeout=60, group=name)) == number
 
 
-def test_the_directory_is_away(nodes: list[Node], name: str) -> None:
+def test_groups_work_while_the_directory_is_away(nodes: list[Node], name: str) -> None:
     """A publisher and members that know each other go on; a new publisher says what is missing."""
     with cluster.attach(nodes[1].name) as learner, cluster.attach(nodes[2].name) as member:
         assert member.latest(name, group=name) is None
@@ -145,7 +145,7 @@ def _published(learner: ClusterStore, name: str) -> bool:
     return number > 0 and learner._cluster.directory.read(f"owner/{name}", 20) is not None
 
 
-def test_wrong_names(stores: list[ClusterStore]) -> None:
+def test_wrong_names_are_refused(stores: list[ClusterStore]) -> None:
     for group in ("", "a/b", "x" * 101, 3):
         with pytest.raises(ValueError, match="group="):
             stores[0].publish("w", 1, group=group)
@@ -176,7 +176,7 @@ def whole_number(found: Any) -> int:
     return int(found.value)
 
 
-def test_who_has_just_joined_gets_the_next_version(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
+def test_a_new_member_gets_the_next_version(nodes: list[Node], stores: list[ClusterStore], name: str) -> None:
     """Without another call: though the publisher has listed the members before; also if its agent is killed."""
     learner, *members = stores
     assert learner.publish(name, 1, group=name) == 1
@@ -192,7 +192,7 @@ def test_who_has_just_joined_gets_the_next_version(nodes: list[Node], stores: li
             assert whole_number(near.latest(name, newer_than=2, timeout=60)) == 3
 
 
-def test_publishers_that_begin_at_the_same_moment(
+def test_concurrent_publishers_get_consistent_versions(
     nodes: list[Node], stores: list[ClusterStore], name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both get their first version published; the older one takes the name over again."""

@@ -66,7 +66,7 @@ def test_a_killed_agent_is_replaced(serve: Serve, count: Callable[[int, int], in
     assert "Traceback" not in errors
 
 
-def test_a_killed_holder_takes_its_agent_along(serve: Serve) -> None:
+def test_the_agent_of_a_killed_holder_ends(serve: Serve) -> None:
     served = serve()
     connected = served.connect()
     ref = connected.put(1)
@@ -82,7 +82,7 @@ def test_a_killed_holder_takes_its_agent_along(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.extended)])
-def test_a_signal_ends_both(serve: Serve, number: signal.Signals) -> None:
+def test_a_signal_ends_holder_and_agent(serve: Serve, number: signal.Signals) -> None:
     served = serve()
     with served.connect() as store:
         store.put(1)
@@ -94,7 +94,7 @@ def test_a_signal_ends_both(serve: Serve, number: signal.Signals) -> None:
     assert served.name not in {info.name for info in di_store.list_stores()}
 
 
-def test_a_stopped_agent_does_not_keep_the_holder(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stopped_agent_does_not_block_the_holders_exit(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve()
     stop(served.agent)
     served.process.send_signal(signal.SIGTERM)
@@ -128,7 +128,7 @@ def test_a_removed_store_is_not_served(serve: Serve) -> None:
     assert not served.answers()
 
 
-def test_a_store_that_is_there_is_served_and_stays(serve: Serve, store_name: Callable[[], str]) -> None:
+def test_an_existing_store_is_served_and_survives(serve: Serve, store_name: Callable[[], str]) -> None:
     with di_store.open(store_name(), memory="64MiB") as here:
         ref = here.put("here")
         served = serve(name=here.name)
@@ -160,7 +160,7 @@ def test_status_shows_the_agent(serve: Serve, monkeypatch: pytest.MonkeyPatch) -
     assert listens == {served.agent: [f"127.0.0.1:{served.port}"], served.pid: []}
 
 
-def test_what_it_prints(store_name: Callable[[], str], tmp_path: Path) -> None:
+def test_serve_prints_the_address_first(store_name: Callable[[], str], tmp_path: Path) -> None:
     """The address, and who serves it: in lines, the first of which is the address alone."""
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
@@ -188,7 +188,7 @@ def test_the_token_is_in_no_argument_and_no_environment_of_the_agent(serve: Serv
     assert TOKEN.encode() not in Path(f"/proc/{served.pid}/cmdline").read_bytes()
 
 
-def test_an_agent_that_cannot_start(serve: Serve, authorities: Any) -> None:
+def test_a_failing_agent_is_restarted_with_growing_pauses(serve: Serve, authorities: Any) -> None:
     """Its certificate is gone: it is tried again after longer and longer pauses, and served once it is back."""
     certificate, key = authorities[0].sign("vanishes")
     served = serve("--tls-cert", certificate, "--tls-key", key)
@@ -204,7 +204,7 @@ def test_an_agent_that_cannot_start(serve: Serve, authorities: Any) -> None:
         assert store.stats()["objects"] == 0
 
 
-def test_pauses_grow_and_are_forgotten(store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restart_pauses_grow_and_reset(store_name: Callable[[], str], monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock of the test's own, of agents that end as theirs do, and do nothing else."""
 
     def spawn(supervisor: Supervisor) -> subprocess.Popen[bytes]:

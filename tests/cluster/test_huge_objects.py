@@ -72,7 +72,7 @@ def gives_back(*stores: di_store.Store) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["array", "tree"])
-def test_from_client_to_client(store_name: Names, tree: bool) -> None:
+def test_a_huge_object_goes_from_client_to_client(store_name: Names, tree: bool) -> None:
     apart = ProcessPoolExecutor(1, mp.get_context("spawn"))
     with apart, node(store_name(), *MEMORY) as served, served.connect() as store:
         for _ in range(2):  # the memory is enough for one
@@ -84,7 +84,7 @@ def test_from_client_to_client(store_name: Names, tree: bool) -> None:
                 assert not store.contains(ref)
 
 
-def test_from_node_to_node(store_name: Names) -> None:
+def test_a_huge_object_goes_from_node_to_node(store_name: Names) -> None:
     """It is copied there, under its id, and deleted on both."""
     with cluster_nodes(store_name(), 2, *MEMORY) as nodes, attached(nodes) as (home, other), gives_back(home, other):
         ref = home.put({"huge": huge(), "small": SMALL}, timeout=300)
@@ -95,7 +95,7 @@ def test_from_node_to_node(store_name: Names) -> None:
         assert not home.contains(ref)
 
 
-def test_weights_of_a_group(store_name: Names) -> None:
+def test_huge_weights_reach_a_group(store_name: Names) -> None:
     with cluster_nodes(store_name(), 2, *MEMORY) as nodes, attached(nodes) as (learner, actor):
         assert actor.latest("w", group="g") is None
         assert learner.publish("w", huge(), group="g", timeout=300) == 1

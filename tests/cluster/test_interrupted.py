@@ -60,7 +60,7 @@ def queue(store: di_store.Store, items: int) -> di_store.Table:
     return table
 
 
-def test_keys_whose_answer_was_lost_are_told_again(store: di_store.Store, cut: Cut) -> None:
+def test_keys_are_sent_again_if_the_answer_was_lost(store: di_store.Store, cut: Cut) -> None:
     table = store.create_table("t", capacity=10, schema={"n": di_store.Spec((), "i8")})
     keys = table.extend({"n": np.arange(6)})
     gone = table.evicted()
@@ -93,7 +93,7 @@ def test_draws_of_an_interrupted_call_come_back_with_the_next(store: di_store.St
 
 
 @pytest.mark.parametrize("reads", ["sample", "loader", "loader ahead"])
-def test_a_batch_stays_for_the_next_call(store: di_store.Store, cut: Cut, reads: str) -> None:
+def test_an_interrupted_batch_is_given_to_the_next_call(store: di_store.Store, cut: Cut, reads: str) -> None:
     """It was delivered, and the program has not got it."""
     table = queue(store, 6)
     loader = table.loader(3, prefetch=2 if reads == "loader ahead" else 0, timeout=30)
@@ -106,7 +106,7 @@ def test_a_batch_stays_for_the_next_call(store: di_store.Store, cut: Cut, reads:
     loader.close()
 
 
-def test_what_cannot_be_copied_is_given_back_soon(store: di_store.Store, cut: Cut) -> None:
+def test_draws_of_an_interrupted_call_are_given_back(store: di_store.Store, cut: Cut) -> None:
     """An interrupted call, and no later one."""
     table = queue(store, 3)
     near = di_store.attach(store.name).table("t")
@@ -117,7 +117,7 @@ def test_what_cannot_be_copied_is_given_back_soon(store: di_store.Store, cut: Cu
         until(lambda: len(near) == 3, "the draws to come back")
 
 
-def test_an_interrupted_delivery_keeps_no_other_answer(store: di_store.Store, cut: Cut) -> None:
+def test_later_answers_are_forgotten_after_an_interrupted_delivery(store: di_store.Store, cut: Cut) -> None:
     """Nobody asks for that batch again: what later calls are answered is forgotten all the same."""
     table = queue(store, 3)
     cut("deliver", KeyboardInterrupt())

@@ -46,7 +46,7 @@ def served() -> Iterator[Node]:
         pytest.param("small", 2, marks=pytest.mark.extended),
     ],
 )
-def test_a_writer_goes_on_after_interrupts(
+def test_a_writer_continues_after_interrupts(
     row: str, kills: int, store_name: Names, count: Callable[[int, int], int]
 ) -> None:
     """KeyboardInterrupt at any place of `append`, `flush` and `Items.keys`, also beside an agent that is killed.
@@ -170,7 +170,7 @@ if how == "close":
 """
 
 
-def test_the_end_after_an_interrupt_does_not_wait_for_room(served: Node) -> None:
+def test_close_after_an_interrupt_does_not_wait_for_room(served: Node) -> None:
     """What a full queue has not taken is given up, and the log says how much that is."""
     with di_store.attach(served.name) as near, ExitStack() as running:
         tables, children = [], []
@@ -187,7 +187,7 @@ def test_the_end_after_an_interrupt_does_not_wait_for_room(served: Node) -> None
             assert len(table) == 2
 
 
-def test_what_a_stopped_agent_has_not_done_is_told(served: Node) -> None:
+def test_calls_not_done_by_a_stopped_agent_are_counted(served: Node) -> None:
     """The call that waits counts, and the silence begins with it: before, nobody had asked."""
     with served.connect() as store:
         store.create_table("t", capacity=10, schema=ROW)

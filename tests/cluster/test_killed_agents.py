@@ -112,7 +112,9 @@ def _has(table: di_store.Table, rows: int) -> bool:
 
 
 @pytest.mark.parametrize("view", [pytest.param("step", marks=pytest.mark.extended), "transition"])
-def test_rows_come_exactly_once(view: str, store_name: Names, count: Callable[[int, int], int]) -> None:
+def test_rows_arrive_exactly_once_despite_killed_agents(
+    view: str, store_name: Names, count: Callable[[int, int], int]
+) -> None:
     """Rows of actors elsewhere, beside kills of the agent: all in order, none twice, none lost but of a cut."""
     columns = {"w": "i8", "n": "i8", "reward": "f4", "terminated": "?", "truncated": "?"}
     columns |= {"obs": "i8"} if view == "transition" else {}
@@ -217,7 +219,7 @@ def test_a_stopped_agent_holds_no_call_beyond_its_deadline(store_name: Names) ->
         assert table.peek(table.keys()).data["n"].tolist() == [1, 4]
 
 
-def test_writers_of_a_killed_client_end(store_name: Names) -> None:
+def test_the_writers_of_a_killed_client_end(store_name: Names) -> None:
     """The rows of a client that vanishes stay; what it had drawn is given back at once."""
     with node(store_name()) as served, served.connect() as store, di_store.attach(served.name) as local:
         table = store.create_table("t", capacity=100, limiter=di_store.Queue(50), schema={"n": di_store.Spec((), "i8")})

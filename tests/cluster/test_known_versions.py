@@ -91,7 +91,7 @@ def name() -> str:
     return uuid.uuid4().hex
 
 
-def test_polls_ask_nobody(served: Node, near: di_store.Store, name: str) -> None:
+def test_polling_latest_makes_no_calls(served: Node, near: di_store.Store, name: str) -> None:
     """Each poll of thousands used to be a call. A new version is fetched by one."""
     near.publish(name, 1)
     with served.connect() as far:
@@ -110,7 +110,7 @@ def test_polls_ask_nobody(served: Node, near: di_store.Store, name: str) -> None
             reader.begin()
 
 
-def test_what_other_arguments_mean_stays(served: Node, near: di_store.Store, name: str) -> None:
+def test_other_arguments_of_latest_keep_their_meaning(served: Node, near: di_store.Store, name: str) -> None:
     near.publish(name, 1, keep=2)
     near.publish(name, 2, keep=2)
     with served.connect() as far:
@@ -132,7 +132,7 @@ def test_what_other_arguments_mean_stays(served: Node, near: di_store.Store, nam
         assert late.version == 3
 
 
-def test_what_this_process_publishes_is_known_at_once(served: Node, name: str) -> None:
+def test_own_versions_are_known_at_once(served: Node, name: str) -> None:
     """Also by another handle of the process; and what it has got by another call."""
     with served.connect() as far, served.connect() as other:
         reader = Reader(far, name)
@@ -143,7 +143,7 @@ def test_what_this_process_publishes_is_known_at_once(served: Node, name: str) -
             reader.begin()
 
 
-def test_polls_beside_kills_of_the_agent(
+def test_polled_versions_never_go_back_despite_kills(
     served: Node, near: di_store.Store, name: str, count: Callable[[int, int], int]
 ) -> None:
     """No older version comes after a newer one, and each newest one comes, by whichever agent."""
@@ -158,7 +158,7 @@ def test_polls_beside_kills_of_the_agent(
             until(lambda newest=newest: reader.poll() and reader.version == newest, "the version")  # type: ignore[misc]
 
 
-def test_silence_is_no_news(served: Node, near: di_store.Store, name: str) -> None:
+def test_a_silent_agent_is_asked_again(served: Node, near: di_store.Store, name: str) -> None:
     """What an agent that is stopped has said counts for a while; then polls ask it, as if it had never told."""
     near.publish(name, 0)
     with served.connect() as far:
@@ -173,7 +173,7 @@ def test_silence_is_no_news(served: Node, near: di_store.Store, name: str) -> No
         reader.begin()
 
 
-def test_what_was_told_before_a_pause_is_too_old(served: Node, near: di_store.Store, name: str) -> None:
+def test_versions_heard_before_a_pause_are_not_trusted(served: Node, near: di_store.Store, name: str) -> None:
     """A process that was stopped itself, or whose thread had no turn, does not take old words for new ones."""
     near.publish(name, 0)
     with served.connect() as far:
@@ -189,7 +189,7 @@ def test_what_was_told_before_a_pause_is_too_old(served: Node, near: di_store.St
         assert not known.is_newest(name, 1)
 
 
-def test_a_closed_handle_says_so(served: Node, near: di_store.Store, name: str) -> None:
+def test_polling_a_closed_handle_raises(served: Node, near: di_store.Store, name: str) -> None:
     near.publish(name, 0)
     with served.connect(), served.connect() as far:
         reader = Reader(far, name)
@@ -201,7 +201,7 @@ def test_a_closed_handle_says_so(served: Node, near: di_store.Store, name: str) 
 
 
 @pytest.mark.parametrize("tls", [False, pytest.param(True, marks=pytest.mark.extended)])
-def test_who_polls_no_more_leaves_nothing(serve: Serve, authorities: Any, tls: bool) -> None:
+def test_a_client_that_stops_polling_leaves_nothing(serve: Serve, authorities: Any, tls: bool) -> None:
     certificate, key = authorities[0].sign("good")
     served = serve(*(("--tls-cert", certificate, "--tls-key", key) if tls else ()))
     connect: Callable[..., di_store.Store] = served.connect
@@ -218,7 +218,7 @@ def test_who_polls_no_more_leaves_nothing(serve: Serve, authorities: Any, tls: b
             reader.begin()
 
 
-def test_a_process_and_its_child_poll(served: Node, near: di_store.Store, name: str) -> None:
+def test_a_process_and_its_forked_child_can_poll(served: Node, near: di_store.Store, name: str) -> None:
     with Program(POLLING, served.address, name) as program:
         near.publish(name, 0)
         assert program.line() == "1"
@@ -267,7 +267,7 @@ def test_odd_calls_are_refused(served: Node, known: Any) -> None:
         assert far._far.call("watch_versions", {"known": {"w": -1}}) == {"w": 0}
 
 
-def test_a_store_of_a_cluster(store_name: Names) -> None:
+def test_polling_works_on_a_cluster_store(store_name: Names) -> None:
     """A handle that `store_of` gives polls as a connected one does."""
     with (
         cluster_nodes(store_name(), 2, "--memory", "64MiB") as nodes,

@@ -11,7 +11,7 @@ from di_store.cluster.node import Node
 from di_store.cluster.ray_actors import DirectoryActor, Plan
 
 
-def test_a_dropped_entry_stays_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_report_does_not_restore_a_dropped_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_actors, "_alive", lambda: {"one"})
     monkeypatch.setattr(ray_actors, "look_again", lambda *_: None)
     directory = DirectoryActor(Plan("cluster", "token", ()))

@@ -66,7 +66,7 @@ def drawing(table: di_store.Table, held: contextlib.ExitStack) -> None:
 @pytest.mark.parametrize(
     "view", [view if view in ("step", "opaque") else pytest.param(view, marks=pytest.mark.extended) for view in VIEWS]
 )
-def test_every_table_of_a_client_can_be_looked_at(view: str, near: tuple[di_store.Store, ServedStore]) -> None:
+def test_every_table_of_a_client_can_be_inspected(view: str, near: tuple[di_store.Store, ServedStore]) -> None:
     """While that client holds draws of a table of each sampler, and another process reads objects."""
     store, served = near
     ref = store.put(np.zeros(100_000, np.uint8))
@@ -90,7 +90,7 @@ def test_every_table_of_a_client_can_be_looked_at(view: str, near: tuple[di_stor
         assert shown_json("check", store.name)["findings"] == []
 
 
-def test_what_processes_read_and_who_is_connected(near: tuple[di_store.Store, ServedStore]) -> None:
+def test_inspect_shows_pins_and_connected_clients(near: tuple[di_store.Store, ServedStore]) -> None:
     """Pins by process and object, command lines, and the addresses of remote clients."""
     store, served = near
     large, small = store.put(np.zeros(300_000, np.uint8)), store.put(np.zeros(100_000, np.uint8))
@@ -132,7 +132,7 @@ def test_many_pins_are_summed(near: tuple[di_store.Store, ServedStore]) -> None:
         assert [line for line in mine if line[2:3] == ["others"]]
 
 
-def test_values_that_a_client_may_not_have_sent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_does_not_load_foreign_pickles(capsys: pytest.CaptureFixture[str]) -> None:
     """Pickles of another machine are not loaded by `inspect` either: it says so in one line."""
     with (
         di_store.open(memory="64MiB") as store,

@@ -37,7 +37,7 @@ def nodes(every: list[Node]) -> list[Node]:
     return served_again(every)
 
 
-def test_an_object_too_large_for_this_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_an_object_too_large_to_copy_is_read_into_the_process(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """It is read into the process, as `connect` would."""
     with di_store.attach(nodes[1].name) as plain:
         plain.resize(memory="32MiB")
@@ -48,7 +48,7 @@ def test_an_object_too_large_for_this_store(nodes: list[Node], stores: list[Clus
         plain.resize(memory="512MiB")
 
 
-def test_copies_on_several_nodes(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_copies_survive_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """`copies=2` outlives one node."""
     ref = stores[0].put({"w": LARGE}, copies=2)
     assert sum(local(each, ref) for each in stores) == 2
@@ -64,7 +64,7 @@ def test_copies_on_several_nodes(nodes: list[Node], stores: list[ClusterStore]) 
         assert same(each.get(ref, timeout=20)["w"], LARGE)
 
 
-def test_a_node_that_is_lost(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_tables_of_a_lost_node_raise_and_can_be_dropped(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its table is gone and says so, the others go on; the name is free after it was dropped."""
     stores[1].create_table("lost", **TABLE)
     kept = stores[0].create_table("kept", **TABLE)
@@ -88,7 +88,7 @@ def test_a_node_that_is_lost(nodes: list[Node], stores: list[ClusterStore]) -> N
     stores[0].create_table("lost", **TABLE)
 
 
-def test_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_open_handles_work_while_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """What is open goes on; names cannot be given; when it is back, tables of other nodes are known as before."""
     table = stores[1].create_table("stays", **TABLE)
     remote = stores[2].table("stays")
@@ -105,7 +105,7 @@ def test_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) ->
         stores[2].create_table("stays", timeout=20, **TABLE)
 
 
-def test_a_table_in_parts_while_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_sharded_table_opens_whole_while_the_directory_is_away(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Whoever opens it on a node that has a part gets the whole table, not that part."""
     made = stores[1].create_table("parts", shards="learners", **TABLE)
     stores[0].close()
@@ -133,7 +133,9 @@ def test_an_agent_is_killed_while_a_table_is_dropped(nodes: list[Node], stores: 
     assert len(stores[0].create_table("dropped", shards="learners", **TABLE)) == 0
 
 
-def test_which_store_is_meant(nodes: list[Node], store_name: Callable[[], str], monkeypatch: Any) -> None:
+def test_the_store_is_chosen_or_the_error_names_all(
+    nodes: list[Node], store_name: Callable[[], str], monkeypatch: Any
+) -> None:
     monkeypatch.delenv(STORE_ENV, raising=False)
     with pytest.raises(ValueError, match="on this machine") as found:
         cluster.attach()

@@ -64,7 +64,7 @@ def made_anew(store: di_store.Store) -> di_store.Table:
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_handle_of_the_old_table_does_as_on_one_machine(far: di_store.Store, name: str) -> None:
+def test_a_handle_of_a_dropped_table_raises(far: di_store.Store, name: str) -> None:
     far.create_table("t", capacity=5, schema={"n": di_store.Spec((), "i8")})
     with di_store.attach(far.name) as near, di_store.attach(far.name) as other:
         handles = near.table("t"), far.table("t")
@@ -76,7 +76,7 @@ def test_a_handle_of_the_old_table_does_as_on_one_machine(far: di_store.Store, n
         assert far.table("t").peek(anew.keys()).data["n"].tolist() == [0.5]
 
 
-def test_what_was_made_of_the_old_table(far: di_store.Store) -> None:
+def test_objects_made_from_a_dropped_table_raise(far: di_store.Store) -> None:
     """A mixture, a loader, a follower of keys, and a writer."""
     table = far.create_table("t", capacity=5, schema={"n": di_store.Spec((), "i8")})
     table.insert({"n": 1})
@@ -95,7 +95,7 @@ def test_what_was_made_of_the_old_table(far: di_store.Store) -> None:
     loader.close()
 
 
-def test_what_was_made_of_the_old_table_under_another_agent(store_name: Callable[[], str]) -> None:
+def test_objects_made_from_a_dropped_table_raise_after_an_agent_restart(store_name: Callable[[], str]) -> None:
     """The agent that knew it was killed: nothing is written to the new table, by whoever still has the old columns."""
     with node(store_name()) as served, served.connect() as far, di_store.attach(served.name) as near:
         table = far.create_table("t", capacity=5, schema={"n": di_store.Spec((), "i8")})

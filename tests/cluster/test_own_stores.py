@@ -52,7 +52,7 @@ class Slow(threading.Thread):
         assert not self.is_alive()
 
 
-def test_who_has_no_time_does_not_wait_for_another_thread() -> None:
+def test_a_call_without_time_does_not_wait_for_another_thread() -> None:
     own = OwnStores[str]()
     slow = Slow(own, "one")
 
@@ -71,7 +71,7 @@ def test_who_has_no_time_does_not_wait_for_another_thread() -> None:
     assert found == slow.found == [slow.store]
 
 
-def test_down_does_not_wait_for_a_thread_that_attaches() -> None:
+def test_down_does_not_wait_for_an_attaching_thread() -> None:
     own = OwnStores[str]()
     slow, other = Slow(own, "one"), Opened()
     own.get("two", 0, lambda _: other)  # type: ignore[arg-type, return-value]

@@ -46,7 +46,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
         ]
 
 
-def test_what_lies_on_the_disk_of_another_node(stores: list[ClusterStore]) -> None:
+def test_rows_on_another_nodes_disk_are_read(stores: list[ClusterStore]) -> None:
     """160 MB in a store of 64 MiB: all of it is read from the other one, which has no more room."""
     here, there = stores
     refs = [there.put(PART + number) for number in range(40)]
@@ -55,7 +55,7 @@ def test_what_lies_on_the_disk_of_another_node(stores: list[ClusterStore]) -> No
         assert (here.get(ref, timeout=60) == PART + number).all()
 
 
-def test_a_stopped_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_calls_on_a_stopped_node_name_it_in_time(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Calls on it name it, within their timeout and a second (bound: ten times that); the other one goes on."""
     here, there = stores
     far = there.create_table("far", capacity=100, schema={"n": di_store.Spec((), "i8")}, lanes=8)
@@ -88,7 +88,7 @@ def test_a_stopped_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
     assert (here.get(ref, timeout=60) == PART).all()
 
 
-def test_pickles_of_another_node_run_nothing(stores: list[ClusterStore], tmp_path: Path) -> None:
+def test_pickles_of_another_node_are_not_run(stores: list[ClusterStore], tmp_path: Path) -> None:
     here, there = stores
     ref = there.put({"a": Bomb(tmp_path / "ran")})
     with pytest.raises(AccessDenied, match="another machine"):
@@ -96,7 +96,7 @@ def test_pickles_of_another_node_run_nothing(stores: list[ClusterStore], tmp_pat
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_usual_address_is_loopback() -> None:
+def test_the_default_address_is_loopback() -> None:
     """Without `--listen` nobody else can connect."""
     option = next(each for each in serve.params if each.name == "listen")
     assert Address.parse(f"di-store://{option.default}").is_loopback

@@ -28,7 +28,7 @@ from di_store.replay.serving import source_of
 from di_store.server.draws import HeldDraws
 
 
-def test_a_call_that_is_sent_again_is_made_once() -> None:
+def test_a_repeated_call_is_executed_once() -> None:
     """Its answer was lost with the client's only connection."""
     size, body = values.packed({"value": {"x": 1.0}, "priority": None, "timeout": 10})
     meta = msgspec.msgpack.encode(values.Call("insert", "t", True, None, size))
@@ -90,7 +90,7 @@ def answer(connection: Connection) -> list[int]:
     return found
 
 
-def test_a_call_that_is_still_being_made_is_waited_for() -> None:
+def test_a_repeated_call_waits_for_the_running_one() -> None:
     """The connection broke on the client's side only: the agent makes the call, and it comes once more."""
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         table = store.create_table("t", capacity=9, limiter=di_store.Queue(1))
@@ -111,7 +111,7 @@ def test_a_call_that_is_still_being_made_is_waited_for() -> None:
             connection.close()
 
 
-def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
+def test_answers_are_kept_while_they_may_be_requested() -> None:
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         table = store.create_table("t", capacity=1000)
         connection, _ = greeted(port_of(agent), link=b"x" * 16)
@@ -130,7 +130,7 @@ def test_answers_are_kept_for_as_long_as_they_may_be_asked_for() -> None:
         connection.close()
 
 
-def test_a_client_says_which_answers_it_has() -> None:
+def test_a_client_reports_received_answers() -> None:
     with (
         di_store.open(memory="64MiB") as store,
         agent_here(store) as agent,
@@ -143,7 +143,7 @@ def test_a_client_says_which_answers_it_has() -> None:
         assert len(peer.answers) == 1
 
 
-def test_what_a_client_drops_is_freed() -> None:
+def test_handles_dropped_by_a_client_are_freed() -> None:
     """Mixtures, followers of keys, and loaders, with the next call."""
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         store.create_table("t", capacity=9, sampler=di_store.Once(1)).extend({"x": np.arange(9)})
@@ -161,7 +161,7 @@ def test_what_a_client_drops_is_freed() -> None:
             until(lambda: not len(peer.draws), "the loader's draws to be given back")
 
 
-def test_handles_of_one_process_are_one_client() -> None:
+def test_handles_of_one_process_share_one_client() -> None:
     """Those of the same address, token and options; a forked child is another one."""
     with di_store.open(memory="64MiB") as store, agent_here(store) as agent:
         far = di_store.connect(f"di-store://{agent.address}", token=TOKEN)

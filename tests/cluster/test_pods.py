@@ -44,7 +44,7 @@ def pod(name: str, memory: str) -> Iterator[tuple[Node, Group | None]]:
 
 
 @pytest.mark.parametrize("memory", ["50%", "3GiB"])
-def test_a_pod_with_little_memory(store_name: Callable[[], str], memory: str) -> None:
+def test_a_pod_with_little_memory_refuses_objects(store_name: Callable[[], str], memory: str) -> None:
     """Also if its store was promised more than the pod has: objects are refused, and tables go on with fewer rows."""
     with pod(store_name(), memory) as (served, group), served.connect() as store:
         pids = served.pids

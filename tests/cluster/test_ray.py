@@ -118,7 +118,7 @@ for version in (ray.__version__, "2.9.1"):
 """
 
 
-def test_what_is_missing_is_said(machines: Cluster) -> None:
+def test_missing_prerequisites_are_named(machines: Cluster) -> None:
     """No ray.init, an old Ray, no `up`: each says what to do."""
     child = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, timeout=120, check=True)
     assert "StoreError Ray is not started in this process (call ray.init() first)" in child.stdout
@@ -136,7 +136,7 @@ class Faulty:
         raise TypeError("a fault of the actor")
 
 
-def test_a_fault_of_a_program_is_no_node_that_is_away(machines: Cluster) -> None:
+def test_a_program_error_is_not_reported_as_a_lost_node(machines: Cluster) -> None:
     directory = cluster.RayDirectory(Faulty.remote())  # type: ignore[attr-defined]
     with pytest.raises(TypeError, match="a fault of the actor"):
         cluster._call(directory._actor.nodes, 60)
@@ -146,7 +146,7 @@ def test_a_fault_of_a_program_is_no_node_that_is_away(machines: Cluster) -> None
         directory.plan(60)
 
 
-def test_looks_that_always_fail_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     """And again when one has succeeded meanwhile."""
     turns = iter([OSError("one"), OSError("two"), None, KeyError("three"), OSError("four")])
     stopped = threading.Event()
@@ -165,7 +165,7 @@ def test_looks_that_always_fail_are_told_once(caplog: pytest.LogCaptureFixture) 
     assert told == ["the keeper goes on trying after OSError: one", "the keeper goes on trying after KeyError: 'three'"]
 
 
-def test_handles_through_tasks_and_actors(store: ClusterStore) -> None:
+def test_handles_pass_through_tasks_and_actors(store: ClusterStore) -> None:
     """Tables, refs and stores go to actors of any node and back."""
     one, two = actor(0), actor(1)
     table = store.create_table("t", **TABLE)
@@ -188,7 +188,7 @@ def test_handles_through_tasks_and_actors(store: ClusterStore) -> None:
 
 
 @pytest.mark.extended
-def test_the_directory_is_killed(store: ClusterStore) -> None:
+def test_a_killed_directory_is_rebuilt(store: ClusterStore) -> None:
     """It is started anew, and knows the tables of all nodes."""
     one = actor(0)
     ray.get(one.make.remote("far"))
@@ -207,7 +207,7 @@ def test_the_directory_is_killed(store: ClusterStore) -> None:
 
 
 @pytest.mark.extended
-def test_a_node_is_slow_to_report(store: ClusterStore) -> None:
+def test_a_restarted_directory_waits_for_slow_nodes(store: ClusterStore) -> None:
     """A directory that was started anew gives no name that the node may have."""
     one = actor(0)
     ray.get(one.make.remote("far"))
@@ -221,7 +221,7 @@ def test_a_node_is_slow_to_report(store: ClusterStore) -> None:
     store.drop_table("far")
 
 
-def test_agents_supervisors_and_keepers_are_killed(store: ClusterStore) -> None:
+def test_rows_survive_killed_agents_supervisors_and_keepers(store: ClusterStore) -> None:
     """Rows that are there stay: somebody has the store as long as its node lives."""
     one = actor(0)
     table = ray.get(one.make.remote("far"))
@@ -283,7 +283,7 @@ def raylet_of(worker: int) -> int:
 
 
 @pytest.mark.extended
-def test_a_node_joins(machines: Cluster, store: ClusterStore) -> None:
+def test_a_new_node_is_served_and_a_dead_one_removed(machines: Cluster, store: ClusterStore) -> None:
     """It is served soon; when its raylet is killed, it is listed no more, and the others go on."""
     table = store.create_table("t", **TABLE)
     node = machines.add_node(resources={"later": 100}, **NODE)
@@ -301,7 +301,7 @@ def test_a_node_joins(machines: Cluster, store: ClusterStore) -> None:
 
 
 @pytest.mark.extended
-def test_down_and_up_again(served: ClusterStore) -> None:
+def test_down_and_up_makes_new_stores(served: ClusterStore) -> None:
     """Who had a store before gets the new one; a size that is none is refused here, and nothing is the worse for it."""
     one = actor(0)
     before = served.name, ray.get(one.name.remote())

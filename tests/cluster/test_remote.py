@@ -35,7 +35,7 @@ def served() -> Iterator[Node]:
 
 
 @pytest.mark.parametrize("size", [0, 1, 1_000, (1 << 18) - 1, 1 << 18, (1 << 20) + 1, 35_000_001])
-def test_objects_of_any_size(far: di_store.Store, near: di_store.Store, size: int) -> None:
+def test_objects_of_any_size_come_back(far: di_store.Store, near: di_store.Store, size: int) -> None:
     """Bytes come as they were put, in both directions, also in pieces."""
     value = {"a": np.random.default_rng(size).integers(0, 256, size, np.uint8), "b": [1, "x", None, 2.5]}
     for put, got in ((far, near), (near, far), (far, far)):
@@ -47,7 +47,7 @@ def test_objects_of_any_size(far: di_store.Store, near: di_store.Store, size: in
         assert not got.contains(ref)
 
 
-def test_what_comes_is_read_only_and_a_copy_of_this_process(far: di_store.Store) -> None:
+def test_remote_objects_are_read_only_local_copies(far: di_store.Store) -> None:
     ref = far.put(np.arange(1_000))
     found = far.get(ref)
     with pytest.raises(ValueError, match="read-only"):
@@ -60,7 +60,7 @@ def test_what_comes_is_read_only_and_a_copy_of_this_process(far: di_store.Store)
     assert (far.get(ref) == np.arange(10)).all()
 
 
-def test_many_objects_at_once(far: di_store.Store, near: di_store.Store) -> None:
+def test_put_many_is_all_or_nothing(far: di_store.Store, near: di_store.Store) -> None:
     """All or none, in order; a name that is taken says so."""
     ids = [f"{number:040x}" for number in range(1, 4)]
     refs = far.put_many([np.zeros(300_000), 1, "x"], ids=ids)
@@ -87,7 +87,7 @@ def test_a_wait_ends_when_the_object_comes(far: di_store.Store, near: di_store.S
     near.delete(name)
 
 
-def test_weights_and_the_versions_of_rows(far: di_store.Store, near: di_store.Store) -> None:
+def test_rows_carry_the_version_their_process_fetched(far: di_store.Store, near: di_store.Store) -> None:
     """Rows carry the version that their own process had last fetched, whoever else fetches a newer one."""
     assert far.publish("w", {"layer": np.ones(100_000)}) == 1
     table = far.create_table("versions", capacity=100, weights="w", schema={"n": di_store.Spec((), "i8")})
@@ -112,7 +112,7 @@ def test_weights_and_the_versions_of_rows(far: di_store.Store, near: di_store.St
     far.drop_table("versions")
 
 
-def test_a_table_that_was_made_anew(far: di_store.Store, near: di_store.Store) -> None:
+def test_a_recreated_table_is_found_by_name(far: di_store.Store, near: di_store.Store) -> None:
     """Another process has dropped it and made another one of that name: `table` finds that."""
     far.create_table("anew", capacity=10, schema={"n": di_store.Spec((), "i8")}).insert({"n": 1})
     near.drop_table("anew")
@@ -136,7 +136,7 @@ def test_items_are_lazy_and_flush_waits(far: di_store.Store, near: di_store.Stor
     far.drop_table("lazy")
 
 
-def test_a_call_behind_one_that_failed_is_not_made(far: di_store.Store, near: di_store.Store) -> None:
+def test_calls_after_a_failed_one_are_not_made(far: di_store.Store, near: di_store.Store) -> None:
     """The next call raises what failed; what was sent behind it is not there, what comes later is."""
     table = far.create_table("failing", capacity=1_000, view=di_store.Transition(), schema=_steps())
     with table.writer() as writer:
@@ -156,9 +156,7 @@ def test_a_call_behind_one_that_failed_is_not_made(far: di_store.Store, near: di
 
 
 @pytest.mark.parametrize("where", ["near", "far"])
-def test_close_tells_what_became_of_rows_that_were_sent_ahead(
-    near: di_store.Store, far: di_store.Store, where: str
-) -> None:
+def test_close_raises_the_error_of_unacknowledged_rows(near: di_store.Store, far: di_store.Store, where: str) -> None:
     """Rows that a finished table has refused are not there: nobody may take them for written."""
     near.create_table("refused", capacity=1_000, schema=_steps())
     writer = (near if where == "near" else far).table("refused").writer()
@@ -188,7 +186,7 @@ def test_leaving_a_writer_keeps_the_error_of_the_program(near: di_store.Store, f
     near.drop_table("small")
 
 
-def test_a_call_that_the_agent_never_takes_ends_the_writer(far: di_store.Store) -> None:
+def test_a_call_that_always_breaks_the_connection_ends_the_writer(far: di_store.Store) -> None:
     """It closes the connection, whoever sends it: after some attempts the writer says so."""
     table = far.create_table("odd", capacity=100, schema=_steps())
     writer = table.writer()
@@ -200,7 +198,7 @@ def test_a_call_that_the_agent_never_takes_ends_the_writer(far: di_store.Store) 
     far.drop_table("odd")
 
 
-def test_refusals_come_at_the_call(far: di_store.Store) -> None:
+def test_invalid_rows_are_refused_at_the_call(far: di_store.Store) -> None:
     table = far.create_table("refusing", capacity=100, schema=_steps())
     with table.writer() as writer:
         with pytest.raises(di_store.SchemaMismatch, match="expected int64"):
@@ -215,7 +213,7 @@ def test_refusals_come_at_the_call(far: di_store.Store) -> None:
     far.drop_table("refusing")
 
 
-def test_a_sample_that_is_given_up_gives_its_draws_back(far: di_store.Store, near: di_store.Store) -> None:
+def test_an_interrupted_sample_gives_its_draws_back(far: di_store.Store, near: di_store.Store) -> None:
     """Ctrl-C in a sample that waits: the two that it had drawn are there again."""
     table = far.create_table("queue", capacity=10, limiter=di_store.Queue(5), schema={"n": di_store.Spec((), "i8")})
     table.extend({"n": np.arange(2)})
@@ -235,7 +233,7 @@ def test_a_sample_that_is_given_up_gives_its_draws_back(far: di_store.Store, nea
     far.drop_table("queue")
 
 
-def test_python_values(served: Node, far: di_store.Store, near: di_store.Store) -> None:
+def test_python_values_travel_and_pickles_are_refused(served: Node, far: di_store.Store, near: di_store.Store) -> None:
     """Plain values pass; pickles are refused on both sides, and run nothing, unless the reader trusts them."""
     table = far.create_table("opaque", capacity=10, view=di_store.Opaque())
     table.insert({"a": [1, np.arange(3)]})
@@ -255,7 +253,7 @@ def test_python_values(served: Node, far: di_store.Store, near: di_store.Store) 
     far.drop_table("opaque")
 
 
-def test_loaders_and_mixtures(far: di_store.Store) -> None:
+def test_loaders_and_mixtures_work_remotely(far: di_store.Store) -> None:
     for name in ("one", "two"):
         far.create_table(name, capacity=100, schema={"n": di_store.Spec((), "i8")}).extend({"n": np.arange(50)})
     mixed = far.mix({"one": 3, "two": 1}, seed=1)
@@ -287,7 +285,7 @@ def test_a_mixture_of_other_columns_is_refused_when_it_is_made(far: di_store.Sto
         far.drop_table(name)
 
 
-def test_out_and_columns(far: di_store.Store) -> None:
+def test_out_and_columns_work_remotely(far: di_store.Store) -> None:
     table = far.create_table("out", capacity=100, schema=_steps())
     table.extend(_step(0, 8))
     first = table.sample(4, columns="obs")
@@ -304,7 +302,7 @@ def _in_child(table: di_store.Table, pipe: Any) -> None:
 
 
 @pytest.mark.parametrize("start", ["spawn", "fork"])
-def test_handles_reach_other_processes(far: di_store.Store, start: str) -> None:
+def test_handles_can_be_passed_to_other_processes(far: di_store.Store, start: str) -> None:
     table = far.create_table("shared", capacity=10, schema={"n": di_store.Spec((), "i8")})
     context = mp.get_context(start)
     ours, theirs = context.Pipe()
@@ -334,7 +332,7 @@ def test_threads_share_a_handle(far: di_store.Store) -> None:
     assert not wrong
 
 
-def test_closed_handles(served: Node) -> None:
+def test_calls_of_closed_handles_raise(served: Node) -> None:
     store = served.connect()
     table = store.create_table("closing", capacity=10, schema={"n": di_store.Spec((), "i8")}, exist_ok=True)
     writer, loader = table.writer(), table.loader(2)
@@ -351,7 +349,7 @@ def test_groups_are_for_stores_of_a_cluster(far: di_store.Store) -> None:
             call()
 
 
-def test_what_belongs_to_the_machine_of_the_store(far: di_store.Store, tmp_path: Any) -> None:
+def test_calls_that_need_the_stores_machine_are_refused(far: di_store.Store, tmp_path: Any) -> None:
     table = far.create_table("local", capacity=10)
     for call in (
         lambda: far.checkpoint(tmp_path),
@@ -364,7 +362,7 @@ def test_what_belongs_to_the_machine_of_the_store(far: di_store.Store, tmp_path:
     far.drop_table("local")
 
 
-def test_warnings_come_to_the_client(far: di_store.Store) -> None:
+def test_warnings_are_shown_at_the_client(far: di_store.Store) -> None:
     schema = {name: di_store.Spec((), "f4") for name in ("obs", "reward")}
     table = far.create_table("warning", capacity=10, view=di_store.Transition(), schema=schema)
     with warnings.catch_warnings(record=True) as told:
@@ -378,12 +376,12 @@ def test_warnings_come_to_the_client(far: di_store.Store) -> None:
 @pytest.mark.parametrize(
     "address", ["", "x", "http://a:1/b", "di-store://", "di-store://a:x/b", "di-store://u@h:1/n", 3]
 )
-def test_addresses(address: Any) -> None:
+def test_wrong_addresses_are_refused(address: Any) -> None:
     with pytest.raises((ValueError, TypeError), match="di-store://HOST:PORT/NAME"):
         di_store.connect(address)
 
 
-def test_nobody_answers() -> None:
+def test_an_address_without_an_agent_raises_in_time() -> None:
     began = time.monotonic()
     with pytest.raises(di_store.NodeUnavailable, match="di-store serve"):
         di_store.connect("di-store://127.0.0.1:1/x", token="t", timeout=0.3)
@@ -400,7 +398,7 @@ def _step(n: int, lanes: int | None = None) -> dict[str, Any]:
     return row if lanes is None else {name: np.full(lanes, value) for name, value in row.items()}
 
 
-def test_who_needs_no_network_imports_none() -> None:
+def test_importing_di_store_imports_no_network_code() -> None:
     """`import di_store` brings neither TLS nor what talks to other machines."""
     look = (
         "import di_store, sys; print([m for m in sys.modules if m.split('.')[0] == 'ssl' or 'di_store.protocol' in m])"

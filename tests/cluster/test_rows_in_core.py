@@ -174,7 +174,7 @@ def rows_of(store: di_store.Store) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("lanes", [None, 4])
-def test_the_core_and_the_interpreter_make_the_same_of_rows(
+def test_the_core_and_python_write_the_same_rows(
     lanes: int | None, monkeypatch: pytest.MonkeyPatch, count: Callable[[int, int], int]
 ) -> None:
     """Calls of known and of other forms, sent again, in parts, and with gaps."""
@@ -200,7 +200,7 @@ def test_the_core_and_the_interpreter_make_the_same_of_rows(
         assert made[0] == made[1]
 
 
-def test_what_is_sent_behind_a_refused_call_is_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_sent_after_a_refused_one_are_not_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """The epoch rises; calls of the one before are looked at, and not made."""
     made = []
     for plain in (True, False):
@@ -220,7 +220,7 @@ def test_what_is_sent_behind_a_refused_call_is_not_made(monkeypatch: pytest.Monk
     assert len(made[0][1]["reward"]) == 4
 
 
-def test_rows_that_wait_come_in_order() -> None:
+def test_blocked_rows_are_written_in_order() -> None:
     """The core makes those for which there is room; those behind wait for draws."""
     with writing(None, limiter=di_store.Queue(3), view=di_store.Step()) as running:
         record, body = call(random.Random(1), None, 1, running.columns)
@@ -284,7 +284,7 @@ def test_a_client_that_reads_nothing_holds_nobody_up() -> None:
         assert lasts == list(range(1, 2_001))
 
 
-def test_frames_that_the_core_leaves_alone() -> None:
+def test_frames_the_core_does_not_handle_go_to_python() -> None:
     """A body in pieces, or above a piece in one frame, and calls that are answered, go the usual way."""
     with writing(None) as running:
         record, body = call(random.Random(1), None, 1, running.columns)
@@ -303,7 +303,7 @@ def test_frames_that_the_core_leaves_alone() -> None:
 
 
 @pytest.mark.parametrize("said", [2, 200, 300, 2**31, 2**63])
-def test_more_calls_than_the_body_has(said: int) -> None:
+def test_a_frame_with_too_many_calls_is_refused(said: int) -> None:
     """They end the connection, and none is made."""
     with writing(None) as running:
         record, body = call(random.Random(1), None, 1, running.columns)

@@ -155,7 +155,7 @@ def test_a_table_is_opened_without_shards_that_do_not_answer(store: ClusterStore
     assert max(took, later) < MOST_SECONDS
 
 
-def test_a_silent_part_leaves_time_for_the_others(store: ClusterStore, nodes: list[Node]) -> None:
+def test_a_silent_shard_leaves_time_for_the_others(store: ClusterStore, nodes: list[Node]) -> None:
     """None lies here, and the first one's node, which is known, does not answer. The call does not need its minute."""
     places = [nodes[1].name, nodes[2].name]
     store.create_table("t", shards="learners", node=places, draw="mass", **ROWS).insert(step(1))
@@ -165,7 +165,7 @@ def test_a_silent_part_leaves_time_for_the_others(store: ClusterStore, nodes: li
     store.drop_table("t", timeout=60)
 
 
-def test_whichever_part_answers_first_is_enough(store: ClusterStore, nodes: list[Node]) -> None:
+def test_one_answering_shard_is_enough_to_open(store: ClusterStore, nodes: list[Node]) -> None:
     """None answers for a while, then the last one does. The first one's node stays silent."""
     places = [nodes[1].name, nodes[2].name]
     store.create_table("late", shards="learners", node=places, draw="mass", **ROWS).insert(step(1))
@@ -180,7 +180,7 @@ def test_whichever_part_answers_first_is_enough(store: ClusterStore, nodes: list
         store.drop_table("late", timeout=60)
 
 
-def test_a_step_that_begins_late_connects_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_step_reconnects(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle connection of it may have broken."""
     monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", grace := 1000.0)
     call = Deadline(5000.0)
@@ -189,7 +189,7 @@ def test_a_step_that_begins_late_connects_again(monkeypatch: pytest.MonkeyPatch)
     assert call.is_hopeless(0.0)
 
 
-def test_the_grace_is_divided_among_what_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_grace_period_is_divided_among_the_remaining_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", grace := 1000.0)
     call = Deadline(5.0)
     first = call.step(4)
@@ -206,7 +206,7 @@ def test_the_grace_is_divided_among_what_is_left(monkeypatch: pytest.MonkeyPatch
     assert Deadline(None).step(3).rest() is None
 
 
-def test_a_part_of_a_step_ends_no_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_part_of_a_step_ends_with_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("di_store.runtime.deadline.GRACE_SECONDS", grace := 1000.0)
     call = Deadline(500.0)
     assert (call.sooner(100.0).timeout, call.sooner(100.0).grace) == (100.0, grace)
@@ -220,7 +220,7 @@ def test_a_part_of_a_step_ends_no_later(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.extended
-def test_nodes_that_are_lost(store: ClusterStore, nodes: list[Node]) -> None:
+def test_calls_end_in_time_with_lost_nodes(store: ClusterStore, nodes: list[Node]) -> None:
     """The last test: nothing listens where two of three were."""
     keys = filled(store, "t", [100, 100, 100], draw="mass")[1]
     calls = {name: made(store.table("t"), keys) for name, made in CALLS.items()}

@@ -29,7 +29,7 @@ def test_lanes_are_spread_and_stay() -> None:
     assert stats.chisquare([moved[each] for each in uuids[1:]]).pvalue > SURE
 
 
-def test_limits_are_divided() -> None:
+def test_limits_are_divided_among_shards() -> None:
     assert divided(di_store.MinSize(10), 3) == di_store.MinSize(4)
     assert divided(di_store.SamplesPerInsert(4, 100, 0.1), 2) == di_store.SamplesPerInsert(4, 50, 0.1)
     assert divided(Band(90, 2.0, 30.0, 600.0), 3) == Band(30, 2.0, 10.0, 200.0)

@@ -95,7 +95,7 @@ def by_hand(rng: np.random.Generator) -> Calls:
 
 
 @pytest.mark.parametrize("mode", [None, "next_step", "same_step"])
-def test_a_writer_writes_what_one_of_a_whole_table_does(stores: list[ClusterStore], mode: str | None) -> None:
+def test_a_sharded_writer_writes_the_same_rows_as_a_plain_one(stores: list[ClusterStore], mode: str | None) -> None:
     options: dict[str, Any] = {**ROWS, "schema": COLUMNS, "view": VIEW, "sampler": di_store.Prioritized(1.0)}
     options["initial_priority"] = 1.0  # "max" is the largest of a shard
     parts = stores[0].create_table("t", shards="learners", **options)
@@ -133,7 +133,7 @@ def test_rows_carry_the_version_of_the_weights(stores: list[ClusterStore]) -> No
     assert set(table.peek(np.concatenate(single)).versions) == {2}
 
 
-def test_rows_are_there_once_after_an_agent_was_killed(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_rows_are_written_once_despite_a_killed_agent(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Also those that were on their way, and only once."""
     table = stores[0].create_table("t", shards="learners", draw="mass", **ROWS)
     assert len(stores[0].nodes()) == 3
@@ -165,7 +165,7 @@ def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterS
     until(lambda: at in shards_of(table.sample(50, timeout=20).keys), "its shard to be back")
 
 
-def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_writers_of_a_closed_store_raise(nodes: list[Node], stores: list[ClusterStore]) -> None:
     filled(stores[0], "t", [2, 2, 2], draw="mass")
     store = cluster.attach(nodes[1].name)
     table = store.table("t")
@@ -187,7 +187,9 @@ def test_a_closed_store(nodes: list[Node], stores: list[ClusterStore]) -> None:
     assert time.monotonic() - began < 30, "it waits for shards that a closed store cannot reach"
 
 
-def test_a_creator_that_looked_too_early(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_creator_that_lost_a_race_opens_the_table(
+    stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between its look and its own word another process has made the table."""
     made = stores[0].create_table("t", shards="learners", **ROWS)
     made.insert(step(1))
@@ -202,7 +204,7 @@ def test_a_creator_that_looked_too_early(stores: list[ClusterStore], monkeypatch
 
 
 @pytest.mark.usefixtures("patient")
-def test_several_threads_hear_of_all_shards(stores: list[ClusterStore]) -> None:
+def test_several_threads_see_all_shards(stores: list[ClusterStore]) -> None:
     """One thread's question may be on its way when another one asks."""
     table, _ = filled(stores[0], "t", [1, 2, 3])
     found: list[int] = []
@@ -227,7 +229,7 @@ def test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost(
         until(lambda: parts.is_lost(shard, why, Deadline(0.5).step(100)), "the shard to be known as silent")
 
 
-def test_a_lost_node(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_lanes_of_a_lost_node_move_to_other_shards(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its lanes are told, and go elsewhere with their next episodes; draws go on; names can be given again."""
     assert all(len(each.nodes()) == 3 for each in stores)
     options: dict[str, Any] = {**ROWS, "schema": COLUMNS, "view": VIEW}

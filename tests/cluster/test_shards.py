@@ -105,7 +105,7 @@ def test_every_row_is_there_once_and_an_episode_in_one_shard(stores: list[Cluste
     assert len(table) == len(wanted) == table.stats()["size"]
 
 
-def test_one_stream_and_whole_items(stores: list[ClusterStore]) -> None:
+def test_streams_and_whole_items_can_be_written(stores: list[ClusterStore]) -> None:
     table = stores[2].create_table("t", shards="learners", **ROWS)
     with table.writer() as writer:
         keys = [writer.append(step(n)).keys for n in range(5)]
@@ -227,7 +227,7 @@ def test_weights_are_unbiased_while_masses_move(stores: list[ClusterStore], monk
     assert chi_square(np.concatenate(drawn), chances) > SURE
 
 
-def test_masses_are_asked_again(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_priority_masses_are_refreshed(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
     """A learner that has drawn hears of new masses within a second; here, with less patience, at once."""
     _, keys = filled(stores[0], "t", SIZES, PRIORITIES, draw="mass", sampler=SAMPLER)
     learner = stores[1].table("t")
@@ -243,7 +243,7 @@ def test_masses_are_asked_again(stores: list[ClusterStore], monkeypatch: pytest.
         learner.sample(1, timeout=0.1)
 
 
-def test_a_node_without_a_shard(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_node_without_a_shard_draws_from_one(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """It draws from one of the others, always the same."""
     table = stores[0].create_table("t", shards="learners", node=[nodes[0].name, nodes[1].name], **ROWS)
     for shard in table._parts.shards:
@@ -252,7 +252,7 @@ def test_a_node_without_a_shard(nodes: list[Node], stores: list[ClusterStore]) -
     assert len({int(number) // 100 for each in third for number in numbers(each.sample(20, timeout=60))}) == 1
 
 
-def test_each_shard_has_its_part_of_the_limits(stores: list[ClusterStore]) -> None:
+def test_each_shard_has_its_share_of_the_limits(stores: list[ClusterStore]) -> None:
     table = stores[0].create_table("t", shards="learners", limiter=di_store.MinSize(30), max_bytes="3MiB", **ROWS)
     assert table.capacity == 9000
     with di_store.attach(stores[1].name) as plain:
@@ -335,7 +335,7 @@ def test_two_creators_make_one_table(stores: list[ClusterStore]) -> None:
             stores[0].create_table("t0", exist_ok=True, **ROWS, **other)
 
 
-def test_whoever_opens_it_makes_what_is_missing(stores: list[ClusterStore]) -> None:
+def test_opening_a_half_made_table_completes_it(stores: list[ClusterStore]) -> None:
     """The process that was to make the table has died after its word, or in the middle of the shards."""
     made = stores[0].create_table("u", shards="learners", **ROWS)
     uuids = tuple(shard.uuid for shard in made._parts.shards)
@@ -372,7 +372,7 @@ def _there(name: str, sent: bytes, answer: Any) -> None:
     answer.put((type(table).__name__, len(table), numbers(table.sample(5, timeout=60)).tolist()))
 
 
-def test_it_travels(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_sharded_table_can_be_pickled(nodes: list[Node], stores: list[ClusterStore]) -> None:
     table, _ = filled(stores[0], "t", [2, 3, 4])
     answer = mp.get_context("spawn").Queue()
     child = mp.get_context("spawn").Process(target=_there, args=(nodes[2].name, pickle.dumps(table), answer))
@@ -384,7 +384,7 @@ def test_it_travels(nodes: list[Node], stores: list[ClusterStore]) -> None:
     assert set(drawn) <= set(numbers(own.table(60).peek(own.table(60).keys())).tolist())
 
 
-def test_dropped_everywhere(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_drop_removes_all_shards(nodes: list[Node], stores: list[ClusterStore]) -> None:
     table = stores[0].create_table("t", shards="learners", draw="mass", **ROWS)
     writer = stores[1].table("t").writer(lanes=8)
     writer.append(step(np.arange(8)))
@@ -401,7 +401,7 @@ def test_dropped_everywhere(nodes: list[Node], stores: list[ClusterStore]) -> No
             writer.flush()
 
 
-def test_calls_by_key(stores: list[ClusterStore]) -> None:
+def test_calls_by_key_find_the_right_shard(stores: list[ClusterStore]) -> None:
     """Each key finds its shard, from any handle; those that are gone are not counted."""
     late = {**SCHEMA, "score": di_store.Spec((), "float32", late=True)}
     table, keys = filled(stores[0], "t", [3, 4, 5], schema=late, sampler=di_store.Prioritized(1.0))
@@ -428,7 +428,7 @@ def test_calls_by_key(stores: list[ClusterStore]) -> None:
     assert len(far) == 0
 
 
-def test_values_without_columns_and_of_any_length(stores: list[ClusterStore]) -> None:
+def test_opaque_and_ragged_values_work_in_shards(stores: list[ClusterStore]) -> None:
     opaque = stores[0].create_table("t", shards="learners", draw="mass", capacity=300, view=di_store.Opaque(), lanes=8)
     with opaque.writer(lanes=8) as writer:
         writer.append([("first", lane) for lane in range(8)])
@@ -448,7 +448,7 @@ def test_values_without_columns_and_of_any_length(stores: list[ClusterStore]) ->
     assert [set(row) <= {n % 10} for row, n in zip(peeked.data["text"], numbers(peeked), strict=True)] == [True] * 32
 
 
-def test_a_batch_is_overwritten(stores: list[ClusterStore]) -> None:
+def test_out_overwrites_a_batch(stores: list[ClusterStore]) -> None:
     for name, draw in (("t", "mass"), ("u", "local")):
         table, _ = filled(stores[0], name, SIZES, draw=draw)
         batch = table.sample(50, timeout=60)
@@ -473,12 +473,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("options", "match"), REFUSED, ids=lambda value: str(value)[:40])
-def test_what_cannot_work_is_refused(stores: list[ClusterStore], options: dict[str, Any], match: str) -> None:
+def test_impossible_options_are_refused(stores: list[ClusterStore], options: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         stores[0].create_table("t", **{**ROWS, "shards": "learners", **options})
 
 
-def test_what_needs_one_place_is_refused(nodes: list[Node], stores: list[ClusterStore], tmp_path: Any) -> None:
+def test_calls_that_need_one_table_are_refused(nodes: list[Node], stores: list[ClusterStore], tmp_path: Any) -> None:
     table, keys = filled(stores[0], "t", [1, 2, 3], draw="mass")
     for call, match in (
         (lambda: stores[1].writer(["t"]), "sharded over several nodes"),

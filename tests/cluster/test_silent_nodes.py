@@ -91,7 +91,7 @@ def called(program: Program, text: str) -> str:
     return program.line()
 
 
-def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_a_failed_create_is_undone(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """What was made is taken back behind the call. Its error names the call, not what that is made of."""
     stores[0].create_table("first", timeout=20, **TABLE)
     stores[0].drop_table("first")  # so that the directory has its entries
@@ -103,7 +103,7 @@ def test_a_table_that_cannot_be_made(stores: list[ClusterStore], nodes: list[Nod
     assert not any(tables_of(each.name) for each in nodes)
 
 
-def test_a_table_of_a_node_that_is_stopped_for_a_while(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_opening_a_table_waits_for_a_stopped_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """Whoever opens it waits for the node's answer as long as its timeout says, though not for the table."""
     stores[0].create_table("while", timeout=20, node=place_of(nodes[1]), **TABLE)
     assert len(stores[2].table("while")) == 0  # it has connected by now
@@ -116,7 +116,7 @@ def test_a_table_of_a_node_that_is_stopped_for_a_while(stores: list[ClusterStore
     stores[0].drop_table("while")
 
 
-def test_a_handle_is_loaded_while_its_node_is_stopped(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_a_handle_can_be_unpickled_while_its_node_is_stopped(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """Of a table that is there; a handle of one that was dropped does not load."""
     table = stores[0].create_table("loads", timeout=20, node=place_of(nodes[1]), **TABLE)
     handle = pickle.dumps(table).hex()
@@ -132,7 +132,7 @@ def test_a_handle_is_loaded_while_its_node_is_stopped(stores: list[ClusterStore]
         assert "TableNotFound" in called(program, handle)
 
 
-def test_an_object_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_an_object_of_a_silent_node_is_found_on_others(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """Whether others have it is asked of those alone that are there."""
     ref = stores[1].put(1)
     with stopped(nodes[1].agent):
@@ -140,7 +140,7 @@ def test_an_object_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node
     assert stores[0].get(ref, timeout=20) == 1
 
 
-def test_an_object_that_nobody_knows(
+def test_an_unknown_object_is_refused_in_time(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory takes its second, and none is left for nodes that do not answer."""
@@ -158,7 +158,7 @@ def test_an_object_that_nobody_knows(
         assert time.monotonic() - began < MOST_SECONDS
 
 
-def test_a_loader_of_a_silent_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_a_loader_of_a_silent_node_keeps_its_timeout(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """It is made with the loader's timeout."""
     stores[1].create_table("loaded", **TABLE)
     table = stores[0].table("loaded")
@@ -181,7 +181,7 @@ def test_copies_wait_for_a_node_that_is_away(stores: list[ClusterStore], nodes: 
     assert stores[0].delete(ref) == 1
 
 
-def test_a_node_that_nobody_knows(
+def test_a_misspelt_node_name_is_refused_early(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A misspelt name is refused long before the minute that the call has; the error tells the nodes apart."""
@@ -195,7 +195,7 @@ def test_a_node_that_nobody_knows(
 
 
 @pytest.mark.extended
-def test_a_table_while_the_directory_has_just_fallen_silent(
+def test_a_call_shares_its_time_with_a_silent_directory(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The look for the node, and the directory's answer, share what a call has behind its deadline."""
@@ -212,7 +212,7 @@ def test_a_table_while_the_directory_has_just_fallen_silent(
     assert took < 10.8 * SECONDS
 
 
-def test_waiting_for_objects_of_silent_nodes(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_wait_asks_silent_nodes_at_the_same_time(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """Two homes that say nothing are asked at once; a third one is asked all the same."""
     refs = [stores[1].put(1), stores[2].put(2), stores[0].put(3)]
     with stopped(nodes[1].agent, nodes[2].agent):
@@ -251,7 +251,7 @@ def test_attach_ends_in_time(nodes: list[Node]) -> None:
         failure(lambda: cluster.attach(nodes[1].name, timeout=0.5))
 
 
-def test_a_node_that_is_lost_and_comes_back(
+def test_a_returned_node_is_used_again(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last test, where the node has the directory too. Its new store is used by who has spoken to the old one."""

@@ -45,7 +45,7 @@ def stopping(store_name: Names) -> Iterator[Node]:
         yield running
 
 
-def test_an_agent_that_is_stopped_with_a_lock_in_hand(stopping: Node) -> None:
+def test_an_agent_stopped_with_a_lock_blocks_only_its_waiters(stopping: Node) -> None:
     """It holds up who needs this lock, who is told so; not the other tables, nor objects. Then each item comes once."""
     with di_store.attach(stopping.name) as near, stopping.connect() as far:
         queue = near.create_table("queue", capacity=100, limiter=di_store.Queue(100))
@@ -73,7 +73,7 @@ def test_an_agent_that_is_stopped_with_a_lock_in_hand(stopping: Node) -> None:
 
 
 @pytest.mark.parametrize("stops", [False, pytest.param(True, marks=pytest.mark.long)], ids=["slow", "stopped"])
-def test_a_learner_that_confirms_late(store_name: Names, stops: bool) -> None:
+def test_a_learner_that_confirms_late_blocks_no_writer(store_name: Names, stops: bool) -> None:
     """What it has drawn holds no rows: others write over them, in a store that has no room for both, and draw.
 
     Draws that a stopped one has not fetched yet are given back after 30 s.

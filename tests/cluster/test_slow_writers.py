@@ -49,7 +49,7 @@ def opened(store: di_store.Store, count: int) -> list[RemoteWriter]:
     return writers
 
 
-def test_a_row_that_the_agent_does_not_take(far: RemoteStore, served: Node) -> None:
+def test_a_large_row_waits_for_the_agent_until_its_deadline(far: RemoteStore, served: Node) -> None:
     """It is larger than what sockets hold: who sends it waits for room, with the deadline of the call."""
     spec = di_store.Spec((64 << 20,), "u1")
     with far.create_table("t", capacity=2, lanes=1, schema={"x": spec}).writer() as writer:
@@ -64,7 +64,7 @@ def test_a_row_that_the_agent_does_not_take(far: RemoteStore, served: Node) -> N
     assert len(far.table("t")) == 2
 
 
-def test_a_call_behind_many_writers(far: RemoteStore, served: Node) -> None:
+def test_a_call_waits_for_all_writers_together(far: RemoteStore, served: Node) -> None:
     """It waits for what they have sent, a second for all of them, and not for each."""
     ref, writers = far.put(1), opened(far, 24)
     with stopped(served.agent):
@@ -79,7 +79,7 @@ def test_a_call_behind_many_writers(far: RemoteStore, served: Node) -> None:
         each.close()
 
 
-def test_a_call_says_nothing_of_a_writer_that_breaks(far: RemoteStore, served: Node) -> None:
+def test_a_broken_writer_fails_only_its_own_next_call(far: RemoteStore, served: Node) -> None:
     """The writer's own next call does."""
     ref, (writer,) = far.put(1), opened(far, 1)
 
@@ -100,7 +100,7 @@ def test_a_call_says_nothing_of_a_writer_that_breaks(far: RemoteStore, served: N
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_priorities_of_many_rows(far: RemoteStore, timeout: float | None) -> None:
+def test_priorities_of_many_rows_fit_the_frames(far: RemoteStore, timeout: float | None) -> None:
     """They lie in a frame's meta, which takes 1 MiB: also those of one call for several tables."""
     drawn, sampler = np.random.default_rng(0).random(ROWS), di_store.Prioritized(0.6, 0.4)
     tables = [far.create_table(f"t{at}", capacity=400_000, view=di_store.Step(), sampler=sampler) for at in range(3)]
@@ -116,7 +116,7 @@ def test_priorities_of_many_rows(far: RemoteStore, timeout: float | None) -> Non
 
 
 @pytest.mark.extended
-def test_calls_of_many_lanes(far: RemoteStore, served: Node) -> None:
+def test_calls_of_many_lanes_are_split_into_frames(far: RemoteStore, served: Node) -> None:
     """What gathers while the agent is slow goes in as many frames as its meta needs."""
     lanes = MANY + 100
     table = far.create_table("t", capacity=20 * lanes, view=di_store.Step(), lanes=lanes)

@@ -52,7 +52,7 @@ def test_two_threads_that_connect_share_one_session(monkeypatch: pytest.MonkeyPa
             push._source(address, 30)
 
 
-def test_its_threads_end_with_the_agent() -> None:
+def test_copying_threads_end_with_the_agent() -> None:
     assert not threads()
     with di_store.open(memory="64MiB") as store, di_store.open(memory="64MiB") as other, agent_here(other) as far:
         ref = store.put(b"x" * 100_000)

@@ -112,7 +112,7 @@ def is_at(store: ClusterStore, there: Node) -> bool:
 
 
 @pytest.mark.parametrize("directory", ["peers", pytest.param("etcd", marks=pytest.mark.extended)])
-def test_a_node_that_was_stopped_gives_up_what_another_one_took_over(three: Three) -> None:
+def test_a_resumed_node_gives_up_tables_taken_over_by_another(three: Three) -> None:
     """Its programs go on meanwhile; each is told once the node is back, and opens the table where it is."""
     left, lost, spare = three.nodes
     with ExitStack() as opened:

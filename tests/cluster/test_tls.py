@@ -26,7 +26,7 @@ from di_store.server.supervisor import _check_authority
 Serve = Callable[..., ServedStore]
 
 
-def test_tls(serve: Serve, authorities: Any) -> None:
+def test_clients_connect_over_tls(serve: Serve, authorities: Any) -> None:
     ours, other = authorities
     certificate, key = ours.sign("good")
     served = serve("--tls-cert", certificate, "--tls-key", key)
@@ -61,14 +61,14 @@ def test_tls(serve: Serve, authorities: Any) -> None:
     ("names", "days", "why"),
     [("IP:127.0.0.1", -1, "certificate has expired"), ("DNS:elsewhere.test", 2, "IP address mismatch")],
 )
-def test_a_certificate_that_does_not_hold(serve: Serve, authorities: Any, names: str, days: int, why: str) -> None:
+def test_an_untrusted_certificate_is_refused(serve: Serve, authorities: Any, names: str, days: int, why: str) -> None:
     certificate, key = authorities[0].sign(f"bad{days}", names, days)
     served = serve("--tls-cert", certificate, "--tls-key", key)
     with pytest.raises(AccessDenied, match=f"its certificate is not trusted: .*{why}"):
         served.connect(tls=authorities[0].path)
 
 
-def test_tls_where_there_is_none(serve: Serve, authorities: Any) -> None:
+def test_tls_at_a_plaintext_agent_is_refused(serve: Serve, authorities: Any) -> None:
     served = serve()
     with served.leaves_nothing():
         with pytest.raises(AccessDenied, match="the TLS handshake failed") as caught:
@@ -76,7 +76,7 @@ def test_tls_where_there_is_none(serve: Serve, authorities: Any) -> None:
         assert "leave connect(tls=) out" in told(caught)
 
 
-def test_a_writer_over_tls(serve: Serve, authorities: Any) -> None:
+def test_a_writer_works_over_tls(serve: Serve, authorities: Any) -> None:
     """One thread sends while another one reads: never at once in the TLS object."""
     certificate, key = authorities[0].sign("writer")
     served = serve("--tls-cert", certificate, "--tls-key", key)
@@ -109,7 +109,7 @@ def test_a_forked_child_has_connections_of_its_own(serve: Serve, authorities: An
         assert store.get(ref) == "of the parent"
 
 
-def test_a_message_that_has_come_is_not_waited_for(authorities: Any) -> None:
+def test_a_received_message_is_not_waited_for(authorities: Any) -> None:
     """All of its bytes are there when the end of the wait is: it is read, and nothing is looked for behind it."""
     certificate, key = authorities[0].sign("pair")
     serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -136,7 +136,7 @@ def test_a_message_that_has_come_is_not_waited_for(authorities: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "odd", "-----BEGIN CERTIFICATE-----\nodd\n-----END CERTIFICATE-----\n"])
-def test_a_file_without_certificates(tmp_path: Path, text: str) -> None:
+def test_a_file_without_certificates_is_refused(tmp_path: Path, text: str) -> None:
     """It is refused before anything is asked, by a sentence that names the file and the option."""
     path = tmp_path / "ca.pem"
     path.write_text(text)
@@ -148,7 +148,7 @@ def test_a_file_without_certificates(tmp_path: Path, text: str) -> None:
         _check_authority(str(path))
 
 
-def test_what_is_no_file_of_certificates(tmp_path: Path) -> None:
+def test_an_empty_path_or_folder_is_refused_as_a_certificate(tmp_path: Path) -> None:
     """An empty path is not taken for the system's certificates; a folder is named."""
     with pytest.raises(ValueError, match="names no file"):
         di_store.connect("di-store://127.0.0.1:1/s", token="t", tls="", timeout=0)

@@ -91,7 +91,7 @@ def test_whatever_fails_all_that_live_end_with_the_newest(count: Count) -> None:
             assert list(node.finished) == sorted(node.finished), "a version after a newer one"
 
 
-def test_a_slow_member_is_passed_by() -> None:
+def test_a_slow_member_is_bypassed() -> None:
     """Those behind it pull from the one before it."""
     size = 20 * BEHIND_BYTES
     group = Group([RATE, RATE, RATE / 10, RATE, RATE], size)
@@ -102,7 +102,7 @@ def test_a_slow_member_is_passed_by() -> None:
     assert finished(group, 1) <= 12 * size / RATE
 
 
-def test_a_slow_first_member_is_found_out_by_trial() -> None:
+def test_a_slow_first_member_is_detected_by_trial() -> None:
     """Its own source has all bytes from the start, so it does not fall behind."""
     size = 1000 * PIECE_BYTES
     group = Group([RATE, RATE / 10, RATE, RATE], size)
@@ -122,7 +122,7 @@ def test_trials_of_a_long_transfer_cost_little(members: int) -> None:
     assert all(node.sent <= 1.1 * size for node in group.nodes)
 
 
-def test_a_newer_version_is_told_of_by_a_source_that_has_it() -> None:
+def test_a_source_that_dropped_a_version_triggers_the_newer_one() -> None:
     """The note is late: "gone" says enough."""
     group = Group([RATE] * 3, 100 * PIECE_BYTES)
     group.publish()
@@ -136,7 +136,7 @@ def test_a_newer_version_is_told_of_by_a_source_that_has_it() -> None:
 # -- single decisions -------------------------------------------------------------------------------------------------
 
 
-def test_the_order_of_sources() -> None:
+def test_sources_are_tried_in_order() -> None:
     transfer = Transfer(["0", "1", "2", "3", "4"], 3, 10 * PIECE_BYTES, 0.0)
     assert transfer.next_source(0.0) == "2"
     assert transfer.heard(0, 0, 0.0) is None, "the one before may have nothing yet"
@@ -156,7 +156,7 @@ def test_the_order_of_sources() -> None:
     assert transfer.next_source(0.2 + REFUSED_SECONDS) == "1"
 
 
-def test_when_a_source_is_left() -> None:
+def test_a_slow_or_failed_source_is_left() -> None:
     transfer = Transfer(["0", "1"], 2, 1000 * PIECE_BYTES, 0.0)
     transfer.next_source(0.0)
     assert transfer.tired(SILENT_SECONDS - 0.01) is None
@@ -182,7 +182,7 @@ def note(version: int, epoch: int = 1) -> Note:
     return Note("w", epoch, version, 1, 0, 0, [], 0, b"")
 
 
-def test_which_version_is_fetched() -> None:
+def test_the_newest_version_is_fetched() -> None:
     """The newest; and a publisher that is faster than the network starves nobody."""
     requested = Requested()
     assert requested.request(note(1))
@@ -211,7 +211,7 @@ def test_which_version_is_fetched() -> None:
     assert requested.next() is None
 
 
-def test_a_version_waits_for_those_who_were_told_of_it() -> None:
+def test_a_version_is_kept_for_the_members_told_of_it() -> None:
     """Or a publisher that is faster than the way to its members would have replaced it each time when they come."""
     offer = Offer()
     assert offer.waits(0.0) == 0
@@ -238,7 +238,7 @@ def test_a_version_waits_for_those_who_were_told_of_it() -> None:
     assert offer.take(3, note(3).size, note(3).check) is None
 
 
-def test_children_are_few_and_those_that_hang_are_not_counted() -> None:
+def test_hanging_children_do_not_count_as_children() -> None:
     children = Children()
     turns = [children.admit(bytes([number]), 0.0) for number in range(MAX_CHILDREN + 1)]
     assert turns == [1, 2, None]
@@ -255,7 +255,7 @@ def test_children_are_few_and_those_that_hang_are_not_counted() -> None:
     assert children.has(b"\1", 4)
 
 
-def test_members_that_hang_leave_room_for_the_others() -> None:
+def test_hanging_members_leave_room_for_others() -> None:
     hang = [f"h{number}" for number in range(40)]
     live = [f"l{number}" for number in range(4)]
     first = Announcement(hang)

@@ -51,7 +51,7 @@ class Handle:
         return 1 if other is None else 1 + other.call(None)
 
 
-def test_calls_inside_are_refused() -> None:
+def test_reentrant_calls_are_refused() -> None:
     one, two = Handle(), Handle()
     with pytest.raises(StoreError, match="from within another"):
         one.call(one)
@@ -63,6 +63,6 @@ def test_calls_inside_are_refused() -> None:
     assert found == [2]
 
 
-def test_a_childs_thread_is_not_inside_a_call_of_the_parents() -> None:
+def test_a_forked_child_is_not_inside_the_parents_call() -> None:
     with Program(PROGRAM) as program:
         assert program.line() == "0"

@@ -54,7 +54,7 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
 
 
 @pytest.mark.parametrize("at", [0, 1])
-def test_a_slow_drop_leaves_the_next_table_of_that_name(stores: list[ClusterStore], nodes: list[Node], at: int) -> None:
+def test_a_slow_drop_spares_a_newer_table_of_that_name(stores: list[ClusterStore], nodes: list[Node], at: int) -> None:
     """One process has said that it drops, and is stopped; another one finishes that, and makes a new table."""
     stores[0].create_table("t", node=nodes[at].name, **TABLE)
     every = stores[0]._everywhere
@@ -91,7 +91,7 @@ def test_an_interrupted_create_leaves_nothing(
         stores[0].drop_table("t")
 
 
-def test_a_name_that_comes_and_goes(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_exist_ok_works_beside_concurrent_drops(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """`exist_ok=True` beside drops: it gives a table, whatever happens, and at the end nothing is left."""
     ended = threading.Event()
     failed: list[BaseException] = []
@@ -124,7 +124,7 @@ def test_a_name_that_comes_and_goes(stores: list[ClusterStore], nodes: list[Node
     assert not any(tables_of(each.name) for each in nodes)
 
 
-def test_odd_nodes(stores: list[ClusterStore]) -> None:
+def test_odd_node_names_are_refused(stores: list[ClusterStore]) -> None:
     with pytest.raises(TypeError, match="node=5"):
         stores[0].create_table("t", node=5, **TABLE)  # type: ignore[arg-type]
     stores[2].close()
@@ -141,7 +141,7 @@ def test_odd_nodes(stores: list[ClusterStore]) -> None:
 # --- objects ----------------------------------------------------------------------------------------------------------
 
 
-def test_keys_are_of_what_was_put_here(stores: list[ClusterStore]) -> None:
+def test_keys_lists_only_own_objects(stores: list[ClusterStore]) -> None:
     """So that to delete them all deletes nothing of others."""
     ours = [stores[0].put(number) for number in range(5)]
     theirs = [stores[1].put(LARGE[:300_000]), stores[1].put(1, copies=3)]
@@ -164,7 +164,7 @@ def test_copies_go_with_the_object(stores: list[ClusterStore]) -> None:
         assert not any(local(each, ref) for each in stores)
 
 
-def test_copies_that_could_not_all_be_made(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_a_failed_copy_leaves_no_other_copy(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """None of them stays."""
     before = [each.stats()["objects"] for each in stores]
     with stopped(*nodes[2].pids), pytest.raises((NodeUnavailable, di_store.Timeout, di_store.CapacityError)):
@@ -179,7 +179,7 @@ def test_a_copy_is_read_while_the_home_is_stopped(stores: list[ClusterStore], no
             assert same(stores[0].get(ref, timeout=timeout), LARGE)
 
 
-def test_copies_leave_room_for_what_is_put(store_name: Callable[[], str]) -> None:
+def test_copies_leave_room_for_puts(store_name: Callable[[], str]) -> None:
     with (
         cluster_nodes(store_name(), 2, "--memory", "128MiB") as (one, two),
         cluster.attach(one.name) as here,
@@ -194,7 +194,7 @@ def test_copies_leave_room_for_what_is_put(store_name: Callable[[], str]) -> Non
             here.put(LARGE, timeout=0)
 
 
-def test_waits_for_objects_of_a_stopped_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_waiting_for_objects_of_a_stopped_node_ends_in_time(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """What is there is found, and the wait ends in time (bound: ten times that)."""
     near, far = stores[0].put(1), stores[1].put(2)
     with stopped(*nodes[1].pids):
@@ -235,18 +235,20 @@ print("done", flush=True)
 """
 
 
-def test_forks_beside_calls(nodes: list[Node]) -> None:
+def test_a_fork_during_calls_leaves_no_held_lock(nodes: list[Node]) -> None:
     """No child waits for a lock that a thread of its parent held."""
     with Program(FORK, nodes[0].name) as child:
         assert child.line() == "done"
 
 
-def test_a_wrong_token(nodes: list[Node]) -> None:
+def test_a_wrong_token_is_refused(nodes: list[Node]) -> None:
     with pytest.raises(AccessDenied, match="token"):
         cluster.attach(nodes[0].name, token="another one")
 
 
-def test_a_node_of_another_cluster(stores: list[ClusterStore], store_name: Callable[[], str], monkeypatch: Any) -> None:
+def test_a_node_of_another_cluster_is_refused(
+    stores: list[ClusterStore], store_name: Callable[[], str], monkeypatch: Any
+) -> None:
     sent = pickle.dumps(stores[0])
     with cluster_nodes(store_name(), 1) as (other,):
         monkeypatch.setenv(STORE_ENV, other.name)
@@ -254,7 +256,7 @@ def test_a_node_of_another_cluster(stores: list[ClusterStore], store_name: Calla
             pickle.loads(sent)
 
 
-def test_a_store_that_was_a_node_before(store_name: Callable[[], str]) -> None:
+def test_a_former_node_is_refused(store_name: Callable[[], str]) -> None:
     name = store_name()
     with cluster_nodes(name, 1) as (running,), di_store.attach(running.name):
         running.end()
@@ -262,7 +264,7 @@ def test_a_store_that_was_a_node_before(store_name: Callable[[], str]) -> None:
             cluster.attach(running.name)
 
 
-def test_a_store_that_is_a_node_is_served_once(nodes: list[Node]) -> None:
+def test_a_node_is_served_only_once(nodes: list[Node]) -> None:
     """Another agent of it would be what processes here, and the directory, take for the node."""
     running = nodes[0]
 
@@ -279,7 +281,7 @@ def test_a_store_that_is_a_node_is_served_once(nodes: list[Node]) -> None:
         assert [each.address for each in store.nodes()] == [each.address for each in nodes]
 
 
-def test_a_node_that_is_not_in_its_list(store_name: Callable[[], str], tmp_path: Path) -> None:
+def test_a_node_missing_in_its_own_list_warns(store_name: Callable[[], str], tmp_path: Path) -> None:
     """Others would find nothing there: it says so as it starts."""
     with node(store_name(), "--peers", "127.0.0.1:1", log=tmp_path / "log"):
         assert "none of --peers 127.0.0.1:1 has the port of di-store://127.0.0.1:" in (tmp_path / "log").read_text()
@@ -288,7 +290,7 @@ def test_a_node_that_is_not_in_its_list(store_name: Callable[[], str], tmp_path:
         assert "--peers" not in (tmp_path / "well").read_text()
 
 
-def test_one_name_is_of_one_group(stores: list[ClusterStore]) -> None:
+def test_a_name_belongs_to_one_group(stores: list[ClusterStore]) -> None:
     name = uuid.uuid4().hex
     stores[0].publish(name, 1, group="one")
     with pytest.raises(ValueError, match="group 'one' already"):
@@ -296,7 +298,7 @@ def test_one_name_is_of_one_group(stores: list[ClusterStore]) -> None:
     assert stores[0].publish(name, 2, group="one") == 2
 
 
-def test_who_was_replaced_shows_nothing_more(stores: list[ClusterStore]) -> None:
+def test_a_replaced_publisher_publishes_nothing_more(stores: list[ClusterStore]) -> None:
     """The older publisher is refused before anybody sees its version."""
     name = uuid.uuid4().hex
     stores[0].publish(name, "one", group="g")

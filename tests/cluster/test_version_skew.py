@@ -77,7 +77,7 @@ def client(address: str, path: str | None) -> Program:
         pytest.param("client", OLDEST - 1, NEWEST, id="oldest-client", marks=pytest.mark.extended),
     ],
 )
-def test_versions_that_overlap(serve: Serve, tmp_path: Path, other: str, oldest: int, newest: int) -> None:
+def test_overlapping_versions_work_together(serve: Serve, tmp_path: Path, other: str, oldest: int, newest: int) -> None:
     """An older or newer client, and an older or newer agent, beside one of this version: all of it works."""
     path = version(tmp_path, oldest, newest)
     served = serve(**({"PYTHONPATH": path} if other == "agent" else {}))
@@ -91,7 +91,7 @@ def test_versions_that_overlap(serve: Serve, tmp_path: Path, other: str, oldest:
         assert near.check() == []
 
 
-def test_an_agent_that_is_too_new(serve: Serve, tmp_path: Path) -> None:
+def test_a_too_new_agent_is_refused(serve: Serve, tmp_path: Path) -> None:
     """A client of this version is refused, and one of the agent's own is served."""
     path = version(tmp_path, NEWEST + 1, NEWEST + 2)
     served = serve(PYTHONPATH=path)
@@ -101,7 +101,7 @@ def test_an_agent_that_is_too_new(serve: Serve, tmp_path: Path) -> None:
         assert program.line() == "3 4"
 
 
-def test_a_client_that_is_too_new(serve: Serve, tmp_path: Path) -> None:
+def test_a_too_new_client_is_refused(serve: Serve, tmp_path: Path) -> None:
     """It is told both ranges and what to do; clients of the agent's version go on."""
     served, path = serve(), version(tmp_path, NEWEST + 1, NEWEST + 2)
     told = pytest.raises(AssertionError, match=r"LayoutMismatch: .* 3 to 4, this agent 1 to 2(.|\n)*agents first")

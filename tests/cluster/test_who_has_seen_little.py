@@ -58,7 +58,7 @@ def come_back(node: Node) -> threading.Timer:
 
 
 @pytest.mark.parametrize("options", [{}, {"shards": "learners"}], ids=["whole", "in parts"])
-def test_a_table_is_dropped(
+def test_a_drop_waits_for_shards_on_silent_nodes(
     stores: list[ClusterStore], nodes: list[Node], newcomer: ClusterStore, options: dict[str, Any]
 ) -> None:
     """Its shards on a silent node are waited for; else they would come back as tables of their own."""
@@ -71,7 +71,9 @@ def test_a_table_is_dropped(
     assert not any(tables_of(each.name) for each in nodes)
 
 
-def test_a_table_is_opened(stores: list[ClusterStore], nodes: list[Node], newcomer: ClusterStore) -> None:
+def test_a_table_opens_with_an_incomplete_node_list(
+    stores: list[ClusterStore], nodes: list[Node], newcomer: ClusterStore
+) -> None:
     stores[2].create_table("opened", node=place_of(nodes[2]), timeout=20, **TABLE)
     with stopped(nodes[2].agent):
         back = come_back(nodes[2])
@@ -80,7 +82,9 @@ def test_a_table_is_opened(stores: list[ClusterStore], nodes: list[Node], newcom
     stores[2].drop_table("opened")
 
 
-def test_an_object(stores: list[ClusterStore], nodes: list[Node], newcomer: ClusterStore) -> None:
+def test_an_object_is_not_denied_with_an_incomplete_node_list(
+    stores: list[ClusterStore], nodes: list[Node], newcomer: ClusterStore
+) -> None:
     """Nobody knows whether its id was chosen: no call says that it is not there."""
     ref = stores[2].put(1)
     with stopped(nodes[2].agent):
@@ -90,7 +94,7 @@ def test_an_object(stores: list[ClusterStore], nodes: list[Node], newcomer: Clus
     assert newcomer.delete(ref) == 1
 
 
-def test_copies_after_a_look_that_missed_a_node(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_copies_ask_again_after_an_incomplete_node_list(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """The list of a moment ago does not say that the cluster is too small."""
     with stopped(nodes[2].agent):
         until(lambda: len(stores[1].nodes()) == 2, "the node to be missed")
@@ -101,7 +105,9 @@ def test_copies_after_a_look_that_missed_a_node(stores: list[ClusterStore], node
     assert stores[1].delete(stores[1].put(1, copies=3, timeout=0)) == 1  # no time for more than one look anew
 
 
-def test_a_directory_that_is_away(stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_nodes_take_copies_while_the_directory_is_away(
+    stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nodes that were seen take copies, and say what they have; none that was not seen is asked."""
     here, there, chosen = stores[0].put(1), stores[2].put(2), stores[2].put(3, id="ab" * 20)
     seen = stores[0]._cluster
@@ -120,7 +126,9 @@ def test_a_directory_that_is_away(stores: list[ClusterStore], monkeypatch: pytes
     assert stores[0].delete([here, there, chosen, copied]) == 4
 
 
-def test_a_chosen_id_while_a_node_has_just_fallen_silent(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_an_object_with_a_chosen_id_is_found_despite_a_silent_node(
+    stores: list[ClusterStore], nodes: list[Node]
+) -> None:
     """The look takes all that a call without time has; those that answer are asked all the same."""
     chosen = stores[0].put(1, id="cd" * 20)
     assert len(stores[1].nodes()) == 3
@@ -153,7 +161,7 @@ def slow_cluster() -> tuple[Slow, Cluster]:
     return directory, Cluster(directory, SessionPool(Credentials()), here)  # type: ignore[arg-type]
 
 
-def test_a_call_waits_for_no_other_ones_look() -> None:
+def test_a_call_does_not_wait_for_another_threads_lookup() -> None:
     """A thread with much time asks the directory, which is silent; one without time ends."""
     directory, seen = slow_cluster()
     found: list[Any] = []
@@ -169,7 +177,7 @@ def test_a_call_waits_for_no_other_ones_look() -> None:
     assert found == [[directory.here]]
 
 
-def test_a_silent_node_leaves_time_for_the_one_that_is_asked(
+def test_a_silent_node_leaves_time_for_the_requested_one(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call without time looks for nodes first, of which one has just fallen silent."""
@@ -191,7 +199,7 @@ def test_a_silent_node_leaves_time_for_the_one_that_is_asked(
     stores[0].drop_table("there", timeout=20)
 
 
-def test_a_hasty_look_is_for_its_own_call() -> None:
+def test_an_incomplete_node_list_is_not_shared() -> None:
     """It has missed a node for lack of time: calls that have time look again."""
     directory, seen = slow_cluster()
     directory.answers.set()
@@ -203,7 +211,7 @@ def test_a_hasty_look_is_for_its_own_call() -> None:
         assert directory.asked.is_set() == looks
 
 
-def test_a_peer_that_does_not_say_what_it_keeps(
+def test_local_tables_open_though_a_peer_is_silent(
     nodes: list[Node], stores: list[ClusterStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory does not answer then; what lies here is there all the same."""
@@ -223,7 +231,7 @@ def test_a_peer_that_does_not_say_what_it_keeps(
     stores[2].drop_table("own")
 
 
-def test_publishers_of_a_process_beside_each_other(stores: list[ClusterStore], nodes: list[Node]) -> None:
+def test_publishers_of_one_process_do_not_block_each_other(stores: list[ClusterStore], nodes: list[Node]) -> None:
     """One waits for its agent, which is silent; a call of another thread has its own time, also for the same name."""
     assert stores[1].publish("w", 1, group="g", timeout=20) == 1
 
@@ -247,7 +255,7 @@ def test_publishers_of_a_process_beside_each_other(stores: list[ClusterStore], n
 
 
 @pytest.mark.extended
-def test_the_publisher_before_is_silent(
+def test_a_silent_former_publisher_is_asked_within_the_deadline(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its newest version is asked for within the call's own time."""

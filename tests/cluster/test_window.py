@@ -92,7 +92,7 @@ def run(seed: int, calls: int, *, spans: bool) -> tuple[SimulatedAgent, SendWind
     return agent, window, sent
 
 
-def test_every_call_is_made_once(count: Callable[[int, int], int]) -> None:
+def test_every_call_is_executed_once(count: Callable[[int, int], int]) -> None:
     for seed in range(count(60, 10_000)):
         agent, _, sent = run(seed, 60, spans=False)
         assert agent.table == list(range(60)), f"seed {seed}"
@@ -131,7 +131,7 @@ def test_a_call_over_two_tables_is_done_if_both_have_it() -> None:
         assert len(window) == 2
 
 
-def test_what_is_dropped_of_some_lanes() -> None:
+def test_a_call_continues_without_its_cut_lanes() -> None:
     """A call goes on with the lanes that are whole; its leaves, lanes and priorities fit."""
     window = SendWindow(OpenLanes(4, spans=True), 16)
     window.lanes.ends = True
@@ -179,7 +179,7 @@ def test_rows_behind_an_end_inside_an_extend_are_kept() -> None:
 
 
 @pytest.mark.parametrize("what", ["append", "close"])
-def test_a_call_that_somebody_waits_for_is_judged_too(what: str) -> None:
+def test_a_call_being_waited_for_is_resolved_too(what: str) -> None:
     window = SendWindow(OpenLanes(1, spans=True), 16)
     window.lanes.ends = True
     asked = call(0)

@@ -289,7 +289,7 @@ def attach_from_outside(path: str | None, name: str) -> None:
             assert "cgroup" in str(caught.value)
 
 
-def test_a_member_in_a_smaller_group(crew: Crew, group: Group | None, store_name: object) -> None:
+def test_a_process_in_a_smaller_cgroup_gets_its_own_limit(crew: Crew, group: Group | None, store_name: object) -> None:
     """It is refused by its own group's limit, and no kill; the store goes on for everybody else."""
     name = store_name()  # type: ignore[operator]
     with di_store.open(name, memory=6 * LIMIT) as store:
@@ -305,7 +305,7 @@ def test_a_member_in_a_smaller_group(crew: Crew, group: Group | None, store_name
 
 @pytest.mark.memory_only
 @pytest.mark.parametrize("work", ["fill", "fill_table", "fill_disk", "hold_batches"])
-def test_a_typed_error_and_no_kill(
+def test_exceeding_the_cgroup_raises_instead_of_a_kill(
     crew: Crew, group: Group | None, store_dir: str, store_name: object, work: str
 ) -> None:
     name = store_name()  # type: ignore[operator]

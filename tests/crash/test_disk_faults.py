@@ -45,7 +45,7 @@ def end(child: Any) -> None:
 
 @pytest.mark.parametrize("error", ["EIO", "ENOSPC"])
 @pytest.mark.parametrize("call", ["file.open:2", "file.preallocate:2", "file.write:1", "file.write:9", "file.sync:1"])
-def test_a_call_that_failed_once_is_not_held_against_later_ones(store: di_store.Store, call: str, error: str) -> None:
+def test_a_failed_call_does_not_affect_later_ones(store: di_store.Store, call: str, error: str) -> None:
     """No row is lost, no claim stays, and chunks are written again."""
     table = store.create_table("replay", capacity=30_000, lanes=1, compress=None)
     fill(table, 0, 15_000)
@@ -60,7 +60,7 @@ def test_a_call_that_failed_once_is_not_held_against_later_ones(store: di_store.
     assert not store.check()
 
 
-def test_an_open_that_fails_is_an_error_once(store: di_store.Store) -> None:
+def test_a_failed_open_raises_once(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=60_000, lanes=1, compress=None)
     fill(table, 0, 60_000)
     _core.arm_fault("file.open:1:EINVAL+")  # also in the thread that does chores, where it is no error
@@ -84,7 +84,7 @@ def test_a_writer_evicts_when_no_file_can_be_made(store: di_store.Store, tmp_pat
     assert not store.check()
 
 
-def test_chores_outlive_an_error_of_a_file(store: di_store.Store) -> None:
+def test_background_chores_survive_a_file_error(store: di_store.Store) -> None:
     """The thread that runs them ends with any other StoreError."""
     table = store.create_table("replay", capacity=60_000, lanes=1, compress=None)
     fill(table, 0, 8_000)
@@ -103,7 +103,7 @@ def stop_at(name: str, fault: str) -> None:
         fill(store.table("replay"), 0, 60_000, fault=fault + ":stop")
 
 
-def test_a_file_counts_before_it_is_there(store: di_store.Store, tmp_path: Path) -> None:
+def test_a_file_counts_before_it_is_created(store: di_store.Store, tmp_path: Path) -> None:
     """Else many processes at once take more than disk_capacity=. Its owner dies, and the next one makes it."""
     table = store.create_table("replay", capacity=60_000, lanes=3, compress=None)
     before = store.stats()["disk"]["files"]  # type: ignore[index]
@@ -118,7 +118,7 @@ def test_a_file_counts_before_it_is_there(store: di_store.Store, tmp_path: Path)
     assert stats["files"] <= 128 << 20
 
 
-def test_empty_files_of_another_size_make_way(tmp_path: Path) -> None:
+def test_empty_files_of_another_size_are_removed_for_room(tmp_path: Path) -> None:
     """Files for chunks of 20 MiB fill the disk; when they are empty, those of usual chunks find room."""
     with di_store.open(memory="96MiB", disk=tmp_path / "disk", disk_capacity="80MiB") as store:
         table = store.create_table("large", capacity=5, lanes=1, compress=None)
@@ -152,7 +152,7 @@ def test_writers_wait_for_what_others_move(store: di_store.Store) -> None:
     assert (numbers(table.sample(300).data["obs"]) >= 0).all()
 
 
-def test_a_stopped_writer_of_copies_is_passed_by(store: di_store.Store) -> None:
+def test_a_stopped_copying_writer_is_bypassed(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=30_000, lanes=2)
     child = stopped(stop_at, store.name, "tier.written:1")
     fill(table, 500_000, 60_000)
@@ -169,7 +169,7 @@ def hold_a_table(name: str) -> None:
         table.sample(1)
 
 
-def test_a_table_held_up_keeps_only_its_own_rows(store: di_store.Store) -> None:
+def test_a_blocked_table_keeps_only_its_own_rows(store: di_store.Store) -> None:
     """Bodies of other tables are dropped meanwhile, and none of their items is evicted."""
     held = store.create_table("held", capacity=4_000, lanes=1, compress=None)
     table = store.create_table("replay", capacity=25_000, lanes=1, compress=None)
@@ -210,7 +210,7 @@ def hold_the_heap(name: str) -> None:
         store.put(np.zeros(1000))
 
 
-def test_claims_end_though_the_heap_was_held_up(store: di_store.Store) -> None:
+def test_claims_end_though_the_heap_was_locked(store: di_store.Store) -> None:
     """The call that had claimed bodies failed; the next one of its process ends the claims, and the chunks can go."""
     store.create_table("replay", capacity=9_000, lanes=1, compress=None)
     near, far = WARM.Pipe()

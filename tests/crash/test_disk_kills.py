@@ -51,7 +51,9 @@ def write_until_killed(name: str, fault: str, first: int) -> None:
 
 
 @pytest.mark.parametrize(("fault", "compress", "stop"), cases())
-def test_a_writer_dies_at(fault: str, compress: str | None, stop: bool, tmp_path: Path) -> None:
+def test_a_writer_killed_or_stopped_at_any_point_blocks_nobody(
+    fault: str, compress: str | None, stop: bool, tmp_path: Path
+) -> None:
     """A stopped one keeps only what it has claimed: the others write, read and drop meanwhile."""
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="96MiB") as store:
         table = store.create_table("replay", capacity=30_000, lanes=3, compress=compress)

@@ -142,7 +142,7 @@ class Scene:
 
 
 @pytest.mark.timeout(3_600)
-def test_kills_at_every_point(
+def test_the_disk_tier_survives_kills_at_every_point(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str], full: bool
 ) -> None:
     rng, hits, began = random.Random(9), Counter[str](), time.monotonic()

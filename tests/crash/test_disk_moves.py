@@ -56,7 +56,7 @@ def check_rows(table: di_store.Table) -> None:
 @pytest.mark.parametrize(
     ("fault", "stop"), STOPS, ids=[f"{point}-{'stopped' * stop or 'killed'}" for point, stop in STOPS]
 )
-def test_a_mover_dies_at(store: di_store.Store, fault: str, stop: bool) -> None:
+def test_a_mover_killed_at_any_point_loses_nothing(store: di_store.Store, fault: str, stop: bool) -> None:
     table = make(store)
     fill(table, 0, CAPACITY)
     child = started(store.name, fault + (":stop" if stop else ""), CAPACITY, 8 * CAPACITY)
@@ -73,7 +73,7 @@ def test_a_mover_dies_at(store: di_store.Store, fault: str, stop: bool) -> None:
     assert not store.check()
 
 
-def test_a_body_that_is_drawn_meanwhile_stays(store: di_store.Store) -> None:
+def test_a_body_drawn_during_a_move_stays_readable(store: di_store.Store) -> None:
     """A mover stops with copies written and not committed; their chunks are drawn, and their reads begin later."""
     table = make(store)
     fill(table, 0, CAPACITY)

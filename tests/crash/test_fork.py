@@ -66,7 +66,9 @@ def fork_with_views(name: str, turns: int, die: str) -> None:
 
 
 @pytest.mark.parametrize("die", ["ends", "killed"])
-def test_views_stay_true_in_both(crew: Crew, name: str, count: Callable[[int, int], int], die: str) -> None:
+def test_views_stay_valid_in_parent_and_child(
+    crew: Crew, name: str, count: Callable[[int, int], int], die: str
+) -> None:
     crew.start("crash.test_fork:fork_with_views", name, count(8, 200), die).finish(600)
 
 
@@ -85,7 +87,7 @@ def fork_and_exit_first(name: str) -> None:
     store.delete([ref])
 
 
-def test_the_parent_ends_first(crew: Crew, name: str) -> None:
+def test_a_child_keeps_its_views_after_the_parent_ends(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_and_exit_first", name).finish()
     store = di_store.attach(name)
     _core.Arena.open(name, 2, 0, 0, 60.0).reap()
@@ -123,7 +125,7 @@ def fork_handles(name: str) -> None:
     store.close()
 
 
-def test_handles_work_on_and_writers_do_not(crew: Crew, name: str) -> None:
+def test_handles_work_in_a_child_and_writers_do_not(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_handles", name).finish()
     with di_store.attach(name) as store:
         assert store.check() == []
@@ -175,7 +177,7 @@ def fork_among_threads(name: str, turns: int) -> None:
     store.close()
 
 
-def test_fork_among_threads(crew: Crew, name: str, count: Callable[[int, int], int]) -> None:
+def test_a_fork_among_running_threads_is_safe(crew: Crew, name: str, count: Callable[[int, int], int]) -> None:
     crew.start("crash.test_fork:fork_among_threads", name, count(20, 500)).finish(600)
     with di_store.attach(name) as store:
         _core.Arena.open(name, 2, 0, 0, 60.0).reap()
@@ -201,7 +203,7 @@ def fork_twice(name: str, depth: int) -> None:
     store.close()
 
 
-def test_forks_of_forks(crew: Crew, name: str) -> None:
+def test_forks_of_forks_are_safe(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_twice", name, 6).finish()
     with di_store.attach(name) as store:
         assert store.check() == []
@@ -227,7 +229,7 @@ def fork_dies_repeating(name: str) -> None:
     assert store.stats()["pinned"] == 0
 
 
-def test_child_killed_while_it_repeats_pins(crew: Crew, name: str) -> None:
+def test_a_child_killed_while_copying_pins_leaves_nothing(crew: Crew, name: str) -> None:
     crew.start("crash.test_fork:fork_dies_repeating", name).finish()
 
 

@@ -138,7 +138,7 @@ def make(name: str, store: Any) -> None:
         made.extend(words.rows(np.arange(10)), timeout=60)
 
 
-def test_a_fork_at_any_line_of_another_threads_calls(
+def test_a_fork_during_another_threads_call_is_safe(
     crew: Crew, store_name: Callable[[], str], count: Callable[[int, int], int]
 ) -> None:
     with di_store.open(store_name(), memory="64MiB") as store:
@@ -173,7 +173,7 @@ def fork_with_generators_locked(name: str) -> None:
     scene.store.close()
 
 
-def test_a_fork_while_a_thread_draws_random_numbers(crew: Crew, store_name: Callable[[], str]) -> None:
+def test_a_fork_during_random_number_generation_is_safe(crew: Crew, store_name: Callable[[], str]) -> None:
     with di_store.open(store_name(), memory="64MiB") as store:
         make(store.name, store)
         crew.start("crash.test_fork_lines:fork_with_generators_locked", store.name).finish()

@@ -50,7 +50,7 @@ class Batches(IterableDataset[Any]):
 
 
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.extended), "forkserver"])
-def test_data_loader_workers(store: Any, method: str) -> None:
+def test_handles_work_in_data_loader_workers(store: Any, method: str) -> None:
     dataset = Batches(store, store.table("t"), 5)
     loader = DataLoader(dataset, batch_size=None, num_workers=2, multiprocessing_context=method, timeout=120)
     pids, count = set(), 0
@@ -106,7 +106,7 @@ if __name__ == "__main__":
 
 @pytest.mark.extended
 @pytest.mark.timeout(600)
-def test_ray_actors(tmp_path: Path) -> None:
+def test_handles_work_in_ray_actors(tmp_path: Path) -> None:
     """Handles travel through Ray's own pickling, into actors and tasks."""
     tests = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join([tests, *filter(None, sys.path)])
@@ -130,7 +130,7 @@ def readme_program() -> str:
 
 
 @pytest.mark.timeout(600)
-def test_readme_program_twice_at_once_and_twice_in_a_row(tmp_path: Path, store_dir: str) -> None:
+def test_the_readme_program_can_run_twice(tmp_path: Path, store_dir: str) -> None:
     """Each run has a store of its own; nothing of one is in the way of another, nothing is left."""
     program = tmp_path / "program.py"
     program.write_text(readme_program())

@@ -64,7 +64,7 @@ def keep_interpreter(name: str, ready: str, started: str, release: str) -> None:
     thread.join()
 
 
-def test_others_go_on(crew: Crew, tmp_path: Path, store_name: Callable[[], str]) -> None:
+def test_other_threads_run_during_a_long_call(crew: Crew, tmp_path: Path, store_name: Callable[[], str]) -> None:
     store = store_of(store_name())
     table = store.table("limited")
     keys = table.sample(8).keys

@@ -61,7 +61,7 @@ def tell(hits: Counter[str], seconds: float) -> None:
         print(f"{number:6} {point}")
 
 
-def test_every_point_has_somebody_who_reaches_it() -> None:
+def test_every_fault_point_is_reached() -> None:
     """So that a new fault point can't go untested."""
     known = set(faults.REACHED_BY) | set(faults.REACHED_SETTLING) | faults.REACHED_ELSEWHERE
     assert faults.all_points() == known
@@ -91,7 +91,7 @@ def test_kills_while_others_go_on(
         assert not missed, missed
 
 
-def test_kills_of_those_who_settle_a_death(
+def test_a_kill_during_recovery_is_recovered_too(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str], full: bool
 ) -> None:
     """A process dies, the one that settles its death dies in the middle, and the next one too; then all is well."""

@@ -83,7 +83,7 @@ def opens(name: str, folder: Path) -> None:
         assert store.check() == []
 
 
-def test_who_has_come_in_time_keeps_the_store(tmp_path: Path, store_name: Callable[[], str]) -> None:
+def test_a_process_that_attaches_in_time_keeps_the_store(tmp_path: Path, store_name: Callable[[], str]) -> None:
     """The one that leaves sees it at its second look, and removes no file."""
     name, result = store_name(), WARM.Queue()
     last, fresh = leaving(name, tmp_path), joining(name, result)
@@ -95,7 +95,9 @@ def test_who_has_come_in_time_keeps_the_store(tmp_path: Path, store_name: Callab
 
 
 @pytest.mark.parametrize("goes_on", [True, False])
-def test_who_comes_too_late_finds_none(goes_on: bool, tmp_path: Path, store_name: Callable[[], str]) -> None:
+def test_a_process_that_attaches_too_late_finds_no_store(
+    goes_on: bool, tmp_path: Path, store_name: Callable[[], str]
+) -> None:
     """Nor does it wait for long, should the one that leaves be stopped for good."""
     name, result = store_name(), WARM.Queue()
     last = leaving(name, tmp_path)
@@ -109,7 +111,7 @@ def test_who_comes_too_late_finds_none(goes_on: bool, tmp_path: Path, store_name
     opens(name, tmp_path)
 
 
-def test_it_ends_when_that_one_is_killed(tmp_path: Path, store_name: Callable[[], str]) -> None:
+def test_attaching_ends_when_the_last_holder_is_killed(tmp_path: Path, store_name: Callable[[], str]) -> None:
     """Whoever was about to attach finds none, as its files may be gone."""
     name, result = store_name(), WARM.Queue()
     last, fresh = leaving(name, tmp_path), joining(name, result)

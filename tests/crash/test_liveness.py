@@ -89,7 +89,7 @@ def lose_lock(name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["dup", "proc", "attach", "list", "subprocess"])
-def test_who_lost_its_lock_is_not_dead(crew: Crew, store: Any, how: str) -> None:
+def test_a_process_without_its_lock_is_not_dead(crew: Crew, store: Any, how: str) -> None:
     hand = start(crew, "lose_lock", store, how)
     pid = told(store, "lost")
     reaped = start(crew, "reap_hard", store)
@@ -122,7 +122,7 @@ print(sum(reaped), state)
 """
 
 
-def test_nobody_is_dead_because_the_asker_has_no_descriptor_left(crew: Crew, store: Any) -> None:
+def test_running_out_of_descriptors_declares_nobody_dead(crew: Crew, store: Any) -> None:
     """Who lost its lock is looked up in /proc; where that fails, nothing follows from it."""
     hand = start(crew, "lose_lock", store, "dup")
     pid = told(store, "lost")
@@ -219,7 +219,7 @@ def go_exec(name: str) -> None:
     os.execv(sys.executable, [sys.executable, "-c", program, str(len(str(view)))])
 
 
-def test_exec(crew: Crew, store: Any) -> None:
+def test_a_process_that_execs_holds_nothing_of_the_store(crew: Crew, store: Any) -> None:
     """The program that took its place holds nothing of the store; what it held is settled while that program runs."""
     hand = start(crew, "go_exec", store)
     pid = told(store, "exec")
@@ -273,7 +273,7 @@ def leave(name: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["kill", "_exit", "segv", "thread", "return"])
-def test_every_way_to_leave(crew: Crew, store: Any, how: str) -> None:
+def test_every_exit_path_releases_everything(crew: Crew, store: Any, how: str) -> None:
     """Pins, writers and draws of who left are settled."""
     hand = start(crew, "leave", store, how)
     told(store, "leaving")
@@ -307,7 +307,7 @@ def in_namespace(name: str) -> None:
     assert done.returncode == signal.SIGKILL
 
 
-def test_another_pid_namespace(crew: Crew, store: Any) -> None:
+def test_processes_of_another_pid_namespace_are_recognised(crew: Crew, store: Any) -> None:
     """Pids mean nothing across namespaces; the record lock does."""
     hand = start(crew, "in_namespace", store)
     inside = told(store, "inside")
@@ -378,7 +378,7 @@ store.table("t").sample(1, timeout=60)
 """
 
 
-def test_the_culprit_in_another_namespace_is_named_with_a_word_about_it(store: Any) -> None:
+def test_a_culprit_in_another_namespace_is_marked_as_such(store: Any) -> None:
     table = store.table("t")
     table.insert({"x": 1})
     with Program(STOP_INSIDE, store.name, prefix=("unshare", *NAMESPACE, "--kill-child")) as program:
@@ -400,7 +400,7 @@ def hold(name: str) -> None:
         assert view is not None
 
 
-def test_store_outlives_its_creator(crew: Crew, store_name: Callable[[], str]) -> None:
+def test_a_store_outlives_its_creator(crew: Crew, store_name: Callable[[], str]) -> None:
     """It lives as long as somebody holds it, and is gone with the last, also by SIGKILL."""
     name = store_name()
     creator = crew.start("crash.test_liveness:create_and_wait", name)

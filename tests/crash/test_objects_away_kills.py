@@ -68,7 +68,7 @@ def started(name: str, fault: str, acknowledged: Path) -> Any:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_who_dies_at(tmp_path: Path, point: str) -> None:
+def test_a_process_killed_at_any_point_loses_no_object(tmp_path: Path, point: str) -> None:
     acknowledged = tmp_path / "acknowledged"
     with opened(tmp_path / "disk", f"objects-die-{os.getpid()}") as store:
         fill(store, range(COUNT))
@@ -81,7 +81,7 @@ def test_who_dies_at(tmp_path: Path, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", WITHOUT_LOCK)
-def test_who_is_stopped_at(tmp_path: Path, point: str) -> None:
+def test_a_process_stopped_at_any_point_blocks_nobody(tmp_path: Path, point: str) -> None:
     """The others go on; and so does it, once it is woken."""
     acknowledged = tmp_path / "acknowledged"
     with opened(tmp_path / "disk", f"objects-stop-{os.getpid()}") as store:
@@ -100,7 +100,7 @@ def test_who_is_stopped_at(tmp_path: Path, point: str) -> None:
         check(store, acknowledged, 30 * COUNT)
 
 
-def test_all_die_and_the_folder_serves_again(tmp_path: Path) -> None:
+def test_the_folder_is_usable_after_all_processes_die(tmp_path: Path) -> None:
     """Objects that left memory end with their store; durable ones do not, wherever they were."""
     process = WARM.Process(target=put_and_die, args=(str(tmp_path),))
     process.start()

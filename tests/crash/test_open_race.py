@@ -70,7 +70,7 @@ def reports(path: str) -> list[tuple[str, int]]:
     return found
 
 
-def test_two_open_one_name_at_once(
+def test_two_concurrent_opens_share_one_store(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Any, store_name: Callable[[], str]
 ) -> None:
     for turn in range(count(40, 1_000)):
@@ -95,7 +95,7 @@ def come_and_go(name: str, number: int, turns: int) -> None:
                 print("here", flush=True)
 
 
-def test_coming_while_the_last_one_leaves(
+def test_attaching_while_the_last_holder_leaves_is_safe(
     crew: Crew, count: Callable[[int, int], int], store_name: Callable[[], str]
 ) -> None:
     name = store_name()
@@ -112,7 +112,7 @@ def create_and_die(name: str, fault: str) -> int:
         return 1 if _core.Arena.open(name, 2, 0, 0, 60.0).created else ATTACHED
 
 
-def test_creator_killed_in_the_middle(
+def test_a_killed_creator_blocks_no_successor(
     crew: Crew, count: Callable[[int, int], int], store_name: Callable[[], str]
 ) -> None:
     """Who comes next, or with them, makes the store; nothing of the dead one is in the way."""
@@ -132,7 +132,9 @@ def test_creator_killed_in_the_middle(
                 assert store.get(store.put(turn)) == turn
 
 
-def test_creator_killed_anywhere(crew: Crew, count: Callable[[int, int], int], store_name: Callable[[], str]) -> None:
+def test_a_creator_killed_at_any_instruction_blocks_nobody(
+    crew: Crew, count: Callable[[int, int], int], store_name: Callable[[], str]
+) -> None:
     rng = random.Random(7)
     for _ in range(count(10, 300)):
         name = store_name()

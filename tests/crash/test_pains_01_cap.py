@@ -70,7 +70,7 @@ def hold(path: str | None, folder: str, pipe: Any) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_hard_cap(tmp_path: Path) -> None:
+def test_memory_never_exceeds_its_limit(tmp_path: Path) -> None:
     try:
         group: Group | None = Group(LIMIT * MIB)
     except OSError:  # no right to make one: the rest is checked all the same

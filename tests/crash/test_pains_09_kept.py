@@ -48,7 +48,7 @@ def told(pipe: Any) -> dict[str, int]:
 
 
 @pytest.mark.timeout(600)
-def test_acknowledged_means_kept(
+def test_acknowledged_rows_survive_kills(
     tmp_path: Path, count: Callable[[int, int], int], store_name: Callable[[], str]
 ) -> None:
     kept: dict[str, int] = {}

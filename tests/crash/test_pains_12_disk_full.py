@@ -106,7 +106,7 @@ def until(done: Callable[[], bool], seconds: float) -> None:
         assert time.monotonic() < end
 
 
-def test_a_full_disk_is_boring(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_full_disk_loses_nothing(drive: Drive, caplog: pytest.LogCaptureFixture) -> None:
     folder, quota = drive.path / "disk", drive.size * 3 // 4 // MIB * MIB
     rows = quota // 2 // BYTES
     with di_store.open(memory="16MiB", disk=folder, disk_capacity=quota) as store:

@@ -157,7 +157,7 @@ def start(crew: Crew, judge: Judge, spec: str, calls: int = CALLS) -> Hand:
     return crew.start("crash.test_session_marks:agent", judge.store.name, spec, calls)
 
 
-def test_an_agent_that_nobody_kills(crew: Crew, judge: Judge) -> None:
+def test_rows_are_written_once_without_kills(crew: Crew, judge: Judge) -> None:
     for turn in range(3):
         start(crew, judge, "").finish()
         judge.judge()
@@ -165,7 +165,9 @@ def test_an_agent_that_nobody_kills(crew: Crew, judge: Judge) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_kills_at_each_point(crew: Crew, judge: Judge, count: Callable[[int, int], int], point: str) -> None:
+def test_rows_are_written_once_despite_kills_at_each_point(
+    crew: Crew, judge: Judge, count: Callable[[int, int], int], point: str
+) -> None:
     """One agent after the other dies there, each a little later than the one before."""
     kills = 0
     passed = 1
@@ -179,7 +181,9 @@ def test_kills_at_each_point(crew: Crew, judge: Judge, count: Callable[[int, int
 
 
 @pytest.mark.parametrize("point", IN_A_HOLD)
-def test_kills_of_those_who_recover(crew: Crew, judge: Judge, count: Callable[[int, int], int], point: str) -> None:
+def test_rows_are_written_once_despite_kills_during_recovery(
+    crew: Crew, judge: Judge, count: Callable[[int, int], int], point: str
+) -> None:
     """An agent dies in the middle of a change, and its successor while it undoes that; the third one goes on."""
     rng, recovered = random.Random(7), 0
     for turn in range(count(4, 40)):
@@ -190,7 +194,9 @@ def test_kills_of_those_who_recover(crew: Crew, judge: Judge, count: Callable[[i
     assert recovered >= 2
 
 
-def test_kills_anywhere(crew: Crew, judge: Judge, count: Callable[[int, int], int]) -> None:
+def test_rows_are_written_once_despite_kills_at_any_instruction(
+    crew: Crew, judge: Judge, count: Callable[[int, int], int]
+) -> None:
     """At any instruction, while it writes."""
     rng, kills = random.Random(3), 0
     for _ in range(count(30, 2_000)):
@@ -205,7 +211,7 @@ def test_kills_anywhere(crew: Crew, judge: Judge, count: Callable[[int, int], in
     assert kills >= 2
 
 
-def test_a_call_that_is_held_up_in_the_middle(crew: Crew, judge: Judge) -> None:
+def test_a_call_blocked_in_the_middle_is_written_once(crew: Crew, judge: Judge) -> None:
     """Another process stops with the table's lock: the first 64 items are in, and the mark says so. Then the rest."""
     table = judge.tables["rows"]
     table.insert({"call": 0, "at": 0})
@@ -228,7 +234,7 @@ def test_a_call_that_is_held_up_in_the_middle(crew: Crew, judge: Judge) -> None:
     assert len(table) == 201
 
 
-def test_an_agent_that_was_only_stopped_writes_no_more(crew: Crew, judge: Judge) -> None:
+def test_a_resumed_agent_writes_nothing_after_its_replacement(crew: Crew, judge: Judge) -> None:
     """Its successor has claimed the session while it stood still in the middle of a call: the rest is left out."""
     table = judge.tables["rows"]
     hand = crew.start("crash.test_session_marks:write_too_late", judge.store.name)

@@ -60,7 +60,7 @@ def assert_names(error: di_store.Timeout, hand: Hand) -> None:
 
 
 @pytest.mark.parametrize("point", ["undo.before_commit", "table.draw_item", "undo.after_commit"])
-def test_a_stopped_learner_holds_its_table_only(field: Field, point: str) -> None:
+def test_a_stopped_learner_blocks_only_its_table(field: Field, point: str) -> None:
     replay, queue = field.store.table("replay"), field.store.table("queue")
     writer = replay.writer()
     hand = stopped(field, "learner", point)
@@ -84,7 +84,7 @@ def test_a_stopped_learner_holds_its_table_only(field: Field, point: str) -> Non
     words.check_transitions(replay.sample(32, timeout=60).data)
 
 
-def test_a_stopped_putter_in_the_heap(field: Field) -> None:
+def test_a_process_stopped_in_the_heap_is_named(field: Field) -> None:
     """It holds the lock that all objects share."""
     hand = stopped(field, "objects", "heap.make_before_state")
     with pytest.raises(di_store.Timeout) as caught:
@@ -94,7 +94,7 @@ def test_a_stopped_putter_in_the_heap(field: Field) -> None:
     resume(field, hand)
 
 
-def test_a_stopped_putter_before_its_seal(field: Field) -> None:
+def test_a_process_stopped_before_sealing_blocks_nobody(field: Field) -> None:
     """It holds no lock: others don't notice, but for who waits for its object."""
     hand = stopped(field, "objects", "put.before_seal")
     row = field.row
@@ -110,7 +110,7 @@ def test_a_stopped_putter_before_its_seal(field: Field) -> None:
 
 
 @pytest.mark.parametrize("point", ["table.create_state", "table.drop_generation"])
-def test_a_stopped_maker_of_tables(field: Field, point: str) -> None:
+def test_a_process_stopped_in_create_table_is_named(field: Field, point: str) -> None:
     hand = stopped(field, "tabler", point)
     with pytest.raises(di_store.Timeout) as caught:
         field.store.create_table("other", capacity=10, timeout=0.5)
@@ -120,7 +120,7 @@ def test_a_stopped_maker_of_tables(field: Field, point: str) -> None:
     field.store.create_table("other", capacity=10)
 
 
-def test_a_stopped_attacher_holds_the_name(field: Field) -> None:
+def test_a_process_stopped_while_attaching_blocks_only_its_name(field: Field) -> None:
     """Who attaches or creates a store of that name waits; those who are in go on; other names are free."""
     hand = stopped(field, "attacher", "arena.before_claim")
     late = field.crew.start("crash.test_stops:attach_late", field.store.name, hand.pid)
@@ -154,7 +154,7 @@ def test_a_stopped_consumer_keeps_its_draws(field: Field) -> None:
     resume(field, hand, 0)
 
 
-def test_killed_while_stopped(field: Field) -> None:
+def test_killing_a_stopped_process_ends_the_waits(field: Field) -> None:
     """Who waits for a stopped process gets on as soon as it is killed."""
     hand = stopped(field, "learner", "table.draw_item")
     late = field.crew.start("crash.test_stops:sample_patiently", field.store.name)

@@ -78,7 +78,7 @@ def test_zero_discount_stops_the_sum() -> None:
     assert column(made, "next_obs") == [2, 2, 4, 4]
 
 
-def test_frame_stack() -> None:
+def test_frame_stacks_repeat_the_first_frame() -> None:
     rows = [entry(0, nxt=1), entry(1, nxt=2), entry(2, end="terminated", nxt=3)]
     made = written(Transition(frame_stack={"obs": 3}), rows)
     assert column(made, "obs") == [[0, 0, 0], [0, 0, 1], [0, 1, 2]]
@@ -91,7 +91,7 @@ def test_frame_stack() -> None:
     ("tail", "starts", "lengths"),
     [("pad", [0, 2, 4], [4, 4, 3]), ("drop", [0, 2], [4, 4]), ("shift", [0, 2, 3], [4, 4, 4])],
 )
-def test_sequence_tails(tail: str, starts: list[int], lengths: list[int]) -> None:
+def test_sequence_tails_follow_the_option(tail: str, starts: list[int], lengths: list[int]) -> None:
     rows = [entry(i) for i in range(6)] + [entry(6, end="truncated")]
     made = written(Sequence(3, period=2, burn_in=1, tail=tail), rows)
     assert [draft.start for draft in made] == starts
@@ -179,7 +179,7 @@ def test_end_episode_after_a_flagged_row_and_discard() -> None:
     assert writer.plan_end({0: {"obs": 2}}, discard=True).drafts["t"] == []
 
 
-def test_limiters() -> None:
+def test_limiters_decide_as_specified() -> None:
     assert not MinSize(3).may_sample(Counts(2))
     assert MinSize(3).may_sample(Counts(3))
     limiter = SamplesPerInsert(2.0, min_size=10, tolerance=0.1)
@@ -197,7 +197,7 @@ def item(number: int, priority: float = 1.0) -> Item:
     return Item(number, 0, 0, 0, {}, priority)
 
 
-def test_selectors() -> None:
+def test_samplers_choose_as_specified() -> None:
     items = [item(0, 2.0), item(1, 0.0), item(2, 3.0)]
     assert [each.number for each in candidates("Fifo", items)] == [0]
     assert [each.number for each in candidates("Lifo", items)] == [2]
@@ -207,7 +207,7 @@ def test_selectors() -> None:
     np.testing.assert_allclose(probabilities([2.0, 0.0, 3.0], 1.0), [0.4, 0.0, 0.6])
 
 
-def test_once_in_epochs() -> None:
+def test_once_draws_each_item_once_per_epoch() -> None:
     table = ModelTable("t", Step(), 10, sampler=Once(epochs=2))
     table.insert([Draft(0, 0, i, {}) for i in range(3)])
     assert table.draw(7) is None

@@ -30,7 +30,7 @@ MUTANTS = [
         "native/replay/table_core.h::require_not_taken_over",
         "if (core.header.finished == kTakenOver)",
         "if (false)",
-        (f"{TAKEN}::test_a_node_that_was_stopped_gives_up_what_another_one_took_over",),
+        (f"{TAKEN}::test_a_resumed_node_gives_up_tables_taken_over_by_another",),
     ),
     Mutant(
         "backups-keep-files-that-have-changed",
@@ -38,7 +38,7 @@ MUTANTS = [
         "src/di_store/server/backups.py::_taken_over",
         " or last[1].files.get(name) != coming.files[name]",
         " or name not in last[1].files",
-        (f"{TESTS}::test_which_files_are_sent_again",),
+        (f"{TESTS}::test_only_changed_files_are_sent_again",),
     ),
     Mutant(
         "backups-write-anywhere",
@@ -46,7 +46,7 @@ MUTANTS = [
         "src/di_store/client/backup.py::is_file",
         "name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None",
         "bool(name)",
-        (f"{TESTS}::test_calls_that_no_node_makes",),
+        (f"{TESTS}::test_invalid_backup_calls_are_refused",),
     ),
     Mutant(
         "newer-tables-are-replaced-by-a-backup",
@@ -54,7 +54,7 @@ MUTANTS = [
         "src/di_store/cluster/rejoining.py::fetch",
         "os.path.exists(folder.at(MANIFEST))",
         "False",
-        (f"{TESTS}::test_who_may_take_over",),
+        (f"{TESTS}::test_only_lost_nodes_can_be_taken_over",),
     ),
     Mutant(
         "tables-that-agents-make-are-not-written",
@@ -62,7 +62,7 @@ MUTANTS = [
         "src/di_store/checkpoint/store/durable.py::made",
         'settings.durability == "disk"',
         "False",
-        (f"{TESTS}::test_durable_tables_of_a_client",),
+        (f"{TESTS}::test_a_durable_table_made_by_a_client_is_backed_up",),
     ),
     Mutant(
         "a-node-that-is-not-listed-is-taken-over",
@@ -70,6 +70,6 @@ MUTANTS = [
         "src/di_store/cluster/rejoining.py::_newest",
         "if _answers(sessions, lost):",
         "if _answers(sessions, lost) and lost.address in [each.address for _, each in found]:",
-        ("tests/cluster/test_backups.py::test_who_may_take_over",),
+        ("tests/cluster/test_backups.py::test_only_lost_nodes_can_be_taken_over",),
     ),
 ]

@@ -45,7 +45,7 @@ MUTANTS = [
         "native/heap/heap_core.cc::HeapCore::choose",
         "if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes == 0) return choice;",
         "if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes <= kSliceBytes) return choice;",
-        ("tests/test_room.py::test_pages_that_a_deleted_object_leaves_are_not_those_of_tables",),
+        ("tests/test_room.py::test_pages_of_deleted_objects_are_not_charged_to_tables",),
     ),
     Mutant(
         "freed-meta-stays-charged",
@@ -53,7 +53,7 @@ MUTANTS = [
         "native/heap/heap_core.cc::HeapCore::free_descriptor",
         "kind == ObjectKind::kMeta && block_class",
         "kind == ObjectKind::kChunk && block_class",
-        ("tests/test_room.py::test_dropped_tables_leave_no_pages_to_the_store",),
+        ("tests/test_room.py::test_dropped_tables_free_all_their_pages",),
     ),
     Mutant(
         "a-resize-undoes-another",
@@ -70,7 +70,7 @@ MUTANTS = [
         "src/di_store/replay/handle.py::TableHandle._declared_size",
         "if capacity != before:\n",
         "if capacity < 0:\n",
-        ("tests/test_resize_meets.py::test_a_resize_while_the_columns_are_declared",),
+        ("tests/test_resize_meets.py::test_a_resize_during_the_first_step_is_consistent",),
     ),
     Mutant(
         "names-run-together",
@@ -78,7 +78,7 @@ MUTANTS = [
         "native/rows/chunks.cc::publish_layout",
         "if (at.hash == hash && same && read_layout_text(arena, i) == text) return i;",
         "if (at.hash == hash && read_layout_text(arena, i) == text) return i;",
-        ("tests/test_layouts.py::test_columns_whose_names_together_are_the_same_stay_apart",),
+        ("tests/test_layouts.py::test_layouts_with_equal_concatenated_names_stay_distinct",),
     ),
     Mutant(
         "open-chunks-grow-with-the-capacity",
@@ -110,7 +110,7 @@ MUTANTS = [
         "src/di_store/replay/handle.py::TableHandle._values",
         "            if draws is not None and error.places:\n",
         "            if False:\n",
-        ("tests/test_unloadable.py::test_where_draws_use_items_up_one_value_costs_one_item",),
+        ("tests/test_unloadable.py::test_an_unloadable_value_costs_one_item_of_a_queue",),
     ),
     Mutant(
         "resize-below-what-the-limiter-needs",
@@ -118,7 +118,7 @@ MUTANTS = [
         "src/di_store/replay/resizing.py::resize_table",
         "    if wanted < least:\n",
         "    if wanted < 0:\n",
-        (f"{BAD}::test_resize_below_need_changes_nothing",),
+        (f"{BAD}::test_a_resize_below_current_use_changes_nothing",),
     ),
     Mutant(
         "a-repeated-observation-may-differ",
@@ -249,7 +249,7 @@ MUTANTS = [
         "native/os/find.cc::make_runtime_folder",
         "  if (info.st_uid != geteuid()) {\n    refuse_folder(folder,",
         "  if (false) {\n    refuse_folder(folder,",
-        ("native:test_os_find", "tests/test_bad_store.py::test_a_folder_of_another_user"),
+        ("native:test_os_find", "tests/test_bad_store.py::test_a_folder_of_another_user_is_refused"),
     ),
     Mutant(
         "a-foreign-pickle-is-loaded",
@@ -257,7 +257,10 @@ MUTANTS = [
         "src/di_store/objects/codec/decode.py::Decoder.unpickled",
         "        if self.foreign is not None:\n            raise pickle_refused()\n",
         "",
-        ("tests/test_foreign.py::test_a_pickle_is_refused", "tests/test_foreign.py::test_the_mark_travels"),
+        (
+            "tests/test_foreign.py::test_foreign_pickles_are_refused",
+            "tests/test_foreign.py::test_the_foreign_mark_is_kept_everywhere",
+        ),
     ),
     Mutant(
         "classes-of-foreign-values-are-imported",
@@ -265,6 +268,6 @@ MUTANTS = [
         "src/di_store/objects/codec/foreign.py::foreign_class",
         "sys.modules.get(name)",
         '__import__(name, fromlist=["it"])',
-        ("tests/test_foreign.py::test_a_module_that_is_not_loaded",),
+        ("tests/test_foreign.py::test_a_foreign_class_of_an_unloaded_module_is_refused",),
     ),
 ]

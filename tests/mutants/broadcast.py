@@ -16,7 +16,7 @@ MUTANTS = [
         "src/di_store/broadcast/transfer.py::Transfer.heard",
         "if have <= self.have and not (source is self._sources[0] and source.before):",
         "if False:",
-        (f"{TRANSFER}::test_the_order_of_sources",),
+        (f"{TRANSFER}::test_sources_are_tried_in_order",),
     ),
     Mutant(
         "silent-sources-are-kept",
@@ -32,7 +32,7 @@ MUTANTS = [
         "src/di_store/broadcast/children.py::Children.admit",
         "len(others) >= MAX_CHILDREN",
         "False",
-        (f"{TRANSFER}::test_children_are_few_and_those_that_hang_are_not_counted",),
+        (f"{TRANSFER}::test_hanging_children_do_not_count_as_children",),
     ),
     Mutant(
         "stopped-members-take-all-places",
@@ -40,7 +40,7 @@ MUTANTS = [
         "src/di_store/broadcast/announcement.py::Announcement.due",
         "if member in self.doubtful and",
         "if False and",
-        (f"{TRANSFER}::test_members_that_hang_leave_room_for_the_others",),
+        (f"{TRANSFER}::test_hanging_members_leave_room_for_others",),
     ),
     Mutant(
         "old-epochs-are-accepted",
@@ -56,7 +56,7 @@ MUTANTS = [
         "src/di_store/broadcast/requested.py::Requested.replaced",
         "return not self._must_finish or idle > STUCK_SECONDS",
         "return True",
-        (f"{TRANSFER}::test_which_version_is_fetched",),
+        (f"{TRANSFER}::test_the_newest_version_is_fetched",),
     ),
     Mutant(
         "offers-wait-for-nobody",
@@ -64,7 +64,7 @@ MUTANTS = [
         "src/di_store/broadcast/offer.py::Offer.waits",
         "return max(0.0, self._told_at + OFFER_SECONDS - now)",
         "return 0.0",
-        (f"{TRANSFER}::test_a_version_waits_for_those_who_were_told_of_it",),
+        (f"{TRANSFER}::test_a_version_is_kept_for_the_members_told_of_it",),
     ),
     Mutant(
         "two-threads-send-on-one-connection",
@@ -72,7 +72,7 @@ MUTANTS = [
         "src/di_store/server/conversation.py::Conversation.take_over",
         "            self._working = False\n        return self.connection",
         "            self._working = self._working\n        return self.connection",
-        (f"{CHAIN_TESTS}::test_nobody_else_speaks_while_a_version_is_sent",),
+        (f"{CHAIN_TESTS}::test_no_other_message_is_sent_between_pieces",),
     ),
     Mutant(
         "two-threads-send-beside-a-copy",
@@ -80,7 +80,7 @@ MUTANTS = [
         "src/di_store/server/copies.py::_copy_payload",
         "talk.take_over()  # the client reads",
         "talk.warned()  # the client reads",
-        (f"{TALK}::test_nobody_else_speaks_while_a_payload_is_sent",),
+        (f"{TALK}::test_no_other_message_is_sent_within_a_payload",),
     ),
     Mutant(
         "another-version-of-that-number-is-served",
@@ -88,7 +88,7 @@ MUTANTS = [
         "src/di_store/broadcast/chain.py::Chain.holding",
         "(found[0].size, found[0].check) != (size, check)",
         "False",
-        (f"{CHAIN_TESTS}::test_a_source_with_other_bytes_of_that_number_is_left",),
+        (f"{CHAIN_TESTS}::test_a_source_with_another_version_of_that_number_is_left",),
     ),
     Mutant(
         "what-came-is-not-checked-as-a-whole",
@@ -96,7 +96,7 @@ MUTANTS = [
         "src/di_store/broadcast/pulling.py::VersionPull._fetched",
         "if self._check == self._note.check:",
         "if True:",
-        (f"{CHAIN_TESTS}::test_bytes_of_another_version_are_not_published",),
+        (f"{CHAIN_TESTS}::test_bytes_with_a_wrong_checksum_are_not_published",),
     ),
     Mutant(
         "a-list-forgets-who-joined-meanwhile",
@@ -104,7 +104,7 @@ MUTANTS = [
         "src/di_store/broadcast/record.py::Known.joined_since",
         "self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined",
         "[]",
-        (f"{CHAIN_TESTS}::test_who_joins_is_told_though_a_list_of_before_lacks_it",),
+        (f"{CHAIN_TESTS}::test_a_new_member_missing_in_an_old_list_is_told",),
     ),
     Mutant(
         "a-first-version-is-refused",
@@ -112,7 +112,7 @@ MUTANTS = [
         "src/di_store/cluster/groups.py::GroupWeights.publish",
         "if name in self._claims or deadline.left == 0:",
         "if True:",
-        (f"{GROUP_TESTS}::test_publishers_that_begin_at_the_same_moment",),
+        (f"{GROUP_TESTS}::test_concurrent_publishers_get_consistent_versions",),
     ),
     Mutant(
         "a-name-is-of-two-groups",

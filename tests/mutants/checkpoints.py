@@ -13,7 +13,7 @@ MUTANTS = [
         "native/tier/own_segment.cc::OwnSegment::make_file",
         "again && (os::names_of(path) > 1 ||",
         "again && (os::names_of(path) > 9 ||",
-        ("tests/checkpoint/test_store_later.py::test_linked_files_keep_their_bytes",),
+        ("tests/checkpoint/test_store_later.py::test_linked_files_do_not_change_with_the_store",),
     ),
     Mutant(
         "sparse-files-of-checkpoints-stay",
@@ -21,7 +21,7 @@ MUTANTS = [
         "src/di_store/checkpoint/store/renewal.py::renewed",
         "if lying <= 2 * needed:",
         "if lying <= 9 * needed:",
-        ("tests/checkpoint/test_store_later.py::test_little_is_written_again",),
+        ("tests/checkpoint/test_store_later.py::test_rows_are_rarely_written_again",),
     ),
     Mutant(
         "small-files-of-checkpoints-stay",
@@ -29,7 +29,7 @@ MUTANTS = [
         "src/di_store/checkpoint/store/renewal.py::renewed",
         "if len(sizes) > MOST_SMALL:",
         "if not full:",
-        ("tests/checkpoint/test_store_later.py::test_few_files",),
+        ("tests/checkpoint/test_store_later.py::test_many_checkpoints_keep_few_files",),
     ),
     Mutant(
         "open-chunks-share-files",
@@ -37,7 +37,7 @@ MUTANTS = [
         "src/di_store/checkpoint/store/renewal.py::by_kind",
         "kinds[2].append(number)",
         "kinds[0].append(number)",
-        ("tests/checkpoint/test_store_later.py::test_little_is_left_beside_a_disk",),
+        ("tests/checkpoint/test_store_later.py::test_rows_on_disk_are_linked_not_copied",),
     ),
     Mutant(
         "files-are-linked-until-the-disk-is-full",
@@ -125,7 +125,7 @@ MUTANTS = [
         "native/replay/settings.cc::TableSettings::require_filled",
         "is_being_imported(header_.limiter)",
         "false",
-        ("tests/test_export.py::test_nothing_is_drawn_from_a_table_that_is_not_complete",),
+        ("tests/test_export.py::test_a_half_imported_table_gives_no_draws",),
     ),
     Mutant(
         "draws-under-way-stay-drawn",
@@ -133,7 +133,7 @@ MUTANTS = [
         "native/snapshot/restore.cc::Restore::fill",
         "for (const u64 key : image.draws) {",
         "for (const u64 key : std::vector<u64>{}) {",
-        ("tests/checkpoint/test_store.py::test_draws_under_way_are_given_back",),
+        ("tests/checkpoint/test_store.py::test_undelivered_draws_are_given_back",),
     ),
     Mutant(
         "pieces-are-not-verified",
@@ -165,7 +165,7 @@ MUTANTS = [
         "src/di_store/checkpoint/tree/loading.py::_Tree.__init__",
         "crc != part.crc or ",
         "",
-        (f"{FOLDER}/test_damage.py::test_the_file_of_another_save",),
+        (f"{FOLDER}/test_damage.py::test_a_file_of_another_save_is_refused",),
     ),
     Mutant(
         "the-checkpoint-before-goes-first",
@@ -173,6 +173,6 @@ MUTANTS = [
         "src/di_store/checkpoint/tree/saving.py::_write",
         "        run(writer)\n",
         '        folder.remove("manifest.json")\n        run(writer)\n',
-        (f"{FOLDER}/test_kills.py::test_killed_at_every_step",),
+        (f"{FOLDER}/test_kills.py::test_a_save_killed_at_any_step_leaves_an_old_or_new_checkpoint",),
     ),
 ]

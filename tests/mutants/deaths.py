@@ -31,7 +31,7 @@ MUTANTS = [
         "native/replay/ended_groups.cc::EndedGroups::add",
         "  undo_.set(ring_->value[place], value);\n  undo_.set(header_.ended_count, count + 1);\n",
         "  ring_->value[place] = value;\n  header_.ended_count = count + 1;\n",
-        ("tests/test_groups_killed.py::test_a_kill_ends_no_group_that_was_rolled_back",),
+        ("tests/test_groups_killed.py::test_a_kill_does_not_mark_a_rolled_back_group_as_ended",),
     ),
     Mutant(
         "late-values-look-behind-their-item",
@@ -39,7 +39,7 @@ MUTANTS = [
         "native/replay/late_update.cc::LateUpdate::list_item",
         "    if (i != 0) at = row_after(heap(), at, 1);\n",
         "    if (i != 0) at = row_after(heap(), at, 1);\n    static_cast<void>(row_after(heap(), at, 1));\n",
-        ("tests/test_late_columns.py::test_the_rows_behind_an_item_may_be_gone",),
+        ("tests/test_late_columns.py::test_late_values_can_be_set_after_following_rows_are_gone",),
     ),
     Mutant(
         "late-values-of-the-dead-wake-nobody",
@@ -73,7 +73,7 @@ MUTANTS = [
         "end_draw(entry.ref.load(), false);",
         (
             "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back",
-            "tests/test_once.py::test_once_over_three_learners_one_killed_inside_sample",
+            "tests/test_once.py::test_once_is_exact_though_a_learner_is_killed_in_sample",
         ),
     ),
     Mutant(
@@ -98,7 +98,7 @@ MUTANTS = [
         "native/replay/recovery.cc::TableRecovery::set_uses",
         "heap.chunk_memory.uses_at(chunk, k);",
         "heap.chunk_memory.uses_at(chunk, 0);",
-        ("tests/test_check.py::test_check_repairs_what_a_descriptor_tells_of_a_chunk",),
+        ("tests/test_check.py::test_check_repairs_chunk_descriptors",),
     ),
     Mutant(
         "pins-of-the-dead-stay",
@@ -114,7 +114,7 @@ MUTANTS = [
         "native/heap/sweeper.cc::Sweeper::release_own",
         "    heap_.free_descriptor(index, true);\n",
         "",
-        ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_the_middle_of_put"),
+        ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_put_leave_nothing"),
     ),
     Mutant(
         "entries-count-few-chunks",
@@ -154,7 +154,7 @@ MUTANTS = [
         "native/arena/locks.cc::SharedLock::refuse",
         'name_ + " is held by " + who, who);',
         'name_ + " is held by another process");',
-        ("native:test_locks", f"{STOPS}::test_a_stopped_putter_in_the_heap"),
+        ("native:test_locks", f"{STOPS}::test_a_process_stopped_in_the_heap_is_named"),
     ),
     Mutant(
         "stopped-owner-is-robbed",
@@ -162,7 +162,7 @@ MUTANTS = [
         "native/arena/locks.cc::owner_gone",
         "|| is_dead(client, holder);",
         '|| is_dead(client, holder) || describe_client(client.memory, holder).find("stopped") != std::string::npos;',
-        ("native:test_locks", f"{STOPS}::test_a_stopped_learner_holds_its_table_only"),
+        ("native:test_locks", f"{STOPS}::test_a_stopped_learner_blocks_only_its_table"),
     ),
     Mutant(
         "waits-with-a-lock-in-hand-last",
@@ -242,7 +242,7 @@ MUTANTS = [
         "native/arena/clients.cc::is_dead",
         "  if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;\n",
         "",
-        (f"{LIVENESS}::test_another_pid_namespace",),
+        (f"{LIVENESS}::test_processes_of_another_pid_namespace_are_recognised",),
     ),
     Mutant(
         "a-lost-lock-is-a-death",
@@ -250,7 +250,7 @@ MUTANTS = [
         "native/arena/clients.cc::is_dead",
         "  if (!is_near(memory, slot)) return os::pid_namespace() != 0;\n",
         "  if (client.state.load() != 0) return true;\n",
-        (f"{LIVENESS}::test_who_lost_its_lock_is_not_dead",),
+        (f"{LIVENESS}::test_a_process_without_its_lock_is_not_dead",),
     ),
     Mutant(
         "start-time-not-compared",
@@ -266,7 +266,7 @@ MUTANTS = [
         "native/arena/clients.cc::is_dead",
         "return os::has_mapped(client.pid.load(), memory.file_name()) == 0;",
         "return false;",
-        (f"{LIVENESS}::test_exec",),
+        (f"{LIVENESS}::test_a_process_that_execs_holds_nothing_of_the_store",),
     ),
     Mutant(
         "own-descriptor-not-checked",
@@ -282,7 +282,7 @@ MUTANTS = [
         "native/attach/fork.cc::Arena::renew_in_child",
         "  begin_child();\n  ledger().begin_child();\n",
         "  end_foreign();\n  return;\n",
-        (f"{FORK}::test_views_stay_true_in_both",),
+        (f"{FORK}::test_views_stay_valid_in_parent_and_child",),
     ),
     Mutant(
         "fork-repeats-no-pins",
@@ -291,7 +291,10 @@ MUTANTS = [
         "    ledger().repeat_pins(Deadline::in(kChildPatienceNs));\n"
         "  } catch (...) {  // what could not be repeated is kept in another way\n  }\n  keep_inherited(*this);\n",
         "  } catch (...) {\n  }\n",
-        (f"{FORK}::test_views_stay_true_in_both", f"{FORK}::test_the_parent_ends_first"),
+        (
+            f"{FORK}::test_views_stay_valid_in_parent_and_child",
+            f"{FORK}::test_a_child_keeps_its_views_after_the_parent_ends",
+        ),
     ),
     Mutant(
         "a-failed-look-is-a-death",
@@ -299,7 +302,7 @@ MUTANTS = [
         "native/arena/clients.cc::is_dead",
         "  if (!found.known) return false;\n",
         "",
-        (f"{LIVENESS}::test_nobody_is_dead_because_the_asker_has_no_descriptor_left",),
+        (f"{LIVENESS}::test_running_out_of_descriptors_declares_nobody_dead",),
     ),
     Mutant(
         "nobody-found-for-want-of-descriptors",
@@ -307,7 +310,7 @@ MUTANTS = [
         "native/os/find.cc::pass_over",
         "  if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)",
         "  if (errno == EFAULT)",
-        ("tests/test_doors.py::test_no_second_store_of_a_name_when_descriptors_run_out",),
+        ("tests/test_doors.py::test_running_out_of_descriptors_makes_no_second_store",),
     ),
     Mutant(
         "what-a-child-cannot-pin-changes",
@@ -339,7 +342,7 @@ MUTANTS = [
         "native/bindings/bindings.cc::take_gil_back",
         "  in_python([state] { PyEval_RestoreThread(state); });\n",
         "  while (ending()) os::sleep_ns(1'000'000'000);\n  in_python([state] { PyEval_RestoreThread(state); });\n",
-        ("tests/test_exit.py::test_a_destructor_at_the_end_may_copy_without_the_gil",),
+        ("tests/test_exit.py::test_a_destructor_at_exit_may_copy_without_the_gil",),
     ),
     Mutant(
         "the-end-unwinds-frames-of-the-core",
@@ -347,7 +350,7 @@ MUTANTS = [
         "native/bindings/calls.h::LastFrame::~LastFrame",
         "    if (!returned) park();\n",
         "",
-        ("tests/test_exit.py::test_the_end_with_threads_in_python_that_the_core_called",),
+        ("tests/test_exit.py::test_the_interpreter_exits_with_threads_in_python_callbacks",),
     ),
     Mutant(
         "after-a-sub-interpreter-every-thread-has-the-gil",
@@ -363,7 +366,7 @@ MUTANTS = [
         "src/di_store/runtime/waits.py::_block",
         "    if _ending and me != threading.main_thread().ident:\n",
         "    if _ending and me != threading.main_thread().ident:\n        threading.Event().wait()\n",
-        ("tests/test_exit.py::test_an_exit_handler_registered_before_may_wait_for_threads",),
+        ("tests/test_exit.py::test_an_earlier_exit_handler_may_wait_for_threads",),
     ),
     Mutant(
         "an-interrupt-leaves-the-loader-asleep",
@@ -371,7 +374,7 @@ MUTANTS = [
         "src/di_store/replay/prefetch.py::Prefetch._draw_ahead",
         "        if self._sleeps:\n",
         "        if False:\n",
-        ("tests/test_interrupts.py::test_a_loader_that_was_interrupted_goes_on",),
+        ("tests/test_interrupts.py::test_an_interrupted_loader_can_continue",),
     ),
     Mutant(
         "names-without-a-lock",
@@ -379,6 +382,6 @@ MUTANTS = [
         "native/os/find.cc::FolderLock::FolderLock",
         "const Flock result = flock_until(file.get(), path_, deadline);",
         "const Flock result = (void(flock_until), Flock::kLocked);",
-        ("tests/crash/test_open_race.py::test_two_open_one_name_at_once",),
+        ("tests/crash/test_open_race.py::test_two_concurrent_opens_share_one_store",),
     ),
 ]

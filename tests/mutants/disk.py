@@ -13,7 +13,7 @@ MUTANTS = [
         "native/tier/tier.cc::Tier::make_room",
         "kept_.store(Kept::kByReaders, std::memory_order_relaxed);",
         "kept_.store(Kept::kNot, std::memory_order_relaxed);",
-        ("tests/test_disk_ahead.py::test_items_do_not_go_for_room_that_readers_keep",),
+        ("tests/test_disk_ahead.py::test_items_are_not_evicted_for_room_held_by_readers",),
     ),
     Mutant(
         "batches-ahead-hold-what-is-copied",
@@ -45,7 +45,7 @@ MUTANTS = [
         "native/rows/cold_gather.cc::ColdGather::begin_portion",
         "const u64 most = kPortionBytes;",
         "const u64 most = ~u64{0} >> 1;",
-        ("tests/test_disk_portions.py::test_a_large_batch_is_unpacked_in_little_memory",),
+        ("tests/test_disk_portions.py::test_a_large_batch_is_unpacked_in_portions",),
     ),
     Mutant(
         "bytes-from-disk-not-checked",
@@ -54,7 +54,7 @@ MUTANTS = [
         "    if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages))"
         " return false;\n",
         "",
-        ("tests/test_disk_damage.py::test_lost_rows_cost_their_items",),
+        ("tests/test_disk_damage.py::test_damaged_rows_remove_only_their_items",),
     ),
     Mutant(
         "bodies-dropped-under-readers",
@@ -70,7 +70,7 @@ MUTANTS = [
         "native/tier/own_segment.cc::OwnSegment::open",
         "use_ == For::kMoves ? 0 : files_for_moves(header.capacity.load()) * usual",
         "0 * files_for_moves(header.capacity.load()) * usual",
-        ("tests/test_disk_forward.py::test_rows_that_leave_in_random_order_find_room",),
+        ("tests/test_disk_forward.py::test_rows_evicted_in_random_order_find_room",),
     ),
     Mutant(
         "what-leaves-soon-is-moved",
@@ -78,7 +78,7 @@ MUTANTS = [
         "native/tier/sparse_files.cc::SparseFiles::find",
         "{ return uid <= soon; }",
         "{ return uid <= soon && uid == 0; }",
-        ("tests/test_disk_forward.py::test_rows_that_leave_in_order_are_hardly_moved",),
+        ("tests/test_disk_forward.py::test_rows_evicted_in_order_are_rarely_moved",),
     ),
     Mutant(
         "durable-objects-pass-the-write-budget",
@@ -86,7 +86,7 @@ MUTANTS = [
         "native/objects/durable.cc::require_budget",
         "budget.wait_ns() != 0",
         "false",
-        ("tests/checkpoint/test_durable_full.py::test_durable_objects_spare_the_drive",),
+        ("tests/checkpoint/test_durable_full.py::test_durable_objects_respect_the_write_budget",),
     ),
     Mutant(
         "the-write-budget-is-not-asked",
@@ -110,7 +110,7 @@ MUTANTS = [
         "native/heap/maker.cc::Maker::find_pages",
         "  return heap_.room_maker != nullptr && heap_.room_maker->make_room(bytes, deadline, why);\n",
         "  return false;\n",
-        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+        ("tests/crash/test_cgroup.py::test_exceeding_the_cgroup_raises_instead_of_a_kill",),
     ),
     Mutant(
         "nothing-goes-for-pages",
@@ -118,7 +118,7 @@ MUTANTS = [
         "native/heap/maker.cc::Maker::make",
         "          *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};\n",
         "          *short_of = {};\n",
-        ("tests/test_disk.py::test_items_go_where_only_pages_are_short",),
+        ("tests/test_disk.py::test_items_are_evicted_when_only_pages_run_short",),
     ),
     Mutant(
         "a-new-write-budget-is-empty",
@@ -134,7 +134,7 @@ MUTANTS = [
         "native/snapshot/snapshot.cc::Snapshot::release_all",
         "error) {  // what was let go is settled by a later call\n    if (error.code() != Code::kTimeout) throw;\n",
         "error) {\n    throw;\n",
-        ("tests/test_ledger_growth.py::test_a_snapshot_ends_while_the_heap_is_busy",),
+        ("tests/test_ledger_growth.py::test_a_snapshot_can_end_while_the_heap_is_locked",),
     ),
     Mutant(
         "a-body-is-linked-twice",
@@ -142,7 +142,7 @@ MUTANTS = [
         "native/heap/maker.cc::Maker::make",
         "      if (request.body_block != 0) return MakeResult::kAgain;\n",
         "",
-        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+        ("tests/crash/test_cgroup.py::test_exceeding_the_cgroup_raises_instead_of_a_kill",),
     ),
     Mutant(
         "the-table-of-blocks-may-end-behind-the-head",
@@ -230,7 +230,7 @@ MUTANTS = [
         "native/replay/lost_rows.cc::LostItems::remove_some",
         "if (item.is(ItemState::kFree) || !needs_lost(item)) continue;",
         "if (item.is(ItemState::kFree) || !needs_lost(item) || item.row() % 2 == 0) continue;",
-        (DAMAGE + "test_lost_rows_cost_their_items",),
+        (DAMAGE + "test_damaged_rows_remove_only_their_items",),
     ),
     Mutant(
         "items-that-end-in-a-lost-chunk-stay",
@@ -238,7 +238,7 @@ MUTANTS = [
         "native/replay/lost_rows.cc::LostItems::needs_lost",
         "core_.chunks.covered(chunk, item.row(), item.rows())",
         "1u",
-        (DAMAGE + "test_lost_rows_cost_their_items",),
+        (DAMAGE + "test_damaged_rows_remove_only_their_items",),
     ),
     Mutant(
         "a-check-of-the-disk-reads-no-heads",
@@ -262,7 +262,7 @@ MUTANTS = [
         "src/di_store/replay/lost.py::drop_lost",
         "        _warned = True\n",
         "        _warned = False\n",
-        (DAMAGE + "test_lost_rows_cost_their_items",),
+        (DAMAGE + "test_damaged_rows_remove_only_their_items",),
     ),
     Mutant(
         "a-batch-of-lost-rows-is-left-out",
@@ -270,7 +270,7 @@ MUTANTS = [
         "src/di_store/replay/prefetch.py::Prefetch._draw_lost",
         "        self._queue[0] = first.again()\n",
         "        self._queue.popleft()\n",
-        (DAMAGE + "test_loaders_go_on",),
+        (DAMAGE + "test_loaders_continue_after_damage",),
     ),
     Mutant(
         "rows-that-were-not-read-count-as-exported",
@@ -278,7 +278,7 @@ MUTANTS = [
         "native/bindings/reader.cc::Reader::rows",
         "if (!read) list.forget_call();",
         "",
-        (DAMAGE + "test_exports_leave_them_out",),
+        (DAMAGE + "test_exports_leave_out_damaged_rows",),
     ),
     Mutant(
         "what-is-drawn-most-goes-first",
@@ -286,7 +286,7 @@ MUTANTS = [
         "native/tier/body_drops.cc::BodyDrops::Search::passes",
         "return !hot && !held_up",
         "return !held_up",
-        ("tests/test_disk.py::test_what_is_drawn_stays_in_memory",),
+        ("tests/test_disk.py::test_frequently_drawn_rows_stay_in_memory",),
     ),
     Mutant(
         "tables-evict-only-their-own-items",
@@ -303,7 +303,7 @@ MUTANTS = [
         "while (!fewer() && !deadline.over()) {",
         "while (false) {",
         (
-            "tests/test_disk_shares.py::test_what_is_read_does_not_drain_its_table",
+            "tests/test_disk_shares.py::test_chunks_being_read_do_not_drain_their_table",
             "tests/test_disk_shares.py::test_learners_do_not_drain_the_table_that_is_written",
         ),
     ),
@@ -313,7 +313,7 @@ MUTANTS = [
         "native/replay/row_evictions.cc::RowEvictions::make_room",
         "bodies->take_kept();",
         "RoomMaker::Kept::kNot;",
-        ("tests/test_disk_shares.py::test_nothing_goes_while_the_drive_is_spared",),
+        ("tests/test_disk_shares.py::test_nothing_is_evicted_while_the_write_budget_is_used_up",),
     ),
     Mutant(
         "what-is-drawn-most-of-a-table-goes-first",
@@ -337,6 +337,6 @@ MUTANTS = [
         "native/os/find.cc::hidden_holders",
         "if (of != nullptr && ",
         "if (false && ",
-        ("tests/test_doors.py::test_files_go_though_another_store_has_a_holder_that_hides",),
+        ("tests/test_doors.py::test_files_are_removed_despite_another_stores_uninspectable_holder",),
     ),
 ]

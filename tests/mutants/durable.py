@@ -15,7 +15,7 @@ MUTANTS = [
         "native/tier/log_format.cc::LogSeal::is_sound",
         "record.crc == of(record, offset);",
         "record.crc != 1;",
-        (f"{DAMAGE}::test_flipped_bits", f"{DAMAGE}::test_files_that_are_not_its_own"),
+        (f"{DAMAGE}::test_a_flipped_bit_costs_only_its_object", f"{DAMAGE}::test_foreign_log_files_are_left_alone"),
     ),
     Mutant(
         "bytes-of-objects-are-not-verified",
@@ -23,7 +23,7 @@ MUTANTS = [
         "native/tier/log_reader.cc::LogReader::Found::copy_to",
         "    if (crc32c(from, extra + bytes) != record_.body_crc) return false;\n",
         "",
-        (f"{DAMAGE}::test_flipped_bits",),
+        (f"{DAMAGE}::test_a_flipped_bit_costs_only_its_object",),
     ),
     Mutant(
         "put-does-not-wait-for-the-drive",
@@ -31,7 +31,7 @@ MUTANTS = [
         "native/objects/durable.cc::keep_all",
         "  pending.sync();\n",
         "",
-        (f"{OBJECTS}::test_a_drive_that_fails",),
+        (f"{OBJECTS}::test_a_failing_drive_keeps_no_refused_object",),
     ),
     Mutant(
         "pinned-objects-leave",
@@ -47,7 +47,7 @@ MUTANTS = [
         "native/tier/object_reader.cc::ObjectReader::read",
         "  if (crc32c(to.data(), to.size()) != record.body_crc) throw damaged();\n",
         "",
-        (f"{AWAY}::test_a_damaged_record_costs_its_object",),
+        (f"{AWAY}::test_a_damaged_record_loses_only_its_object",),
     ),
     Mutant(
         "ledgers-find-no-room-on-disk",
@@ -55,7 +55,7 @@ MUTANTS = [
         "native/heap/maker.cc::Maker::grow_ledger",
         "    if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;\n",
         "    break;\n",
-        ("tests/test_ledger_growth.py::test_blocks_find_room_where_objects_fill_memory",),
+        ("tests/test_ledger_growth.py::test_ledger_blocks_find_room_in_a_store_full_of_objects",),
     ),
     Mutant(
         "nothing-leaves-for-a-table",
@@ -63,7 +63,7 @@ MUTANTS = [
         "native/heap/heap.cc::Heap::available",
         "    if (free + removable < wanted) return free + removable;\n",
         "    return free;\n",
-        (f"{AWAY}::test_a_table_finds_room",),
+        (f"{AWAY}::test_a_table_finds_room_beside_objects",),
     ),
     Mutant(
         "logs-stay-in-the-page-cache",
@@ -79,7 +79,7 @@ MUTANTS = [
         "native/heap/id_objects.cc::IdObjects::pin",
         "const bool enters = (found.flags & kFlagRead) != 0 ||",
         "const bool enters = true ||",
-        (f"{AWAY}::test_the_second_reader_brings_it_into_memory",),
+        (f"{AWAY}::test_the_second_read_brings_an_object_into_memory",),
     ),
     Mutant(
         "what-came-in-leaves-at-once",
@@ -87,7 +87,7 @@ MUTANTS = [
         "native/heap/id_objects.cc::IdObjects::pin_with",
         "  heap_.descriptor(*out).flags |= kFlagRead;\n  ends_.pin(*out, entry);",
         "  heap_.descriptor(*out).flags &= ~kFlagRead;\n  ends_.pin(*out, entry);",
-        ("tests/test_objects_return.py::test_what_is_read_regularly_comes_in",),
+        ("tests/test_objects_return.py::test_regularly_read_objects_return_to_memory",),
     ),
     Mutant(
         "reads-of-long-ago-count",
@@ -103,7 +103,7 @@ MUTANTS = [
         "native/tier/object_log.cc::ObjectLog::leaves_room",
         "  const u64 rows = std::max(segments, least_disk(reserved_in_tiers(heap_.memory), 0));\n",
         "  const u64 rows = 0 * segments;\n",
-        (f"{AWAY}::test_a_table_keeps_its_room_on_disk",),
+        (f"{AWAY}::test_objects_do_not_take_a_tables_disk_room",),
     ),
     Mutant(
         "checkpoints-hold-objects-to-their-end",
@@ -111,7 +111,7 @@ MUTANTS = [
         "native/bindings/snapshot.cc::bind_files",
         "            if (page != ChunkFile::kFull) snapshot.release_objects(first, count);\n",
         "",
-        (f"{AWAY}::test_a_checkpoint_lets_go_what_it_has_written",),
+        (f"{AWAY}::test_a_checkpoint_releases_objects_it_has_written",),
     ),
     Mutant(
         "logs-are-sealed-before-their-records-count",
@@ -119,7 +119,7 @@ MUTANTS = [
         "native/tier/object_log.cc::ObjectLog::seal",
         "  if (found == open_.end() || found->second.records != 0 || found->second.bytes == 0) return false;\n",
         "  if (found == open_.end() || found->second.bytes == 0) return false;\n",
-        (f"{OBJECTS}::test_a_large_call_beside_deletions",),
+        (f"{OBJECTS}::test_a_large_put_survives_concurrent_deletions",),
     ),
     Mutant(
         "records-of-the-dead-count",
@@ -127,7 +127,7 @@ MUTANTS = [
         "native/objects/durable_logs.cc::settle_log",
         "if (!named) own.mark(place, kMarkVoid);",
         "",
-        (f"{KILLS}::test_what_the_dead_put_does_not_come_back",),
+        (f"{KILLS}::test_deleted_objects_of_dead_processes_do_not_return",),
     ),
     Mutant(
         "the-last-record-of-an-id-counts",
@@ -143,7 +143,7 @@ MUTANTS = [
         "native/objects/reopening.cc::Reopening::meet",
         "if (deleted || (",
         "if ((",
-        (f"{OBJECTS}::test_objects_come_back",),
+        (f"{OBJECTS}::test_durable_objects_come_back",),
     ),
     Mutant(
         "durable-versions-leave-with-the-others",
@@ -151,7 +151,7 @@ MUTANTS = [
         "native/objects/weights.cc::Weights::retire_before",
         "if (version != entry.durable.load()) retire(index, version);",
         "retire(index, version);",
-        (f"{OBJECTS}::test_weights_come_back",),
+        (f"{OBJECTS}::test_durable_weights_come_back",),
     ),
     Mutant(
         "a-sync-counts-before-it-is-done",
@@ -167,7 +167,7 @@ MUTANTS = [
         "native/snapshot/snapshot.cc::Snapshot::release",
         "if (!all && heap_",
         "if (heap_",
-        (f"{WRITERS}::test_the_store_stays_sound",),
+        (f"{WRITERS}::test_the_store_stays_sound_during_checkpoints",),
     ),
     Mutant(
         "checkpoints-write-what-comes-meanwhile",
@@ -247,7 +247,7 @@ MUTANTS = [
         "native/os/find.cc::make_runtime_folder",
         "(made || (info.st_mode & 0100) == 0) && chmod",
         "false && chmod",
-        ("tests/test_bad_store.py::test_a_umask_of_the_first_process_shuts_nobody_out",),
+        ("tests/test_bad_store.py::test_the_umask_of_the_first_process_excludes_nobody",),
     ),
     Mutant(
         "what-lies-under-a-mask-is-written",
@@ -255,6 +255,6 @@ MUTANTS = [
         "native/bindings/bindings.cc::has_masked",
         "return in_python([&] { return PyObject_IsTrue(found.ptr()); }) != 0;",
         "return false;",
-        ("tests/test_border_values.py::test_no_mask_is_lost",),
+        ("tests/test_border_values.py::test_masked_values_are_refused",),
     ),
 ]

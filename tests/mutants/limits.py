@@ -11,7 +11,7 @@ MUTANTS = [
         "native/arena/mapping.cc::has_headroom",
         "  if (headroom >= bytes) return true;\n",
         "  if (headroom >= bytes || bytes != 0) return true;\n",
-        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+        ("tests/crash/test_cgroup.py::test_exceeding_the_cgroup_raises_instead_of_a_kill",),
     ),
     Mutant(
         "unused-pages-are-kept-from-headers",
@@ -19,7 +19,7 @@ MUTANTS = [
         "native/heap/fixed_pages.cc::commit_fixed",
         "moves == kMostMoves || heap.move_pages(kSliceBytes, false, deadline) == 0",
         "moves == kMostMoves || moves == 0",
-        ("tests/cluster/test_pods.py::test_a_pod_with_little_memory",),
+        ("tests/cluster/test_pods.py::test_a_pod_with_little_memory_refuses_objects",),
     ),
     Mutant(
         "batch-buffers-do-not-ask-for-memory",
@@ -27,7 +27,7 @@ MUTANTS = [
         "native/rows/buffers.cc::has_room",
         "  if (os::memory_for_buffers() >= bytes) return true;\n",
         "  if (os::memory_for_buffers() >= bytes || bytes != 0) return true;\n",
-        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+        ("tests/crash/test_cgroup.py::test_exceeding_the_cgroup_raises_instead_of_a_kill",),
     ),
     Mutant(
         "many-processes-fill-the-margin",
@@ -51,7 +51,7 @@ MUTANTS = [
         "native/bindings/held_draws.h::or_give_back",
         "    end_draws(draws, false);\n    throw;\n",
         "    (void)draws;\n    throw;\n",
-        ("tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill",),
+        ("tests/crash/test_cgroup.py::test_exceeding_the_cgroup_raises_instead_of_a_kill",),
     ),
     Mutant(
         "no-margin-below-the-limit",
@@ -59,7 +59,7 @@ MUTANTS = [
         "native/os/memory.cc::margin_of",
         "return std::max<u64>(u64{64} << 20, limit / 50);",
         "return limit - limit;",
-        ("native:test_os_memory", "tests/crash/test_cgroup.py::test_a_typed_error_and_no_kill"),
+        ("native:test_os_memory", "tests/crash/test_cgroup.py::test_exceeding_the_cgroup_raises_instead_of_a_kill"),
     ),
     Mutant(
         "a-short-view-pays-for-a-long-one",
@@ -116,7 +116,7 @@ MUTANTS = [
         "src/di_store/policy/limiters.py::SamplesPerInsert.bounds",
         "width = max(centre * self.tolerance, self.ratio, 1.0)",
         "width = centre * self.tolerance",
-        ("tests/test_limiter_model.py::test_nothing_that_is_accepted_stands_still",),
+        ("tests/test_limiter_model.py::test_accepted_limiters_never_deadlock",),
     ),
     Mutant(
         "min-size-above-capacity-accepted",
@@ -124,7 +124,7 @@ MUTANTS = [
         "src/di_store/policy/combination.py::_check_capacity",
         "elif limiter.bounds.min_size > capacity:",
         "elif limiter.bounds.min_size > 2 * capacity:",
-        ("tests/test_limiters.py", "tests/test_bad_input.py::test_settings_that_cannot_work"),
+        ("tests/test_limiters.py", "tests/test_bad_input.py::test_impossible_settings_are_refused"),
     ),
     Mutant(
         "changed-limiter-counts-on",

@@ -15,7 +15,7 @@ MUTANTS = [
         "native/replay/row_list.cc::RowList::joins",
         "if (listed.id != wanted.id || (wanted.whole && !listed.whole)) return false;",
         "if (listed.id != wanted.id) return false;",
-        ("tests/test_export.py::test_a_step_that_an_earlier_piece_took_for_an_observation",),
+        ("tests/test_export.py::test_a_step_used_earlier_as_an_observation_is_exported",),
     ),
     Mutant(
         "restored-rows-begin-their-episode",
@@ -23,7 +23,7 @@ MUTANTS = [
         "native/replay/row_writer.cc::RowWriter::begin_given",
         "    at.begin_raw = at.raw - given.step;\n",
         "    at.begin_raw = at.raw;\n",
-        ("tests/test_export.py::test_a_table_comes_back_as_the_model_has_it",),
+        ("tests/test_export.py::test_an_imported_table_equals_the_model",),
     ),
     Mutant(
         "reset-row-taken-for-a-step",
@@ -143,7 +143,7 @@ MUTANTS = [
         "native/replay/draws.cc::Draws::take",
         "      core_.uses.count(*items[i]);\n",
         "",
-        ("tests/test_take.py::test_both_ways_draw_the_same",),
+        ("tests/test_take.py::test_the_fast_and_the_general_path_draw_the_same",),
     ),
     Mutant(
         "uses-run-into-the-rows",
@@ -183,7 +183,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::insert_answer",
         "if (item.version < first.version) core.undo.set(first.version, static_cast<u64>(item.version));",
         "",
-        ("tests/test_groups.py::test_versions_priorities_and_uses_are_of_the_group",),
+        ("tests/test_groups.py::test_versions_priorities_and_uses_belong_to_the_group",),
     ),
     Mutant(
         "late-answers-begin-groups",
@@ -191,7 +191,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::refuses_late",
         "return header_.unique_groups != 0;",
         "return false;",
-        ("tests/test_late_answers.py::test_a_late_answer_is_refused",),
+        ("tests/test_late_answers.py::test_an_answer_to_an_ended_group_is_refused",),
     ),
     Mutant(
         "groups-wait-for-their-last-answer-only",
@@ -199,7 +199,7 @@ MUTANTS = [
         "native/replay/answers.cc::is_complete_group",
         "complete = complete && position != kNone",
         "complete = position != kNone",
-        ("tests/test_groups.py::test_late_columns_of_answers",),
+        ("tests/test_groups.py::test_a_group_is_complete_with_its_last_late_value",),
     ),
     Mutant(
         "long-sums-under-the-lock",
@@ -223,7 +223,7 @@ MUTANTS = [
         "native/replay/once.cc::OnceSelector::end_give_back",
         "  if (behind) {\n",
         "  if (false) {\n",
-        ("tests/test_once.py::test_what_comes_back_late_is_made_up_for", "tests/test_once.py"),
+        ("tests/test_once.py::test_draws_given_back_late_still_count_in_each_epoch", "tests/test_once.py"),
     ),
     Mutant(
         "drawn-items-stay-in-the-epoch",
@@ -263,7 +263,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::insert",
         "late = joins && refuses_late(fresh);",
         "late = false;",
-        ("tests/test_late_answers.py::test_a_group_that_goes_for_a_slot_does_not_begin_again",),
+        ("tests/test_late_answers.py::test_a_group_evicted_for_a_slot_does_not_restart",),
     ),
     Mutant(
         "gone-keys-are-overwritten",
@@ -287,7 +287,7 @@ MUTANTS = [
         "native/replay/selector.h::OrderSelector::pick",
         "return newest_ ?",
         "return !newest_ ?",
-        (f"{MODEL}::test_every_sampler_with_every_remover",),
+        (f"{MODEL}::test_every_sampler_with_every_remover_equals_the_model",),
     ),
     Mutant(
         "stack-reaches-into-the-last-episode",
@@ -295,7 +295,7 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::emit",
         "  i64 back = std::min<i64>(spec_.stack - 1, number);\n  i64 first",
         "  i64 back = std::min<i64>(spec_.stack - 1, number + (from.raw > 0 ? 1 : 0));\n  i64 first",
-        ("native:test_windows", f"{MODEL}::test_every_view"),
+        ("native:test_windows", f"{MODEL}::test_every_view_equals_the_model"),
     ),
     Mutant(
         "kept-observations-are-forgotten",
@@ -319,7 +319,7 @@ MUTANTS = [
         "native/rows/returns.cc::Returns::discount",
         "} else if ((item.flags & kItemTerminal) != 0) {",
         "} else if ((item.flags & kItemTerminal) == 99) {",
-        ("native:test_views", f"{MODEL}::test_every_view"),
+        ("native:test_views", f"{MODEL}::test_every_view_equals_the_model"),
     ),
     Mutant(
         "reward-not-discounted",
@@ -327,7 +327,7 @@ MUTANTS = [
         "native/rows/returns.cc::Returns::reward_of",
         "      factor *= plan_.gamma;\n",
         "",
-        ("native:test_views", f"{MODEL}::test_every_view"),
+        ("native:test_views", f"{MODEL}::test_every_view_equals_the_model"),
     ),
     Mutant(
         "ragged-offsets-off-by-one",
@@ -335,7 +335,7 @@ MUTANTS = [
         "native/rows/views.cc::Gather::Engine::copy_ragged",
         "static_cast<u64>(offsets[i]) * output.row_bytes, value.data,",
         "static_cast<u64>(offsets[i] == 0 ? 0 : offsets[i] - 1) * output.row_bytes, value.data,",
-        ("native:test_views", "tests/test_table.py::test_ragged_columns"),
+        ("native:test_views", "tests/test_table.py::test_ragged_columns_are_stored"),
     ),
     Mutant(
         "ages-of-the-last-batch-only",
@@ -343,7 +343,7 @@ MUTANTS = [
         "native/replay/sample_age.h::note_ages",
         "table->sample_age < 0 ? 0 : kLately",
         "0",
-        ("tests/test_stats.py::test_how_old_samples_are",),
+        ("tests/test_stats.py::test_sample_age_is_a_running_mean",),
     ),
     Mutant(
         "views-of-an-earlier-batch",
@@ -351,7 +351,7 @@ MUTANTS = [
         "native/rows/views.cc::Gather::Engine::begin",
         "  for (Block& block : blocks_) block.forget_views();",
         "",
-        ("tests/test_views.py::test_batches_of_a_chunk_that_fills",),
+        ("tests/test_views.py::test_batches_of_a_growing_chunk_are_right",),
     ),
     Mutant(
         "largest-priority-forgotten",
@@ -360,9 +360,9 @@ MUTANTS = [
         "      if (priority > header_.max_priority) header_.max_priority = priority;\n",
         "",
         (
-            f"{MODEL}::test_every_sampler_with_every_remover",
-            f"{MODEL}::test_every_limiter",
-            f"{MODEL}::test_a_long_run",
+            f"{MODEL}::test_every_sampler_with_every_remover_equals_the_model",
+            f"{MODEL}::test_every_limiter_equals_the_model",
+            f"{MODEL}::test_a_long_run_equals_the_model",
         ),
     ),
     Mutant(
@@ -387,7 +387,7 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::needed",
         "(withdrawn ? current_.step : steps_)",
         "(withdrawn ? steps_ : steps_)",
-        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence"),
+        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence_equals_the_model"),
     ),
     Mutant(
         "runs-go-on-behind-a-discarded-episode",
@@ -395,6 +395,6 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::discard",
         "  steps_ = current_.step;\n  end_run(behind, out);\n",
         "  steps_ = current_.step;\n",
-        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence"),
+        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence_equals_the_model"),
     ),
 ]

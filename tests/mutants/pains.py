@@ -27,7 +27,7 @@ MUTANTS = [
         "native/heap/sweeper.cc::Sweeper::settle_dropped",
         '      DI_FAULT("heap.unpin_between");\n      objects_.unpin(ledger_descriptor(what));\n',
         '      DI_FAULT("heap.unpin_between");\n',
-        ("tests/test_pains_04_flat_line.py::test_each_object_deleted_after_use",),
+        ("tests/test_pains_04_flat_line.py::test_deleted_objects_leave_memory_flat",),
     ),
     Mutant(
         "pages-do-not-move",
@@ -51,7 +51,7 @@ MUTANTS = [
         "native/maintenance/chores.cc::give_back",
         "heap.free_bytes.load() <= ahead_bytes(heap) + kSliceBytes ? 0 :",
         "heap.free_bytes.load() != 0 ? 0 :",
-        ("tests/test_growth.py::test_a_smaller_table_gives_pages_back",),
+        ("tests/test_growth.py::test_a_shrunk_table_frees_its_pages",),
     ),
     Mutant(
         "the-last-slice-is-none",
@@ -76,7 +76,7 @@ MUTANTS = [
         "native/os/find.cc::FolderLock::~FolderLock",
         "  unlink(path_.c_str());\n",
         "",
-        ("tests/test_pains_07_leftovers.py::test_everybody_killed",),
+        ("tests/test_pains_07_leftovers.py::test_killing_all_processes_leaves_nothing",),
     ),
     Mutant(
         "stores-in-crash-dumps",
@@ -84,7 +84,7 @@ MUTANTS = [
         "native/os/os.cc::map",
         "  madvise(at, mapped, MADV_DONTDUMP);\n",
         "",
-        ("tests/test_pains_07_leftovers.py::test_a_crash_dump_leaves_the_store_out",),
+        ("tests/test_pains_07_leftovers.py::test_a_core_dump_excludes_the_store",),
     ),
     Mutant(
         "waits-give-no-reason",
@@ -108,7 +108,7 @@ MUTANTS = [
         "src/di_store/runtime/waits.py::Wait._log_if_due",
         "        if time.monotonic() < self._log_at:\n            return\n",
         "        return\n",
-        ("tests/test_pains_08_waits.py::test_a_line_in_the_log",),
+        ("tests/test_pains_08_waits.py::test_a_long_wait_is_logged",),
     ),
     Mutant(
         "gone-learners-are-waited-for",
@@ -128,7 +128,7 @@ MUTANTS = [
         "      for (slots[i] = 0; slots[i] + 1 < slots_ && rest >= levels_[0].values[slots[i]]; ++slots[i])\n"
         "        rest -= levels_[0].values[slots[i]];\n"
         "    }\n",
-        ("tests/test_pains_14_size.py::test_a_hundred_times_the_items",),
+        ("tests/test_pains_14_size.py::test_a_hundred_times_the_items_cost_no_more_per_draw",),
     ),
     Mutant(
         "one-batch-ahead-and-no-more",
@@ -136,7 +136,7 @@ MUTANTS = [
         "src/di_store/replay/prefetch.py::Prefetch._draw_ahead",
         "        while len(self._queue) <= self._prefetch and",
         "        while len(self._queue) <= 1 and",
-        ("tests/test_pains_14_size.py::test_prefetch_keeps_so_many_ready",),
+        ("tests/test_pains_14_size.py::test_prefetch_keeps_the_requested_number_ready",),
     ),
     Mutant(
         "put-copies-twice",
@@ -194,7 +194,7 @@ MUTANTS = [
         "native/heap/object_ends.cc::ObjectEnds::pin",
         "  if (word_pins(word) == 0) add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);\n",
         "  add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);\n",
-        ("tests/test_pains_20_numbers.py::test_bytes_by_owner",),
+        ("tests/test_pains_20_numbers.py::test_pinned_bytes_are_reported_by_owner",),
     ),
     Mutant(
         "the-first-slots-stand-for-all",
@@ -250,7 +250,7 @@ MUTANTS = [
         "src/di_store/store/handle.py::Store.__reduce__",
         "return loaded, (Store, self.name, self._session.readonly)",
         "return loaded, (Store, self.name, False)",
-        ("tests/test_bad_objects.py::test_handles_that_only_read_travel_as_such",),
+        ("tests/test_bad_objects.py::test_pickled_read_only_handles_stay_read_only",),
     ),
     Mutant(
         "loader-keeps-its-draws",
@@ -258,7 +258,7 @@ MUTANTS = [
         "src/di_store/replay/prefetch.py::Ready.give_back",
         "        self.draws.give_back()\n",
         "        self.draws.deliver()\n",
-        ("tests/test_loader.py::test_close_gives_back_what_was_drawn_ahead",),
+        ("tests/test_loader.py::test_close_gives_back_prefetched_draws",),
     ),
     Mutant(
         "inherited-loader-draws-on",
@@ -274,6 +274,6 @@ MUTANTS = [
         "src/di_store/replay/mixture_source.py::TableChoice.counts",
         "        if self._pid != os.getpid():",
         "        if self._pid < 0:",
-        ("tests/crash/test_fork_lines.py::test_a_fork_while_a_thread_draws_random_numbers",),
+        ("tests/crash/test_fork_lines.py::test_a_fork_during_random_number_generation_is_safe",),
     ),
 ]

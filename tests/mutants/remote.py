@@ -19,7 +19,7 @@ MUTANTS = [
         "src/di_store/server/handles.py::Handles.table",
         'identity not in ("", handle_of(found).identity)',
         "False",
-        (f"{ANEW}::test_what_was_made_of_the_old_table_under_another_agent",),
+        (f"{ANEW}::test_objects_made_from_a_dropped_table_raise_after_an_agent_restart",),
     ),
     Mutant(
         "keys-that-left-are-told-once",
@@ -27,7 +27,7 @@ MUTANTS = [
         "src/di_store/server/handles.py::_Follower.read",
         "turn != self._turn",
         "True",
-        (f"{DRAWN}::test_keys_whose_answer_was_lost_are_told_again",),
+        (f"{DRAWN}::test_keys_are_sent_again_if_the_answer_was_lost",),
     ),
     Mutant(
         "draws-that-nobody-knows-are-kept",
@@ -43,7 +43,7 @@ MUTANTS = [
         "src/di_store/client/drawing.py::_keep",
         "session.kept[place] = kept",
         "pass",
-        (f"{DRAWN}::test_a_batch_stays_for_the_next_call[sample]",),
+        (f"{DRAWN}::test_an_interrupted_batch_is_given_to_the_next_call[sample]",),
     ),
     Mutant(
         "a-batch-is-lost-with-its-interrupt",
@@ -51,7 +51,7 @@ MUTANTS = [
         "src/di_store/replay/loader.py::Loader.__next__",
         "self._interrupted.append((draws, batch, placed))",
         "pass",
-        (f"{DRAWN}::test_a_batch_stays_for_the_next_call[loader]",),
+        (f"{DRAWN}::test_an_interrupted_batch_is_given_to_the_next_call[loader]",),
     ),
     Mutant(
         "bytes-that-flow-are-silence",
@@ -59,7 +59,7 @@ MUTANTS = [
         "src/di_store/runtime/deadline.py::Deadline.end",
         "max(end, self.flowed)",
         "end",
-        (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
+        (f"{DEADLINES}::test_a_deadline_does_not_cut_off_a_running_transfer",),
     ),
     Mutant(
         "who-works-says-nothing",
@@ -67,7 +67,7 @@ MUTANTS = [
         "src/di_store/server/conversation.py::Conversation.tell_working",
         "not self._working or ",
         "True or ",
-        (f"{DEADLINES}::test_a_batch_that_is_copied_for_long_is_waited_for",),
+        (f"{DEADLINES}::test_a_batch_that_the_agent_is_copying_is_waited_for",),
     ),
     Mutant(
         "a-call-that-is-sent-again-has-all-its-time",
@@ -91,7 +91,7 @@ MUTANTS = [
         "src/di_store/client/waiting.py::CallWait.heard",
         "self._flows or deadline.late()",
         "True",
-        (f"{DEADLINES}::test_what_puts_the_end_off",),
+        (f"{DEADLINES}::test_only_running_transfers_extend_a_deadline",),
     ),
     Mutant(
         "a-message-that-is-there-is-waited-for",
@@ -99,7 +99,7 @@ MUTANTS = [
         "src/di_store/protocol/connection.py::Connection._look_ahead",
         "if not self._tls:",
         "if True:",
-        ("tests/cluster/test_tls.py::test_a_message_that_has_come_is_not_waited_for",),
+        ("tests/cluster/test_tls.py::test_a_received_message_is_not_waited_for",),
     ),
     Mutant(
         "a-copy-that-failed-is-waited-for",
@@ -115,7 +115,7 @@ MUTANTS = [
         "src/di_store/cluster/objects.py::ClusterObjects._copied_from",
         "deadline.flowed = time.monotonic()",
         "pass",
-        ("tests/cluster/test_cluster.py::test_another_readers_copy_is_waited_for",),
+        ("tests/cluster/test_cluster.py::test_a_copy_by_another_reader_is_waited_for",),
     ),
     Mutant(
         "meta-of-any-size-is-sent",
@@ -123,7 +123,10 @@ MUTANTS = [
         "src/di_store/client/window.py::SendWindow.next_frame",
         "len(meta) > MAX_META_BYTES and len(found) > 1",
         "False",
-        (f"{SLOW}::test_priorities_of_many_rows", f"{SLOW}::test_calls_of_many_lanes"),
+        (
+            f"{SLOW}::test_priorities_of_many_rows_fit_the_frames",
+            f"{SLOW}::test_calls_of_many_lanes_are_split_into_frames",
+        ),
     ),
     Mutant(
         "bytes-over-tls-are-silence",
@@ -131,7 +134,7 @@ MUTANTS = [
         "native/bindings/messages.h::Receiving::filled",
         "moved_ns_ = os::now_ns();",
         "",
-        (f"{DEADLINES}::test_bytes_that_flow_are_waited_for",),
+        (f"{DEADLINES}::test_a_deadline_does_not_cut_off_a_running_transfer",),
     ),
     Mutant(
         "who-sends-has-no-deadline",
@@ -139,7 +142,7 @@ MUTANTS = [
         "src/di_store/client/writer_connection.py::WriterConnection.tick",
         "self._until is not None and now > self._until and quiet",
         "False",
-        (f"{SLOW}::test_a_row_that_the_agent_does_not_take",),
+        (f"{SLOW}::test_a_large_row_waits_for_the_agent_until_its_deadline",),
     ),
     Mutant(
         "others-hear-what-a-writer-has-done",
@@ -147,7 +150,7 @@ MUTANTS = [
         "src/di_store/client/pipe.py::WriterPipe.catch_up",
         " or self.broken is not None, deadline",
         ", deadline",
-        (f"{SLOW}::test_a_call_says_nothing_of_a_writer_that_breaks",),
+        (f"{SLOW}::test_a_broken_writer_fails_only_its_own_next_call",),
     ),
     Mutant(
         "each-writer-behind-a-call-has-a-second",
@@ -155,7 +158,7 @@ MUTANTS = [
         "src/di_store/client/channel.py::Channel._catch_up",
         "in deadline.step(2).sooner(CATCH_UP_SECONDS).steps(writers):",
         "in ((each, deadline.sooner(CATCH_UP_SECONDS).step(1, least=1.0)) for each in writers):",
-        (f"{SLOW}::test_a_call_behind_many_writers",),
+        (f"{SLOW}::test_a_call_waits_for_all_writers_together",),
     ),
     Mutant(
         "each-address-has-all-the-time",
@@ -179,7 +182,7 @@ MUTANTS = [
         "src/di_store/protocol/connection.py::Connection.is_silent_until",
         "(rest < TICK_SECONDS and not self.is_ready(rest))",
         "False",
-        (f"{DEADLINES}::test_a_wait_ends_between_two_looks",),
+        (f"{DEADLINES}::test_a_wait_ends_at_its_deadline_between_two_checks",),
     ),
     Mutant(
         "a-wait-that-begins-late-ends-a-tick-later",
@@ -187,7 +190,7 @@ MUTANTS = [
         "src/di_store/protocol/connection.py::Connection._look",
         "not self.is_ready(max(rest, 0.0))",
         "False",
-        (f"{DEADLINES}::test_a_read_is_looked_at_before_the_next_tick",),
+        (f"{DEADLINES}::test_a_read_that_ends_before_the_next_tick_is_checked",),
     ),
     Mutant(
         "calls-wait-for-answers-that-nobody-sends",
@@ -219,7 +222,7 @@ MUTANTS = [
         "src/di_store/client/window.py::SendWindow.begin_anew",
         "seq < last or (seq == last and whole)",
         "False",
-        (f"{KILLED}::test_rows_come_exactly_once",),
+        (f"{KILLED}::test_rows_arrive_exactly_once_despite_killed_agents",),
     ),
     Mutant(
         "a-cut-lane-goes-on-in-mid-episode",
@@ -227,7 +230,7 @@ MUTANTS = [
         "src/di_store/client/lanes.py::OpenLanes.without_cut",
         "cut: Array = self._cut[call.which]",
         "cut: Array = self._cut[call.which] & False",
-        (f"{KILLED}::test_rows_come_exactly_once",),
+        (f"{KILLED}::test_rows_arrive_exactly_once_despite_killed_agents",),
     ),
     Mutant(
         "an-interrupted-send-goes-on",
@@ -243,6 +246,6 @@ MUTANTS = [
         "src/di_store/client/writer.py::RemoteWriter._close_now",
         "Deadline(0.0) if self._pipe.interrupted else deadline",
         "deadline",
-        (f"{INTERRUPTED}::test_the_end_after_an_interrupt_does_not_wait_for_room",),
+        (f"{INTERRUPTED}::test_close_after_an_interrupt_does_not_wait_for_room",),
     ),
 ]

@@ -21,7 +21,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::evict_for_room",
         " || is_being_imported(header_.limiter);",
         ";",
-        ("tests/test_import_room.py::test_what_was_imported_does_not_go_for_what_follows",),
+        ("tests/test_import_room.py::test_later_imported_items_do_not_evict_earlier_ones",),
     ),
     Mutant(
         "rows-of-an-import-stay-in-memory",
@@ -29,7 +29,7 @@ MUTANTS = [
         "src/di_store/replay/importing.py::_Kind._insert",
         "self._raw_rows(later[later < written]).tolist() or [self._end]",
         "[0]",
-        ("tests/test_import_room.py::test_rows_that_memory_does_not_hold_go_to_disk",),
+        ("tests/test_import_room.py::test_imported_rows_beyond_memory_go_to_disk",),
     ),
     Mutant(
         "items-go-though-files-are-half-dead",
@@ -85,7 +85,7 @@ MUTANTS = [
         "native/heap/tiers.cc::others_in_tiers",
         "slots = heap.meta_bytes;",
         "slots = 0;",
-        (f"{ROOM}::test_slots_that_a_table_has_are_no_room_for_its_rows",),
+        (f"{ROOM}::test_existing_slots_do_not_count_as_room_for_rows",),
     ),
     Mutant(
         "held-objects-take-room-once",
@@ -117,7 +117,7 @@ MUTANTS = [
         "native/heap/heap.cc::Heap::removable",
         "    total += budget.own_claim(i) - in_memory(memory, reserve_of(table));\n",
         "",
-        (f"{ROOM}::test_rows_of_others_leave_memory_for_a_table",),
+        (f"{ROOM}::test_rows_of_other_tables_make_room_for_a_table",),
     ),
     Mutant(
         "no-page-is-left-for-ledgers",
@@ -125,7 +125,7 @@ MUTANTS = [
         "native/heap/budget.cc::Budget::admit",
         "limit() - std::min(limit(), kOwnPages);",
         "limit();",
-        (f"{ROOM}::test_rows_that_fill_all_there_is_can_be_read",),
+        (f"{ROOM}::test_rows_that_fill_memory_and_disk_can_be_read",),
     ),
     Mutant(
         "a-store-that-ends-is-attached",
@@ -133,7 +133,7 @@ MUTANTS = [
         "native/attach/arena.cc::Arena::attach",
         "if (arena->tiered() && has_ended(",
         "if (false && has_ended(",
-        ("tests/crash/test_last_leaves.py::test_who_comes_too_late_finds_none",),
+        ("tests/crash/test_last_leaves.py::test_a_process_that_attaches_too_late_finds_no_store",),
     ),
     Mutant(
         "who-only-looks-keeps-the-files",
@@ -141,7 +141,7 @@ MUTANTS = [
         "native/attach/arena.cc::is_last",
         "          os::may_write(holder))",
         "          true)",
-        ("tests/test_disk.py::test_who_only_looks_keeps_no_files",),
+        ("tests/test_disk.py::test_listing_stores_keeps_no_files",),
     ),
     Mutant(
         "who-comes-while-it-ends-is-not-seen",
@@ -149,6 +149,6 @@ MUTANTS = [
         "native/attach/arena.cc::is_end",
         "if (is_soon_last(store, self)) return true;",
         "return true;",
-        ("tests/crash/test_last_leaves.py::test_who_has_come_in_time_keeps_the_store",),
+        ("tests/crash/test_last_leaves.py::test_a_process_that_attaches_in_time_keeps_the_store",),
     ),
 ]

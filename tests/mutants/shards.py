@@ -47,7 +47,7 @@ MUTANTS = [
         "src/di_store/cluster/shards/division.py::divided",
         "MinSize(part_of(limiter.n, shards))",
         "limiter",
-        (f"{SHARDS}::test_each_shard_has_its_part_of_the_limits",),
+        (f"{SHARDS}::test_each_shard_has_its_share_of_the_limits",),
     ),
     Mutant(
         "keys-without-their-shard",
@@ -55,7 +55,7 @@ MUTANTS = [
         "src/di_store/cluster/shards/merge.py::merge",
         "with_shard(batch.keys, number)",
         "batch.keys",
-        (f"{SHARDS}::test_one_stream_and_whole_items",),
+        (f"{SHARDS}::test_streams_and_whole_items_can_be_written",),
     ),
     Mutant(
         "lanes-follow-no-hash",
@@ -71,7 +71,7 @@ MUTANTS = [
         "src/di_store/cluster/shards/lanes.py::Lanes.lose",
         "self._cut |= cut",
         "cut[:] = False",
-        (f"{LOST}::test_a_lost_node",),
+        (f"{LOST}::test_lanes_of_a_lost_node_move_to_other_shards",),
     ),
     Mutant(
         "shards-that-are-missing-stay-so",
@@ -79,7 +79,7 @@ MUTANTS = [
         "src/di_store/cluster/tables.py::ClusterTables._open_shard",
         "if self._entry(name, deadline) != entry:",
         "if True:",
-        (f"{SHARDS}::test_whoever_opens_it_makes_what_is_missing",),
+        (f"{SHARDS}::test_opening_a_half_made_table_completes_it",),
     ),
     Mutant(
         "a-part-is-taken-for-the-whole-table",
@@ -87,7 +87,7 @@ MUTANTS = [
         "src/di_store/cluster/tables.py::ClusterTables._open_here",
         "entry is None or ",
         "True or ",
-        ("tests/cluster/test_lost_nodes.py::test_a_table_in_parts_while_the_directory_is_away",),
+        ("tests/cluster/test_lost_nodes.py::test_a_sharded_table_opens_whole_while_the_directory_is_away",),
     ),
     Mutant(
         "a-late-call-asks-for-another-second",
@@ -127,7 +127,7 @@ MUTANTS = [
         "src/di_store/cluster/tables.py::ClusterTables._open",
         "deadline.another().sooner(0.0)",
         "deadline",
-        ("tests/cluster/test_shard_deadlines.py::test_a_silent_part_leaves_time_for_the_others",),
+        ("tests/cluster/test_shard_deadlines.py::test_a_silent_shard_leaves_time_for_the_others",),
     ),
     Mutant(
         "a-late-step-has-one-attempt",
@@ -135,7 +135,7 @@ MUTANTS = [
         "src/di_store/runtime/deadline.py::Deadline.step",
         "found.tries = found.since - found.began + GRACE_SECONDS",
         "pass",
-        ("tests/cluster/test_shard_deadlines.py::test_a_step_that_begins_late_connects_again",),
+        ("tests/cluster/test_shard_deadlines.py::test_a_late_step_reconnects",),
     ),
     Mutant(
         "a-table-is-opened-at-once-or-not",
@@ -143,7 +143,7 @@ MUTANTS = [
         "src/di_store/cluster/tables.py::ClusterTables._shard",
         "open_remote(session, name, 0, deadline)",
         "open_remote(session, name, 0)",
-        ("tests/cluster/test_silent_nodes.py::test_a_table_of_a_node_that_is_stopped_for_a_while",),
+        ("tests/cluster/test_silent_nodes.py::test_opening_a_table_waits_for_a_stopped_node",),
     ),
     Mutant(
         "the-directory-has-a-grace-of-its-own",
@@ -151,7 +151,7 @@ MUTANTS = [
         "src/di_store/cluster/tables.py::ClusterTables._entry",
         "deadline.another()",
         "deadline.left",
-        ("tests/cluster/test_silent_nodes.py::test_a_table_while_the_directory_has_just_fallen_silent",),
+        ("tests/cluster/test_silent_nodes.py::test_a_call_shares_its_time_with_a_silent_directory",),
     ),
     Mutant(
         "a-peer-that-is-silent-fails-what-needs-no-directory",
@@ -159,7 +159,7 @@ MUTANTS = [
         "src/di_store/cluster/static.py::StaticDirectory._entries",
         "raise unavailable(error.message) from None",
         "raise",
-        (f"{LITTLE}::test_a_peer_that_does_not_say_what_it_keeps",),
+        (f"{LITTLE}::test_local_tables_open_though_a_peer_is_silent",),
     ),
     Mutant(
         "each-thread-waits-for-the-looks-of-all",
@@ -167,7 +167,7 @@ MUTANTS = [
         "src/di_store/cluster/cluster.py::Cluster.nodes",
         "acquire(timeout=patience)",
         "acquire()",
-        (f"{LITTLE}::test_a_call_waits_for_no_other_ones_look",),
+        (f"{LITTLE}::test_a_call_does_not_wait_for_another_threads_lookup",),
     ),
     Mutant(
         "a-look-takes-all-the-time",
@@ -175,7 +175,7 @@ MUTANTS = [
         "src/di_store/cluster/static.py::StaticDirectory.nodes",
         "rest / 2",
         "rest",
-        (f"{LITTLE}::test_a_silent_node_leaves_time_for_the_one_that_is_asked",),
+        (f"{LITTLE}::test_a_silent_node_leaves_time_for_the_requested_one",),
     ),
     Mutant(
         "silent-nodes-are-waited-for-one-by-one",
@@ -191,7 +191,7 @@ MUTANTS = [
         "src/di_store/cluster/cluster.py::Cluster._look",
         "rest is None or rest >= 0.9 * LOOK_SECONDS or not self.directory.missing(found)",
         "True",
-        (f"{LITTLE}::test_a_hasty_look_is_for_its_own_call",),
+        (f"{LITTLE}::test_an_incomplete_node_list_is_not_shared",),
     ),
     Mutant(
         "a-node-that-is-silent-is-taken-for-gone",
@@ -199,7 +199,7 @@ MUTANTS = [
         "src/di_store/cluster/cluster.py::Cluster.awaited",
         "and self.missing() and",
         "and False and",
-        (f"{LITTLE}::test_a_table_is_dropped",),
+        (f"{LITTLE}::test_a_drop_waits_for_shards_on_silent_nodes",),
     ),
     Mutant(
         "publishers-wait-for-each-other",
@@ -207,7 +207,7 @@ MUTANTS = [
         "src/di_store/cluster/groups.py::GroupWeights._turn",
         "acquire(timeout=-1.0 if rest is None else rest)",
         "acquire()",
-        (f"{LITTLE}::test_publishers_of_a_process_beside_each_other",),
+        (f"{LITTLE}::test_publishers_of_one_process_do_not_block_each_other",),
     ),
     Mutant(
         "each-member-has-its-own-second",
@@ -215,7 +215,7 @@ MUTANTS = [
         "src/di_store/cluster/groups.py::GroupWeights._newest_of.newest",
         "deadline.another().sooner(_NEWEST_SECONDS)",
         "Deadline(_NEWEST_SECONDS)",
-        (f"{LITTLE}::test_the_publisher_before_is_silent",),
+        (f"{LITTLE}::test_a_silent_former_publisher_is_asked_within_the_deadline",),
     ),
     Mutant(
         "an-object-of-a-node-that-nobody-knows-is-not-there",
@@ -223,7 +223,7 @@ MUTANTS = [
         "src/di_store/cluster/objects.py::ClusterObjects.contains",
         "home is None and not found and",
         "False and",
-        (f"{LITTLE}::test_an_object",),
+        (f"{LITTLE}::test_an_object_is_not_denied_with_an_incomplete_node_list",),
     ),
     Mutant(
         "a-list-of-before-says-that-nodes-are-away",
@@ -231,7 +231,7 @@ MUTANTS = [
         "src/di_store/cluster/objects.py::ClusterObjects._enough",
         "fresh and left() == 0",
         "left() == 0",
-        (f"{LITTLE}::test_copies_after_a_look_that_missed_a_node",),
+        (f"{LITTLE}::test_copies_ask_again_after_an_incomplete_node_list",),
     ),
     Mutant(
         "a-store-is-two-nodes",
@@ -239,7 +239,7 @@ MUTANTS = [
         "src/di_store/server/supervisor.py::_check_alone",
         "if not same:",
         "if True:",
-        ("tests/cluster/test_unlucky_clusters.py::test_a_store_that_is_a_node_is_served_once",),
+        ("tests/cluster/test_unlucky_clusters.py::test_a_node_is_served_only_once",),
     ),
     Mutant(
         "a-directory-that-is-away-ends-a-wait",
@@ -247,7 +247,7 @@ MUTANTS = [
         "src/di_store/cluster/objects.py::_places_of",
         "contextlib.suppress(NodeUnavailable)",
         "contextlib.nullcontext()",
-        (f"{LITTLE}::test_a_directory_that_is_away",),
+        (f"{LITTLE}::test_known_nodes_take_copies_while_the_directory_is_away",),
     ),
     Mutant(
         "a-look-leaves-no-time-to-ask",
@@ -255,6 +255,6 @@ MUTANTS = [
         "src/di_store/cluster/objects.py::ClusterObjects._there",
         "looked.another()",
         "looked",
-        (f"{LITTLE}::test_a_chosen_id_while_a_node_has_just_fallen_silent",),
+        (f"{LITTLE}::test_an_object_with_a_chosen_id_is_found_despite_a_silent_node",),
     ),
 ]

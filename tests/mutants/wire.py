@@ -49,7 +49,7 @@ MUTANTS = [
         "native/net/incoming.cc::Incoming::has_head",
         "header_.meta_bytes > most",
         "false",
-        (f"{FRAMES}::test_before_the_handshake_messages_are_small",),
+        (f"{FRAMES}::test_messages_before_the_handshake_must_be_small",),
     ),
     Mutant(
         "offsets-of-the-wire-are-believed",
@@ -57,7 +57,7 @@ MUTANTS = [
         "src/di_store/protocol/batches.py::_are_offsets",
         "bool(offsets[0] >= 0 and offsets[-1] <= total and (offsets[1:] >= offsets[:-1]).all())",
         "True",
-        (f"{FRAMES}::test_a_batch_that_does_not_add_up",),
+        (f"{FRAMES}::test_an_inconsistent_batch_is_refused",),
     ),
     Mutant(
         "rows-of-the-wire-lie-anywhere",
@@ -65,7 +65,7 @@ MUTANTS = [
         "native/replay/row_form.cc::RowForm::require_leaves",
         "if (!product_fits(row_bytes[leaf.column], rows, stride_ - leaf.at)) refuse();",
         "",
-        (f"{FRAMES}::test_rows_outside_their_message",),
+        (f"{FRAMES}::test_rows_outside_their_message_are_refused",),
     ),
     Mutant(
         "rows-of-the-core-lie-behind-their-body",
@@ -73,7 +73,7 @@ MUTANTS = [
         "native/bindings/row_service.cc::RowService::find",
         "if (left / run.count < stride) return std::nullopt;",
         "",
-        (f"{CORE}::test_more_calls_than_the_body_has",),
+        (f"{CORE}::test_a_frame_with_too_many_calls_is_refused",),
     ),
     Mutant(
         "rows-of-any-size-are-read-by-the-core",
@@ -81,7 +81,7 @@ MUTANTS = [
         "native/bindings/row_service.cc::RowService::find",
         "header.body_bytes == 0 || header.body_bytes > kBufferBytes",
         "header.body_bytes == 0",
-        (f"{CORE}::test_frames_that_the_core_leaves_alone",),
+        (f"{CORE}::test_frames_the_core_does_not_handle_go_to_python",),
     ),
     Mutant(
         "proofs-are-not-compared",
@@ -89,7 +89,7 @@ MUTANTS = [
         "src/di_store/protocol/handshake.py::answer",
         "if not hmac.compare_digest(",
         "if False and not hmac.compare_digest(",
-        (f"{DOOR}::test_a_wrong_token",),
+        (f"{DOOR}::test_a_wrong_token_is_refused",),
     ),
     Mutant(
         "challenges-repeat",
@@ -105,7 +105,7 @@ MUTANTS = [
         "src/di_store/protocol/handshake.py::greet",
         "if not hmac.compare_digest(",
         "if False and not hmac.compare_digest(",
-        (f"{DOOR}::test_who_answers_in_place_of_the_agent_must_know_the_token",),
+        (f"{DOOR}::test_an_impostor_without_the_token_is_detected",),
     ),
     Mutant(
         "a-byte-now-and-then-is-enough",
@@ -113,7 +113,7 @@ MUTANTS = [
         "native/bindings/messages.cc::Receiving::read",
         "(late = os::now_ns() > end)",
         "false",
-        (f"{DOOR}::test_who_takes_too_long_to_prove_itself_is_dropped",),
+        (f"{DOOR}::test_a_client_slow_to_authenticate_is_dropped",),
     ),
     Mutant(
         "who-says-nothing-keeps-its-place",
@@ -121,7 +121,7 @@ MUTANTS = [
         "src/di_store/server/greetings.py::Greetings.add",
         "len(self._sockets) > MAX_GREETINGS",
         "False",
-        (f"{DOOR}::test_clients_that_say_nothing_do_not_keep_others_out",),
+        (f"{DOOR}::test_silent_clients_do_not_keep_others_out",),
     ),
     Mutant(
         "names-that-begin-with-127-are-loopback",
@@ -129,7 +129,7 @@ MUTANTS = [
         "src/di_store/client/address.py::Address.is_loopback",
         "        try:\n",
         '        if self.host.startswith("127."):\n            return True\n        try:\n',
-        ("tests/cluster/test_addresses.py::test_addresses",),
+        ("tests/cluster/test_addresses.py::test_addresses_are_parsed",),
     ),
     Mutant(
         "who-comes-back-is-forgotten",
@@ -145,7 +145,7 @@ MUTANTS = [
         "src/di_store/server/answers.py::Answers.begin",
         "each < last and each not in may_repeat",
         "len(self._known) > 128",
-        (f"{PEERS}::test_answers_are_kept_for_as_long_as_they_may_be_asked_for",),
+        (f"{PEERS}::test_answers_are_kept_while_they_may_be_requested",),
     ),
     Mutant(
         "a-call-that-runs-is-made-again",
@@ -153,7 +153,7 @@ MUTANTS = [
         "src/di_store/server/answers.py::Answers.begin",
         "request not in self._running",
         "True",
-        (f"{PEERS}::test_a_call_that_is_still_being_made_is_waited_for",),
+        (f"{PEERS}::test_a_repeated_call_waits_for_the_running_one",),
     ),
     Mutant(
         "what-a-client-dropped-is-kept",
@@ -161,7 +161,7 @@ MUTANTS = [
         "src/di_store/server/peer.py::Peer.let_go",
         "self.handles.let_go(number)",
         "pass",
-        (f"{PEERS}::test_what_a_client_drops_is_freed",),
+        (f"{PEERS}::test_handles_dropped_by_a_client_are_freed",),
     ),
     Mutant(
         "each-handle-is-a-client",
@@ -169,7 +169,7 @@ MUTANTS = [
         "src/di_store/client/agent_client.py::AgentClient.shared",
         "found is None or",
         "True or",
-        (f"{PEERS}::test_handles_of_one_process_are_one_client",),
+        (f"{PEERS}::test_handles_of_one_process_share_one_client",),
     ),
     Mutant(
         "agents-are-started-again-and-again",
@@ -177,7 +177,7 @@ MUTANTS = [
         "src/di_store/server/supervisor.py::Supervisor.look",
         " if soon else 0.0",
         " if False else 0.0",
-        (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),
+        (f"{HOLDER}::test_restart_pauses_grow_and_reset",),
     ),
     Mutant(
         "killed-agents-come-back-late",
@@ -185,6 +185,6 @@ MUTANTS = [
         "src/di_store/server/supervisor.py::Supervisor.look",
         " if self._agent.returncode < 0 else ",
         " if False else ",
-        (f"{HOLDER}::test_pauses_grow_and_are_forgotten",),
+        (f"{HOLDER}::test_restart_pauses_grow_and_reset",),
     ),
 ]

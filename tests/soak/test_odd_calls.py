@@ -63,14 +63,16 @@ def test_every_call_succeeds_or_raises_an_error_with_a_name(
 
 
 @pytest.mark.parametrize("owner", sorted({call.owner for call in CALLS.values()} - {"", *MADE_IN_A_WORLD}))
-def test_there_is_an_object_of_each_class(owner: str) -> None:
+def test_the_fuzzer_has_an_object_of_each_class(owner: str) -> None:
     """A class that nobody made an object of is found here, and not when chance first calls its method."""
     assert type(constructed(owner)).__name__ == owner
 
 
 @pytest.mark.extended
 @pytest.mark.parametrize("plant", PLANTS)
-def test_the_fuzzer_notices(crew: Crew, tmp_path: Path, store_name: Callable[[], str], plant: str) -> None:
+def test_the_fuzzer_finds_each_planted_fault(
+    crew: Crew, tmp_path: Path, store_name: Callable[[], str], plant: str
+) -> None:
     """Each check finds the fault it is there for."""
     call = Plan("Store.contains", "store", 1, ()).text()
     game = Round(store_name(), str(tmp_path), 1, "odd", 1, 60.0, (call,), plant, usual=0.2)
@@ -81,7 +83,7 @@ def test_the_fuzzer_notices(crew: Crew, tmp_path: Path, store_name: Callable[[],
         assert found[0].call == call
 
 
-def test_plans_are_texts_and_back() -> None:
+def test_plans_convert_to_text_and_back() -> None:
     plan = Plan("Table.insert", "steps", 7, (("value", "leaf:obs:odd:nan"), ("timeout", "odd:none")))
     assert Plan.parse(plan.text()) == plan
     assert plan.endless

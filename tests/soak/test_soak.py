@@ -87,7 +87,7 @@ def soak(scene: Scene, seconds: float, calls: int) -> None:
 
 @pytest.mark.memory_only
 @pytest.mark.timeout(3_000)
-def test_everything_stays_flat(
+def test_resource_use_stays_flat(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str]
 ) -> None:
     seconds = float(os.environ.get("DI_STORE_SOAK_SECONDS", count(8, 1_800)))
@@ -122,7 +122,9 @@ PLANTS = {
 @pytest.mark.extended
 @pytest.mark.memory_only
 @pytest.mark.parametrize("plant", PLANTS)
-def test_the_soak_notices(crew: Crew, tmp_path: Path, store_name: Callable[[], str], plant: str) -> None:
+def test_the_soak_finds_each_planted_fault(
+    crew: Crew, tmp_path: Path, store_name: Callable[[], str], plant: str
+) -> None:
     """A soak that can't fail would tell nothing: each check finds the fault it is there for."""
     role, words = PLANTS[plant]
     terms = Terms(memory=48 * MIB, largest=1 * MIB, capacity=500, wait=0.1)
