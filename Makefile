@@ -120,7 +120,7 @@ bench: $(STAMP)-test $(RELEASE)/.stamp  ## the benchmarks without the peers (ARG
 # -- what a developer runs ------------------------------------------------------------------------------------------
 
 check: lint  ## lint, format, types, house rules, blocks of the docs
-	$(PYTEST) -q tests/test_tidy.py tests/test_docs.py
+	$(PYTEST) -q tests/test_tidy.py tests/test_names.py tests/test_docs.py
 
 lint: $(STAMP)-test build
 	$(BIN)/ruff check .

@@ -12,15 +12,15 @@ from test_codec import VALUES, same, stored
 from test_codec_damage import NODES, NUMBERS
 
 from di_store.base.errors import CorruptData
-from di_store.objects.codec import Leaf, build, decode, encode, leaves_of, small_spans
+from di_store.objects.codec import ArrayLeaf, build, decode, encode, leaves_of, small_spans
 from di_store.objects.codec.form import pack_header
 
 
-def built(header: bytes, payload: Any, leaves: list[Leaf]) -> Any:
+def built(header: bytes, payload: Any, leaves: list[ArrayLeaf]) -> Any:
     """By `build`, with what `decode` makes of each array alone."""
     small = {(offset, size): payload[offset : offset + size] for offset, size in small_spans(header)}
 
-    def leaf(found: Leaf) -> Any:
+    def leaf(found: ArrayLeaf) -> Any:
         leaves.append(found)
         raw = payload[found.offset : found.offset + found.bytes].copy() if found.bytes else np.empty(0, np.uint8)
         if not found.tensor:
@@ -33,7 +33,7 @@ def built(header: bytes, payload: Any, leaves: list[Leaf]) -> Any:
 
 @given(VALUES)
 def test_build_equals_decode(value: Any) -> None:
-    encoded, leaves = encode(value), list[Leaf]()
+    encoded, leaves = encode(value), list[ArrayLeaf]()
     assert same(built(encoded.header, stored(encoded), leaves), decode(encoded.header, stored(encoded), copy=True))
     placed = {(leaf.offset, leaf.bytes) for leaf in leaves if leaf.bytes} | {
         span for span in small_spans(encoded.header) if span[1]
@@ -50,7 +50,7 @@ def test_leaves_have_the_same_paths_in_the_value(value: Any) -> None:
     placed = leaves_of(build(header, lambda leaf: leaf, lambda offset, size: spans[offset, size]))
     given_leaves = leaves_of(value)
     for path, leaf in placed.items():
-        if isinstance(leaf, Leaf):
+        if isinstance(leaf, ArrayLeaf):
             assert tuple(given_leaves[path].shape) == leaf.shape
             assert leaf.bytes == math.prod(leaf.shape) * leaf.dtype.itemsize
 

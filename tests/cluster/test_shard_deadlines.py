@@ -20,9 +20,9 @@ from cluster.nodes import Node, cluster_nodes, stopped
 from cluster.shards import ROWS, filled, step
 from di_store import cluster
 from di_store.base.errors import StoreError
-from di_store.cluster.shards import table as tables
-from di_store.cluster.shards import writer as writers
-from di_store.cluster.shards.table import ShardedTable
+from di_store.cluster.shards import sharded_table as tables
+from di_store.cluster.shards import sharded_writer as writers
+from di_store.cluster.shards.sharded_table import ShardedTable
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.deadline import GRACE_SECONDS, Deadline
 

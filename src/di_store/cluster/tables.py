@@ -25,7 +25,7 @@ from di_store.cluster.node import Node
 from di_store.cluster.shards.division import LOCAL, shard_settings
 from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.shard import Shard, wait_for_one
-from di_store.cluster.shards.table import ShardedTable
+from di_store.cluster.shards.sharded_table import ShardedTable
 from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
 from di_store.replay.serving import handle_of

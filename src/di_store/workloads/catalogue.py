@@ -19,7 +19,7 @@ import di_store
 from di_store.base.calls import made
 from di_store.workloads import duties
 from di_store.workloads.load import Bar, Load, Role
-from di_store.workloads.tables import LoadColumn, TablePlan
+from di_store.workloads.table_plans import LoadColumn, TablePlan
 
 
 def _made(text: str) -> Any:

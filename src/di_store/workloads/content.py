@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import di_store
-from di_store.workloads.tables import LoadColumn, TablePlan
+from di_store.workloads.table_plans import LoadColumn, TablePlan
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Row: TypeAlias = dict[str, Any]

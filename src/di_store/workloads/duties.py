@@ -21,7 +21,7 @@ import numpy as np
 
 import di_store
 from di_store.workloads.content import Array, LoadRows, LoadSteps, Row, broken_frames, data_bytes, objects, row_sums
-from di_store.workloads.tables import TablePlan
+from di_store.workloads.table_plans import TablePlan
 
 WEIGHTS = "policy"
 SHARED_OBJECT = "0b" * 20

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import di_store
 from di_store.workloads.duties import Draw, Duty, Get, Put, Write
-from di_store.workloads.tables import TablePlan
+from di_store.workloads.table_plans import TablePlan
 
 LEAST_OBJECT_BYTES = 1 << 20
 """Size of an object that no scale goes below."""

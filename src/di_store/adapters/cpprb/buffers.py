@@ -12,10 +12,10 @@ from cpprb.multiprocessing import try_start
 
 import di_store
 from di_store.adapters.casts import cast
-from di_store.adapters.cpprb.columns import Array, Columns, Rows
-from di_store.adapters.cpprb.episode import Episode
+from di_store.adapters.cpprb.columns import Array, Rows, TransitionColumns
+from di_store.adapters.cpprb.episode import OpenEpisode
 from di_store.adapters.cpprb.nsteps import NSteps, waiting
-from di_store.adapters.cpprb.ring import Ring
+from di_store.adapters.cpprb.ring import ItemRing
 from di_store.adapters.stores import StoreLike, given_store
 
 _FLOAT = np.dtype(np.float32)
@@ -67,7 +67,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
             nstep = {"Nstep": dict(Nstep), "env_dict": env, "default_dtype": default_dtype, "next_of": following}
             env = {**env, **{"next_" + name: env[name] for name in following if name in env}}
             following = []  # as cpprb: n steps apart, a next value is not the following one
-        columns = Columns(env, default_dtype or np.float32, following, stacked)
+        columns = TransitionColumns(env, default_dtype or np.float32, following, stacked)
         if table is not None and store is None:
             raise ValueError(f"table={table!r} names a table of a store: give store= too")
         self._store = given_store(store) or di_store.open(memory="fit")
@@ -77,10 +77,15 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         self._begin(self._store, made, int(size), columns, nstep)
 
     def _begin(
-        self, store: di_store.Store, table: di_store.Table, size: int, columns: Columns, nstep: dict[str, Any] | None
+        self,
+        store: di_store.Store,
+        table: di_store.Table,
+        size: int,
+        columns: TransitionColumns,
+        nstep: dict[str, Any] | None,
     ) -> None:
         self._store, self._table, self._size, self._columns, self._nstep_arguments = store, table, size, columns, nstep
-        self._ring = Ring(table, size)
+        self._ring = ItemRing(table, size)
         self._pid = 0
         self._enter()
 
@@ -88,7 +93,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         """In a forked process: what the parent has begun, an episode or waiting steps, is the parent's."""
         if self._pid == os.getpid():
             return
-        self._episode: Episode | None = None
+        self._episode: OpenEpisode | None = None
         self._episode_len = 0
         nstep = self._nstep_arguments
         self._nstep = None if nstep is None else NSteps(nstep, self._columns)
@@ -148,7 +153,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         self._episode_len += n
         if self._columns.windowed:
             if self._episode is None:
-                self._episode = Episode(self._table, self._columns)
+                self._episode = OpenEpisode(self._table, self._columns)
             first = self._episode.add(rows, priority)
         elif n == 1:
             row = self._columns.placed({name: each[0] for name, each in rows.items()})
@@ -395,7 +400,9 @@ def create_buffer(
     return (PrioritizedReplayBuffer if prioritized else ReplayBuffer)(size, env_dict, **others)
 
 
-def _table(store: di_store.Store, name: str | None, size: int, columns: Columns, sampler: Any) -> di_store.Table:
+def _table(
+    store: di_store.Store, name: str | None, size: int, columns: TransitionColumns, sampler: Any
+) -> di_store.Table:
     """The table `name` of the store, which may exist; None: a new one."""
     options: Any = {"capacity": size, "schema": columns.schema(), "view": columns.view(), "sampler": sampler}
     if name is not None:

@@ -20,7 +20,7 @@ ROW_NODE = "row"
 _FLAGS = ("terminated", "truncated")
 
 
-class Columns:
+class TransitionColumns:
     """The values of a transition as `env_dict` and `next_of` describe them, and how they lie in a table.
 
     Without `next_of` and `stack_compress` a transition is one row. With them, the table keeps each observation once,

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 import di_store
-from di_store.adapters.cpprb.columns import ROW_NODE, Array, Columns, Rows
+from di_store.adapters.cpprb.columns import ROW_NODE, Array, Rows, TransitionColumns
 
 
-class Episode:
+class OpenEpisode:
     """Writes windowed transitions. A transition that does not continue the previous one starts an episode."""
 
-    def __init__(self, table: di_store.Table, columns: Columns) -> None:
+    def __init__(self, table: di_store.Table, columns: TransitionColumns) -> None:
         self._columns = columns
         self._both = [name for name in columns.next_of if name in columns.stacked]
         self._only_stacked = [name for name in columns.stacked if name not in columns.next_of]

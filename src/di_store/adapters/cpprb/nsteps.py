@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 from cpprb.PyReplayBuffer import NstepBuffer
 
-from di_store.adapters.cpprb.columns import Columns, Rows
+from di_store.adapters.cpprb.columns import Rows, TransitionColumns
 
 
 class NSteps:
     """cpprb's buffer of the steps that wait for later ones. It casts silently, so it gets values already cast."""
 
-    def __init__(self, arguments: Mapping[str, Any], columns: Columns) -> None:
+    def __init__(self, arguments: Mapping[str, Any], columns: TransitionColumns) -> None:
         self._columns = columns
         env = {name: each for name, each in arguments["env_dict"].items() if name not in columns.empty}
         following = [name for name in arguments["next_of"] if name not in columns.empty]
@@ -24,7 +24,7 @@ class NSteps:
         """Add steps. Returns the transitions that they complete; None if there is none.
 
         Raises:
-            As `Columns.rows`; then nothing was added.
+            As `TransitionColumns.rows`; then nothing was added.
         """
         rows = self._columns.rows(values)
         made = self._buffer.add(**{name: each for name, each in rows.items() if name not in self._columns.empty})

@@ -11,7 +11,7 @@ _LOOKS = 1_000
 """How often to look for an item's number while other processes insert."""
 
 
-class Ring:
+class ItemRing:
     """cpprb's indexes of items: the item with the number s since the last `reset` of the table has ``s % size``.
 
     Numbers are counted from the anchor, an item whose number is known: `Table.positions` gives the positions of both

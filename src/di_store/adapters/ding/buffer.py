@@ -19,7 +19,7 @@ from ditk import logging
 
 import di_store
 from di_store.adapters.ding.forms import packed, unpacked
-from di_store.adapters.ding.rows import Rows, Stored
+from di_store.adapters.ding.rows import DataRows, StoredData
 from di_store.adapters.stores import StoreLike, given_store, no_table_yet
 
 _index, _meta = attrgetter("index"), attrgetter("meta")
@@ -57,7 +57,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         DingBuffer.__init__(self, size=size)
         self.sliced = sliced
         self._keep = keep
-        self._rows = Rows(size, keep, given_store(store), table)
+        self._rows = DataRows(size, keep, given_store(store), table)
 
     @property
     def store(self) -> di_store.Store:
@@ -76,12 +76,12 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         return tables[0]
 
     @property
-    def storage(self) -> deque[Stored]:
+    def storage(self) -> deque[StoredData]:
         """The items, oldest first. Reading `data` of an item reads from the store."""
         return self._rows.items
 
     @property
-    def indices(self) -> Rows:
+    def indices(self) -> DataRows:
         """Positions of items: ``indices.get(index)``, ``indices.has(index)``."""
         return self._rows
 
@@ -171,7 +171,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
                 return [[next(flat) for _ in group] for group in drawn]
             return self._loaded(drawn)
 
-    def _draw_once(self, size: int, ignore_insufficient: bool) -> list[Stored]:
+    def _draw_once(self, size: int, ignore_insufficient: bool) -> list[StoredData]:
         try:
             return random.sample(self.storage, k=size)
         except ValueError:
@@ -181,10 +181,10 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         return []
 
     def _independence(self, buffered_samples: list[Any]) -> list[Any]:
-        """Nothing to do: `Rows.read` copies what is drawn twice."""
+        """Nothing to do: `DataRows.read` copies what is drawn twice."""
         return buffered_samples
 
-    def _loaded(self, items: list[Stored]) -> list[Any]:
+    def _loaded(self, items: list[StoredData]) -> list[Any]:
         """What DI-engine's buffer would return. An item that was drawn twice gets a `meta` of its own."""
         found = [*map(BufferedData, self._rows.read(items), map(_index, items), map(_meta, items))]
         if len(set(map(id, items))) < len(items):
@@ -255,5 +255,5 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
             return
         items, groups = state.pop("items"), state.pop("groups")
         self.__dict__.update(state)
-        self._rows = Rows(self.size, self._keep)
+        self._rows = DataRows(self.size, self._keep)
         self._fill([BufferedData(unpacked(data), index, meta) for data, meta, index in items], groups)

@@ -113,7 +113,7 @@ def _plain(leaf: Any) -> Any:
             raise NoColumnsError from error
 
 
-class Columns:
+class DingColumns:
     """The columns of one form.
 
     Args:
@@ -147,7 +147,7 @@ class Columns:
         self.live = small and _all_tensors(flat)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return Columns, (self._form, [zeros((), spec) for spec in self.schema.values()])
+        return DingColumns, (self._form, [zeros((), spec) for spec in self.schema.values()])
 
     def row(self, leaves: list[Any]) -> dict[str, Any]:
         """The row of a datum with these leaves."""

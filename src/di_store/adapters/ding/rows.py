@@ -15,7 +15,7 @@ from ding.data.buffer import BufferedData
 from ding.utils import fastcopy
 
 import di_store
-from di_store.adapters.ding.forms import Columns, NoColumnsError, described, flat, packed, unpacked
+from di_store.adapters.ding.forms import DingColumns, NoColumnsError, described, flat, packed, unpacked
 from di_store.adapters.stores import MOST_STAGED
 
 _NOTHING = type(None)
@@ -24,14 +24,14 @@ _MOST_FORMS = 4
 """Forms that get a table of columns; data of further forms are stored as whole values."""
 
 
-class Stored(BufferedData):  # type: ignore[misc]
+class StoredData(BufferedData):  # type: ignore[misc]
     """An item of a buffer. Its data are an object of this process, or are read from the store at each use."""
 
     __slots__ = ("_key", "_live", "_number", "_place", "_rows", "index", "meta")
 
-    def __init__(self, rows: Rows, index: str, number: int, meta: dict[Any, Any]) -> None:
+    def __init__(self, rows: DataRows, index: str, number: int, meta: dict[Any, Any]) -> None:
         self._rows, self._number, self.index, self.meta = rows, number, index, meta
-        self._place: Place
+        self._place: FormTable
         self._key: int | None  # None: it is not written yet
         self._live: Any
 
@@ -57,13 +57,13 @@ class Stored(BufferedData):  # type: ignore[misc]
         return f"{BufferedData.__name__}(index={self.index!r}, meta={self.meta!r})"
 
 
-fastcopy.dispatch[Stored] = lambda item: BufferedData(item.data, item.index, fastcopy.copy(item.meta))
+fastcopy.dispatch[StoredData] = lambda item: BufferedData(item.data, item.index, fastcopy.copy(item.meta))
 
 
-class Place:
+class FormTable:
     """A table for data of one form, or for whole values if `columns` is None."""
 
-    def __init__(self, table: di_store.Table, columns: Columns | None) -> None:
+    def __init__(self, table: di_store.Table, columns: DingColumns | None) -> None:
         self.table, self.columns = table, columns
 
     def read(self, keys: list[int]) -> list[Any]:
@@ -80,7 +80,7 @@ class Place:
         return self.columns.data(batch.data)
 
 
-class Rows:
+class DataRows:
     """The items of a buffer and of its views.
 
     Args:
@@ -100,15 +100,15 @@ class Rows:
     def __init__(self, size: int, keep: int, store: di_store.Store | None = None, table: str = "data") -> None:
         self._keep, self._table = keep, table
         self.store, self.given = store or di_store.open(memory="fit"), store is not None
-        self.items: deque[Stored] = deque(maxlen=size)
+        self.items: deque[StoredData] = deque(maxlen=size)
         self.meta_index: dict[Any, Any] = {}
         self.lock = threading.RLock()
         self._size, self._pushed = size, 0
         self._prefix = uuid.uuid4().hex[:16]
         self._numbers: dict[str, int] = {}  # of the items, by index
-        self._places: dict[Any, Place] = {}
-        self._live_places: dict[Any, Place] = {}  # by `flat`'s form, of data that stay live
-        self._staged: list[tuple[Stored, list[Any]]] = []  # live items that are not written yet
+        self._places: dict[Any, FormTable] = {}
+        self._live_places: dict[Any, FormTable] = {}  # by `flat`'s form, of data that stay live
+        self._staged: list[tuple[StoredData, list[Any]]] = []  # live items that are not written yet
         self._in_order = True  # one table, whose order is that of the items: it evicts by itself
 
     def __len__(self) -> int:
@@ -134,13 +134,13 @@ class Rows:
         """Whether there is an item with this index."""
         return index in self._numbers
 
-    def find(self, index: str) -> Stored:
+    def find(self, index: str) -> StoredData:
         """The item with this index; KeyError if there is none."""
         return self.items[self.get(index)]
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def push(self, datum: Any, meta: dict[Any, Any], index: str | None = None) -> Stored:
+    def push(self, datum: Any, meta: dict[Any, Any], index: str | None = None) -> StoredData:
         """Add an item, and remove the oldest items if there is no room.
 
         Raises:
@@ -148,7 +148,7 @@ class Rows:
         """
         number = self._pushed
         index = index or f"{self._prefix}{number:016x}"
-        item = Stored(self, index, number, meta)
+        item = StoredData(self, index, number, meta)
         self._write(item, datum)
         self._pushed = number + 1
         self._numbers[index] = number
@@ -167,7 +167,7 @@ class Rows:
             values.append(meta.get(name))
         return item
 
-    def replace(self, item: Stored, datum: Any) -> None:
+    def replace(self, item: StoredData, datum: Any) -> None:
         """Give an item other data."""
         with self.lock:
             place, key = item._place, self._written(item)
@@ -176,7 +176,7 @@ class Rows:
             place.table.delete([key])
             self._in_order = False
 
-    def _write(self, item: Stored, datum: Any) -> None:
+    def _write(self, item: StoredData, datum: Any) -> None:
         """Add a row for an item, or stage it if the datum stays live."""
         form, leaves = flat(datum) if self._live_places else (None, [])
         place = self._live_places.get(form)
@@ -188,7 +188,7 @@ class Rows:
         if self.given or len(self._staged) == MOST_STAGED:
             self._flush()
 
-    def _write_described(self, item: Stored, datum: Any) -> None:
+    def _write_described(self, item: StoredData, datum: Any) -> None:
         """The same for a form of which there were no live data before, and for data that never stay live."""
         leaves: list[Any] = []
         item._key = item._live = None
@@ -208,7 +208,7 @@ class Rows:
         item._place = place = self._places.get(None) or self._new_place(None, [])
         item._key = int(place.table.insert(packed(datum))[0])
 
-    def _written(self, item: Stored) -> int:
+    def _written(self, item: StoredData) -> int:
         """The key of an item's row."""
         if item._key is None:
             self._flush()
@@ -219,7 +219,7 @@ class Rows:
         """Write what is staged."""
         if not self._staged:
             return
-        by_place: dict[Place, list[tuple[Stored, list[Any]]]] = {}
+        by_place: dict[FormTable, list[tuple[StoredData, list[Any]]]] = {}
         for each in self._staged:
             by_place.setdefault(each[0]._place, []).append(each)
         self._staged = []
@@ -231,13 +231,13 @@ class Rows:
                 for (item, _), key in zip(part, keys, strict=True):
                     item._key = key
 
-    def _new_place(self, form: Any, leaves: list[Any]) -> Place:
+    def _new_place(self, form: Any, leaves: list[Any]) -> FormTable:
         """A table; for whole values where this form gets none."""
         columns = None
         if form is not None:
             if len(self._places) > _MOST_FORMS:
                 raise NoColumnsError
-            columns = Columns(form, leaves)
+            columns = DingColumns(form, leaves)
         # One row more than items: a new row is written before an old one is removed.
         options: dict[str, Any] = {"capacity": self._size + 1}
         try:
@@ -255,7 +255,7 @@ class Rows:
                 f"{error.message}, and it does not hold the order of a buffer's items",
                 remedy="load the buffer's pickle, which continues with the table; or give table= another name",
             ) from error
-        place = self._places[form] = Place(table, columns)
+        place = self._places[form] = FormTable(table, columns)
         self._in_order = len(self._places) == 1
         return place
 
@@ -265,7 +265,7 @@ class Rows:
         if not positions:
             return
         gone = [self.items[position] for position in positions]
-        keys: dict[Place, list[int]] = {}
+        keys: dict[FormTable, list[int]] = {}
         for item in gone:
             keys.setdefault(item._place, []).append(self._written(item))
             self._numbers.pop(item.index, None)
@@ -287,16 +287,16 @@ class Rows:
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    def read(self, items: Sequence[Stored]) -> list[Any]:
+    def read(self, items: Sequence[StoredData]) -> list[Any]:
         """The data of items: the objects of items that are live, copies for all others."""
         found = [*map(_live, items)]
         if _NOTHING in map(type, found) or len(set(map(id, items))) < len(items):
             return self._read_mixed(items, found)
         return found
 
-    def _read_mixed(self, items: Sequence[Stored], found: list[Any]) -> list[Any]:
+    def _read_mixed(self, items: Sequence[StoredData], found: list[Any]) -> list[Any]:
         """The same if some are not live, or are there several times: those are copied."""
-        by_place: dict[Place, list[int]] = {}
+        by_place: dict[FormTable, list[int]] = {}
         seen: set[int] = set()
         for number, item in enumerate(items):
             if item._live is None:
@@ -321,7 +321,7 @@ class Rows:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.lock, self._prefix = threading.RLock(), uuid.uuid4().hex[:16]
-        known: dict[Place, set[int | None]] = {place: set() for place in self._places.values()}
+        known: dict[FormTable, set[int | None]] = {place: set() for place in self._places.values()}
         for item in self.items:
             known[item._place].add(item._key)
         held = {place: place.table.keys().tolist() for place in known}
@@ -332,10 +332,10 @@ class Rows:
             for key in keys[newest + 1 :]:
                 self._adopt(place, key)
 
-    def _adopt(self, place: Place, key: int) -> None:
+    def _adopt(self, place: FormTable, key: int) -> None:
         """A row that came after the pickle: an item without `meta`."""
         number = self._pushed
-        item = Stored(self, f"{self._prefix}{number:016x}", number, {})
+        item = StoredData(self, f"{self._prefix}{number:016x}", number, {})
         item._place, item._key, item._live = place, key, None
         if len(self.items) == self._size:
             self.remove([self.items[0].index])

@@ -55,7 +55,7 @@ class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[mis
         self._elements: Frames | Leaves = kind(self._transition_accumulator, slots, self._given, self._table)
         self._slots = slots
         self._oldest = self.add_count
-        self._memory = Memory(self)
+        self._memory = BufferElements(self)
 
     def _made(self) -> Ring | None:
         return self._elements.rows
@@ -165,7 +165,7 @@ class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[mis
         elements = state.pop("elements", None)
         self.__dict__.update(state)
         if elements is None:
-            self._memory = Memory(self)
+            self._memory = BufferElements(self)
             self._match()
             return
         oldest = self._oldest
@@ -189,7 +189,7 @@ def _unpacked(element: Any) -> Any:
     return element.unpack() if getattr(element, "is_compressed", False) else element
 
 
-class Memory(Mapping[int, Any]):
+class BufferElements(Mapping[int, Any]):
     """The elements of a buffer by number, oldest first. Each element is read when it is accessed."""
 
     def __init__(self, buffer: ReplayBuffer) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from di_store.adapters.reverb import nest, served
-from di_store.adapters.reverb.forms import TEXTS, Form, told
+from di_store.adapters.reverb.forms import TEXTS, ItemForm, told
 from di_store.adapters.reverb.history import as_array
 from di_store.adapters.reverb.replay_sample import ReplaySample, SampleInfo
 from di_store.adapters.reverb.reverb_types import CallStats, RateLimiterInfo, SelectorOptions, TableInfo
@@ -65,7 +65,7 @@ class Client:
         if any(array.dtype == object for array in arrays):
             row = {"form": np.uint64(TEXTS), "item": told(arrays)}
         else:
-            form: Form = tables[0].declare([(array.dtype, array.shape) for array in arrays])
+            form: ItemForm = tables[0].declare([(array.dtype, array.shape) for array in arrays])
             row = {"form": form.key, "item": form.pack(arrays)}
         for table, priority in zip(tables, priorities.values(), strict=True):
             table.insert(row, priority, None)

@@ -33,7 +33,7 @@ _Columns = list[tuple[Any, tuple[int, ...], Any]]
 """Type (None: Python objects), shape and values of each column of an item of `TEXTS`."""
 
 
-class Form:
+class ItemForm:
     """The places of an item's columns.
 
     Attributes:
@@ -83,15 +83,15 @@ class Form:
         return data
 
 
-class Forms:
+class ItemForms:
     """The forms of a store that this process knows."""
 
     def __init__(self, store: di_store.Store) -> None:
         self._store = store
-        self._known: dict[int, Form] = {}
-        self._declared: dict[tuple[Kind, ...], Form] = {}
+        self._known: dict[int, ItemForm] = {}
+        self._declared: dict[tuple[Kind, ...], ItemForm] = {}
 
-    def declare(self, kinds: Sequence[Kind]) -> Form:
+    def declare(self, kinds: Sequence[Kind]) -> ItemForm:
         """The form of items with these columns. Afterwards its description is in the store."""
         key = tuple(kinds)
         if (known := self._declared.get(key)) is not None:
@@ -102,10 +102,10 @@ class Forms:
             self._store.put(described, id=_object_id(number))
         except di_store.ObjectExists:
             pass  # another process has described it
-        form = self._known[number] = self._declared[key] = Form(kinds, number)
+        form = self._known[number] = self._declared[key] = ItemForm(kinds, number)
         return form
 
-    def find(self, number: int) -> Form:
+    def find(self, number: int) -> ItemForm:
         """The form of this number.
 
         Raises:
@@ -120,7 +120,7 @@ class Forms:
             kinds = [_kind(plain, shape) for plain, shape in described]
         except (di_store.ObjectNotFound, TypeError, ValueError) as error:
             raise di_store.CorruptData(f"an item has the unknown form {number}: {error}") from None
-        form = self._known[number] = Form(kinds, number)
+        form = self._known[number] = ItemForm(kinds, number)
         return form
 
     def items(self, numbers: Array, data: Array, offsets: Array) -> list[list[Array]]:

@@ -20,7 +20,7 @@ def as_array(value: Any) -> Array:
     return found.astype(object) if found.dtype.kind in "SUT" else found
 
 
-class Column:
+class HistoryColumn:
     """The newest values of one column, one row after the other in memory.
 
     Steps are numbered from 0 on, across episodes. Rows move to the front when the array is full, so a step's row is its
@@ -139,7 +139,7 @@ class TrajectoryColumn:
 
     __slots__ = ("_cells", "begin", "column", "count", "is_squeezed", "steps")
 
-    column: Column | None
+    column: HistoryColumn | None
     steps: Sequence[int] | None
 
     def __init__(self, data_references: Sequence[Any], *, squeeze: bool = False, path: Path | None = None) -> None:
@@ -154,7 +154,7 @@ class TrajectoryColumn:
         self.begin, self.count, self.is_squeezed = 0, len(self._cells), squeeze
 
     @classmethod
-    def of(cls, column: Column, begin: int, count: int, squeeze: bool) -> TrajectoryColumn:
+    def of(cls, column: HistoryColumn, begin: int, count: int, squeeze: bool) -> TrajectoryColumn:
         """The values of `count` consecutive steps."""
         self = cls.__new__(cls)
         self.column, self.begin, self.count, self.is_squeezed = column, begin, count, squeeze
@@ -162,7 +162,7 @@ class TrajectoryColumn:
         return self
 
     @classmethod
-    def at(cls, column: Column, steps: Sequence[int]) -> TrajectoryColumn:
+    def at(cls, column: HistoryColumn, steps: Sequence[int]) -> TrajectoryColumn:
         """The values of any steps."""
         self = cls.of(column, 0, len(steps), False)
         self.steps = steps
@@ -238,7 +238,7 @@ class Cell:
 
     __slots__ = ("_column", "_step")
 
-    def __init__(self, column: Column, step: int) -> None:
+    def __init__(self, column: HistoryColumn, step: int) -> None:
         self._column, self._step = column, step
 
     @property
@@ -266,7 +266,7 @@ class ColumnHistory:
 
     __slots__ = ("_column", "_first", "_path")
 
-    def __init__(self, column: Column, first: Callable[[], int]) -> None:
+    def __init__(self, column: HistoryColumn, first: Callable[[], int]) -> None:
         self._column, self._first, self._path = column, first, column.path
 
     def __len__(self) -> int:

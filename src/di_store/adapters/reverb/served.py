@@ -22,7 +22,7 @@ import numpy as np
 import di_store
 from di_store.adapters.reverb import item_selectors
 from di_store.adapters.reverb.errors import DeadlineExceededError, ReverbError
-from di_store.adapters.reverb.forms import Array, Form, Forms, Kind
+from di_store.adapters.reverb.forms import Array, ItemForm, ItemForms, Kind
 from di_store.adapters.reverb.table_spec import TableSpec, described, specs_of
 from di_store.adapters.stores import StoreLike, given_store
 from di_store.cluster.store import ClusterStore
@@ -55,7 +55,7 @@ class Service:
 
     def __init__(self, store: di_store.Store, specs: dict[str, TableSpec], given: bool = False) -> None:
         self.store, self.specs, self._given = store, specs, given
-        self.forms = Forms(store)
+        self.forms = ItemForms(store)
         self.stopped = False
         self.tables = {name: ServedTable(self, spec) for name, spec in specs.items()}
 
@@ -196,7 +196,7 @@ class ServedTable:
             except _GONE:
                 raise self._ended() from None
 
-    def declare(self, kinds: Sequence[Kind]) -> Form:
+    def declare(self, kinds: Sequence[Kind]) -> ItemForm:
         """The form of items with columns of these types and shapes."""
         try:
             return self._service.forms.declare(kinds)

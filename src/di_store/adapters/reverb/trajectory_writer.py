@@ -9,8 +9,8 @@ import numpy as np
 
 from di_store.adapters.reverb import nest
 from di_store.adapters.reverb.errors import ReverbError
-from di_store.adapters.reverb.forms import OBJECTS, TEXTS, Array, Form, told
-from di_store.adapters.reverb.history import Column, ColumnHistory, TrajectoryColumn, as_array
+from di_store.adapters.reverb.forms import OBJECTS, TEXTS, Array, ItemForm, told
+from di_store.adapters.reverb.history import ColumnHistory, HistoryColumn, TrajectoryColumn, as_array
 from di_store.adapters.reverb.pending import Sender
 from di_store.adapters.reverb.reverb_types import TensorSpec
 from di_store.adapters.reverb.served import ServedTable, Service
@@ -27,18 +27,18 @@ class TrajectoryWriter:
 
     def __init__(self, connect: Callable[[], Service], num_keep_alive_refs: int, validate_items: bool = True) -> None:
         self._connect, self._keep, self._validate = connect, num_keep_alive_refs, validate_items
-        self._columns: dict[nest.Path, Column | None] = {}
+        self._columns: dict[nest.Path, HistoryColumn | None] = {}
         self._configured: dict[nest.Path, int] = {}
         self._structure: Any = None
         self._history: Any = None
         self._names: Any = None  # keys of the last step, if it was a plain dict of leaves
-        self._by_name: list[tuple[Any, Column]] = []
+        self._by_name: list[tuple[Any, HistoryColumn]] = []
         self._step = 0  # number of the next step, or of the open one
         self._first = 0  # number of the first step in the history
         self._episode_first = 0
         self._open = False
         self._sender = Sender()
-        self._items = Items()
+        self._items = ItemRows()
 
     def __enter__(self) -> TrajectoryWriter:
         return self
@@ -71,7 +71,7 @@ class TrajectoryWriter:
     def _column_history(self, path: nest.Path) -> ColumnHistory:
         column = self._columns[path]
         if column is None:  # only None was ever given for it
-            column = Column(path, self._keep, np.empty((), object), self._step + self._open)
+            column = HistoryColumn(path, self._keep, np.empty((), object), self._step + self._open)
         return ColumnHistory(column, self._first_step)
 
     def _first_step(self) -> int:
@@ -167,11 +167,11 @@ class TrajectoryWriter:
                 column.skip(step)
         self._remember(data, partial_step)
 
-    def _new_column(self, path: nest.Path, value: Array) -> Column:
+    def _new_column(self, path: nest.Path, value: Array) -> HistoryColumn:
         """A column whose first value comes with this step: earlier steps have none."""
         keep = max(self._keep, self._configured.get(path, 0))
         first = max(self._first, self._step - keep)
-        column = Column(path, keep, value, first)
+        column = HistoryColumn(path, keep, value, first)
         for step in range(first, self._step):
             column.skip(step)
         return column
@@ -238,11 +238,11 @@ class TrajectoryWriter:
         self._sender.close()
 
 
-class Items:
+class ItemRows:
     """Makes rows of tables from the columns of items."""
 
     def __init__(self) -> None:
-        self._forms: dict[tuple[Any, ...], tuple[Form, dict[str, Any]] | None] = {}
+        self._forms: dict[tuple[Any, ...], tuple[ItemForm, dict[str, Any]] | None] = {}
         self._room: Array = np.empty(4096, np.uint8)
         self._memory = self._room.data
 
@@ -263,12 +263,12 @@ class Items:
             known = self._prepare(key, table, columns, validate)
         if known is None:
             return {"form": np.uint64(TEXTS), "item": told([column.numpy() for column in columns])}
-        form: Form = known[0]
+        form: ItemForm = known[0]
         row: dict[str, Any] = known[1]
         self._fill(form, row, columns)
         return row
 
-    def _fill(self, form: Form, row: dict[str, Any], columns: list[TrajectoryColumn]) -> None:
+    def _fill(self, form: ItemForm, row: dict[str, Any], columns: list[TrajectoryColumn]) -> None:
         """Write the bytes of an item into the array of its row."""
         if form.total > len(self._room):
             self._grow(form.total)
@@ -286,7 +286,7 @@ class Items:
 
     def _prepare(
         self, key: tuple[Any, ...], table: ServedTable, columns: list[TrajectoryColumn], validate: bool
-    ) -> tuple[Form, dict[str, Any]] | None:
+    ) -> tuple[ItemForm, dict[str, Any]] | None:
         kinds = [(column.dtype, column.shape) for column in columns]
         if validate:
             check_signature(table, kinds)

@@ -11,8 +11,8 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 import di_store
 from di_store.adapters.rllib.parts import Content, Name, contents
-from di_store.adapters.rllib.rows import Form, Piece, Place, form_of
-from di_store.adapters.rllib.stored import Episodes, Stored
+from di_store.adapters.rllib.rows import EpisodeTable, Form, Piece, form_of
+from di_store.adapters.rllib.stored import Episodes, StoredEpisode
 
 _MOST_FORMS = 16
 _AT_ONCE = 64
@@ -32,7 +32,7 @@ class Chunk:
     def __init__(self, episode: SingleAgentEpisode, continues: bool) -> None:
         self.episode, self.continues = episode, continues
         self.contents: dict[Name, Content] = contents(episode) if len(episode) else {}
-        self.place: Place | None = None
+        self.place: EpisodeTable | None = None
         self.keys = array("Q")
 
     def piece(self) -> Piece:
@@ -59,7 +59,7 @@ class Archive:
         self, capacity: int, first: int = 0, store: di_store.Store | None = None, table: str = "steps"
     ) -> None:
         self._capacity, self._store, self._table = capacity, store, table
-        self._places: dict[Form, Place] = {}
+        self._places: dict[Form, EpisodeTable] = {}
         self.episodes = Episodes(first)
         self.numbers: dict[str, int] = {}
 
@@ -77,7 +77,7 @@ class Archive:
         return chunks
 
     def _write(self, chunks: Sequence[Chunk]) -> None:
-        by_place: dict[Place, list[Chunk]] = {}
+        by_place: dict[EpisodeTable, list[Chunk]] = {}
         for chunk in chunks:
             if chunk.contents:
                 chunk.place = self._place(chunk.contents)
@@ -86,7 +86,7 @@ class Archive:
             for chunk, keys in zip(those, place.write([chunk.piece() for chunk in those]), strict=True):
                 chunk.keys = keys
 
-    def _place(self, found: dict[Name, Content]) -> Place:
+    def _place(self, found: dict[Name, Content]) -> EpisodeTable:
         form = form_of(found)
         if (place := self._places.get(form)) is None:
             if len(self._places) == _MOST_FORMS:
@@ -97,11 +97,11 @@ class Archive:
             place = self._places[form] = self._new_place(found)
         return place
 
-    def _new_place(self, found: dict[Name, Content]) -> Place:
+    def _new_place(self, found: dict[Name, Content]) -> EpisodeTable:
         number = len(self._places)
         name = f"{self._table}-{number}" if number else self._table
         try:
-            return Place(found, self._capacity, self._store, name)
+            return EpisodeTable(found, self._capacity, self._store, name)
         except di_store.TableExists as error:
             raise di_store.TableExists(
                 f"table {name!r} already exists in the store, and only the buffer's own state says which "
@@ -110,7 +110,7 @@ class Archive:
             ) from error
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[EpisodeTable]:
         """The tables, in the order in which they were made."""
         return [*self._places.values()]
 
@@ -125,7 +125,7 @@ class Archive:
             if chunk.place is not None:
                 chunk.place.delete(chunk.keys)
 
-    def add(self, chunk: Chunk) -> tuple[Stored, int, bool]:
+    def add(self, chunk: Chunk) -> tuple[StoredEpisode, int, bool]:
         """Add an episode, or continue one. Returns the episode, how many steps it had before, and whether it is new.
 
         Raises:
@@ -137,7 +137,7 @@ class Archive:
                 chunk.place.delete(chunk.keys)
                 chunk.continues = False
                 self._write([chunk])
-            stored = Stored(self.episodes.first + len(self.episodes), episode, chunk.place, chunk.contents)
+            stored = StoredEpisode(self.episodes.first + len(self.episodes), episode, chunk.place, chunk.contents)
             stored.keys = chunk.keys
             self._keep_last(stored, chunk)
             self.numbers[episode.id_] = stored.number
@@ -154,11 +154,11 @@ class Archive:
         return self.episodes.stored[number], before, False
 
     @staticmethod
-    def _keep_last(stored: Stored, chunk: Chunk) -> None:
+    def _keep_last(stored: StoredEpisode, chunk: Chunk) -> None:
         has_row = stored.is_done or not chunk.contents
         stored.tail = None if has_row else [column[-1:].copy() for column in chunk.contents["obs"].columns]
 
-    def _join(self, stored: Stored, chunk: Chunk) -> None:
+    def _join(self, stored: StoredEpisode, chunk: Chunk) -> None:
         """Continue an episode with a chunk of another form: as RLlib does, in memory, and written anew."""
         whole = stored.restored()
         whole.concat_episode(copy.deepcopy(chunk.episode))
@@ -167,12 +167,12 @@ class Archive:
         self.drop([chunk])
         if stored.place is not None:
             stored.place.delete(stored.keys)
-        found = Stored(stored.number, whole, joined.place, joined.contents)
+        found = StoredEpisode(stored.number, whole, joined.place, joined.contents)
         found.keys = joined.keys
         self._keep_last(found, joined)
         self.episodes.stored[stored.number] = found
 
-    def evict(self) -> Stored:
+    def evict(self) -> StoredEpisode:
         """Remove the oldest episode."""
         stored = self.episodes.popleft()
         del self.numbers[stored.id_]
@@ -180,7 +180,7 @@ class Archive:
             stored.place.delete(stored.keys)
         return stored
 
-    def match(self) -> list[Stored]:
+    def match(self) -> list[StoredEpisode]:
         """Find the rows in the tables again. Removes and returns the oldest episodes up to the last that lacks rows."""
         stored = [*self.episodes.stored.values()]
         there = {
@@ -201,7 +201,7 @@ class Archive:
                 self.add(chunk)
 
 
-def _check(stored: Stored, chunk: Chunk) -> None:
+def _check(stored: StoredEpisode, chunk: Chunk) -> None:
     episode, name = chunk.episode, f"the chunk of episode {chunk.episode.id_!r}"
     if stored.is_done:
         raise ValueError(f"{name} comes after the episode's end: give each episode an id_ of its own")

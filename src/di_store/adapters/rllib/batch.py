@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 
 from di_store.adapters.rllib.parts import Array
-from di_store.adapters.rllib.stored import Stored
+from di_store.adapters.rllib.stored import StoredEpisode
 from di_store.adapters.rllib.windows import Window, read
 
 
-class Rows:
+class BatchRows:
     """The rows of a batch, as RLlib's `EpisodeReplayBuffer.sample` fills them.
 
     An episode of n steps takes n + 1 places in a row: the last action is repeated, the first reward is 0.
@@ -25,7 +25,7 @@ class Rows:
     """
 
     def __init__(self, size: int, length: int) -> None:
-        self.steps: list[tuple[Stored, int]] = []
+        self.steps: list[tuple[StoredEpisode, int]] = []
         self._size, self._length = size, length
         self._row = self._filled = 0
         self._parts: list[tuple[Window, int, int, int]] = []  # window, row, begin, whole length of the episode's rest
@@ -37,7 +37,7 @@ class Rows:
         """Whether all rows are filled."""
         return self._row == self._size
 
-    def add(self, stored: Stored, step: int) -> None:
+    def add(self, stored: StoredEpisode, step: int) -> None:
         """Continue the row with the rest of an episode. Only the first part of a row begins at `step`."""
         row, begin = self._row, self._filled
         if begin:

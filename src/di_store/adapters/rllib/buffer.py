@@ -13,11 +13,11 @@ from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
 from di_store.adapters.rllib.archive import Archive
-from di_store.adapters.rllib.batch import Rows
-from di_store.adapters.rllib.drawn import Maker, Transition, Values
-from di_store.adapters.rllib.rows import Place
-from di_store.adapters.rllib.steps import Steps
-from di_store.adapters.rllib.stored import Episodes, Stored
+from di_store.adapters.rllib.batch import BatchRows
+from di_store.adapters.rllib.drawn import DrawnTransition, DrawnValues, Maker
+from di_store.adapters.rllib.rows import EpisodeTable
+from di_store.adapters.rllib.steps import EpisodeSteps
+from di_store.adapters.rllib.stored import Episodes, StoredEpisode
 from di_store.adapters.rllib.windows import Window, windows
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
@@ -42,7 +42,7 @@ class Named(ABCMeta):
         return super().__hash__()
 
 
-class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
+class EpisodeReplayBuffer(MadeAtFirst[EpisodeTable], rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
     """A replacement for RLlib's `EpisodeReplayBuffer`, with its arguments.
 
     It has a store of its own, which takes memory as it fills. `episodes` reads copies from the store.
@@ -83,7 +83,7 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
         self._given, self._name = given_store(store), table
         self._open(0)
 
-    def _made(self) -> Place | None:
+    def _made(self) -> EpisodeTable | None:
         """The steps of the first form that episodes had."""
         return self._archive.places[0] if self._archive.places else None
 
@@ -95,10 +95,10 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
         self._archive: Archive = Archive(self.capacity, first, self._given, self._name)
         self.episodes: Episodes = self._archive.episodes
         self.episode_id_to_index: dict[str, int] = self._archive.numbers
-        self._indices: Steps = self._new_steps()
+        self._indices: EpisodeSteps = self._new_steps()
 
-    def _new_steps(self) -> Steps:
-        return Steps()
+    def _new_steps(self) -> EpisodeSteps:
+        return EpisodeSteps()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
             ValueError: the buffer is empty. TypeError: observations or actions are nested.
         """
         size, length = self._size(num_items, batch_size_B), batch_length_T or self.batch_length_T
-        rows = Rows(size, length)
+        rows = BatchRows(size, length)
         while not rows.full:
             stored, step = self._drawn_one()
             rows.add(stored, step)
@@ -213,13 +213,13 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
             raise ValueError("the replay buffer is empty: add() episodes before sample()")
         return num_items or batch_size or self.batch_size_B
 
-    def _drawn(self, count: int) -> list[tuple[Stored, int]]:
+    def _drawn(self, count: int) -> list[tuple[StoredEpisode, int]]:
         """Steps, all equally likely: the same ones as `count` draws of RLlib's."""
         positions = self.rng.integers(len(self._indices), size=count)
         stored = self.episodes.stored
         return [(stored[number], step) for number, step in self._indices.at(positions)]
 
-    def _drawn_one(self) -> tuple[Stored, int]:
+    def _drawn_one(self) -> tuple[StoredEpisode, int]:
         number, step = self._indices.one(int(self.rng.integers(len(self._indices))))
         return self.episodes.stored[number], step
 
@@ -230,9 +230,9 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
                 f"the episodes in the buffer are too short for {what}: lower it, or add() longer ones first"
             )
 
-    def _choose_transitions(self, size: int, n_step: int | tuple[int, int], least: int) -> list[Transition]:
+    def _choose_transitions(self, size: int, n_step: int | tuple[int, int], least: int) -> list[DrawnTransition]:
         """RLlib counts steps near an episode's end in its own way, so there may be more than `size`."""
-        chosen: list[Transition] = []
+        chosen: list[DrawnTransition] = []
         count = draws = 0
         while count < size:
             if isinstance(n_step, tuple):
@@ -245,7 +245,7 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
                 length = len(stored)
                 if least > 0 and step + least >= length:
                     continue
-                chosen.append(Transition(stored, step, n))
+                chosen.append(DrawnTransition(stored, step, n))
                 count += (min(length, step + n - 1) - step - n + 2) or 1
         return chosen
 
@@ -263,10 +263,10 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
         return chosen
 
     def _transitions(
-        self, chosen: Sequence[Transition], gamma: float, extras: bool, lookback: int
+        self, chosen: Sequence[DrawnTransition], gamma: float, extras: bool, lookback: int
     ) -> list[SingleAgentEpisode]:
         # RLlib takes the model outputs of an episode's first step.
-        values = Values(chosen, gamma, [0] * len(chosen) if extras else None)
+        values = DrawnValues(chosen, gamma, [0] * len(chosen) if extras else None)
         maker, width = self._maker, (len(chosen), 1 + lookback)
         n_steps = np.empty(width, np.int64)
         n_steps[:] = np.array([[each.n_step] for each in chosen])
@@ -284,7 +284,7 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
         return found
 
     def _log_sampled(
-        self, size: int, steps: Iterable[tuple[Stored, int]], n_step: float | None, resamples: int = 0
+        self, size: int, steps: Iterable[tuple[StoredEpisode, int]], n_step: float | None, resamples: int = 0
     ) -> None:
         different = {(stored.number, step) for stored, step in steps}
         episodes = len({number for number, _ in different})
@@ -353,6 +353,6 @@ class EpisodeReplayBuffer(MadeAtFirst[Place], rllib.EpisodeReplayBuffer, metacla
         self._num_episodes_evicted += len(gone)
         self._forget_steps(gone)
 
-    def _forget_steps(self, gone: list[Stored]) -> None:
+    def _forget_steps(self, gone: list[StoredEpisode]) -> None:
         if gone:
             self._indices.remove([stored.number for stored in gone], sum(map(len, gone)))

@@ -11,8 +11,8 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from scipy.signal import lfilter
 
 from di_store.adapters.rllib.parts import Array, Name
-from di_store.adapters.rllib.rows import Place
-from di_store.adapters.rllib.stored import Stored
+from di_store.adapters.rllib.rows import EpisodeTable
+from di_store.adapters.rllib.stored import StoredEpisode
 
 _GIVEN = {
     "id_",
@@ -31,17 +31,17 @@ _GIVEN = {
 }
 
 
-class Transition:
+class DrawnTransition:
     """A step that was drawn, and the step `n_step` steps later, or the last step of the episode."""
 
     __slots__ = ("n_step", "step", "stop", "stored")
 
-    def __init__(self, stored: Stored, step: int, n_step: int) -> None:
+    def __init__(self, stored: StoredEpisode, step: int, n_step: int) -> None:
         self.stored, self.step, self.n_step = stored, step, n_step
         self.stop = min(step + n_step, len(stored))
 
 
-class Values:
+class DrawnValues:
     """The values of drawn transitions, by transition.
 
     Args:
@@ -56,7 +56,7 @@ class Values:
         extras: model outputs by name.
     """
 
-    def __init__(self, chosen: Sequence[Transition], gamma: float, extras: Sequence[int] | None) -> None:
+    def __init__(self, chosen: Sequence[DrawnTransition], gamma: float, extras: Sequence[int] | None) -> None:
         count = len(chosen)
         self.observations: list[list[Any]] = [[]] * count
         self.actions: list[Any] = [None] * count
@@ -71,7 +71,7 @@ class Values:
             if extras is not None:
                 self._read_extras(place, those, numbers, [extras[number] for number in numbers])
 
-    def _read(self, place: Place, chosen: list[Transition], numbers: list[int], gamma: float) -> None:
+    def _read(self, place: EpisodeTable, chosen: list[DrawnTransition], numbers: list[int], gamma: float) -> None:
         count, keys, ends, tails = len(chosen), [], [], []
         for number, each in enumerate(chosen):
             stored = each.stored
@@ -97,7 +97,7 @@ class Values:
             self.observations[at], self.actions[at], self.rewards[at] = [first, last], action, reward
 
     @staticmethod
-    def _sums(place: Place, chosen: list[Transition], first: Array, gamma: float) -> list[Any]:
+    def _sums(place: EpisodeTable, chosen: list[DrawnTransition], first: Array, gamma: float) -> list[Any]:
         """Discounted sums of rewards, with RLlib's filter, all at once: zeros in front change none of them."""
         most = max(each.stop - each.step for each in chosen)
         kind = np.result_type(first, np.float64)
@@ -114,7 +114,9 @@ class Values:
         raw[times, np.repeat(np.arange(len(chosen)), lengths)] = place.read(keys, ("reward",))["reward"][0]
         return list(lfilter([1], [1, -gamma], raw, axis=0)[-1])
 
-    def _read_extras(self, place: Place, chosen: list[Transition], numbers: list[int], steps: Sequence[int]) -> None:
+    def _read_extras(
+        self, place: EpisodeTable, chosen: list[DrawnTransition], numbers: list[int], steps: Sequence[int]
+    ) -> None:
         names = [name for name in place.parts if isinstance(name, tuple)]
         if not names:
             return
@@ -151,7 +153,7 @@ class Maker:
 
     def transition(
         self,
-        stored: Stored,
+        stored: StoredEpisode,
         id_: str,
         step: int,
         ended: tuple[bool, bool],
@@ -177,7 +179,9 @@ class Maker:
         found.t = step + 1
         return found
 
-    def window(self, stored: Stored, step: int, stop: int, buffers: dict[Name, tuple[Any, int]]) -> SingleAgentEpisode:
+    def window(
+        self, stored: StoredEpisode, step: int, stop: int, buffers: dict[Name, tuple[Any, int]]
+    ) -> SingleAgentEpisode:
         """An episode of the steps from `step` to `stop`.
 
         Args:
@@ -202,7 +206,7 @@ class Maker:
         return found
 
     def _episode(
-        self, stored: Stored, id_: str, t_started: int, ended: tuple[bool, bool], extras: dict[str, Any]
+        self, stored: StoredEpisode, id_: str, t_started: int, ended: tuple[bool, bool], extras: dict[str, Any]
     ) -> SingleAgentEpisode:
         found = SingleAgentEpisode.__new__(SingleAgentEpisode)
         for name, value in self._plain:

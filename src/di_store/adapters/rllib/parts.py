@@ -21,7 +21,7 @@ _ADVICE = (
 )
 
 
-class Leaf(NamedTuple):
+class PartLeaf(NamedTuple):
     """One column."""
 
     dtype: np.dtype[Any]
@@ -40,7 +40,7 @@ class Part:
         key: equal for equal parts.
     """
 
-    def __init__(self, finalized: bool, structure: Any, leaves: tuple[Leaf, ...]) -> None:
+    def __init__(self, finalized: bool, structure: Any, leaves: tuple[PartLeaf, ...]) -> None:
         self.finalized, self.structure, self.leaves = finalized, structure, leaves
         self.key = finalized, repr(structure), leaves
 
@@ -99,13 +99,13 @@ def content(buffer: InfiniteLookbackBuffer, name: Name) -> Content:
     data = buffer.data
     if isinstance(data, np.ndarray):
         _check(data, name)
-        leaf = Leaf(data.dtype, data.shape[1:], None)
+        leaf = PartLeaf(data.dtype, data.shape[1:], None)
         return Content(Part(True, None, (leaf,)), [data], buffer.lookback)
     if buffer.finalized:
         columns = tree.flatten(data)
         for column in columns:
             _check(column, name)
-        leaves = tuple(Leaf(column.dtype, column.shape[1:], None) for column in columns)
+        leaves = tuple(PartLeaf(column.dtype, column.shape[1:], None) for column in columns)
         return Content(Part(True, _nesting(data), leaves), columns, buffer.lookback)
     if not tree.is_nested(data[0]):
         column, leaf = _listed(data, name)
@@ -130,7 +130,7 @@ def _title(name: Name) -> str:
     return known[name] if isinstance(name, str) else f"the model outputs {name[1]!r}"
 
 
-def _listed(items: Sequence[Any], name: Name) -> tuple[Array, Leaf]:
+def _listed(items: Sequence[Any], name: Name) -> tuple[Array, PartLeaf]:
     """Numbers or arrays of one shape as a column."""
     kinds = set(map(type, items))
     python: type | None = None
@@ -141,7 +141,7 @@ def _listed(items: Sequence[Any], name: Name) -> tuple[Array, Leaf]:
     except (ValueError, OverflowError) as error:
         raise TypeError(f"{_title(name)} of an episode differ in their shape, or are not numbers: {_ADVICE}") from error
     _check(column, name)
-    return column, Leaf(column.dtype, column.shape[1:], python)
+    return column, PartLeaf(column.dtype, column.shape[1:], python)
 
 
 def _check(column: Any, name: Name) -> None:

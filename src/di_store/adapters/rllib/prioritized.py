@@ -14,9 +14,9 @@ from ray.rllib.utils.replay_buffers import prioritized_episode_buffer as rllib
 
 from di_store.adapters.rllib.archive import Chunk
 from di_store.adapters.rllib.buffer import EpisodeReplayBuffer
-from di_store.adapters.rllib.drawn import Transition, Values
-from di_store.adapters.rllib.steps import Steps
-from di_store.adapters.rllib.stored import Stored
+from di_store.adapters.rllib.drawn import DrawnTransition, DrawnValues
+from di_store.adapters.rllib.steps import EpisodeSteps
+from di_store.adapters.rllib.stored import StoredEpisode
 from di_store.adapters.rllib.trees import assign, find
 from di_store.adapters.stores import StoreLike
 
@@ -69,8 +69,8 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         nodes = self._sum_segment.capacity
         self._number_at, self._step_at = (array("q", bytes(8 * nodes)) for _ in range(2))  # by node of the trees
 
-    def _new_steps(self) -> Steps:
-        return Steps(nodes=True)
+    def _new_steps(self) -> EpisodeSteps:
+        return EpisodeSteps(nodes=True)
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -117,12 +117,12 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
             'replay_buffer_config={"capacity": …} above the longest episode'
         )
 
-    def _make_room(self, episodes: Sequence[SingleAgentEpisode]) -> tuple[list[Stored], set[str]]:
+    def _make_room(self, episodes: Sequence[SingleAgentEpisode]) -> tuple[list[StoredEpisode], set[str]]:
         """Evict the oldest episodes until the new steps fit, or one episode is left. Returns them and their ids."""
         for episode in episodes:
             self._num_timesteps += len(episode)
             self._num_timesteps_added += len(episode)
-        gone: list[Stored] = []
+        gone: list[StoredEpisode] = []
         left: set[str] = set()
         lengths: dict[str, int] = {}
         for episode in episodes:
@@ -141,7 +141,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
             self._num_episodes_evicted += 1
         return gone, left
 
-    def _forget(self, gone: list[Stored], values: dict[int, Any]) -> int:
+    def _forget(self, gone: list[StoredEpisode], values: dict[int, Any]) -> int:
         """Give back the nodes of evicted episodes. Returns how many steps they had."""
         count = sum(map(len, gone))
         for node in self._indices.remove([stored.number for stored in gone], count).tolist():
@@ -213,7 +213,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         size = self._size(num_items, batch_size_B)
         self._last_sampled_indices = []
         chosen, weights, resamples = self._choose(size, n_step or 1, beta)
-        values = Values(chosen, gamma, [each.step for each in chosen] if include_extra_model_outputs else None)
+        values = DrawnValues(chosen, gamma, [each.step for each in chosen] if include_extra_model_outputs else None)
         found = []
         for number, (each, weight) in enumerate(zip(chosen, weights, strict=True)):
             model = {"weights": [weight], "n_step": [each.n_step]}
@@ -232,12 +232,14 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         self._log_sampled(size, [(each.stored, each.step) for each in chosen], n_steps, resamples)
         return found
 
-    def _choose(self, size: int, n_step: int | tuple[int, int], beta: float) -> tuple[list[Transition], list[Any], int]:
+    def _choose(
+        self, size: int, n_step: int | tuple[int, int], beta: float
+    ) -> tuple[list[DrawnTransition], list[Any], int]:
         """Transitions, their weights, and how many draws were too close to an episode's end."""
         tree, total = self._sum_segment, self._sum_segment.sum()
         count = len(self._indices)
         most = ((self._min_segment.min() / total) * count) ** (-beta)
-        chosen: list[Transition] = []
+        chosen: list[DrawnTransition] = []
         weights: list[Any] = []
         draws = 0
         while len(chosen) < size:
@@ -253,7 +255,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
                 stored, step = self.episodes.stored[self._number_at[node]], self._step_at[node]
                 if step + n > len(stored):
                     continue
-                chosen.append(Transition(stored, step, n))
+                chosen.append(DrawnTransition(stored, step, n))
                 weights.append(((tree[node] / total) * count) ** (-beta) / most * 1)
                 self._last_sampled_indices.append(node)
         return chosen, weights, draws - size
@@ -294,7 +296,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
             return state
         return {name: value for name, value in state.items() if name not in ("_number_at", "_step_at")}
 
-    def _forget_steps(self, gone: list[Stored]) -> None:
+    def _forget_steps(self, gone: list[StoredEpisode]) -> None:
         values: dict[int, Any] = {}
         self._forget(gone, values)
         self._assign(values)

@@ -36,7 +36,7 @@ class Piece(NamedTuple):
     stop: int
 
 
-class Place:
+class EpisodeTable:
     """A table for episodes of one form.
 
     Args:

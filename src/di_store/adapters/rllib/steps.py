@@ -12,7 +12,7 @@ from di_store.adapters.rllib.parts import Array
 _LEAST = 1_024
 
 
-class Steps(Sequence[tuple[int, ...]]):
+class EpisodeSteps(Sequence[tuple[int, ...]]):
     """A replacement for RLlib's list of tuples: the episode's number, the step in it, and with `nodes` the tree's node.
 
     Args:

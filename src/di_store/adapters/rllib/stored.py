@@ -12,12 +12,12 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
 from di_store.adapters.rllib.parts import Array, Content, Name
-from di_store.adapters.rllib.rows import Place
+from di_store.adapters.rllib.rows import EpisodeTable
 
 _PLAIN = ("agent_id", "module_id", "multi_agent_episode_id", "_start_time", "_last_step_time")
 
 
-class Stored:
+class StoredEpisode:
     """An episode of a buffer.
 
     Args:
@@ -59,7 +59,7 @@ class Stored:
     )
 
     def __init__(
-        self, number: int, episode: SingleAgentEpisode, place: Place | None, contents: dict[Name, Content]
+        self, number: int, episode: SingleAgentEpisode, place: EpisodeTable | None, contents: dict[Name, Content]
     ) -> None:
         self.number, self.id_, self.place = number, episode.id_, place
         self.held = copy.deepcopy(episode) if place is None else None
@@ -167,7 +167,7 @@ class Episodes(Sequence[SingleAgentEpisode]):
     """
 
     def __init__(self, first: int = 0) -> None:
-        self.first, self.stored = first, dict[int, Stored]()
+        self.first, self.stored = first, dict[int, StoredEpisode]()
 
     def __len__(self) -> int:
         return len(self.stored)
@@ -186,11 +186,11 @@ class Episodes(Sequence[SingleAgentEpisode]):
     def __iter__(self) -> Iterator[SingleAgentEpisode]:
         return (stored.restored() for stored in self.stored.values())
 
-    def append(self, stored: Stored) -> None:
+    def append(self, stored: StoredEpisode) -> None:
         """Add an episode, whose number is one more than that of the last one."""
         self.stored[stored.number] = stored
 
-    def popleft(self) -> Stored:
+    def popleft(self) -> StoredEpisode:
         """Remove the oldest episode and return it."""
         stored = self.stored.pop(self.first)
         self.first += 1

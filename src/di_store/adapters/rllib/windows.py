@@ -10,7 +10,7 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from di_store.adapters.rllib.drawn import Maker
 from di_store.adapters.rllib.parts import Array, Name
-from di_store.adapters.rllib.stored import Stored
+from di_store.adapters.rllib.stored import StoredEpisode
 
 
 class Window:
@@ -18,7 +18,7 @@ class Window:
 
     __slots__ = ("step", "stop", "stored")
 
-    def __init__(self, stored: Stored, step: int, stop: int) -> None:
+    def __init__(self, stored: StoredEpisode, step: int, stop: int) -> None:
         self.stored, self.step, self.stop = stored, step, stop
 
 

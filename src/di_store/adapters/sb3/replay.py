@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 
 import di_store
 from di_store.adapters.ring import parts
-from di_store.adapters.sb3.steps import DRAWN, Steps
+from di_store.adapters.sb3.steps import DRAWN, Sb3Steps
 from di_store.adapters.sb3.stored_spaces import check_spaces
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import StoreLike
@@ -81,7 +81,7 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         self._discrete = [number for number, each in enumerate(obs.values()) if isinstance(each, spaces.Discrete)]
         obs = {key: di_store.Spec(shape[key] if key else shape, each.dtype) for key, each in obs.items()}
         obs = obs if self._keys else obs[""]
-        self._rows = rows = Steps(obs, actions, self.buffer_size, self.n_envs, store, table)
+        self._rows = rows = Sb3Steps(obs, actions, self.buffer_size, self.n_envs, store, table)
         if rows.given:
             self.pos, self.full = (rows.newest // self.n_envs + 1) % self.buffer_size, rows.count == self.buffer_size
         self._action_shape, self._none_done = (self.n_envs, self.action_dim), bytes(self.n_envs)
@@ -243,7 +243,7 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
         In a store that was given: the names of store and table. What is loaded goes on with the steps that lie there.
         """
         state = self.__dict__.copy()
-        rows: Steps = state.pop("_rows")
+        rows: Sb3Steps = state.pop("_rows")
         flags = rows.flags()
         if rows.given:
             return state | {"_place": (rows.store, rows.table.name)}

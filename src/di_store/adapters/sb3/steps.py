@@ -16,7 +16,7 @@ DRAWN = ("obs", "action", "next_obs")
 """What a buffer reads for a batch, beside rewards and flags."""
 
 
-class Steps(Ring):
+class Sb3Steps(Ring):
     """The steps of a buffer. Slots number all environments of a time, then those of the next time.
 
     Args:

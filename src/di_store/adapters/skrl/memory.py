@@ -74,8 +74,8 @@ class Memory(RandomMemory):  # type: ignore[misc]
         self.env_index: int
         self._columns = Columns(memory_size, num_envs, self.device, store, table)
         self._count_rows()
-        self.tensors: Mapping[str, Any] = _Tensors(self._columns, flat=False)
-        self.tensors_view: Mapping[str, Any] = _Tensors(self._columns, flat=True)
+        self.tensors: Mapping[str, Any] = _NamedTensors(self._columns, flat=False)
+        self.tensors_view: Mapping[str, Any] = _NamedTensors(self._columns, flat=True)
 
     def _count_rows(self) -> None:
         """Go on behind the samples that the table of a store that was given holds."""
@@ -268,11 +268,14 @@ class Memory(RandomMemory):  # type: ignore[misc]
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self.tensors, self.tensors_view = _Tensors(self._columns, flat=False), _Tensors(self._columns, flat=True)
+        self.tensors, self.tensors_view = (
+            _NamedTensors(self._columns, flat=False),
+            _NamedTensors(self._columns, flat=True),
+        )
         self._count_rows()
 
 
-class _Tensors(Mapping[str, Any]):
+class _NamedTensors(Mapping[str, Any]):
     """The tensors of a memory by name; those in the store are read when they are asked for."""
 
     def __init__(self, columns: Columns, *, flat: bool) -> None:

@@ -10,11 +10,11 @@ from tianshou.data import Batch, ReplayBufferManager
 import di_store
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 from di_store.adapters.tianshou.entries import STORED, TOLD
-from di_store.adapters.tianshou.steps import Steps
+from di_store.adapters.tianshou.steps import TianshouSteps
 from di_store.adapters.tianshou.stored import Stored
 
 
-class Given(MadeAtFirst[Steps], Stored):
+class Given(MadeAtFirst[TianshouSteps], Stored):
     """The argument `store=`.
 
     Args:
@@ -32,7 +32,7 @@ class Given(MadeAtFirst[Steps], Stored):
         if (places := self._resume()) is not None:
             self._renewed(places)
 
-    def _made(self) -> Steps | None:
+    def _made(self) -> TianshouSteps | None:
         return self._rows
 
     def _resume(self) -> Any:

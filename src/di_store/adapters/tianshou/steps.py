@@ -8,7 +8,7 @@ from di_store.adapters.ring import Held, Ring, parts
 from di_store.adapters.trees import any_nan, named_leaves
 
 
-class Steps(Ring):
+class TianshouSteps(Ring):
     """A ring of each environment's steps.
 
     Attributes:

@@ -24,7 +24,7 @@ from di_store.adapters.tianshou.entries import (
     told_of,
     with_arrays,
 )
-from di_store.adapters.tianshou.steps import Steps
+from di_store.adapters.tianshou.steps import TianshouSteps
 from di_store.adapters.trees import Tree, flat, leaves
 
 FLAGS = ("rew", "terminated", "truncated", "done")
@@ -42,7 +42,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
     Tianshou's arrays.
     """
 
-    _rows: Steps | None = None
+    _rows: TianshouSteps | None = None
     _columns: Mapping[str, str] = MappingProxyType({})
     """By entry of a batch that lies in the table: the column of the table."""
     _given: di_store.Store | None = None
@@ -76,7 +76,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         specs = {name: spec for name, spec in specs.items() if not (follows and name == "obs_next")}
         option = "total_size=" if hasattr(self, "buffers") else "size="
         place: dict[str, Any] = {"option": option, "store": self._given, "table": self._name}
-        self._rows = Steps(specs, self.maxsize, lanes=self.buffer_num, follows=follows, **place)
+        self._rows = TianshouSteps(specs, self.maxsize, lanes=self.buffer_num, follows=follows, **place)
         self._show()
 
     def _show(self) -> None:

@@ -108,7 +108,7 @@ class Leaf:
 
 
 @dataclass
-class Node:
+class DictNode:
     """One TensorDict of a row, or tensorclass.
 
     Attributes:
@@ -117,15 +117,15 @@ class Node:
         kind: its tensorclass; None: a TensorDict.
     """
 
-    children: dict[str, int | Node] = field(default_factory=dict)
+    children: dict[str, int | DictNode] = field(default_factory=dict)
     batch: tuple[int, ...] = ()
     kind: Any = None
 
-    def find(self, key: tuple[str, ...]) -> int | Node | None:
+    def find(self, key: tuple[str, ...]) -> int | DictNode | None:
         """The part of this name."""
-        found: int | Node | None = self
+        found: int | DictNode | None = self
         for each in key:
-            found = found.children.get(each) if isinstance(found, Node) else None
+            found = found.children.get(each) if isinstance(found, DictNode) else None
         return found
 
     def __getstate__(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class Node:
     def numbers(self) -> Iterator[int]:
         """Numbers of its leaves."""
         for child in self.children.values():
-            if isinstance(child, Node):
+            if isinstance(child, DictNode):
                 yield from child.numbers()
             else:
                 yield child
@@ -163,7 +163,7 @@ class Form:
     def __init__(self, rows: Any, lead: int, inner: tuple[int, ...]) -> None:
         self.leaves: list[Leaf] = []
         self.inner, self.width = inner, math.prod(inner)
-        self.root: Node | None = None
+        self.root: DictNode | None = None
         self._tree: Any = None
         if is_tensor_collection(rows):
             self.root = self._node(rows, lead, ())
@@ -174,8 +174,8 @@ class Form:
         if not self.leaves:
             raise TypeError("a row without tensors cannot be stored: give a TensorDict, a tensor or a tree of tensors")
 
-    def _node(self, rows: Any, lead: int, path: tuple[str, ...]) -> Node:
-        node = Node(batch=tuple(rows.batch_size[lead:]), kind=type(rows) if is_tensorclass(rows) else None)
+    def _node(self, rows: Any, lead: int, path: tuple[str, ...]) -> DictNode:
+        node = DictNode(batch=tuple(rows.batch_size[lead:]), kind=type(rows) if is_tensorclass(rows) else None)
         for key in rows.keys():  # noqa: SIM118 - a TensorDict iterates over its rows
             value = rows.get(key)
             if is_tensor_collection(value) and not is_non_tensor(value):
@@ -245,10 +245,10 @@ def _pickled_class(kind: Any) -> bytes:
         return bytes(cloudpickle.dumps(kind))
 
 
-def build(node: Node, tensor: Callable[[int], Any], lead: torch.Size, device: Any) -> Any:
+def build(node: DictNode, tensor: Callable[[int], Any], lead: torch.Size, device: Any) -> Any:
     """The TensorDict or tensorclass of a node."""
     source = {
-        key: build(child, tensor, lead, device) if isinstance(child, Node) else tensor(child)
+        key: build(child, tensor, lead, device) if isinstance(child, DictNode) else tensor(child)
         for key, child in node.children.items()
     }
     size = torch.Size((*lead, *node.batch)) if node.batch else lead
@@ -256,10 +256,10 @@ def build(node: Node, tensor: Callable[[int], Any], lead: torch.Size, device: An
     return found if node.kind is None else node.kind.from_tensordict(found)
 
 
-def _collect(node: Node, rows: Any, found: list[Any]) -> None:
+def _collect(node: DictNode, rows: Any, found: list[Any]) -> None:
     for key, child in node.children.items():
         value = rows.get(key, None)
-        if isinstance(child, Node):
+        if isinstance(child, DictNode):
             if value is not None:
                 _collect(child, value, found)
         else:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
-from di_store.adapters.torchrl.forms import Node, cast_tensor, tensor_dict
+from di_store.adapters.torchrl.forms import DictNode, cast_tensor, tensor_dict
 
 Read = Callable[[int], Any]
 
@@ -36,7 +36,7 @@ class View(TensorDict):  # type: ignore[misc]
     """Rows of a storage. Reading gives copies; methods that end in ``_``, and ``view[index] = …``, write to them."""
 
     @classmethod
-    def over(cls, root: Node, access: Access, size: torch.Size, device: Any) -> View:
+    def over(cls, root: DictNode, access: Access, size: torch.Size, device: Any) -> View:
         """A view.
 
         Args:
@@ -118,7 +118,7 @@ def _plain(source: dict[str, Any], size: torch.Size, device: Any) -> TensorDict:
 class _Columns(dict):  # type: ignore[type-arg]
     """Tensors by key, read at the first use."""
 
-    def __init__(self, node: Node, read: Read, size: torch.Size, device: Any) -> None:
+    def __init__(self, node: DictNode, read: Read, size: torch.Size, device: Any) -> None:
         super().__init__(dict.fromkeys(node.children))
         self._node, self._read, self._size, self._device = node, read, size, device
 
@@ -129,8 +129,8 @@ class _Columns(dict):  # type: ignore[type-arg]
             super().__setitem__(key, found)
         return found
 
-    def _made(self, child: int | Node) -> Any:
-        if not isinstance(child, Node):
+    def _made(self, child: int | DictNode) -> Any:
+        if not isinstance(child, DictNode):
             return self._read(child)
         size = torch.Size((*self._size, *child.batch))
         found = tensor_dict(source={}, batch_size=size, device=self._device)

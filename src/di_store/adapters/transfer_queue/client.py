@@ -13,8 +13,8 @@ from transfer_queue.storage.clients.base import StorageKVClient
 
 import di_store
 from di_store.adapters.stores import given_store
-from di_store.adapters.transfer_queue.forms import LEAVES, Forms, form, value_of
-from di_store.adapters.transfer_queue.ids import Owner, key_at
+from di_store.adapters.transfer_queue.forms import LEAVES, StoredForms, form, value_of
+from di_store.adapters.transfer_queue.ids import QueueIds, key_at
 from di_store.adapters.transfer_queue.settings import TABLE, settings
 from di_store.cluster.store import ClusterStore
 
@@ -44,7 +44,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
         self._timeout = given.get("timeout", 60)
         self._given = given.get("store") is not None
         self._store = given_store(given.get("store")) or _own_store(given.get("name"))
-        self._owner = Owner(self._store, given.get("table") or TABLE)
+        self._owner = QueueIds(self._store, given.get("table") or TABLE)
         self._spread = isinstance(self._store, ClusterStore)
 
     @property
@@ -58,7 +58,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
         Raises:
             di_store.StoreFull: no room within the timeout.
         """
-        forms = values if type(values) is Forms else [form(value) for value in values]
+        forms = values if type(values) is StoredForms else [form(value) for value in values]
         if len(keys) != len(forms):
             raise ValueError(f"{len(keys)} keys for {len(forms)} values")
         ids = self._owner.ids(keys)

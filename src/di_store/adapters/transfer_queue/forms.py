@@ -25,7 +25,7 @@ class Kept(NamedTuple):
     value: Any
 
 
-class Forms(list[Any]):
+class StoredForms(list[Any]):
     """Values in the form in which they are stored."""
 
 

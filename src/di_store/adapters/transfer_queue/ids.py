@@ -30,7 +30,7 @@ class Ids(list[str]):
         self.fields, self.indexes = fields, indexes
 
 
-class Owner:
+class QueueIds:
     """The objects of one TransferQueue in a store.
 
     Attributes:

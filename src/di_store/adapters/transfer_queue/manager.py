@@ -9,7 +9,7 @@ from tensordict import TensorDict
 from transfer_queue.storage.managers.base import KVStorageManager
 
 import di_store
-from di_store.adapters.transfer_queue.forms import Forms, column, rows
+from di_store.adapters.transfer_queue.forms import StoredForms, column, rows
 from di_store.adapters.transfer_queue.ids import Ids
 from di_store.adapters.transfer_queue.settings import CLIENT, settings
 
@@ -36,7 +36,7 @@ class StorageManager(KVStorageManager):  # type: ignore[misc]
     @staticmethod
     def _generate_values(data: Any) -> list[Any]:
         """Values in the order of the keys: by field, then by sample."""
-        forms = Forms()
+        forms = StoredForms()
         for field in sorted(data.keys()):
             forms.extend(rows(data[field]))
         return forms

@@ -16,7 +16,7 @@ from di_store.checkpoint.tree.file_format import Head, RankFile, TreeManifest, d
 from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.checkpoint.tree.memory import Target
 from di_store.checkpoint.tree.saving import THREADS, checked_shard, run
-from di_store.objects.codec import Leaf, build, leaves_of, shown_path, small_spans
+from di_store.objects.codec import ArrayLeaf, build, leaves_of, shown_path, small_spans
 
 
 def load(path: str | os.PathLike[str], *, into: Any = None, shard: tuple[int, int] | None = None) -> Any:
@@ -92,14 +92,14 @@ class _Tree:
         if crc != part.crc or shard != (self._head.rank, self._head.ranks):
             raise damaged(self._path, "belongs to another checkpoint")
         self._small = self._read_small()
-        self._leaves: list[Leaf] = []
+        self._leaves: list[ArrayLeaf] = []
         self._targets: list[Target] | None = None
 
     def take(self, into: Any) -> None:
         """Read into these arrays. Raises SchemaMismatch."""
         self._leaves = []
         found, given = leaves_of(self._built(self._listed)), leaves_of(into)
-        wanted = {path: leaf for path, leaf in found.items() if isinstance(leaf, Leaf)}  # the others were pickled
+        wanted = {path: leaf for path, leaf in found.items() if isinstance(leaf, ArrayLeaf)}  # the others were pickled
         for path in [*wanted, *(path for path in given if path not in found)]:
             name = f"{shown_path(path)!r} of {self._path!r}"
             if path not in given:
@@ -128,7 +128,7 @@ class _Tree:
         values = iter(targets)
         return self._built(lambda leaf: next(values).value)
 
-    def _listed(self, leaf: Leaf) -> Leaf:
+    def _listed(self, leaf: ArrayLeaf) -> ArrayLeaf:
         self._leaves.append(leaf)
         return leaf
 

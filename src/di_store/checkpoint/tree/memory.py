@@ -9,7 +9,7 @@ import numpy as np
 from di_store.base import dtypes
 from di_store.base.dtypes import Array
 from di_store.checkpoint.tree.file_format import PAGE, PIECE_BYTES
-from di_store.objects.codec import Leaf
+from di_store.objects.codec import ArrayLeaf
 
 ALIGNMENT = 64
 
@@ -32,7 +32,7 @@ def fresh_bytes(size: int, offset: int) -> Array:
     return raw[(offset - address(raw)) % unit :][:size]
 
 
-def fresh(leaf: Leaf) -> Any:
+def fresh(leaf: ArrayLeaf) -> Any:
     """A new array or tensor for a leaf, without content."""
     if not leaf.tensor:
         if not leaf.bytes:
@@ -47,7 +47,7 @@ def fresh(leaf: Leaf) -> Any:
 class Target:
     """The memory that a leaf is read into: `address`; call `finish()` when its bytes are there."""
 
-    def __init__(self, value: Any, leaf: Leaf) -> None:
+    def __init__(self, value: Any, leaf: ArrayLeaf) -> None:
         """`value`: an array or tensor that fits the leaf (`misfit`)."""
         self.value = value
         self._staging: Any = None
@@ -74,7 +74,7 @@ def _tensor_is_plain(tensor: Any) -> bool:
     return bool(tensor.is_cpu and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg())
 
 
-def misfit(value: Any, leaf: Leaf) -> str | None:
+def misfit(value: Any, leaf: ArrayLeaf) -> str | None:
     """Why a leaf cannot be read into an array or tensor; None: it can."""
     if leaf.tensor != dtypes.is_tensor(value):
         return f"is a {'torch tensor' if leaf.tensor else 'numpy array'} in the checkpoint, into= has a {_kind(value)}"

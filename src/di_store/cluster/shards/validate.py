@@ -8,7 +8,7 @@ from di_store.base import config
 from di_store.base.errors import NodeUnavailable
 from di_store.cluster.node import Node
 from di_store.cluster.shards.division import DRAWS, LOCAL, MASS, check_drawn_by_mass, check_parts
-from di_store.cluster.shards.table import ShardedTable
+from di_store.cluster.shards.sharded_table import ShardedTable
 from di_store.policy.settings import Settings
 from di_store.replay.keys import MOST_SHARDS
 

@@ -9,7 +9,7 @@ their own. Everything else is a pickle of protocol 5, whose buffers lie in the p
 from di_store.objects.codec.decode import decode as decode
 from di_store.objects.codec.encode import Encoded as Encoded
 from di_store.objects.codec.encode import encode as encode
-from di_store.objects.codec.leaves import Leaf as Leaf
+from di_store.objects.codec.leaves import ArrayLeaf as ArrayLeaf
 from di_store.objects.codec.leaves import build as build
 from di_store.objects.codec.leaves import leaves_of as leaves_of
 from di_store.objects.codec.leaves import shown_path as shown_path

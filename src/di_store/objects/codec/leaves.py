@@ -25,7 +25,7 @@ Path: TypeAlias = "tuple[tuple[str, Any], ...]"
 
 
 @dataclass(frozen=True, slots=True)
-class Leaf:
+class ArrayLeaf:
     """An array or tensor as the header describes it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Leaf:
     bytes: int
 
 
-def build(header: bytes, leaf: Callable[[Leaf], Any], read: Callable[[int, int], Array]) -> Any:
+def build(header: bytes, leaf: Callable[[ArrayLeaf], Any], read: Callable[[int, int], Array]) -> Any:
     """The value of a header.
 
     Args:
@@ -63,7 +63,7 @@ class _Building(Decoder):
 
     __slots__ = ("_leaf", "_read")
 
-    def __init__(self, size: int, leaf: Callable[[Leaf], Any], read: Callable[[int, int], Array]) -> None:
+    def __init__(self, size: int, leaf: Callable[[ArrayLeaf], Any], read: Callable[[int, int], Array]) -> None:
         super().__init__(np.empty(0, np.uint8), size, True)
         self._leaf = leaf
         self._read = read
@@ -76,12 +76,12 @@ class _Building(Decoder):
     def array(self, node: list[Any]) -> Any:
         """What stands for a numpy array."""
         dtype, shape, offset = array_of(node, self._size)
-        return self._leaf(Leaf(False, dtype, tuple(shape), offset, math.prod(shape) * dtype.itemsize))
+        return self._leaf(ArrayLeaf(False, dtype, tuple(shape), offset, math.prod(shape) * dtype.itemsize))
 
     def tensor(self, node: list[Any]) -> Any:
         """What stands for a torch tensor."""
         dtype, shape, offset = tensor_of(node, self._size)
-        return self._leaf(Leaf(True, dtype, tuple(shape), offset, math.prod(shape) * dtype.itemsize))
+        return self._leaf(ArrayLeaf(True, dtype, tuple(shape), offset, math.prod(shape) * dtype.itemsize))
 
 
 def small_spans(header: bytes) -> set[tuple[int, int]]:
@@ -128,14 +128,14 @@ def _entries_of(nodes: list[Any]) -> list[Any]:
 
 
 def leaves_of(value: Any) -> dict[Path, Any]:
-    """The arrays, tensors and `Leaf`s in a value's dicts, lists, tuples and dataclasses, by their path."""
+    """The arrays, tensors and `ArrayLeaf`s in a value's dicts, lists, tuples and dataclasses, by their path."""
     found: dict[Path, Any] = {}
     _collect(value, (), found)
     return found
 
 
 def _collect(value: Any, path: Path, found: dict[Path, Any]) -> None:
-    if isinstance(value, (np.ndarray, Leaf)) or dtypes.is_tensor(value):
+    if isinstance(value, (np.ndarray, ArrayLeaf)) or dtypes.is_tensor(value):
         found[path] = value
     elif len(path) <= 2 * MAX_DEPTH:
         for step, entry in _entries(value):

@@ -26,7 +26,7 @@ from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.probabilities import Probabilities, by_mass, has_probabilities, weigh
 from di_store.cluster.shards.routing import lane_key
 from di_store.cluster.shards.shard import Shard
-from di_store.cluster.shards.writer import ShardWriter
+from di_store.cluster.shards.sharded_writer import ShardWriter
 from di_store.columns.ragged import Ragged
 from di_store.policy.changes import UNCHANGED, Unchanged
 from di_store.policy.limiters import Limiter, MinSize, check_limiter
