@@ -36,7 +36,6 @@ class Client {
   u64 fork_generation() const { return fork_generation_; }
   // Whether a handle made in that generation belongs to this process: only then its destructor may change shared
   // memory.
-  // mutant: a-child-takes-handles-for-its-own
   bool owns(u64 generation) const { return !is_foreign() && generation == fork_generation_; }
   void make_fork_mark();  // from here on a forked child is_foreign(); throws kCapacity
   void begin_child();     // the slot is the parent's

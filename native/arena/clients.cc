@@ -12,20 +12,15 @@ bool is_dead(const Client& self, u32 slot) {
   const Memory& memory = self.memory;
   const ClientSlot& client = memory.client(slot);
   if (client.state.load(std::memory_order_acquire) == static_cast<u32>(ClientState::kFree)) return false;
-  // mutant: record-lock-not-asked
   if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;
-  // mutant: a-lost-lock-is-a-death
   if (!is_near(memory, slot)) return os::pid_namespace() != 0;
   // The pid is visible: a live process that merely lost its descriptor (closerange) is not dead. Nor is one that cannot
   // be looked at: nobody is declared dead because a question failed.
   const os::ProcessLook found = os::look_at(client.pid.load());
-  // mutant: a-failed-look-is-a-death
   if (!found.known) return false;
   const u64 started = client.start_time.load();  // 0: the client could not tell its own
-  // mutant: start-time-not-compared
   if (!found.lives || (started != 0 && found.start_time != started)) return true;
   // A mapping without a descriptor: closerange. Neither: the process ran exec, and nothing of the store is left in it.
-  // mutant: exec-not-seen
   return os::has_mapped(client.pid.load(), memory.file_name()) == 0;
 }
 

@@ -23,7 +23,6 @@ std::optional<u32> learners(const Client& self, u32 table) {
   for (u32 slot = 0; slot < kMaxClients; ++slot) {
     const ClientSlot& client = self.memory.client(slot);
     const bool drew = has_drawn(self.memory, slot, table);
-    // mutant: gone-learners-are-waited-for
     if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !is_dead(self, slot)) ++count;
   }
   return count;

@@ -42,14 +42,12 @@ bool owner_gone(const Client& client, u32 word) {
   const u32 holder = lock_owner(word);
   if (holder >= kMaxClients) return true;  // a damaged word: no process will ever release it
   const u32 generation = client.memory.client(holder).generation.load(std::memory_order_acquire);
-  // mutant: stopped-owner-is-robbed
   return lock_owner_word(holder, generation) != (word & ~kSleeping) || is_dead(client, holder);
 }
 
 void SharedLock::acquire_slow(Deadline deadline) {
   const u32 mine = lock_owner_word(client_) | kSleeping;  // others may sleep too: wake one at release
   const bool nested = os::t_in_hand.locks != 0 && !deadline.tries_only();
-  // mutant: waits-with-a-lock-in-hand-last
   const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;
   WaitRecord record(client_);
   os::LongWait wait;
@@ -90,7 +88,6 @@ void SharedLock::acquire_slow(Deadline deadline) {
 
 void SharedLock::refuse(u32 holder, bool nested) {
   const std::string who = describe_client(client_.memory, holder);
-  // mutant: culprit-not-named
   Error error(Code::kTimeout, name_ + " is held by " + who, who);
   error.held_by(holder);
   if (nested) error.while_holding(&word_, name_);

@@ -6,7 +6,6 @@ namespace di {
 
 bool has_headroom(u64 bytes, std::string* why) {
   const u64 headroom = os::memory_headroom();
-  // mutant: headroom-not-asked
   if (headroom >= bytes) return true;
   if (why != nullptr)
     *why = "machine or cgroup has only " + std::to_string(headroom >> 20) +

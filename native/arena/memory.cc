@@ -130,7 +130,6 @@ FirstLook look_into(int fd) {
   std::memcpy(&removed, bytes.data() + offsetof(ArenaHeader, removed), sizeof removed);
   // The magic number is missing, but the rest of a header is there: a damaged store.
   const bool begun = std::any_of(bytes.begin(), bytes.end(), [](u8 byte) { return byte != 0; });
-  // mutant: a-file-without-a-head-is-a-store
   found.announced = begun && magic != kBeingMade;
   found.removed = removed != 0;
   return found;
@@ -185,7 +184,6 @@ void Memory::validate() const {
     for (u32 i = 0; sound && i < segments; ++i)
       sound = heap.segments[i].value >= parts.data.value && heap.segments[i].value % kMinBlockBytes == 0;
   }
-  // mutant: damaged-header-accepted
   if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it").told();
 }
 

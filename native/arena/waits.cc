@@ -62,7 +62,6 @@ void WaitRecord::take(Reason reason) {
   token_ = token_of(client_);
   sought_ = true;
   record_ = &client_.memory.wait(t_last % kMaxWaits);
-  // mutant: a-wait-inside-a-call-has-a-record-of-its-own
   inside_ = is_ours();
   if (inside_) {
     before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load(), record_->wanted.load()};
@@ -70,10 +69,8 @@ void WaitRecord::take(Reason reason) {
   }
   record_ = t_unseen ? nullptr : take_free(client_.memory, token_);
   if (record_ == nullptr) return;
-  // mutant: waits-as-old-as-the-last-one
   record_->since_ns.store(since_ns_, std::memory_order_relaxed);
   tell(reason);
-  // mutant: waiters-not-listed
   record_->owner.store(token_, std::memory_order_release);  // pairs with the acquire in all_waiting()
 }
 
@@ -97,7 +94,6 @@ void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
   const u64 units = (std::exchange(t_wanted, 0) + kWantedUnit - 1) / kWantedUnit;
   const u32 wanted = kind == WaitKind::kRoom ? static_cast<u32>(std::min<u64>(units, ~u32{0})) : 0;
   const Reason reason{static_cast<u32>(kind), table, culprit + 1, wanted};
-  // mutant: a-lock-is-no-reason-between-two-looks
   if (!sought_ || fork_generation_ != client_.fork_generation())
     take(reason);  // the old one is the parent's
   else if (is_ours() && given_up_ == t_given_up)

@@ -37,7 +37,6 @@ void refuse_unseen(const std::string& name) {
 bool is_last(const Memory& store) {
   try {
     for (const os::Holder& holder : os::find_holders())
-      // mutant: who-only-looks-keeps-the-files
       if (os::memfd_name(holder.name, holder.uuid) == store.file_name() && holder.pid != os::proc_pid() &&
           os::may_write(holder))
         return false;
@@ -89,7 +88,6 @@ bool is_end(Memory& store, const Client& self) {
   Shared<u32>& ended = store.tier_header().ended;
   ended.store(self.slot() + 1);
   DI_FAULT("arena.ending");
-  // mutant: who-comes-while-it-ends-is-not-seen
   if (is_soon_last(store, self)) return true;
   ended.store(0);
   return false;
@@ -142,7 +140,6 @@ Arena::Found Arena::find(const std::string& name, Deadline deadline) {
       continue;
     }
     if (const FirstLook look = look_into(fd); !look.announced) {
-      // mutant: a-store-that-is-being-made-is-made-twice
       if (const u32 maker = look.removed ? 0 : os::byte_locker(fd, kClientLockBase); maker != 0) found.maker = maker;
       os::close_fd(fd);
       continue;
@@ -271,7 +268,6 @@ void Arena::abandon() noexcept {
     tier_->end_as_last();
     tier_->leave_folder();
   }
-  // mutant: what-failed-stays-with-its-error
   os::punch(fd(), places().data, places().range_bytes());
 }
 
@@ -288,7 +284,6 @@ std::shared_ptr<Arena> Arena::attach(int fd, os::FileId id, Deadline deadline) {
   std::shared_ptr<Arena> arena(new Arena);
   arena->adopt(fd, id);
   arena->join();
-  // mutant: a-store-that-ends-is-attached
   if (arena->tiered() && has_ended(*arena, arena->tier_header().ended)) {
     arena->leave();
     return nullptr;
@@ -331,7 +326,6 @@ void Arena::enter_slow(u64 tick) {
     throw Error(Code::kStoreClosed,
                 "store '" + name() + "' was removed (`di-store rm --force`); di_store.open(name) makes a new one")
         .told();
-  // mutant: own-descriptor-not-checked
   if (!has_descriptor())
     throw Error(Code::kStoreClosed,
                 "this process closed the store's file descriptor (os.closerange or dup2); open the "

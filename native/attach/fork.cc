@@ -49,7 +49,6 @@ void forked_in_child() {
   // A recursive mutex knows the thread id of its owner. The child has another id, so it cannot unlock the mutex.
   new (&registry().mutex) std::recursive_mutex;
   for (Arena* arena : registry().arenas) arena->renew_mutexes();
-  // mutant: a-forked-child-keeps-the-folder
   std::erase_if(registry().arenas, [](Arena* arena) { return arena->disown(); });
   // An arena that another thread of the parent was closing has no handle in the child.
   std::erase_if(registry().arenas, [](Arena* arena) { return arena->weak_from_this().expired(); });
@@ -66,7 +65,6 @@ Registry::Registry() { watch_forks(); }
 void Arena::renew_mutexes() {
   renew_mutex();
   new (&renewal_) std::mutex;
-  // mutant: mutexes-stay-locked-in-a-child
   ledger().renew_mutex();
 }
 
@@ -127,7 +125,6 @@ void keep_inherited(Arena& arena) noexcept {
     }
   };
   each([](InheritedPin& pin, const Descriptor&, u8* at, u64 bytes) {
-    // mutant: what-a-child-cannot-pin-changes
     if (!os::make_private(at, bytes)) pin.ref = kLost;
     DI_FAULT("fork.pin_copied");
   });
@@ -147,7 +144,6 @@ void keep_inherited(Arena& arena) noexcept {
 void Arena::renew_in_child() {
   const os::LongGuard local(renewal_);
   if (!is_foreign()) return;
-  // mutant: fork-keeps-the-parents-slot
   begin_child();
   ledger().begin_child();
   static_cast<void>(tier_.release());  // the parent's: threads that do not exist here may hold its locks
@@ -162,7 +158,6 @@ void Arena::renew_in_child() {
     throw;
   }
   try {
-    // mutant: fork-repeats-no-pins
     ledger().repeat_pins(Deadline::in(kChildPatienceNs));
   } catch (...) {  // what could not be repeated is kept in another way
   }

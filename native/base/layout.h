@@ -118,7 +118,6 @@ constexpr u32 kMostEmptyChunks = 1024;
 constexpr u64 kLedgerDropped = 8;
 static_assert(static_cast<u32>(LedgerKind::kRead) < 8 && kMaxTables <= 256);
 inline u64 ledger_what(LedgerKind kind, u32 table, u32 descriptor, u32 chunks = 0) {
-  // mutant: entries-count-few-chunks
   return u64{static_cast<u32>(kind)} | u64{table} << 4 | u64{chunks} << 12 | u64{descriptor} << 32;
 }
 inline LedgerKind ledger_kind(u64 what) { return static_cast<LedgerKind>(what & 7); }

@@ -88,7 +88,6 @@ class Steps {
  public:
   Steps(u64 most, const char* what) : left_(most), what_(what) {}  // `most`: links that an undamaged list can have
   void take() {
-    // mutant: chains-without-an-end
     if (left_-- == 0) [[unlikely]]
       throw Error(Code::kCorruptData, std::string(what_) + " has no end");
   }

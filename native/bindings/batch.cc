@@ -157,7 +157,6 @@ constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose va
 nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
   const u64 rows = plan_.spec.rows_visited();
   const u64 all = u64{n} * group_;
-  // mutant: long-sums-under-the-lock
   if (n == 0 || n > kTakeItems / group_ || rows > kTakeRows / all) return {};
   const u64 room = varies_ ? all * bytes_an_item_ / 4 * 5 + kVaryingSlack : all * item_bytes_;
   if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};

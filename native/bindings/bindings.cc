@@ -31,7 +31,6 @@ bool has_gil() {
 #endif
 }
 
-// mutant: after-a-sub-interpreter-every-thread-has-the-gil
 void* leave_gil() { return has_gil() ? PyEval_SaveThread() : nullptr; }
 
 void enter_gil(void* state) {
@@ -97,7 +96,6 @@ void take_gil_back(PyThreadState* state) {
   os::require_empty_hands("asks for the interpreter's lock");
   // No check here whether the interpreter is ending: only the interpreter knows which thread ends it, and that thread
   // must get the GIL.
-  // mutant: the-end-takes-itself-for-a-daemon
   in_python([state] { PyEval_RestoreThread(state); });
 }
 
@@ -144,7 +142,6 @@ bool has_masked(nb::handle array) {
     return true;
   }
   const nb::object found = nb::steal(any);
-  // mutant: what-lies-under-a-mask-is-written
   return in_python([&] { return PyObject_IsTrue(found.ptr()); }) != 0;
 }
 

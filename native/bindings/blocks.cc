@@ -117,7 +117,6 @@ Block find_block(const ArenaPointer& arena, const Id& id) {
   if (!pinned.aside.empty()) return {pinned.aside.data(), pinned.aside.size(), aside.owner()};
   nb::object pin = hold(arena, pinned.entry);
   const Descriptor& found = arena->heap().descriptor(pinned.descriptor);
-  // mutant: views-over-writable-pages
   return {arena->readonly_at(found.offset, found.bytes), found.bytes, std::move(pin)};
 }
 

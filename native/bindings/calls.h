@@ -25,7 +25,6 @@ struct LastFrame {
   bool returned = false;
   LastFrame() = default;
   ~LastFrame() {
-    // mutant: the-end-unwinds-frames-of-the-core
     if (!returned) park();
   }
   LastFrame(const LastFrame&) = delete;

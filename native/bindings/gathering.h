@@ -12,7 +12,6 @@ class Gathering {
  public:
   Gathering(BatchMaker& maker, Draws& draws, nb::handle beta, nb::handle which, nb::handle out)
       : draws_(draws), gather_(maker, draws.set(), beta, which, out, false) {
-    // mutant: batches-ahead-hold-what-is-copied
     end_copied(draws_, gather_.open());
   }
   bool is_whole() const { return whole_of(gather_.open()); }

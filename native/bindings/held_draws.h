@@ -84,7 +84,6 @@ auto or_give_back(Draws& draws, Work&& work) {
   try {
     return work();
   } catch (...) {
-    // mutant: a-refused-batch-keeps-its-draws
     end_draws(draws, false);
     throw;
   }

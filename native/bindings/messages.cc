@@ -136,7 +136,6 @@ std::optional<net::Incoming::Need> Receiving::read(nb::handle fd, std::optional<
     {
       const MaybeRelease release(true);
       for (u64 turn = 0; need == Need::kBytes && got > 0 && turn < kTurnBytes; turn += static_cast<u64>(got)) {
-        // mutant: a-byte-now-and-then-is-enough
         if ((late = os::now_ns() > end) || from_python) break;
         if ((got = core_.receive(descriptor)) <= 0) break;
         moved_ns_ = os::now_ns();

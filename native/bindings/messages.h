@@ -56,7 +56,6 @@ class Receiving {
   nb::object room();
   void filled(u64 bytes) {
     core_.filled(bytes);
-    // mutant: bytes-over-tls-are-silence
     moved_ns_ = os::now_ns();
   }
   bool has_bytes() const { return core_.has_bytes(); }

@@ -107,7 +107,6 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
   BatchGather gather(batches_, draws.set(), beta, which, out, false);
   // While other items are read from disk, the copied ones hold nothing: their memory may be needed.
   do {
-    // mutant: batches-hold-what-is-copied
     if (!gather.open().empty()) end_copied(draws, gather.open());
   } while (gather.copy_portion());
   nb::object parts = gather.parts();
@@ -243,7 +242,6 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
     RowList& list;
     bool read = false;
     ~Listing() {
-      // mutant: rows-that-were-not-read-count-as-exported
       if (!read) list.forget_call();
     }
   } listing{list};

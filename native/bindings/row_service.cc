@@ -94,7 +94,6 @@ void RowService::learn(std::string text, const RowForm& form, std::vector<u32> l
 // message's body.
 std::optional<net::RowRuns> RowService::find(const Incoming& incoming, u64 epoch, u64 done) const {
   const net::Header& header = incoming.header();
-  // mutant: rows-of-any-size-are-read-by-the-core
   if (header.kind != net::kAppend || header.body_bytes == 0 || header.body_bytes > kBufferBytes) return std::nullopt;
   auto found = net::RowRuns::of(incoming.meta(), texts_);
   if (!found || found->epoch < epoch) return std::nullopt;
@@ -102,7 +101,6 @@ std::optional<net::RowRuns> RowService::find(const Incoming& incoming, u64 epoch
   for (const net::RowRun& run : found->runs) {
     if (run.seq <= done || run.seq >= kMostCalls || run.count == 0 || run.count > kAtOnceCalls) return std::nullopt;
     const u64 stride = known_[run.form].form.stride();
-    // mutant: rows-of-the-core-lie-behind-their-body
     if (left / run.count < stride) return std::nullopt;
     left -= run.count * stride;
     done = run.seq + run.count - 1;

@@ -278,7 +278,6 @@ void bind_files(nb::module_& module) {
           [](ChunkFile& self, Snapshot& snapshot, u64 first, u64 count) {
             const MaybeRelease release(true);
             const u32 page = self.add_objects(snapshot, first, count);
-            // mutant: checkpoints-hold-objects-to-their-end
             if (page != ChunkFile::kFull) snapshot.release_objects(first, count);
             return number_or_none(page);
           },

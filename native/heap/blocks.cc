@@ -166,7 +166,6 @@ Blocks::Spot Blocks::spot(u64 offset, u64 bytes) const {
   }
   const u32 size = static_cast<u32>(block_class_bytes(at.cls));
   at.block = static_cast<u32>(within) / size;
-  // mutant: blocks-of-any-number
   require_block(u64{at.block} * size == within && within + size <= kSliceBytes);
   return at;
 }
@@ -204,7 +203,6 @@ void Blocks::reset() {
 void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
   const auto [slice, cls, block, run] = spot(offset, bytes);
   require_block(static_cast<u32>(use) < kBlockUses);
-  // mutant: the-last-slice-is-none
   pages_.cover_slice(slice + run - 1);  // the block's last slice: behind it the store may end
   if (cls == kNone) {
     for (u64 i = 0; i < run; ++i) require_block(memory_.slice(slice + i).state == SliceState::kFree);

@@ -143,7 +143,6 @@ Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
     const u64 resident = resident_of(table);
     if (resident + block > kept) grow += resident + block - std::max(kept, resident);
     const u64 most = __atomic_load_n(&table.max_bytes, __ATOMIC_RELAXED);  // an old value counts for a moment longer
-    // mutant: open-chunks-are-short-of-items
     if (used <= std::min(most, own + std::max(own, open) + block)) continue;
     return short_of_own(index, used - open, open, most);
   }
@@ -161,7 +160,6 @@ Shortage Budget::admit(const MakeRequest& request, const Blocks::Choice& choice)
   }
   if (shortage.bytes != 0) return shortage;
   const u64 pages = committed() + choice.missing_bytes + choice.table_bytes;
-  // mutant: no-page-is-left-for-ledgers
   const u64 most = limit() - std::min(limit(), kOwnPages);
   shortage.pages = pages > most ? pages - most : 0;
   return shortage;
@@ -177,7 +175,6 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   add_bytes(table.used_chunks, static_cast<u64>(chunks));
   // A lowered reserve follows the chunks. Chunks of the larger capacity may take more than is set aside now, and hold
   // items that are within the smaller one. These items would be evicted for the next chunk.
-  // mutant: chunks-of-a-larger-table-have-no-room
   const u64 least = std::max(table.reserve_wanted.load(), table.used_bytes.load());
   if (const u64 reserve = table.reserve_bytes.load(); least < reserve) {
     note_spare(memory_, (reserve / kSliceBytes - least / kSliceBytes) * kSliceBytes);  // small steps add up

@@ -127,7 +127,6 @@ void ChunkEnds::settle_filled(Deadline deadline) {
     high = heap_.memory.heap_header().slice_high;
     for (const u64 end = std::min(high, at + kSlicesPerHold); at < end; ++at) {
       const u32 filler = heap_.memory.slice(at).filler.load(std::memory_order_acquire);
-      // mutant: who-fills-a-slice-counts-as-dead
       if (filler != 0 && owner_gone(heap_.client, filler)) heap_.reclaim.settle_filled(at, true);
     }
   }

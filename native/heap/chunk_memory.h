@@ -79,7 +79,6 @@ class ChunkMemory {
            entry.offset % kBlockAlign == 0;
   }
   static bool is_head_of(const ChunkBytes& chunk) {
-    // mutant: heads-of-other-chunks-are-changed
     return reinterpret_cast<const ChunkHeader*>(chunk.head)->identity() == chunk.identity;
   }
   [[noreturn]] static void bad_chunk(u32 chunk);

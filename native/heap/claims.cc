@@ -16,7 +16,6 @@ u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadlin
   if (next.chunk_head == 0) next.chunk_head = own.chunk_head;
   const u64 wanted = budget.unkept(index, next.chunk_block == 0 ? 0 : reserve.bytes / next.chunk_block);
   // Smaller chunks have more heads.
-  // mutant: heads-of-smaller-chunks-take-no-memory
   if (const u64 missing = budget.missing_for(index, next, table.held_bytes, 0); missing != 0) return missing;
   const u64 missing = budget.missing_for(index, next, table.held_bytes, heap_.descriptors.segments_bytes(wanted));
   const bool ready = missing == 0 && heap_.memory.heap_header().free_count >= wanted;

@@ -54,7 +54,6 @@ class Descriptors {
   std::span<u8> meta(u32 index, u32 owner, u64 bytes) const {
     const Descriptor& entry = (*this)[index];
     const u64 word = entry.word.load(std::memory_order_relaxed);
-    // mutant: any-block-is-a-tables-own
     if (word_kind(word) != ObjectKind::kMeta || word_state(word) == ObjectState::kFree || entry.owner != owner ||
         entry.bytes < bytes || entry.offset % kBlockAlign != 0) [[unlikely]]
       bad(index);

@@ -131,7 +131,6 @@ u32 DiskSpace::take_link(u64 bytes, u64 filled, bool own, u32* file) {
   TierHeader& tier = memory_.tier_header();
   u32 unused = 0;
   while (unused < high() && !is(tier.segment[unused], SegmentUse::kAbsent)) ++unused;
-  // mutant: own-files-are-refused-for-want-of-room
   if (unused == kMaxSegments || (!own && tier.file_bytes.load() + bytes > tier.capacity.load())) return kNone;
   *file = ++tier.next_file | kLinkedFile;
   add_file(unused, *file, bytes);

@@ -9,7 +9,6 @@ constexpr int kMostMoves = 8;  // others may take the pages that go back
 
 bool commit_fixed(Heap& heap, u64 offset, u64 bytes, Deadline deadline, std::string* why) {
   for (int moves = 0; !heap.memory.commit(offset, bytes, why); ++moves) {
-    // mutant: unused-pages-are-kept-from-headers
     if (moves == kMostMoves || heap.move_pages(kSliceBytes, false, deadline) == 0) return false;
     os::forget_headroom();
   }

@@ -33,7 +33,6 @@ u64 Heap::removable() const {
   u64 total = header.object_bytes - std::min(header.object_bytes.load(), header.pinned_bytes.load());
   for (u32 i = 0; i < memory.table_count(); ++i) {
     const TableHeader& table = memory.table(i);
-    // mutant: rows-do-not-leave-for-a-table
     total += budget.own_claim(i) - in_memory(memory, reserve_of(table));
   }
   return total;
@@ -51,7 +50,6 @@ u64 Heap::available(u64 wanted, Deadline deadline) {
       removable = this->removable();
     }
     if (free >= wanted || room_maker == nullptr) return free;
-    // mutant: nothing-leaves-for-a-table
     if (free + removable < wanted) return free + removable;
     if (!room_maker->make_room(wanted - free, deadline, &why)) return free;
   }

@@ -26,7 +26,6 @@ HeapCore::HeapCore(Client& process, Ledger& entries)
 HeapCore::Guard::Guard(HeapCore& heap, Deadline deadline) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
   heap.lock.acquire(deadline);
   try {
-    // mutant: heap-not-rebuilt-after-a-death
     if (heap.lock.needs_recovery()) HeapRecovery(heap).rebuild();
   } catch (...) {
     heap.lock.release();
@@ -51,7 +50,6 @@ void HeapCore::format() {
 // punched: meta blocks live long, and all that time these pages would be charged to meta and of no use to others.
 Blocks::Choice HeapCore::choose(u64 bytes, BlockUse use, bool ahead) {
   const Blocks::Choice choice = blocks.choose(bytes, use, ahead);
-  // mutant: meta-takes-whole-slices
   if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes == 0) return choice;
   reclaim.punch_spare(choice);
   return blocks.choose(bytes, use, ahead);
@@ -98,7 +96,6 @@ u64 HeapCore::move_pages(u64 bytes, bool holes_only, Deadline deadline) {
   u64 got = 0;
   for (u64 some = 1; got < bytes && some != 0; got += some) {
     Guard guard(*this, deadline);
-    // mutant: pages-do-not-move
     some = holes_only ? reclaim.from_holes(&cursor) : reclaim.some(&cursor);
   }
   return got;
@@ -225,7 +222,6 @@ void HeapCore::free_descriptor(u32 number, bool punch) {
   }
   if (!away) {
     blocks.release(entry.offset, entry.bytes);
-    // mutant: freed-meta-stays-charged
     const bool shares_slice = kind == ObjectKind::kMeta && block_class(entry.bytes) != kNone;  // see choose()
     if (punch || shares_slice) reclaim.punch_block(entry.offset, entry.bytes);
   } else if (is_logged(entry)) {

@@ -41,7 +41,6 @@ PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, AwayObject* away, De
   if (result == PinResult::kPinned) {
     ends_.pin(*out, entry);
   } else {
-    // mutant: what-is-read-once-takes-memory
     const bool enters = (found.flags & kFlagRead) != 0 || found.bytes > kMostAside || has_room();
     *away = {heap_.disk.place_of(found), found.bytes, word_generation(found.word.load()), enters};
   }
@@ -63,7 +62,6 @@ PinResult IdObjects::pin_with(const Id& id, u32 entry, Loaded* loaded, u32* out,
     result = PinResult::kPinned;
   }
   if (result != PinResult::kPinned) return result;
-  // mutant: what-came-in-leaves-at-once
   heap_.descriptor(*out).flags |= kFlagRead;
   ends_.pin(*out, entry);
   return result;

@@ -12,10 +12,8 @@ void Ledger::reserve_room() { reserve_dropped(reserve_block()); }
 // next owner of the slot.
 void Ledger::grow(Deadline deadline) {
   reserve_room();
-  // mutant: ledger-grows-without-limit
   const u32 made = heap_.maker.grow_ledger(deadline);
   os::LocalGuard<std::recursive_mutex> guard(client_.local());
-  // mutant: ledger-blocks-that-come-together-lack-room
   reserve_room();  // again: while this thread waited for the heap's lock, others may have added blocks
   add_block(*reinterpret_cast<LedgerBlock*>(heap_.block(made)), inherited_);
 }

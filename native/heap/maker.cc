@@ -152,7 +152,6 @@ bool Maker::commit(const Attempt& attempt, u32 entry, Deadline deadline, std::st
 // again. Else bodies leave memory, and their pages become unused.
 bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
   if (heap_.move_pages(bytes, false, deadline) != 0) return true;
-  // mutant: no-body-leaves-for-the-machine
   return heap_.room_maker != nullptr && heap_.room_maker->make_room(bytes, deadline, why);
 }
 
@@ -183,7 +182,6 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       }
       if (++moves > kMostMoves || !find_pages(attempt.choice.missing_bytes, deadline, why)) return MakeResult::kFull;
       os::forget_headroom();
-      // mutant: a-body-is-linked-twice
       if (request.body_block != 0) return MakeResult::kAgain;
       continue;
     }
@@ -195,7 +193,6 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
         if (why != nullptr) *why = heap_.budget.room_text(request.bytes, request.tables);
         if (short_of != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items are evicted
           HeapCore::Guard guard(heap_, deadline);
-          // mutant: nothing-goes-for-pages
           *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};
         }
         return MakeResult::kFull;
@@ -260,7 +257,6 @@ u32 Maker::grow_ledger(Deadline deadline) {
     const u32 index = try_grow_ledger(deadline);
     if (index != kNone) return index;
     std::string why;
-    // mutant: ledgers-find-no-room-on-disk
     if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;
     heap_.free_holes(sizeof(LedgerBlock), deadline);
   }

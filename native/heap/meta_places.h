@@ -11,7 +11,6 @@ namespace di {
 // while a block lies in it, also while the heap is rebuilt.
 inline void require_meta_place(const Memory& memory, const Descriptors& descriptors, u32 index) {
   const u64 offset = descriptors[index].offset, data = memory.places().data;
-  // mutant: meta-lies-anywhere
   if (offset < data || memory.slice((offset - data) / kSliceBytes).use != BlockUse::kMeta) [[unlikely]]
     throw Error(Code::kCorruptData, "damaged store: descriptor " + std::to_string(index) +
                                         " leads to a block that is not of the store's own tables");

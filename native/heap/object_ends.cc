@@ -17,9 +17,7 @@ void ObjectEnds::pin(u32 index, u32 entry, bool brief) {
   Descriptor& object = heap_.descriptor(index);
   const u64 word = object.word.load(std::memory_order_acquire);
   const u64 bytes = is_away(object) ? 0 : Blocks::block_bytes(object.bytes);
-  // mutant: pinned-bytes-counted-twice
   if (word_pins(word) == 0) add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);
-  // mutant: views-are-not-pinned
   object.word.fetch_add(1);
   DI_FAULT("heap.pinned");
   LedgerEntry& mine = heap_.ledger.entry(entry);

@@ -119,7 +119,6 @@ void PageReclaim::punch_block(u64 offset, u64 bytes) {
 
 u64 PageReclaim::some(Cursor* cursor) {
   const u64 got = from_free(cursor);
-  // mutant: holes-are-not-memory
   return got != 0 ? got : from_holes(cursor);
 }
 
@@ -147,7 +146,6 @@ u64 PageReclaim::from_holes(Cursor* cursor) {
 
 bool PageReclaim::is_being_filled(u64 slice) {
   const Shared<u32>& filler = memory_.slice(slice).filler;
-  // mutant: ended-fills-stay
   if (filler.load(std::memory_order_acquire) == kFillEnded) settle_filled(slice, true);  // pairs with end_fill()
   return filler.load(std::memory_order_relaxed) != 0;
 }
@@ -174,7 +172,6 @@ void PageReclaim::settle_filled(u64 slice, bool give_back) {
   Slice& entry = memory_.slice(slice);
   entry.filler.store(0, std::memory_order_relaxed);
   const u64 missing = pages_.missing(slice, 0, kPagesPerSlice);
-  // mutant: pages-that-come-back-are-not-counted
   if (missing == 0 && !give_back) return;
   pages_.charge(slice, 0, kPagesPerSlice);
   add_bytes(pages_.bytes_of(entry), missing * kPageBytes);

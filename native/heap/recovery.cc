@@ -50,7 +50,6 @@ void HeapRecovery::relist_descriptors() {
     if (!is_away(entry)) heap_.blocks.mark(entry.offset, entry.bytes, use_of(word_kind(word)));
     // The writer fills the block where it was made. If the descriptor leads elsewhere, that block would be taken for
     // free.
-    // mutant: open-chunks-lie-anywhere
     if (word_kind(word) == ObjectKind::kChunk && word_state(word) == ObjectState::kCreating)
       static_cast<void>(heap_.chunk_memory.head(index));  // throws kCorruptData
     if (entry.expires_ns != 0) ++heap.expiring;

@@ -9,10 +9,8 @@ namespace di {
 void Sweeper::release_own(u32 index) {
   const u64 word = heap_.descriptor(index).word.load();
   if (word_kind(word) == ObjectKind::kChunk && word_state(word) != ObjectState::kFree) {
-    // mutant: chunks-of-the-dead-stay-open
     chunks_.close_held(index);
   } else if (word_state(word) == ObjectState::kCreating) {
-    // mutant: objects-of-dead-putters-stay
     heap_.free_descriptor(index, true);
   }
 }
@@ -25,7 +23,6 @@ void Sweeper::settle_dropped() {
     if (ledger_kind(what) == LedgerKind::kOwn) release_own(ledger_descriptor(what));
     entry.what.store(0, std::memory_order_release);
     if (ledger_kind(what) == LedgerKind::kPin) {  // else a call short of room has settled it already
-      // mutant: viewed-objects-are-never-freed
       DI_FAULT("heap.unpin_between");
       objects_.unpin(ledger_descriptor(what));
     }
@@ -57,7 +54,6 @@ void Sweeper::settle_entry(LedgerEntry& entry, Deadline deadline) {
   if (what == 0) return;
   if (ledger_kind(what) == LedgerKind::kPin) {
     entry.what.store(0, std::memory_order_release);
-    // mutant: pins-of-the-dead-stay
     DI_FAULT("reap.unpin_between");
     objects_.unpin(index);
     return;
@@ -87,7 +83,6 @@ void Sweeper::wait_readers(u32 table, Deadline deadline) {
   const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;
   for (;;) {
     const u32 reader = reader_of(table);
-    // mutant: stopped-reader-is-not-waited-for
     if (reader == kNone) break;
     if (until.over()) {
       const std::string who = describe_client(heap_.memory, reader);

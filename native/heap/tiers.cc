@@ -35,7 +35,6 @@ u64 in_tiers(const Reserve& reserve, double expect) {
   const u64 head = kRecordHeaderBytes + reserve.chunk_head;
   const u64 record = (in_pages(head) + in_pages(static_cast<u64>(body))) * kPageBytes + head;
   const double records = std::min(kMostRounding, static_cast<double>(record) / static_cast<double>(block)) * rows;
-  // mutant: chunks-on-disk-end-at-no-page
   return open + static_cast<u64>(std::max(rows / shrink, records / kSlack));
 }
 
@@ -66,7 +65,6 @@ u64 objects_in_tiers(const Memory& memory, const DiskSpace& disk) {
   const u64 away = memory.tier_header().away_bytes.load();
   u64 on_disk = 0;
   for (const DiskSpace::Log& log : disk.logs()) on_disk += log.live;
-  // mutant: held-objects-take-room-once
   const u64 twice = std::min(heap.pinned_bytes.load(), on_disk - std::min(on_disk, away));
   return heap.object_bytes + away + twice;
 }
@@ -75,14 +73,12 @@ u64 objects_in_tiers(const Memory& memory, const DiskSpace& disk) {
 
 u64 others_in_tiers(const Memory& memory, const DiskSpace& disk) {
   const HeapHeader& heap = memory.heap_header();
-  // mutant: slots-of-others-take-no-room-from-rows
   const u64 slots = heap.meta_bytes;
   return slots + heap.fixed_bytes + objects_in_tiers(memory, disk);
 }
 
 u64 left_for_tables(const Memory& memory, const DiskSpace& disk, u64 spendable, bool again) {
   const u64 left = left_in_tiers(memory, spendable);
-  // mutant: objects-take-the-room-of-tables-that-were-there
   return again ? left : left - std::min(left, others_in_tiers(memory, disk));
 }
 

@@ -69,7 +69,6 @@ bool give_back(Arena& arena) {
   Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
   const u32 spare = heap.spare_slices.load();
   PageReclaim::Cursor cursor;
-  // mutant: pages-of-smaller-tables-stay
   const u64 bytes =
       heap.free_bytes.load() <= ahead_bytes(heap) + kSliceBytes ? 0 : arena.heap().reclaim.from_free(&cursor);
   heap.spare_slices.store(bytes == 0 || spare == 0 ? 0 : spare - 1);

@@ -68,7 +68,6 @@ Header parse(std::span<const u8, kHeaderBytes> head, u32 kinds) {
   found.meta_bytes = load<u32>(head, 24);
   found.payload_bytes = load<u32>(head, 28);
   found.payload_check = load<u32>(head, 32);
-  // mutant: lengths-of-frames-are-not-bounded
   if (found.meta_bytes > kMaxMetaBytes || found.payload_bytes > kMaxPayloadBytes)
     refuse("a frame of " + std::to_string(found.meta_bytes) + " + " + std::to_string(found.payload_bytes) +
            " bytes came, at most " + std::to_string(kMaxMetaBytes) + " + " + std::to_string(kMaxPayloadBytes) +
@@ -77,12 +76,10 @@ Header parse(std::span<const u8, kHeaderBytes> head, u32 kinds) {
 }
 
 void check_meta(std::span<const u8, kHeaderBytes> head, std::span<const u8> meta) {
-  // mutant: headers-are-not-verified
   if (check_of(head, meta) != load<u32>(head, kCheckAt)) refuse("the header of a frame does not match its checksum");
 }
 
 void check_payload(const Header& header, u32 check) {
-  // mutant: payloads-are-not-verified
   if (check != header.payload_check) refuse("the payload of a frame does not match its checksum");
 }
 

@@ -65,7 +65,6 @@ bool Incoming::has_head() {
   header_ = parse(head_, kinds_);
   start_ += kHeaderBytes;
   const u64 most = most_bytes_ != 0 ? kMaxMetaBytes : kMaxGreetingBytes;
-  // mutant: greetings-of-any-size
   if (header_.meta_bytes > most)
     refuse("a message with " + std::to_string(header_.meta_bytes) + " bytes of meta came, at most " +
            std::to_string(most) + " are allowed here");
@@ -86,7 +85,6 @@ void Incoming::begin_payload() {
   first_ = header_;
   total_ = first_.body_bytes;
   at_ = 0;
-  // mutant: messages-of-any-size
   if (total_ > most_bytes_ || total_ < first_.payload_bytes)
     refuse("a message of " + std::to_string(total_) + " bytes came, at most " + std::to_string(most_bytes_) +
            " are allowed here; send it in parts");

@@ -67,7 +67,6 @@ LoggedObject logged(const Arena& arena, const Draft& draft) {
 // Nothing is written while write_budget= is used up: put() waits, as it does for room.
 void require_budget(Arena& arena) {
   const WriteBudget budget(arena.tier_header());
-  // mutant: durable-objects-pass-the-write-budget
   if (budget.wait_ns() != 0) throw Error(Code::kStoreFull, budget.text()).told();
 }
 
@@ -112,7 +111,6 @@ void keep_all(Arena& arena, std::span<const DurableDraft> drafts) {
     append_or_compact(arena, [&] { pending.append(object); });
     charge(arena, object);
   }
-  // mutant: put-does-not-wait-for-the-drive
   pending.sync();
   DI_FAULT("durable.synced");
   {

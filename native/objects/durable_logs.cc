@@ -53,7 +53,6 @@ void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
         Heap::Guard guard(arena.heap(), deadline);
         named = owner_of(arena.heap(), id, place) != kNone;
       }
-      // mutant: records-of-the-dead-count
       if (!named) own.mark(place, kMarkVoid);
     });
   }

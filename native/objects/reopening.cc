@@ -114,7 +114,6 @@ void Reopening::meet(const LogReader::Found& found, const LogPlace& place) {
   const auto [at, first] = seen_.try_emplace(key);
   Seen& seen = at->second;
   if (!first) {
-    // mutant: the-last-record-of-an-id-counts
     if (record.number < seen.number || (record.number == seen.number && (!deleted || seen.deleted))) {
       if (!deleted) log_.mark(place, kMarkVoid);
       return;
@@ -126,7 +125,6 @@ void Reopening::meet(const LogReader::Found& found, const LogPlace& place) {
     if (!seen.deleted) log_.mark(seen.place, kMarkVoid);
   }
   seen = {record.number, deleted, kNone, place};
-  // mutant: what-was-deleted-comes-back
   if (deleted || (record.expires_ns != 0 && record.expires_ns <= os::wall_ns())) return;
   seen.descriptor = make(found, place, nullptr, 0);
 }

@@ -72,7 +72,6 @@ void Weights::retire_before(u32 index, i64 stop, u64 keep) {
   const i64 first = entry.oldest.load();
   const auto retire_all = [&](i64 version, i64 end) DI_REQUIRES(heap_.lock) {
     for (; version < end; ++version) {
-      // mutant: durable-versions-leave-with-the-others
       if (version != entry.durable.load()) retire(index, version);
     }
   };

@@ -83,7 +83,6 @@ constexpr const char* kWhoHolds = "which processes hold stores";
 // Called after a failed look at another process. A process that has gone or hides is passed over; hidden_holders()
 // reports those that hide. Any other failure is no answer.
 void pass_over() {
-  // mutant: nobody-found-for-want-of-descriptors
   if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)
     cannot_tell(kWhoHolds, errno);
 }
@@ -200,7 +199,6 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of) 
     const int read =
         std::sscanf(line.c_str(), "%*d: POSIX %*s %*s %d %x:%x:%llu %llu", &pid, &major, &minor, &inode, &first);
     if (read != 5 || pid <= 0) continue;
-    // mutant: who-holds-another-store-is-asked
     if (of != nullptr && *of != FileId{makedev(major, minor), inode}) continue;
     const u32 holder = static_cast<u32>(pid);
     if (first < base || first - base >= count || std::find(seen.begin(), seen.end(), holder) != seen.end()) continue;
@@ -240,7 +238,6 @@ int open_as(const Holder& holder, const std::function<bool(FileId)>& already, Fi
 #ifdef DI_FAULTS
   mine = mine && fault_errno("os.holder_owner") == 0;
 #endif
-  // mutant: stores-of-anybody
   if (!mine) {  // nothing in it can be trusted
     errno = ENOENT;
     return -1;
@@ -346,7 +343,6 @@ bool make_runtime_folder(const std::string& folder) {
   }
   if (S_ISLNK(info.st_mode)) refuse_folder(folder, "it is a symbolic link; remove it");
   if (!S_ISDIR(info.st_mode)) refuse_folder(folder, "it is not a folder; remove it");
-  // mutant: folder-of-anybody
   if (info.st_uid != geteuid()) {
     refuse_folder(folder, "it belongs to uid " + std::to_string(info.st_uid) + ", not to " + std::to_string(geteuid()) +
                               "; have its owner remove it");
@@ -356,7 +352,6 @@ bool make_runtime_folder(const std::string& folder) {
   }
   // The folder was made under a umask that takes rights from its owner too: by this process, or by one that was killed
   // before this line and left a folder that nobody can enter.
-  // mutant: a-umask-shuts-its-user-out
   if ((info.st_mode & 0700) != 0700 && (made || (info.st_mode & 0100) == 0) && chmod(folder.c_str(), 0700) != 0 &&
       errno != ENOENT) {
     refuse_folder(folder, "its owner may not use it: " + errno_text(errno) + "; run chmod 700 " + folder);
@@ -466,7 +461,6 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
       refuse_folder(path_, errno == ELOOP ? "it is a symbolic link; remove it" : errno_text(errno));
     }
     check_lock_file(file.get(), path_);
-    // mutant: names-without-a-lock
     const Flock result = flock_until(file.get(), path_, deadline);
     if (result == Flock::kReplaced) continue;
     if (result == Flock::kLate) {
@@ -486,7 +480,6 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
 }
 
 FolderLock::~FolderLock() {
-  // mutant: files-stay-in-the-folder
   unlink(path_.c_str());
   // Unlocked, not only closed: a child that another thread is just forking has the same open file.
   flock(fd_, LOCK_UN);

@@ -165,7 +165,6 @@ u64 FileCredit::value(u64 files, u64 now_ns) {
   return credit_;
 }
 
-// mutant: no-margin-below-the-limit
 u64 margin_of(u64 limit) { return std::max<u64>(u64{64} << 20, limit / 50); }
 
 Room room_below(u64 limit, u64 used) {

@@ -117,7 +117,6 @@ int create_memfd(const std::string& name, u64 bytes) {
                                      "open the store with less memory=");
   }
   const unsigned flags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  // mutant: stores-in-dev-shm
   int fd = memfd_create(name.c_str(), flags | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create(name.c_str(), flags);  // before Linux 6.3
   if (fd < 0) throw Error(Code::kStoreError, "no memory file for the store: " + errno_text(errno));
@@ -165,7 +164,6 @@ u8* map(int fd, u64 bytes, bool writable) {
   if (skip > 0) munmap(begin, skip);
   const u64 mapped = (bytes + kPageBytes - 1) & ~(kPageBytes - 1);
   if (skip + mapped < reserved) munmap(at + mapped, reserved - skip - mapped);
-  // mutant: stores-in-crash-dumps
   madvise(at, mapped, MADV_DONTDUMP);
   return at;
 }
@@ -377,7 +375,6 @@ Aside::~Aside() {
 }
 
 Blocking::Blocking() : unwinding_(std::uncaught_exceptions()) {
-  // mutant: asks-for-the-interpreter-with-a-lock-in-hand
   left_ = t_blocking_depth++ == 0 && !t_in_hand.any() && g_hooks.leave != nullptr;
   if (left_) token_ = g_hooks.leave();
 #ifdef DI_FAULTS

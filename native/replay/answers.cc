@@ -17,7 +17,6 @@ bool is_complete_group(TableCore& core, u32 leader) {
   core.groups.each(leader, [&](u32, const Item& item) {
     const RowAt at{item.chunk(), item.row()};
     const u32 position = attachment_of(heap, at.chunk, core.index);
-    // mutant: groups-wait-for-their-last-answer-only
     complete = complete && position != kNone && is_complete(heap, at, position);
   });
   return complete;

@@ -35,7 +35,6 @@ void CallMarks::require_begun() const {
 }
 
 void CallMarks::require_mine(u32 table, u64 items) const {
-  // mutant: the-writer-before-goes-on
   if (mark(table).owner.load(std::memory_order_acquire) != claimed_[table].owner)
     throw Error(Code::kWriterClosed, "another writer has taken over this writer's session, or the session has ended")
         .told();

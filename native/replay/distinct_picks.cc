@@ -24,7 +24,6 @@ u32 DistinctPicks::pick(const Strata& strata) {
 }
 
 bool DistinctPicks::accept(u32 slot) {
-  // mutant: distinct-draws-repeat
   if (set_ == nullptr || set_->keys.insert(core_.items[slot].key(slot))) return true;
   ++rejected_;
   return false;
@@ -47,7 +46,6 @@ void DistinctPicks::after_picks() {
 }
 
 void DistinctPicks::put_back() {
-  // mutant: distinct-draws-leave-the-sampler
   for (const u32 slot : out_) sampler_.insert(slot);
   out_.clear();
 }

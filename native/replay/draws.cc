@@ -39,7 +39,6 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   drawn.probability = probability;
   if (set->chooses) drawn.pick = static_cast<u32>(core_.random.next() >> 32);
   drawn.entry = number;
-  // mutant: drawn-rows-are-not-held
   core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);
   LedgerEntry& ledger = arena_.ledger().entry(number);
   ledger.ref.store(drawn.key, std::memory_order_relaxed);
@@ -48,7 +47,6 @@ void Draws::draw_one(DrawSet* set, u32 slot, double probability) {
   drawn.uses = item.uses();
   if (core_.uses.limited()) {
     core_.uses.add_undelivered(item);
-    // mutant: used-up-items-stay-in-the-queue
     if (core_.uses.used_up(item)) {
       core_.end_live(slot);
       ++header_.held;
@@ -133,7 +131,6 @@ u32 Draws::draw_step(DrawSet* set, u32 want, Strata* strata) {
 void Draws::pass_on(DrawSet* set) {
   const i64 size = static_cast<i64>(header_.size);
   core_.room_came().signal(0);
-  // mutant: draw-announces-no-room
   if (may_insert(header_.limiter, size)) set->made_room = true;
   if (may_sample(limiter_in_force(header_), size)) core_.items_came().signal(1);
 }
@@ -305,7 +302,6 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     note_ages(*set, 0, &header_);
     for (u32 i = 0; i < picked; ++i) {
       Drawn& drawn = set->items[i * rows];
-      // mutant: taken-items-count-no-use
       core_.uses.count(*items[i]);
       drawn.uses = items[i]->uses();
       if (i % UsedChunks::kReadsOf == 0) core_.chunks.note_read(drawn.chunk, drawn.row, drawn.rows);
@@ -414,7 +410,6 @@ void Draws::finish(DrawSet* set, bool give_back, Deadline deadline) {
     core_.commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call must not end a use twice
     core_.settle_held_soon();
-    // mutant: give-back-announces-nothing
     if (give_back) core_.items_came().signal(kMaxClients);
     if (!give_back && header_.finished != 0)  // learners that wait because these draws might come back must look again
       core_.items_came().signal(kMaxClients);
@@ -432,12 +427,10 @@ void Draws::settle_entry(LedgerEntry& entry, Deadline deadline) {
     const LedgerKind kind = ledger_kind(what);
     if (kind == LedgerKind::kWriter) --header_.writers;
     if (kind == LedgerKind::kDraw) {
-      // mutant: draws-of-the-dead-not-given-back
       end_draw(entry.ref.load(), true);
       core_.selection.sampler().end_give_back();
       if (!(what & kLedgerDropped))
         core_.undo.set(header_.limiter.samples, static_cast<u64>(header_.limiter.samples - 1));
-      // mutant: draws-of-the-dead-stay-counted
       core_.undo.set(header_.total_samples, header_.total_samples - 1);
     }
     if (holds_chunks(kind) && ledger_descriptor(what) != kNone)

@@ -33,7 +33,6 @@ class Draws {
   void give_back(DrawSet* set, Deadline deadline) { finish(set, true, deadline); }
 
   void note_table(DrawSet* set) const {  // notes the table's facts that importance weights need
-    // mutant: batches-of-another-table-size
     set->table_size = header_.size;
     set->sums = core_.selection.sampler().sums();
   }

@@ -32,7 +32,6 @@ void EndedGroups::add(u64 value) {
   const u64 count = header_.ended_count;
   const u32 place = static_cast<u32>(count % kEndedGroups);
   if (count >= kEndedGroups) take_out(ring_->value[place], [place](u32 at) { return at == place; });
-  // mutant: the-killed-end-groups-of-others
   undo_.set(ring_->value[place], value);
   undo_.set(header_.ended_count, count + 1);
   link(place);

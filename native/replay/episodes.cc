@@ -27,14 +27,11 @@ bool Episodes::step(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blo
   const bool terminated = state_.cells.flag(call, plan.terminated, t, l),
              truncated = state_.cells.flag(call, plan.truncated, t, l), stopped = state_.cells.stops(call, t, l);
   for (u32 table = 0; table < plan.tables.size(); ++table) {
-    // mutant: discounts-cut-other-tables
     lane.windows_staged[table].row(state_.windows, stopped && plan.tables[table].weighted);
     state_.emit(table, index, priority(table));
   }
   if (!terminated && !truncated) return call.next.empty() || observe(call, t, l, priority, deadline, blocked);
-  // mutant: truncation-taken-for-termination
   at.terminated = terminated;
-  // mutant: reset-row-taken-for-a-step
   at.skip = plan.autoreset == Autoreset::kNextStep;
   return end_step(call, t, l, priority, deadline, blocked);
 }
@@ -63,7 +60,6 @@ bool Episodes::end_step(const WriterCall& call, u32 t, u32 l, const Priority& pr
   Lane& lane = state_.lanes[index];
   LanePosition& at = lane.staged;
   const bool same_step = state_.plan.autoreset == Autoreset::kSameStep;
-  // mutant: final-observation-ignored
   const bool given = !call.final_given.empty() && call.final_given[u64{t} * count + l] != 0;
   const bool by_next = !given && !same_step && !call.next.empty();
   const std::vector<ColumnInput>& final = given ? call.final : call.next;
@@ -85,7 +81,6 @@ bool Episodes::end_step(const WriterCall& call, u32 t, u32 l, const Priority& pr
   if (same_step && !call.next.empty()) {  // kept in memory: the final observation, whose row comes first, may follow
     auto first = std::make_shared<KeptRow>();
     state_.cells.keep({call.next, t, l, count}, first.get());
-    // mutant: first-observation-not-kept
     at.first = std::move(first);
   }
   return true;
@@ -106,7 +101,6 @@ bool Episodes::drop_row(const WriterCall& call, u32 t, u32 l, const Priority& pr
     const RowSource source{final, t, l, static_cast<u32>(call.lanes.size())};
     bool any = false;
     for (u32 c = 0; c < final.size(); ++c) {
-      // mutant: dropped-observation-ignored
       if (wanted[c]) final[c] = call.columns[c];
       any = any || source.has(c);
     }

@@ -13,7 +13,6 @@ void GoneKeys::commit() {
 
 bool GoneKeys::read(u64* from, u64 most, std::vector<u64>* keys) const {
   const u64 count = header_.gone_count;
-  // mutant: gone-keys-are-overwritten
   if (*from > count || count - *from > kGoneKeys) return false;
   const u64 end = *from + std::min(most, count - *from);
   for (; *from < end; ++*from) keys->push_back(ring()[*from % kGoneKeys]);

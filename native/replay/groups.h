@@ -47,7 +47,6 @@ class Groups {
     const u32 answers = first.count;
     require_sound(answers != 0 && answers <= size());
     u32 slot = first.next - 1;
-    // mutant: groups-without-an-end
     for (u32 i = 1; i < answers; ++i) {
       const u32 after = next(slot);
       Item& item = items_[slot];

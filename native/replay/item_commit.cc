@@ -24,7 +24,6 @@ u64 slots_for(const TableHeader& table, u64 items) {
 // call has passed already.
 void list_by_lane(std::vector<MadeItem>* made) {
   const auto earlier = [](const MadeItem& a, const MadeItem& b) {
-    // mutant: items-of-a-call-by-start
     return a.lane != b.lane ? a.lane < b.lane : a.order < b.order;
   };
   if (!std::is_sorted(made->begin(), made->end(), earlier)) std::sort(made->begin(), made->end(), earlier);
@@ -192,7 +191,6 @@ bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Bl
   // Allocates for the steps below: once rows are published, the call must not fail for lack of memory.
   items_.reserve(kBatchStep);
   keys_.reserve(kBatchStep);
-  // mutant: published-before-there-is-room
   for (u32 i = 0; i < state_.plan.tables.size(); ++i) state_.made[i].reserve(state_.pending[i].size());
   unfinished_.reserve(lanes.size());
   if (state_.marks) state_.marks->pass();
@@ -309,7 +307,6 @@ void ItemCommit::let_go(const std::vector<u32>& lanes) {
       all = std::min(all, reached);
     }
     for (u32 i = 0; i < past.size(); ++i) {
-      // mutant: a-short-view-pays-for-a-long-one
       past[i] = std::max(past[i], all);
       while (past[i] < reached_[i] &&
              heap.chunks.close(lane.chunks[past[i]].descriptor(), i, kNone, Deadline::only_try()))

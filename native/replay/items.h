@@ -30,7 +30,6 @@ class Items {
     const u32 slot = key_slot(key);
     if (slot >= slots_ || key_shard(key) != 0) return nullptr;
     Item& item = (*this)[slot];
-    // mutant: stale-key-reaches-a-successor
     return item.has_key(key) ? &item : nullptr;
   }
   void prefetch_key(u64 key) {

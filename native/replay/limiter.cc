@@ -16,7 +16,6 @@ double lead(const LimiterState& state, i64 inserts, i64 samples) {
 }
 
 bool may_sample_at(const LimiterState& state, i64 samples) {
-  // mutant: limiter-off-by-one
   return lead(state, state.inserts, samples) - 1.0 >= state.min_diff;
 }
 
@@ -33,7 +32,6 @@ std::string plus(double value) { return (value < 0 ? " - " : " + ") + text(std::
 
 bool may_insert(const LimiterState& state, i64 size, i64 count) {
   if (size + count <= state.min_size) return true;
-  // mutant: a-queue-without-bound
   return lead(state, state.inserts + count, state.samples) <= state.max_diff;
 }
 
@@ -72,7 +70,6 @@ u64 samples_allowed(const LimiterState& state, i64 size, u64 want) {
 }
 
 LimiterState counted_anew(LimiterState state, i64 size, i64 held) {
-  // mutant: changed-limiter-counts-on
   state.inserts = state.queue != 0 ? size + held : std::min(size, state.min_size);
   state.samples = state.queue != 0 ? held : 0;
   return state;

@@ -41,7 +41,6 @@ class LostItems {
     for (; *slot < stop && removed < kBatchStep; ++*slot) {
       const u32 at = static_cast<u32>(*slot);
       const Item& item = core_.items[at];
-      // mutant: lost-rows-keep-their-items
       if (item.is(ItemState::kFree) || !needs_lost(item)) continue;
       if (removed++ == 0) core_.change();
       commit_if_short(core_, words_to_remove(core_));
@@ -57,7 +56,6 @@ class LostItems {
 
   bool needs_lost(const Item& item) const {
     u32 chunk = item.chunk();
-    // mutant: items-that-end-in-a-lost-chunk-stay
     for (u32 left = core_.chunks.covered(chunk, item.row(), item.rows()); left != 0 && chunk != kNone; --left) {
       if (const auto found = lost_.find(chunk); found != lost_.end() && memory_.tier(chunk)->uid == found->second)
         return true;

@@ -19,7 +19,6 @@ struct MarkUpdate {
   void set(Undo& undo, u64 fresh) const {
     DI_FAULT("marks.set");
     const u64 done = before + fresh;
-    // mutant: the-mark-is-no-part-of-the-undo
     undo.set(mark.word, mark_word(seq, done, done == total));
   }
 };

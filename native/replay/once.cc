@@ -46,7 +46,6 @@ std::string OnceSelector::why_none() const {
 void OnceSelector::drawn(u32 slot) {
   const Item& item = items_[slot];
   const u64 epochs = uses_.drawn_epochs(item);
-  // mutant: drawn-items-stay-in-the-epoch
   if (epochs > header_.epoch) set_.mark_drawn(slot);
   if (order_) order_->set(slot, static_cast<double>(epochs), item.number);
 }
@@ -88,7 +87,6 @@ void OnceSelector::end_give_back() {
   const bool behind = std::exchange(behind_, false);
   if (header_.dense_count == 0) return;
   u64 epoch = header_.epoch;
-  // mutant: epoch-forgotten-at-its-border
   if (behind) {
     for (u64 i = 0; i < header_.dense_count; ++i) epoch = std::min(epoch, uses_.drawn_epochs(items_[set_.at(i)]));
   } else if (epoch > 0 && header_.dense_left == header_.dense_count) {

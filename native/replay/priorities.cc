@@ -35,7 +35,6 @@ bool takes_all(const PriorityRange& range, std::span<const double> priorities) {
 }  // namespace
 
 PriorityRange priority_range(SamplerKind sampler, double alpha) {
-  // mutant: priorities-of-any-size
   if (sampler != SamplerKind::kPrioritized || alpha == 0) return {-1, kSmallest, kLargest};
   thread_local PriorityRange last{-1, 0, 0};  // the next call usually has the same alpha
   if (last.alpha != alpha)

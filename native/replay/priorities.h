@@ -15,7 +15,6 @@ constexpr double kLeastMass = 0x1p-640, kMostMass = 0x1p320;
 struct PriorityRange {
   double alpha;        // the alpha of this range; < 0: the sampler only compares priorities
   double least, most;  // of positive priorities
-  // mutant: nan-priority-accepted
   bool takes(double priority) const { return priority == 0 || (priority >= least && priority <= most); }  // not NaN
 };
 PriorityRange priority_range(SamplerKind sampler, double alpha);

@@ -16,7 +16,6 @@ class TableRandom {
   explicit TableRandom(TableHeader& header) : header_(header) {}
 
   u64 next() {
-    // mutant: seed-ignored
     u64 x = header_.seed + 0x9e3779b97f4a7c15u * ++header_.rng_counter;
     x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
     x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;

@@ -125,7 +125,6 @@ bool Reads::at(std::span<const i64> positions, std::vector<u64>* keys, Deadline 
   for (const i64 position : positions) {
     const u32 slot = static_cast<u32>((first + static_cast<u64>(position)) % slots);
     const Item& item = core_.items[slot];
-    // mutant: positions-of-a-resized-table
     if (!item.is(ItemState::kLive) || item.number != number + static_cast<u64>(position)) return false;
     keys->push_back(item.key(slot));
   }
@@ -229,7 +228,6 @@ std::vector<u64> Reads::keys_spread(u64 start, u64 count, Deadline deadline) {
   for (u64 done = 0; done < count;) {
     TableCore::Guard guard(core_, deadline);
     for (const u64 stop = std::min<u64>(count, done + kBatchStep); done < stop; ++done) {
-      // mutant: the-first-slots-stand-for-all
       const u32 slot = static_cast<u32>(scaled((start + done) * kStep, core_.items.slots()));
       const Item& item = core_.items[slot];
       if (item.is(ItemState::kLive)) some.push_back(item.key(slot));

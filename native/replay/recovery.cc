@@ -11,7 +11,6 @@ namespace di {
 
 void TableRecovery::recover(Deadline deadline) {
   core_.lock.begin_recovery();
-  // mutant: undo-not-rolled-back
   core_.undo.roll_back();
   DI_FAULT("table.rolled_back");
   core_.chunks.forget_ending();
@@ -25,7 +24,6 @@ void TableRecovery::recover(Deadline deadline) {
   core_.forget_blocks();
   core_.refresh();
   rebuild(deadline);
-  // mutant: late-values-of-the-dead-wake-nobody
   end_waits();
   core_.settle_held(deadline);
   core_.lock.end_change();
@@ -251,7 +249,6 @@ u64 TableRecovery::set_uses(const std::unordered_map<u32, u64>& uses, Deadline d
       const auto found = uses.find(chunk);
       const u64 right = found == uses.end() ? 0 : found->second;
       wrong += right_summary(heap, chunk);
-      // mutant: uses-of-a-second-table-in-the-first-ones
       Uses& now = heap.chunk_memory.uses_at(chunk, k);
       const u64 closed = now.load(std::memory_order_relaxed) & kUsesClosed;  // it is set under the heap's lock only
       if (now.exchange(right | closed, std::memory_order_acq_rel) != (right | closed)) ++wrong;

@@ -41,7 +41,6 @@ Table::Evicted RowEvictions::evict_of_others(u32 own, Deadline deadline) {
 Table::Evicted RowEvictions::await_readers(const TableHeader& table, u64 used_bytes, Deadline deadline) {
   const os::Blocking scope;
   const auto fewer = [&] { return table.used_bytes.load() < used_bytes; };
-  // mutant: what-is-read-does-not-hold-up
   while (!fewer() && !deadline.over()) {
     reap_when_due(*state_.arena);  // a reader may have died
     os::sleep_ns(kMomentNs);
@@ -55,7 +54,6 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
   const auto own = std::find_if(tables.begin(), tables.end(),
                                 [&](const TableSink& sink) { return sink.table->index() == short_of.table; });
   if (RoomMaker* const bodies = state_.arena->heap().room_maker; bodies != nullptr) {
-    // mutant: items-of-others-go-though-the-budget-comes-back
     const RoomMaker::Kept kept = bodies->take_kept();
     if (kept == RoomMaker::Kept::kByReaders)
       blocked->text += "; batches are being copied from all rows that are in memory";
@@ -64,7 +62,6 @@ bool RowEvictions::make_room(const ShortOf& short_of, u64 bytes, Deadline deadli
   if (own != tables.end() && own->grows() && state_.arena->heap().claims.raise_reserve(short_of.table, bytes, deadline))
     return true;
   if (short_of.tiers) {
-    // mutant: items-go-though-files-are-half-dead
     const RoomMaker::Emptied files = state_.arena->heap().room_maker->empty_more(deadline);
     if (files != RoomMaker::Emptied::kNothing) return files == RoomMaker::Emptied::kDone;
     const Table::Evicted gone = evict_of_others(short_of.table, deadline);

@@ -14,7 +14,6 @@ void RowForm::require_leaves(const std::vector<Leaf>& leaves, const std::vector<
   const u64 rows = lanes_ == 0 ? 1 : lanes_;
   for (const Leaf& leaf : leaves) {
     if (leaf.column >= row_bytes.size() || row_bytes[leaf.column] == 0 || leaf.at > stride_) refuse();
-    // mutant: rows-of-the-wire-lie-anywhere
     if (!product_fits(row_bytes[leaf.column], rows, stride_ - leaf.at)) refuse();
   }
 }

@@ -40,7 +40,6 @@ bool RowList::is_own_of_later(std::size_t item, const Id& id) const {
 bool RowList::joins(const Covered& item, std::size_t from) const {
   for (std::size_t i = 0; item.begin + i < item.end && from + i < run_.size(); ++i) {
     const Row &listed = run_[from + i], &wanted = walked_[item.begin + i];
-    // mutant: an-observation-taken-for-a-step
     if (listed.id != wanted.id || (wanted.whole && !listed.whole)) return false;
   }
   return true;

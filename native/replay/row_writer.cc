@@ -117,7 +117,6 @@ bool RowWriter::store_ahead(u32 index, const RowSource& source, Deadline deadlin
   if (sized) return write_behind(index, source, false, deadline, blocked);
   const u32 free = lane.committed.kept == 0 ? 1 : 0;
   state_.cells.keep(source, &lane.kept[free]);
-  // mutant: kept-observations-are-forgotten
   lane.staged.kept = lane.kept[free].columns.any() ? free : kNone;
   return true;
 }
@@ -162,7 +161,6 @@ bool RowWriter::begin_given(const GivenRow& given, const RowSource& source, Dead
   if (row == 0 || missing >= room) {
     const u64 need = state_.cells.heap_need(source, {}, given.step, given.final);
     if ((row != 0 || room == 0) && !room_.begin_chunk(0, need, deadline, blocked)) return false;
-    // mutant: restored-rows-begin-their-episode
     lane.chunks[at.current].set_first_episode(at.episode);
     at.begun_in_chunk = 0;
     at.begin_raw = at.raw - given.step;

@@ -26,7 +26,6 @@ inline void note_ages(const DrawSet& set, std::size_t first, TableHeader* table)
     each = 1 / static_cast<double>(answers + 1);
   }
   const double ages = (draws * static_cast<double>(table->next_number - 1) - static_cast<double>(numbers)) * each;
-  // mutant: ages-of-the-last-batch-only
   const double before = table->sample_age < 0 ? 0 : kLately;
   table->sample_age = static_cast<float>((ages + before * table->sample_age) / (draws + before));
 }

@@ -38,12 +38,10 @@ bool UniformSelector::pick_many(u32 count, Strata*, u32* slots, double* probabil
 // -------------------------------------------------------------------------------------------------------- prioritized
 
 double PrioritizedSelector::mass(double priority) {
-  // mutant: priority-zero-drawn
   if (priority <= 0) return 0;
   if (header_.alpha == 1) return priority;
   if (header_.alpha == 0) return 1;
   if (priority != last_.priority || header_.alpha != last_.alpha)
-    // mutant: alpha-applied-twice
     last_ = {priority, header_.alpha, power(priority, header_.alpha)};
   return last_.mass;
 }
@@ -53,7 +51,6 @@ void PrioritizedSelector::masses(const double* priorities, u32 count, double* ma
     for (u32 i = 0; i < count; ++i) masses[i] = mass(priorities[i]);
     return;
   }
-  // mutant: alpha-applied-twice-to-updates
   powers(priorities, count, header_.alpha, masses);
   for (u32 i = 0; i < count; ++i)
     if (priorities[i] <= 0) masses[i] = 0;

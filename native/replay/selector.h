@@ -72,10 +72,7 @@ constexpr u32 kBatchStep = 64;  // items per hold of the lock
 class OrderSelector : public Selector {
  public:
   OrderSelector(Items& items, bool newest) : items_(items), newest_(newest) {}
-  u32 pick(const Strata&) override {
-    // mutant: fifo-removes-the-newest
-    return newest_ ? items_.last_live() : items_.first_live();
-  }
+  u32 pick(const Strata&) override { return newest_ ? items_.last_live() : items_.first_live(); }
   bool in_order() const override { return true; }
   u32 following(u32 slot) const override;
 

@@ -13,7 +13,6 @@ namespace di {
 bool SessionMarks::is_of_live_table(const SessionMark& mark) const {
   if (mark.table >= arena_->table_count()) return false;
   const TableHeader& table = arena_->table(mark.table);
-  // mutant: a-mark-of-a-dropped-table-is-believed
   return table.is(TableState::kLive) && table.generation.load(std::memory_order_acquire) == mark.generation;
 }
 

@@ -153,7 +153,6 @@ void TableSettings::configure(const LimiterState* limiter, const double* alpha, 
   announce();
 }
 
-// mutant: others-change-what-is-being-imported
 void TableSettings::require_filled() const {
   require_not_taken_over(core_);
   if (is_being_imported(header_.limiter))

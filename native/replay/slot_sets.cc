@@ -95,7 +95,6 @@ void SumTree::load(const double* leaves) {
 
 void SumTree::find(const double* targets, u32 count, u32* slots) const {
   for (u32 done = 0; done < count; done += kFindPass) {
-    // mutant: draws-search-leaf-by-leaf
     find_pass(targets + done, std::min(kFindPass, count - done), slots + done);
   }
 }
@@ -103,7 +102,6 @@ void SumTree::find(const double* targets, u32 count, u32* slots) const {
 void SumTree::find_pass(const double* targets, u32 count, u32* slots) const {
   double rest[kFindPass];
   std::copy_n(targets, count, rest);
-  // mutant: search-lands-beside-the-item
   std::fill_n(slots, count, 0u);
   for (u32 level = depth_ - 1; level > 0; --level) {
     const double* values = levels_[level].values;

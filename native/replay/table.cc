@@ -139,7 +139,6 @@ void Table::insert_answer(u32 slot, const NewItem& fresh) {
     item.span = Item::span_of_member(leader);
     core.undo.set(item.state, item.state_as(ItemState::kMember));
     Item& first = core.items[leader];
-    // mutant: groups-as-new-as-their-first-answer
     if (item.version < first.version) core.undo.set(first.version, static_cast<u64>(item.version));
     if (item.priority > first.priority) core.undo.set(first.priority, std::bit_cast<u64>(item.priority));
     core.groups.join(leader, slot);
@@ -156,7 +155,6 @@ void Table::insert_answer(u32 slot, const NewItem& fresh) {
 bool Table::refuses_late(const NewItem& fresh) {
   if (core.groups.find(fresh.group) != kNone || !core.ended.has(fresh.group)) return false;
   ++header_.late_answers;
-  // mutant: late-answers-begin-groups
   return header_.unique_groups != 0;
 }
 
@@ -170,7 +168,6 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
     bool late = core.groups.on() && !joins && refuses_late(fresh);
     if (!late) {
       evict_for_place(fresh);
-      // mutant: a-group-that-went-for-a-slot-begins-again
       late = joins && refuses_late(fresh);  // its own group was the oldest, and there was no other slot
     }
     if (late) {
@@ -183,7 +180,6 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
   }
   if (mark != nullptr) mark->set(core.undo, done);
   header_.last_insert_ns.store(os::now_ns(), std::memory_order_relaxed);
-  // mutant: insert-announces-nothing
   core.commit();
   core.items_came().signal(samples_allowed(limiter_in_force(header_), static_cast<i64>(header_.size), kMaxClients));
 }
@@ -196,7 +192,6 @@ Table::Evicted Table::evict_for_room(Deadline deadline) {
     any = core.chunks.has_unused();  // a chunk can be freed without evicting
     core.chunks.forget_kept_by_readers();
     // Stops as soon as a chunk can be freed: if rows are large, the table may have only kBatchStep items.
-    // mutant: an-import-evicts-what-it-has-imported
     const bool keeps = header_.limiter.queue != 0 || is_being_imported(header_.limiter);
     for (u32 i = 0; i < kBatchStep && !keeps && !core.chunks.has_unused() && !being_read; ++i) {
       const u32 out = core.victim();
@@ -241,13 +236,11 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
       if (slot == kNone) continue;
       Item* const item = &core.items[slot];
       const double priority = priorities[first + i];
-      // mutant: largest-priority-forgotten
       if (priority > header_.max_priority) header_.max_priority = priority;
       item->priority = priority;  // one store: a kill leaves the old or the new value
       ++live;
       if (!item->is(ItemState::kLive)) continue;
       slots[changed] = slot;
-      // mutant: updates-miss-the-tree
       given[changed++] = priority;
     }
     DI_FAULT("table.update_middle");

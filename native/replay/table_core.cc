@@ -44,7 +44,6 @@ TableCore::Guard::Guard(TableCore& core, Deadline deadline) : core_(core), excep
     core.lock.acquire(deadline);
     try {
       if (core.fork_generation_ != core.arena->fork_generation()) core.forget_parent();
-      // mutant: table-not-rebuilt-after-a-death
       if (core.lock.needs_recovery() || core.undo.pending()) TableRecovery(core).recover(deadline);
       core.require_live();
       core.refresh();
@@ -224,7 +223,6 @@ void free_members(TableCore& core, u32 leader) {
 }  // namespace
 
 void TableCore::free_slot(u32 slot) {
-  // mutant: half-a-group-stays
   if (groups.on()) free_members(*this, slot);
   Item& item = items[slot];
   gone.note(item.key(slot));

@@ -145,7 +145,6 @@ class TableCore {
 
 // Throws kTableNotFound once another node has the table. Call before a change of the table or a draw, under its lock.
 inline void require_not_taken_over(const TableCore& core) {
-  // mutant: a-table-that-was-taken-over-is-used-on
   if (core.header.finished == kTakenOver) [[unlikely]]
     refuse_taken_over(core);
 }

@@ -19,7 +19,6 @@ class UseCounts {
   // Counts a draw. The uses stop at kMostUses, before they overflow into the bits of the rows; with Once, `state`
   // counts the further epochs.
   void count(Item& item) {
-    // mutant: uses-run-into-the-rows
     if (item.uses() < kMostUses) [[likely]]
       undo_.set(item.span, item.span + 1);
     else if (by_epochs())

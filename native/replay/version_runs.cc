@@ -21,7 +21,6 @@ i64 VersionRuns::least(i64 first, i64 end) const {
   if (runs_.empty()) return -1;
   auto run = holding(first);
   i64 least = run->version;
-  // mutant: episodes-as-new-as-their-last-row
   while (++run != runs_.end() && run->first < end) least = std::min(least, run->version);
   return least;
 }

@@ -100,7 +100,6 @@ Blocked Writer::append(const WriterCall& call, Deadline deadline) {
     if (call.limited) limits_.refuse_more_than_fit(call);
     return true;
   };
-  // mutant: judged-after-staging
   if (state_.several || !limits_.few_items(call)) limits_.refuse_what_never_fits(call, write, deadline);
   return stage(call.lanes, write, deadline, &blocked);
 }

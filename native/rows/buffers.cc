@@ -44,7 +44,6 @@ Pools& pools() {
 
 // Whether `bytes` may be committed. If memory is short, it first gives back unused buffers.
 bool has_room(u64 bytes) {
-  // mutant: batch-buffers-do-not-ask-for-memory
   if (os::memory_for_buffers() >= bytes) return true;
   return BufferPool::give_back_unused() && os::memory_for_buffers() >= bytes;
 }
@@ -60,12 +59,10 @@ bool fits_again(u64 bytes) noexcept {
 
 u8* map_region(u64 bytes) {
   u8* const data = os::map_private(bytes);
-  // mutant: unused-buffers-keep-their-addresses
   return data == nullptr && BufferPool::give_back_unused() ? os::map_private(bytes) : data;
 }
 
 u64 piece_of(u64 bytes) {
-  // mutant: many-processes-fill-the-margin
   const u64 share = os::memory_for_buffers() / 8 / kPageBytes * kPageBytes;
   return std::min(bytes, std::clamp(share, kLeastPieceBytes, kPieceBytes));
 }

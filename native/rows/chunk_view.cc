@@ -74,7 +74,6 @@ inline __attribute__((always_inline)) const char* open_head(const ChunkBytes& ch
   const u64 head = chunk.head_bytes;
   if (head < sizeof(ChunkHeader)) return "a chunk is shorter than its header";
   const auto& header = *reinterpret_cast<const ChunkHeader*>(chunk.head);
-  // mutant: any-head-is-read-as-the-chunks
   if (header.identity() != chunk.identity) return "a descriptor leads to the head of another chunk";
   // Acquire: pairs with the owner's release store, so that this thread sees the rows below the count, and `next`.
   const u32 rows = header.published.load(std::memory_order_acquire);

@@ -113,7 +113,6 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
     const u32 count = arena.header().layout_count.load(std::memory_order_acquire);
     for (u32 i = from; i < count; ++i) {
       const LayoutHeader& at = *reinterpret_cast<const LayoutHeader*>(layout_bytes(arena, i).data());
-      // mutant: names-run-together
       const bool same = at.columns == columns.size() && std::equal(columns.begin(), columns.end(), at.column);
       if (at.hash == hash && same && read_layout_text(arena, i) == text) return i;
     }
@@ -360,7 +359,6 @@ MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPl
   // Under the heap's lock, so that other processes never see the chunk without its header.
   const auto format = [&](u8* at, u64 identity) {
     format_head(at, layout, plan, parts, arena.slot());
-    // mutant: restored-chunks-get-new-uids
     const u64 uid = plan.uid != 0 ? plan.uid : ++arena.heap_header().next_uid;
     ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
     header.identity().store(identity, std::memory_order_relaxed);
@@ -422,7 +420,6 @@ void OpenChunk::write(const LayoutInfo& layout, u32 row, u32 index, Cell value) 
 }
 
 bool OpenChunk::equals(const LayoutInfo& layout, u32 row, u32 index, Cell value) const {
-  // mutant: a-repeated-observation-may-differ
   const ColumnLayout& column = layout.columns[index];
   const u8* record = records_ + u64{row} * layout.record_bytes;
   switch (static_cast<ColumnPlace>(column.place)) {

@@ -48,7 +48,6 @@ ColdGather::~ColdGather() = default;
 
 std::unique_ptr<ColdGather::Portion> ColdGather::begin_portion(const std::vector<u32>& outputs) {
   auto portion = std::make_unique<Portion>(reader_.memory());
-  // mutant: a-batch-is-read-in-one-piece
   const u64 most = kPortionBytes;
   do {
     const u32 item = order_[next_++];

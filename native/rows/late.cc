@@ -50,7 +50,6 @@ LateRows late_rows(u8* at, u32 rows, u32 tables, u64 late_bytes) {
 LateRows late_rows_in(u8* at, u64 bytes, u32 rows, u32 tables, u64 late_bytes) {
   if (tables > kMaxTables || reinterpret_cast<std::uintptr_t>(at) % kWord != 0) return {};
   const u64 words = words_size(rows, tables);
-  // mutant: late-columns-lie-anywhere
   if (words > bytes || (late_bytes != 0 && rows > (bytes - words) / (2 * late_bytes))) return {};
   return late_rows(at, rows, tables, late_bytes);
 }
@@ -64,7 +63,6 @@ void read_late(const LateRows& late, u32 row, const ColumnLayout& column, u8* to
     }
     copy_out(to, late.value(row, late_copies(before) >> column.index & 1, column), column.row_bytes);
     std::atomic_thread_fence(std::memory_order_acquire);  // orders the copy before the second look
-    // mutant: torn-late-values
     if (late.words[row].word.load(std::memory_order_relaxed) == before) return;
   }
 }

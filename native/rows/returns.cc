@@ -117,7 +117,6 @@ void Returns::reward_of(const Block& block, const Rows& item, u8* to) const {
       const Place place = block.place(item, item.back + i);
       const u8* value = fixed(place, plan_.reward_column, u64{bytes} * plan_.reward_count);
       if (value != nullptr) sum += factor * load(value + u64{e} * bytes, plan_.reward_number);
-      // mutant: reward-not-discounted
       factor *= plan_.gamma;
       if (weighted) factor *= weight(place, plan_.discount_count == 1 ? 0 : e);
     }
@@ -132,7 +131,6 @@ void Returns::discount(const Output& output, const Block& block, u8* to) const {
       const u32 bytes = number_bytes(output.finished_number);
       for (u32 e = 0; e < count; ++e)
         store_float(to + u64{e} * 4, load(whole + u64{e} * bytes, output.finished_number));
-      // mutant: termination-does-not-stop-the-discount
     } else if ((item.flags & kItemTerminal) != 0) {
       std::memset(to, 0, output.row_bytes);
     } else if (plan_.discount_column == kNone) {

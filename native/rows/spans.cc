@@ -42,7 +42,6 @@ Frames frames(const ViewSpec& spec, const Output& output, const Rows& item) {
         const u32 left = taken > output.skip ? taken - output.skip : 0;
         const u32 more = taken >= output.skip ? output.boot : 0;
         boot = std::min(boot, more);
-        // mutant: rows-in-front-not-left-out
         return {0,           item.back + output.skip * spec.stride,   left + boot,
                 more - boot, output.time - left + output.boot - more, spec.stride};
       }
@@ -242,7 +241,6 @@ static void drop_rows(Rows& item, u32 first, Block& block) {
 // Chooses the later observation of a transition with a horizon, and reduces the item to its own n steps. After a
 // termination without a final observation, the last observation is used again, as for next_*.
 static void choose_future(const ViewSpec& spec, u32 pick, Rows& item) {
-  // mutant: the-future-is-the-next-step
   item.later = static_cast<u32>(u64{pick} * std::min(item.steps, spec.horizon) >> 32) + 1;
   item.future = item.back + (item.later < item.steps || item.next ? item.later : item.steps - 1);
   if (item.steps <= spec.n_step) return;
@@ -257,7 +255,6 @@ void Resolver::choose(const Span& span, Rows& item, Block& block) const {
   const ViewSpec& spec = plan_.spec;
   if (spec.horizon != 0) return choose_future(spec, span.pick, item);
   const u32 starts = item.steps > spec.span() ? item.steps - spec.span() + 1 : 1;
-  // mutant: every-draw-gives-the-first-window
   const u32 chosen = static_cast<u32>(u64{span.pick} * starts >> 32);
   if (chosen + 1 < starts) {  // steps follow the window, so it does not end with its episode
     item.next = spec.has_next();

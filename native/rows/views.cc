@@ -101,7 +101,6 @@ void Gather::Engine::check_plan() const {
 // Call before the first block of a call. Views that an earlier call has opened may be invalid.
 void Gather::Engine::begin(const ColdBodies* cold, bool lists) {
   resolver_.begin(cold, lists);
-  // mutant: views-of-an-earlier-batch
   for (Block& block : blocks_) block.forget_views();
 }
 
@@ -372,7 +371,6 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
     // measure() has computed the target's size. A length that has changed since then would be written past its end.
     if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
     if (value.count == 0) continue;
-    // mutant: ragged-offsets-off-by-one
     moves_.push_back({target.data + static_cast<u64>(offsets[i]) * output.row_bytes, value.data,
                       u64{value.count} * output.row_bytes});
   }

@@ -56,7 +56,6 @@ i64 Windows::needed() const {
       // A shifted tail begins time() steps before the end of the run. If the open episode is discarded, the run ends
       // before that episode, so those steps are needed too.
       const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
-      // mutant: rows-in-front-of-an-open-episode-forgotten
       return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.span()));
     }
     case ViewKind::kEpisode: return over_ ? steps_ : current_.step;
@@ -87,7 +86,6 @@ void Windows::restart(i64 raw) {
 }
 
 void Windows::begin(i64 raw) {
-  // mutant: windows-cross-episodes
   if (!spec_.cross_episodes || steps_ == 0) {
     restart(raw);
   } else {
@@ -103,7 +101,6 @@ void Windows::emit(i64 start, i64 stop, bool next, u32 flags, std::vector<Window
   const Segment& from = segment(start);
   const Segment& to = segment(stop - 1);
   i64 number = start - from.step;
-  // mutant: stack-reaches-into-the-last-episode
   i64 back = std::min<i64>(spec_.stack - 1, number);
   i64 first = from.raw + number - back;
   i64 behind = to.raw + (stop - to.step) + (next ? 1 : 0);
@@ -141,7 +138,6 @@ void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out
 void Windows::rest(bool known, bool next, u32 flags, std::vector<Window>& out) {
   const i64 stop = known ? steps_ : steps_ - 1;
   const bool padded = known && start_ == 0 && stop < spec_.span() && spec_.tail != Tail::kDrop && warm() < stop;
-  // mutant: random-rest-left-out
   if (start_ + spec_.span() <= stop || padded) emit(start_, stop, !known || next, known ? flags : 0, out);
   made_ = start_ = steps_;
 }
@@ -225,7 +221,6 @@ void Windows::end(bool terminated, bool has_final, std::vector<Window>& out, boo
       if (known && !spec_.cross_episodes) tail(next, flags, out);
       if (!known && spec_.random_start) rest(false, true, 0, out);
     }
-    // mutant: steps-left-out-in-silence
     if (counted && !known) left_out_ += unmade();
     known_ = known;
     final_ = next;
@@ -239,7 +234,6 @@ void Windows::discard(std::vector<Window>& out) {
   open_ = false;
   if (!spec_.cross_episodes) return;
   const i64 behind = current_.raw + steps();
-  // mutant: runs-go-on-behind-a-discarded-episode
   steps_ = current_.step;
   end_run(behind, out);
 }

@@ -48,7 +48,6 @@ void LinkedBodies::link(std::vector<Wanted> files, u64 beside, bool own, Deadlin
   u64 linked = header.file_bytes.load() + working, rest = beside;
   for (const Wanted& each : files) linked += each.file->bytes();
   const auto saves = [](const Wanted& each) { return each.needed + each.needed / kSlackShare < each.file->bytes(); };
-  // mutant: files-are-linked-until-the-disk-is-full
   while (!own && !files.empty() && saves(files.back()) && linked + rest + rest / kSlackShare > header.capacity.load()) {
     linked -= files.back().file->bytes();
     rest += files.back().needed;

@@ -127,7 +127,6 @@ u32 Restore::add_chunk(SavedFile& file, u32 page, SavedFile* stored, u32 body_pa
   const bool apart = (record.flags & kHeadApart) != 0;
   const RecordHeader with_body = stored == nullptr ? record : stored->with_body_at(body_page);
   if (with_body.uid != record.uid) damaged("head and body of a chunk do not belong together");
-  // mutant: chunks-as-large-as-they-say
   if (with_body.raw_bytes / kMostUnpacked > with_body.stored_bytes) damaged("the size of a chunk");
   const LayoutInfo& layout = layouts_.at(layout_number);
   const SavedRows saved(head, nullptr, with_body.raw_bytes, apart ? 0 : head.size(), layout, rows);
@@ -235,10 +234,8 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
     core.commit();
   }
   // The table's chunks may date from a larger capacity: see Budget::charge().
-  // mutant: a-smaller-table-is-restored-without-room
   arena_->heap().claims.cover_used(core.index, deadline);
   // Undelivered draws are given back, as those of processes that died.
-  // mutant: draws-under-way-stay-drawn
   for (const u64 key : image.draws) {
     const u32 entry = arena_->ledger().take_one(deadline);
     LedgerEntry& draw = arena_->ledger().entry(entry);
@@ -262,7 +259,6 @@ void reorder(u8* block, u64 slots, const std::vector<u32>& order, u64 in_front, 
   std::sort(wanted.begin(), wanted.end());
   if (all != wanted || in_front > order.size()) damaged("the order of items");
   set.clear();
-  // mutant: restored-sets-in-another-order
   for (const u32 slot : order) set.insert(slot, true);
   *left = in_front;
 }

@@ -314,7 +314,6 @@ void Snapshot::release(std::span<const u32> numbers, Deadline deadline) {
     const auto note_ended = [&] {
       const bool all = sets[i].items.empty();
       for (const Drawn& each : held) {
-        // mutant: entries-of-others-are-taken-for-own
         if (!all && heap_.ledger.entry(each.entry).what.load() != 0) continue;
         if (!all) heap_.ledger.give(each.entry);
         chunks_[each.number].entry = kNone;
@@ -344,7 +343,6 @@ void Snapshot::release_all(Deadline deadline) {
   heap_.ledger.give(spare_);
   spare_.clear();
   try {
-    // mutant: a-busy-heap-ends-a-checkpoint
     heap_.ledger.sweep(Deadline::only_try());
   } catch (const Error& error) {  // what was let go is settled by a later call
     if (error.code() != Code::kTimeout) throw;

@@ -114,9 +114,7 @@ void BodyCheck::read_records() {
   }
   const auto take = [this](const Read& read, std::span<const u8> pages) {
     const Listed& body = bodies_[read.tag >> 1];
-    // mutant: a-check-of-the-disk-reads-no-heads
     if ((read.tag & 1) == kHead) return is_record(body, headers_.at({body.file, body.incarnation}), pages);
-    // mutant: a-check-of-the-disk-believes-what-it-reads
     return verify_pages(body.crcs, read.offset / kPageBytes - body.page, pages);
   };
   const auto lose = [this](const LostRead& lost) { note_bad(lost.read.tag >> 1, lost.what, lost.no_file); };

@@ -26,7 +26,6 @@ BodyDrops::Keeps BodyDrops::what_keeps(u32 chunk) const {
   if (!heap_.chunk_memory.has_attachments(chunk)) return Keeps::kMore;
   const ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
   if (tier.body.load() == 0 || tier.stored_pages.load() == 0) return Keeps::kMore;
-  // mutant: bodies-dropped-under-readers
   return is_read(heap_, chunk) ? Keeps::kReaders : Keeps::kNothing;
 }
 
@@ -49,7 +48,6 @@ u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, 
 }
 
 bool BodyDrops::Search::passes(const std::vector<u32>& tables) const {
-  // mutant: what-is-drawn-most-goes-first
   const bool hot = std::any_of(tables.begin(), tables.end(), [this](u32 table) { return spared.test(table); });
   return !hot && !held_up.contains(tables);
 }
@@ -84,7 +82,6 @@ BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, Search* search, Deadli
   ByTables all;
   Heap::Guard guard(heap_, deadline);
   std::vector<Found> found = look(std::min(bytes, kMostBytes) * search->choice, left, search);
-  // mutant: what-is-drawn-most-of-a-table-goes-first
   std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
     return a.warmth != b.warmth ? a.warmth < b.warmth : a.chunk < b.chunk;
   });

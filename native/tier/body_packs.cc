@@ -15,7 +15,6 @@ std::optional<BodyPacks> packs_of(std::span<u8> head, const ChunkTier& tier) {
   std::memcpy(parts.data(), head.data() + at, count * sizeof(PackPart));
   BodyPacks packs{PackPlan(std::move(parts), tier.body_bytes), nullptr};
   const u64 ends = at + count * sizeof(PackPart);
-  // mutant: the-table-of-blocks-may-end-behind-the-head
   if (packs.plan.blocks() > (head.size() - ends) / sizeof(u32)) throw damaged();
   packs.ends = reinterpret_cast<u32*>(head.data() + ends);
   return packs;

@@ -102,7 +102,6 @@ void BodyReader::add_packed(const Stored& of, BodyPart* part, std::vector<Extent
   to->bytes = end - to->from;
   const u64 begins = blocks.first == 0 ? 0 : of.packs->ends[blocks.first - 1], ends = of.packs->ends[blocks.last];
   if (ends <= begins || ends > of.bytes) throw Error(Code::kCorruptData, "damaged store: the blocks of a packed chunk");
-  // mutant: blocks-are-read-at-the-place-of-rows
   to->stored_from = begins;
   to->stored_bytes = ends - begins;
   to->parts.push_back(part);
@@ -183,7 +182,6 @@ class BodyReader::Reads : public BodyReads {
   friend class BodyReader;
   bool take(const Read& read, std::span<const u8> pages) const {
     const Extent& extent = extents_[read.tag];
-    // mutant: bytes-from-disk-not-checked
     if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages)) return false;
     try {
       unpack(extent, pages.subspan(read.offset % kPageBytes, read.bytes), read.to);

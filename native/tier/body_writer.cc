@@ -41,9 +41,7 @@ bool lacks_copy(const Heap& heap, u32 chunk) {
 
 // Under the heap's lock.
 bool BodiesWanted::has(const Heap& heap, u32 chunk) const {
-  // mutant: checkpoints-write-what-comes-meanwhile
   if (heap.chunk_memory.tier(chunk)->uid > last_uid) return false;
-  // mutant: checkpoints-write-other-tables
   if (tables.empty()) return true;
   for (const Attachment& at : heap.chunk_memory.attachments(chunk))
     if (at.attached.load() != 0 && std::find(tables.begin(), tables.end(), at.table) != tables.end()) return true;

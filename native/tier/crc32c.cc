@@ -219,7 +219,6 @@ std::vector<u32> page_crcs(std::span<const u8> body) {
 bool verify_pages(std::span<const u32> crcs, u64 first_page, std::span<const u8> data) {
   const u64 pages = (data.size() + kPageBytes - 1) / kPageBytes;
   if (first_page > crcs.size() || pages > crcs.size() - first_page) return false;
-  // mutant: pages-of-bodies-are-not-verified
   for (u64 page = 0; page < pages; ++page) {
     const u64 at = page * kPageBytes;
     if (crc_of_page(data.data() + at, std::min<u64>(kPageBytes, data.size() - at)) != crcs[first_page + page])

@@ -49,7 +49,6 @@ void prepare(const std::string& path) {
   os::Filesystem found;
   if (const int number = os::filesystem_of(path, &found))
     throw os::file_error("the filesystem of " + path + " cannot be looked at", number);
-  // mutant: stores-on-shared-filesystems
   if (found.network)
     refuse(path, "its filesystem is " + found.kind + ", which other machines may share", "choose a local disk");
   if (const int number = os::may_write(path)) throw os::file_error("the folder " + path + " cannot be used", number);
@@ -127,7 +126,6 @@ class OpenLock {
 bool TierFolder::find_owner() {
   if (read_epoch()) return true;
   u64 bytes = 0;
-  // mutant: checkpoints-become-folders-of-stores
   if (os::blocks_of(path_ + "/" + kCheckpointName, &bytes) != ENOENT)
     throw Error(Code::kStoreError, "the folder " + path_ + " holds a checkpoint, or another file " + kCheckpointName +
                                        ", and disk= wants a folder of its own; choose another one")
@@ -146,7 +144,6 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   OpenLock opening;
   folder.lock_open(&opening.file, deadline);
   int number = folder.alive_.open(folder.alive_path());
-  // mutant: stores-share-a-folder
   if (number == 0) number = folder.alive_.lock_exclusive();
   // A thread or process that has just closed the store may hold the lock for a moment.
   for (const Deadline leaving = deadline.at_most(kLeavingNs); number == EWOULDBLOCK && !leaving.over();) {
@@ -222,12 +219,10 @@ u64 TierFolder::room_in(const std::string& path) {
   if (const int number = os::filesystem_of(path, &found))
     throw os::file_error("the filesystem of " + path + " cannot be looked at", number);
   std::set<u64> seen;  // a segment has a second name beside the durable tables that need it
-  // mutant: own-files-are-taken-for-those-of-others
   return found.free_bytes + os::bytes_of_files(path, &seen) + os::bytes_of_files(path + "/" + kDurableFolder, &seen);
 }
 
 void TierFolder::require_in_place() const {
-  // mutant: a-folder-that-was-renamed-is-synced
   if (!alive_.is_open() || alive_.is_at(alive_path())) return;
   throw Error(Code::kStoreError,
               "the folder " + path_ +
@@ -285,7 +280,6 @@ Swept TierFolder::sweep(const std::function<bool(const SegmentHeader&)>& keep) c
   for (const SegmentFile& file : segments()) {
     SegmentReader reader;
     const SegmentState state = reader.open(segment_path(file.number), uuid_);
-    // mutant: linked-files-stay-in-the-folder
     const bool linked = (file.number & kLinkedFile) != 0;
     if (!linked && (state == SegmentState::kForeign || state == SegmentState::kOtherVersion)) {
       ++swept.foreign;

@@ -40,7 +40,6 @@ u32 LogSeal::of(const LogRecord& record, u64 offset) const {
 }
 
 bool LogSeal::is_sound(const LogRecord& record, u64 offset) const {
-  // mutant: records-of-objects-are-not-verified
   return record.magic == kLogRecordMagic && record.crc == of(record, offset);
 }
 

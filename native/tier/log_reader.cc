@@ -100,7 +100,6 @@ bool LogReader::Found::copy_to(u8* to) const {
   if (extra + bytes <= kWindow) {
     if (!reader_->fetch(at, extra + bytes)) return false;
     const u8* const from = reader_->window_at(at);
-    // mutant: bytes-of-objects-are-not-verified
     if (crc32c(from, extra + bytes) != record_.body_crc) return false;
     std::memcpy(to, from + extra, bytes);
     return true;

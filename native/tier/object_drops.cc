@@ -36,7 +36,6 @@ ObjectDrops::Look ObjectDrops::look(u32 index) const {
   const u64 word = object.word.load();
   if (word_kind(word) != ObjectKind::kData || word_state(word) != ObjectState::kSealed) return Look::kStays;
   if (is_away(object)) {
-    // mutant: reads-of-long-ago-count
     object.flags &= ~kFlagRead;
     return Look::kStays;
   }
@@ -45,7 +44,6 @@ ObjectDrops::Look ObjectDrops::look(u32 index) const {
     object.flags &= ~kFlagRead;
     return Look::kRead;
   }
-  // mutant: pinned-objects-leave
   return word_pins(word) != 0 ? Look::kRead : Look::kMayGo;
 }
 

@@ -50,7 +50,6 @@ bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
   u64 logs = 0;
   for (const DiskSpace::Log& log : heap_.disk.logs()) logs += log.bytes;
   const u64 segments = tier.file_bytes.load() - std::min(tier.file_bytes.load(), logs);
-  // mutant: objects-take-the-room-of-rows
   const u64 rows = std::max(segments, least_disk(reserved_in_tiers(heap_.memory), 0));
   if (logs + rows + bytes + (copy ? 0 : usual_file_bytes(capacity)) <= capacity) return true;
   *why = "the disk tier has " + std::to_string(logs >> 20) + " MiB of disk_capacity=" + std::to_string(capacity) +
@@ -135,7 +134,6 @@ void ObjectLog::begin_file(u64 record_bytes, bool copy, Deadline deadline) {
 // A kill before this leaves a log whose owner is gone.
 bool ObjectLog::seal(u32 number, Deadline deadline) {
   const auto found = open_.find(number);
-  // mutant: logs-are-sealed-before-their-records-count
   if (found == open_.end() || found->second.records != 0 || found->second.bytes == 0) return false;
   DI_FAULT("log.before_seal");
   {
@@ -200,7 +198,6 @@ void ObjectLog::write(const LogRecord& record, const LoggedObject& object) {
 void ObjectLog::leave_cache() {
   const u64 until = end_ / kCachedBytes * kCachedBytes;
   if (until <= leaving_) return;
-  // mutant: logs-stay-in-the-page-cache
   if (leaving_ > kCachedBytes) file_->drop_cache(0, leaving_ - kCachedBytes);
   file_->start_writing(leaving_, until - leaving_);
   leaving_ = until;
@@ -253,7 +250,6 @@ void ObjectLog::sync_some(Lock* lock) {
   syncing_ = true;
   lock->unlock();
   int number = file->sync();
-  // mutant: records-in-a-removed-file-are-durable
   if (number == 0 && !file->is_at(path_of(name))) number = ENOENT;
   DI_FAULT("log.synced");
   lock->lock();
@@ -304,7 +300,6 @@ void ObjectLog::require_files(Deadline deadline) {
     if (os::names_of(path_of(at.file)) != 0) continue;
     Heap::Guard guard(heap_, deadline);
     for (const DiskSpace::Log& log : heap_.disk.logs())
-      // mutant: objects-of-removed-files-are-durable
       if (log.number == number && !log.passing && log.live != 0 && os::names_of(path_of(log.file)) == 0)
         fail(log.file, "found, in which durable objects lie", ENOENT);
   }
@@ -325,7 +320,6 @@ void ObjectLog::sync_marks(Deadline deadline) {
     logs = heap_.disk.logs();
     std::erase_if(logs, [&](const DiskSpace::Log& log) {
       u32 found = dirty(log).load();
-      // mutant: a-sync-counts-before-it-is-done
       while (found != 0 && !dirty(log).compare_exchange_weak(found, mine)) {
       }
       return found == 0;

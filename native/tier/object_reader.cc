@@ -73,7 +73,6 @@ bool ObjectReader::read(const LogPlace& place, const u8* id, std::span<u8> to) {
     tier.read_bytes.fetch_add(wanted, std::memory_order_relaxed);
     tier.read_calls.fetch_add(1, std::memory_order_relaxed);
   }
-  // mutant: objects-from-disk-are-not-verified
   if (crc32c(to.data(), to.size()) != record.body_crc) throw damaged();
   return true;
 }

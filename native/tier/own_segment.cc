@@ -31,7 +31,6 @@ bool OwnSegment::open(u64 head_bytes, u64 body_bytes, Deadline deadline, std::st
   for (u32 spare = 0;;) {
     {
       Heap::Guard guard(heap_, deadline);
-      // mutant: new-bodies-take-the-room-of-moves
       const u64 keep = use_ == For::kMoves ? 0 : files_for_moves(header.capacity.load()) * usual;
       const DiskSpace::Take take = heap_.disk.take(bytes, keep, &taken, why);
       if (take == DiskSpace::Take::kDone) break;
@@ -67,7 +66,6 @@ void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline d
   // A checkpoint has the file too, or had it: the old file keeps its content, and the store takes a new one. The new
   // one gets another name, because readers may have the old one open. A kill before the old name is removed leaves the
   // file until a store opens the folder again.
-  // mutant: files-of-checkpoints-are-used-again
   if (again && (os::names_of(path) > 1 || (owner.number & kLinkedFile) != 0)) {
     {
       Heap::Guard guard(heap_, deadline);

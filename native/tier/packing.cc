@@ -216,7 +216,6 @@ void PackedBody::block(u32 part, u32 number, std::span<u8> to) const {
     return;
   }
   const u64 size = ZSTD_decompressDCtx(unpacker(), to.data(), to.size(), from.data(), from.size());
-  // mutant: unpacked-blocks-may-be-short
   if (size != to.size()) corrupt("a block of a packed chunk is damaged");  // zstd errors are sizes above all others
 }
 

@@ -179,7 +179,6 @@ bool PieceReader::read(const Piece& piece, u8* to) {
   if (const int number = file_.read(layout_.begin + piece.offset, to, piece.stored_bytes(), &got))
     throw failed(layout_.path, " cannot be read", number);
   if (got < piece.bytes) throw Error(Code::kCorruptData, name(piece) + ": the file ends before").told();
-  // mutant: pieces-are-not-verified
   return crc32c(to, piece.bytes) == crcs_[piece.number];
 }
 

@@ -84,7 +84,6 @@ void Fetch::end() {
     const std::lock_guard<std::mutex> guard(pool.mutex_);
     batch_->pending -= std::erase_if(pool.queue_, [this](const ReadPool::Run& run) { return run.batch == batch_; });
   }
-  // mutant: reads-go-on-behind-their-end
   if (!is_done()) {
     const os::Aside aside;
     while (!is_done()) pool.wait_once(batch_.get(), kSliceNs);

@@ -14,7 +14,6 @@ u64 usual_file_bytes(u64 disk_capacity) {
 
 u64 segment_bytes(u64 disk_capacity) {
   const u64 chunks = usual_file_bytes(disk_capacity);
-  // mutant: files-have-no-room-for-heads
   return (chunks + chunks / 16) / kPageBytes * kPageBytes;
 }
 
@@ -56,7 +55,6 @@ bool is_sound(const SegmentHeader& header) {
 }
 
 bool is_sound(const RecordHeader& record, const SegmentHeader& segment, u64 pages) {
-  // mutant: headers-of-records-are-not-verified
   if (record.magic != kRecordMagic || record.crc != crc_of(record, segment.crc)) return false;
   if (record.incarnation != segment.incarnation || record.page == 0 || record.head_bytes > kMostHeadBytes) return false;
   if (record.codec == 0 && record.raw_bytes != record.stored_bytes) return false;

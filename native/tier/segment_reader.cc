@@ -94,14 +94,12 @@ bool SegmentReader::is_footer_sound(const SegmentTrailer& trailer) const {
 void SegmentReader::walk_records(const Each& each, Walk* walk) {
   while (walk->end_page < pages_ && fetch(walk->end_page, kPageBytes, &memory_)) {
     const RecordHeader record = form_at<RecordHeader>(memory_.data());
-    // mutant: records-follow-no-order
     if (!is_sound(record, header_, pages_) || record.page != walk->end_page) return;
     walk->end_page = end_page(record);
     const u64 bytes = sizeof record + record.head_bytes;
     // The page of the header is read again here and may differ now: only `record` is used.
     const bool there = bytes <= kPageBytes || fetch(record.page, bytes, &memory_);
     const std::span<const u8> head{memory_.data() + sizeof record, there ? record.head_bytes : 0u};
-    // mutant: heads-of-records-are-not-verified
     if (!there || crc32c(head.data(), head.size(), header_.crc) != record.head_crc) {
       ++walk->skipped;
       continue;

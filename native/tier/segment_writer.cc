@@ -68,7 +68,6 @@ void SegmentWriter::fail(const char* what, int number) {
 }
 
 void SegmentWriter::check_usable() const {
-  // mutant: children-write-segments
   if (pid_ != os::pid())
     throw Error(Code::kStoreError, "the segment " + path_ + " is written by the process that this one was forked from")
         .told();

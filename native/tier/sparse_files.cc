@@ -77,7 +77,6 @@ std::vector<StoredBody> SparseFiles::find(u64 bytes, bool all, Deadline deadline
   for (const bool held : {false, true}) {
     if (!bodies.empty()) break;
     for (u32 i = 0; i < candidates.size(); ++i) {
-      // mutant: what-leaves-soon-is-moved
       if (!all &&
           std::any_of(found.in_order[i].begin(), found.in_order[i].end(), [soon](u64 uid) { return uid <= soon; }))
         continue;

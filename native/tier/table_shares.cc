@@ -68,7 +68,6 @@ u32 TableShares::most_over(u32 own, Deadline deadline) {
   os::LocalGuard<std::mutex> local(mutex_);  // after the heap's lock: the mutex's holder waits for no other process
   look_at_some();
   u32 found = kNone;
-  // mutant: tables-evict-only-their-own-items
   double most = std::max(1.0, own == kNone ? 0 : factor(own) * kAlike);
   for (u32 i = 0; i < heap_.memory.table_count(); ++i) {
     const double at = i == own ? 0 : factor(i);

@@ -87,7 +87,6 @@ RoomMaker::Emptied Tier::empty_more(Deadline deadline) {
     if (moved == BodyMover::Result::kNothing) return Emptied::kNothing;
     const BodyMover::Await waited = mover_.await(deadline);
     if (waited == BodyMover::Await::kWaited) return Emptied::kDone;
-    // mutant: items-go-though-another-process-empties-files
     return waited == BodyMover::Await::kLater ? Emptied::kLater : Emptied::kNothing;
   } catch (const Error& error) {  // a file error
     if (error.code() == Code::kTimeout) throw;
@@ -110,11 +109,9 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
     got += drops_.drop(bytes - got, hot_too, deadline);
     if (got < bytes && last) got += drop_objects(bytes - got, deadline, why);
     if (got >= bytes || last) {
-      // mutant: items-go-though-the-budget-comes-back
       if (got == 0 && budget_.wait_ns() != 0)
         kept_.store(Kept::kByBudget, std::memory_order_relaxed);
       else if (got == 0 && writable && drops_.met_readers())
-        // mutant: items-go-though-readers-keep-their-bodies
         kept_.store(Kept::kByReaders, std::memory_order_relaxed);
       return got != 0;
     }
@@ -143,7 +140,6 @@ void Tier::resize(u64 capacity, Deadline deadline) {
   const u64 all = reserved_in_tiers(heap_.memory) + others_in_tiers(heap_.memory, heap_.disk);
   const u64 least = std::max(least_disk(all, heap_.budget.spendable()), header.file_bytes.load());
   // Objects that came after the tables may take more than there is: then the capacity can still be raised.
-  // mutant: disks-shrink-below-what-tables-need
   if (capacity < std::min(least, header.capacity.load()))
     throw Error(Code::kCapacity, "disk_capacity=" + std::to_string(capacity) + " is less than the " +
                                      std::to_string(least) + " bytes that tables and objects need, or files take by " +

@@ -16,7 +16,6 @@ u64 budget_clock() { return os::now_ns() + kHourNs; }
 void WriteBudget::set(u64 bytes_a_day) {
   header_.write_budget.store(bytes_a_day);
   u64 paid = header_.paid_ns.load();
-  // mutant: a-new-write-budget-is-empty
   const u64 full = budget_clock() - kHourNs;
   while (paid > full && !header_.paid_ns.compare_exchange_weak(paid, full)) {
   }
@@ -36,7 +35,6 @@ void WriteBudget::charge(u64 bytes) {
 u64 WriteBudget::wait_ns() const {
   if (header_.write_budget.load(std::memory_order_relaxed) == 0) return 0;
   const u64 paid = header_.paid_ns.load(), now = budget_clock();
-  // mutant: the-write-budget-is-not-asked
   return paid < now ? 0 : paid - now + 1;
 }
 
