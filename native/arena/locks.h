@@ -63,7 +63,6 @@ class DI_CAPABILITY("shared lock") SharedLock {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     word_.dirty.store(0, std::memory_order_release);
   }
-  u32 owner() const { return lock_owner(word_.word.load(std::memory_order_acquire)); }  // client slot, or kNone
 
  private:
   void acquire_slow(Deadline deadline);

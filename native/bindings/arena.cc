@@ -278,7 +278,6 @@ void bind_facts(nb::class_<Arena>& type) {
       .def_prop_ro("budget", [](const ArenaPointer& a) { return a->heap_header().budget.load(); })
       .def_prop_ro("fit", [](const ArenaPointer& a) { return a->header().fit != 0; })
       .def_prop_ro("range_bytes", [](const ArenaPointer& a) { return a->places().range_bytes(); })
-      .def_prop_ro("fork_generation", [](const ArenaPointer& a) { return a->fork_generation(); })
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, typing.Any]"));
 }
 
@@ -402,9 +401,6 @@ void bind_directory(nb::class_<Arena>& type) {
           },
           nb::sig("def drop_table(self, name: str, timeout: float, /) -> None"))
       .def("layout_count", [](const ArenaPointer& a) { return a->header().layout_count.load(); })
-      .def(
-          "layout_text", [](const ArenaPointer& a, u32 index) { return read_layout_text(*a, index); },
-          nb::sig("def layout_text(self, index: int, /) -> str"))
       .def("publish_layout", &declare_layout,
            nb::sig("def publish_layout(self, layout: dict[str, typing.Any], timeout: float, /) -> int"));
 }

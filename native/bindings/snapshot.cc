@@ -243,8 +243,7 @@ void bind_taking(nb::module_& module) {
       .def("weights", &weights_of, nb::sig("def weights(self) -> list[tuple[str, int, int, list[tuple[int, bytes]]]]"))
       .def("layout", &layout_of, nb::arg("index"))
       .def_prop_ro("next_stream", [](const Snapshot& self) { return self.arena().heap_header().next_stream; })
-      .def_prop_ro("next_uid", &Snapshot::next_uid)
-      .def_prop_ro("held_seconds", [](const Snapshot& self) { return static_cast<double>(self.held_ns()) * 1e-9; });
+      .def_prop_ro("next_uid", &Snapshot::next_uid);
 }
 
 void bind_files(nb::module_& module) {

@@ -90,7 +90,6 @@ DirectFile& DirectFile::operator=(DirectFile&& other) noexcept {
   close();
   fd_ = std::exchange(other.fd_, -1);
   direct_.store(other.direct_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-  alignment_ = other.alignment_;
   return *this;
 }
 
@@ -105,7 +104,6 @@ int DirectFile::open(const std::string& path, FileAccess access) {
   // Afterwards and not in open(): some filesystems refuse O_DIRECT only when they have made the file.
   const u32 alignment = direct_alignment(fd_);
   const bool fits = alignment != 0 && alignment <= kDirectBytes;
-  alignment_ = fits ? alignment : kDirectBytes;
   direct_.store(fits && fcntl(fd_, F_SETFL, O_DIRECT) == 0, std::memory_order_relaxed);
   if (!is_direct()) use_cache();
   return 0;
@@ -212,14 +210,6 @@ int DirectFile::read(u64 offset, void* to, u64 bytes, u64* got) {
   }
   if (!direct) posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
   return 0;
-}
-
-int DirectFile::punch(u64 offset, u64 bytes) {
-  for (;;) {
-    const int number = refused("file.punch");
-    const int result = number != 0 ? number : os::punch(fd_, offset, bytes);
-    if (result != EINTR) return result;
-  }
 }
 
 int DirectFile::sync() {

@@ -45,11 +45,11 @@ enum class FileAccess {
 int open_flags(FileAccess access);  // as open() takes them
 
 // An open file. Direct if the filesystem takes that; else buffered, without readahead, and its pages are dropped from
-// the cache after use, so that they do not crowd out other files. read(), write(), punch() and sync() may run in
+// the cache after use, so that they do not crowd out other files. read(), write() and sync() may run in
 // several threads at once. CLOEXEC. A forked child inherits it and must not write to it. Movable, as long as no other
 // thread uses it.
 //
-// Each call has a fault point, "file." and its name: open, preallocate, write, read, sync, punch.
+// Each call has a fault point, "file." and its name: open, preallocate, write, read, sync.
 class DirectFile {
  public:
   DirectFile() = default;
@@ -65,10 +65,8 @@ class DirectFile {
 
   bool is_open() const { return fd_ >= 0; }
   bool is_direct() const { return direct_.load(std::memory_order_relaxed); }
-  u32 alignment() const { return alignment_; }  // that the device needs for direct I/O, at most kDirectBytes
   FileId id() const { return file_id(fd_); }
   u64 bytes() const { return file_bytes(fd_); }
-  u64 blocks_bytes() const { return file_blocks_bytes(fd_); }
   u64 links() const;  // names that it has; 0: it was removed
 
   // Gives the file this size at least, with blocks behind all of it: later writes below this size find no full
@@ -78,8 +76,7 @@ class DirectFile {
   int write(u64 offset, const void* from, u64 bytes);
   // *got < bytes only at the end of the file. The same multiples.
   int read(u64 offset, void* to, u64 bytes, u64* got);
-  int punch(u64 offset, u64 bytes);  // then these bytes read as zeros, and their blocks are free
-  int sync();                        // fdatasync; an error means that what was written since the last one may be lost
+  int sync();  // fdatasync; an error means that what was written since the last one may be lost
 
  private:
   int write_zeros(u64 from, u64 to);
@@ -88,7 +85,6 @@ class DirectFile {
 
   int fd_ = -1;
   std::atomic<bool> direct_{false};
-  u32 alignment_ = kDirectBytes;
 };
 
 // The error of a failed call for the user, with what helps: kStoreFull (the filesystem is full), kAccessDenied, else

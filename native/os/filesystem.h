@@ -60,8 +60,7 @@ class LockFile {
   // another process may come in between, and after a failure no lock is held.
   int lock_exclusive();
   int lock_shared();
-  void unlock();  // for all processes that share the descriptor
-  int descriptor() const { return fd_; }
+  void unlock();                     // for all processes that share the descriptor
   std::vector<u32> holders() const;  // pids by /proc/locks; those in other pid namespaces are missing
 
  private:

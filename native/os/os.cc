@@ -93,20 +93,6 @@ void cannot_tell_if_starved(const std::string& what) {
   if (starved(errno)) cannot_tell(what, errno);
 }
 
-// ------------------------------------------------------------------------------------------------------ identity
-u32 cpu_count() {
-  // The kernel refuses a mask smaller than its own; machines beyond 1,024 CPUs need a larger one.
-  for (u64 words = 16; words <= 4096; words *= 2) {
-    std::vector<unsigned long> mask(words, 0);
-    const long bytes = syscall(SYS_sched_getaffinity, 0, words * sizeof(unsigned long), mask.data());
-    if (bytes < 0 && errno == EINVAL) continue;
-    u32 count = 0;
-    for (const unsigned long word : mask) count += static_cast<u32>(__builtin_popcountl(word));
-    return std::max(count, 1u);
-  }
-  return 1;
-}
-
 // -------------------------------------------------------------------------------------------------- memory files
 int create_memfd(const std::string& name, u64 bytes) {
   rlimit limit{};
@@ -209,13 +195,6 @@ void resident(u8* at, u64 pages, u8* there) {
 }
 
 int collapse(u8* at, u64 bytes) { return madvise(at, bytes, MADV_COLLAPSE) == 0 ? 0 : errno; }
-
-int populate(u8* at, u64 bytes) {
-  while (madvise(at, bytes, MADV_POPULATE_WRITE) != 0) {
-    if (errno != EINTR) return errno;
-  }
-  return 0;
-}
 
 u8* map_private(u64 bytes) {
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

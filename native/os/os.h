@@ -20,7 +20,6 @@ u32 proc_pid();                 // this process's pid as /proc shows it, which m
 u64 own_start_time();           // clock ticks since boot; 0: cannot be told
 u64 page_table_bytes(u32 pid);  // VmPTE of a process, 0 when it cannot be seen
 u64 pid_namespace();            // inode; 0: cannot be told
-u32 cpu_count();                // that this process may run on
 // What is known of the process that has this pid in our own pid namespace.
 struct ProcessLook {
   bool known = false;  // false: cannot be told (no descriptor left, /proc hidden or of another pid namespace)
@@ -49,7 +48,6 @@ int commit(int fd, u64 offset, u64 bytes);  // fallocate; errno or 0; retries EI
 int punch(int fd, u64 offset, u64 bytes);
 void resident(u8* at, u64 pages, u8* there);  // mincore: per page 1 or 0; all 0 where the kernel does not tell
 int collapse(u8* at, u64 bytes);              // MADV_COLLAPSE, best effort; errno or 0
-int populate(u8* at, u64 bytes);              // MADV_POPULATE_WRITE: page tables ahead of use; commits
                                               // what is not there yet, so only over committed pages
 u8* map_private(u64 bytes);                   // addresses of this process's own memory; nullptr: there are none
 void use_small_pages(u8* at, u64 bytes);      // of map_private(): from now on a touch commits just the small page

@@ -86,13 +86,6 @@ void SumTree::sum_up() {
   }
 }
 
-void SumTree::load(const double* leaves) {
-  clear();
-  double* values = levels_[0].values;
-  for (u64 i = 0; i < slots_; ++i) values[i] = std::min(leaves[i], kLargest);
-  sum_up();
-}
-
 void SumTree::find(const double* targets, u32 count, u32* slots) const {
   for (u32 done = 0; done < count; done += kFindPass) {
     find_pass(targets + done, std::min(kFindPass, count - done), slots + done);

@@ -40,8 +40,7 @@ class SumTree {
   // at least 0 and below total(), in any order. While total() > 0 it never finds a slot of value 0, even if rounding
   // has moved a target to total() or past it. It goes down 64 targets at a time, level by level, with prefetch.
   void find(const double* targets, u32 count, u32* slots) const;
-  void load(const double* leaves);  // rebuild: leaves of all slots at once
-  // A rebuild without a second array: clear(), put() for each live slot, sum_up() once. The sums are wrong in between.
+  // A rebuild: clear(), put() for each live slot, sum_up() once. The sums are wrong in between.
   void put(u32 slot, double value);
   void sum_up();
 
@@ -70,7 +69,6 @@ class BestTree {
   void erase(u32 slot);                        // no effect if absent
   u32 best() const;                            // kNone when empty
   double key(u32 slot) const { return leaves_[slot].key; }
-  bool contains(u32 slot) const { return leaves_[slot].number != 0; }
   // Rebuild in O(slots): clear(), put() for each live slot, then play() once.
   void put(u32 slot, double key, u64 number) { leaves_[slot] = Leaf{key, number}; }
   void play();
@@ -152,9 +150,8 @@ class OrderList {
   u32 next(u32 slot) const { return link(slot).next - 1; }        // kNone at the end
   u32 previous(u32 slot) const { return link(slot).previous - 1; }
   u32 first() const { return table_->order_head - 1; }  // kNone when empty
-  u32 last() const { return table_->order_tail - 1; }
-  void free_push(u32 slot);  // to the back; the slot is in no list
-  u32 free_pop();            // from the front; kNone when empty
+  void free_push(u32 slot);                             // to the back; the slot is in no list
+  u32 free_pop();                                       // from the front; kNone when empty
 
  private:
   struct Link {  // slot + 1, 0 = none

@@ -100,7 +100,6 @@ class OpenChunk {
   bool is_final(u32 row) const;
   void set_first_episode(u64 id) { header_->first_episode = id; }
   void publish(u32 rows) { header_->published.store(rows, std::memory_order_release); }
-  u32 published() const { return header_->published.load(std::memory_order_relaxed); }
   void link(u32 next) {  // before rows of the next chunk are published, so that readers of those find it
     header_->next.store(next + 1, std::memory_order_release);
     header_->full.store(1, std::memory_order_release);

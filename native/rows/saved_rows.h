@@ -16,7 +16,6 @@ class SavedRows {
   SavedRows(std::span<const u8> head, const u8* body, u64 body_bytes, u64 origin, const LayoutInfo& layout, u32 rows);
 
   const ChunkHeader& header() const { return header_; }
-  u32 rows() const { return rows_; }
   u64 heap_bytes() const { return header_.heap_end - header_.heap_offset; }
   // Copies the rows to a chunk that has room for them and shows none yet.
   void copy_to(const OpenChunk::Places& to, const LayoutInfo& layout, const Mapping& memory) const;

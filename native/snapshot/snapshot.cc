@@ -121,7 +121,6 @@ void Snapshot::reserve(Deadline deadline) {
 
 bool Snapshot::take(Deadline deadline) {
   const AllTables guards(tables_, deadline);
-  const u64 began = os::now_ns();
   for (u32 i = 0; i < tables_.size(); ++i)
     if (tables_[i]->header().slots > images_[i].items.size()) return false;
   for (u32 i = 0; i < tables_.size(); ++i) copy_table(*tables_[i], &images_[i]);
@@ -133,7 +132,6 @@ bool Snapshot::take(Deadline deadline) {
     all = hold_all();
     for (const std::shared_ptr<Table>& table : tables_) table->core.commit();
   }
-  held_ns_ = os::now_ns() - began;
   return all;
 }
 

@@ -80,7 +80,6 @@ class Snapshot {
   const std::vector<ObjectImage>& objects() const { return objects_; }
   const std::vector<WeightsImage>& weights() const { return weights_; }
   u64 next_uid() const { return next_uid_; }
-  u64 held_ns() const { return held_ns_; }  // how long all locks were held
 
   // Looks again for copies of bodies on disk, and notes their places.
   void find_copies(Deadline deadline);
@@ -116,7 +115,7 @@ class Snapshot {
   std::vector<WeightsImage> weights_;
   std::vector<std::pair<u32, std::vector<u8>>> late_parts_;  // by descriptor, sorted
   std::vector<u32> spare_;                                   // entries of the ledger
-  u64 next_uid_ = 0, held_ns_ = 0;
+  u64 next_uid_ = 0;
   u64 fork_generation_;
 };
 

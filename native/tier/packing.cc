@@ -241,15 +241,4 @@ void PackedBody::rows(u32 part, u64 row, u64 count, u8* to) const {
   }
 }
 
-void PackedBody::body(u8* to) const {
-  u64 end = 0;
-  for (u32 part = 0; part < plan_.parts().size(); ++part) {
-    const PackPart& of = plan_.parts()[part];
-    std::memset(to + end, 0, of.offset - end);
-    rows(part, 0, of.rows, to + of.offset);
-    end = of.offset + of.rows * of.row_bytes;
-  }
-  std::memset(to + end, 0, plan_.body_bytes() - end);
-}
-
 }  // namespace di

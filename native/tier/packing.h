@@ -80,7 +80,6 @@ class PackedBody {
 
   void rows(u32 part, u64 row, u64 count, u8* to) const;     // count * row_bytes
   void block(u32 part, u32 number, std::span<u8> to) const;  // all of the block
-  void body(u8* to) const;                                   // body_bytes(); zeros between the parts
 
  private:
   const PackPlan& plan_;

@@ -67,7 +67,6 @@ class SegmentWriter {
   void seal();  // writes the footer; no more records after it. Not synced
 
   const SegmentHeader& header() const { return header_; }
-  bool is_sealed() const { return sealed_; }
   u64 used_bytes() const { return next_page_ * kPageBytes; }  // of header and records
   u64 written_bytes() const { return written_bytes_; }        // to the file, by this writer
   const std::string& path() const { return path_; }

@@ -37,7 +37,6 @@ void test_processes() {
   CHECK(own > 0 && own == os::own_start_time());
   CHECK(os::look_at(os::pid()).state == 'R');
   CHECK(os::pid_namespace() != 0);
-  CHECK(os::cpu_count() >= 1);
   const u64 coarse = os::coarse_ns(), now = os::now_ns();
   CHECK(coarse > 0 && coarse <= now && now <= os::boot_ns());
 
@@ -94,8 +93,6 @@ void test_memfd() {
   CHECK(reader != nullptr && reader != at && (is_emulated() || maps_flag(reader, "dd")));
 
   CHECK(os::commit(fd, kSliceBytes, kSliceBytes) == 0);
-  CHECK(os::file_blocks_bytes(fd) == kSliceBytes);
-  CHECK(is_emulated() || os::populate(at + kSliceBytes, kSliceBytes) == 0);  // nor does it know MADV_POPULATE_WRITE
   CHECK(os::file_blocks_bytes(fd) == kSliceBytes);
   at[kSliceBytes + 5] = 42;
   CHECK(reader[kSliceBytes + 5] == 42);
