@@ -47,7 +47,7 @@ OPEN_TO_ALL = ("server", "base", "cluster", "policy", "store", "sizing", "observ
 NATIVE_LAYERS = [
     ["base"],
     ["os"],
-    ["arena"],
+    ["process"],
     ["heap"],
     ["tier"],
     ["attach", "net"],
@@ -58,6 +58,7 @@ NATIVE_LAYERS = [
 ]
 # Arrows of a source that point up all the same, each with its reason.
 NATIVE_UP = {
+    ("process", "heap"): "a ledger without a free entry asks the heap for one more block",
     ("replay", "maintenance"): "a writer that finds no stream free first settles those of the dead",
 }
 

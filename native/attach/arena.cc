@@ -1,7 +1,7 @@
 #include "attach/arena.h"
 
-#include "arena/clients.h"
 #include "attach/registry.h"
+#include "process/clients.h"
 
 namespace di {
 namespace {

@@ -145,7 +145,7 @@ constexpr u32 kBlockClasses = 96;
 // ahead; its lock_owner_word(). kFillEnded: it adds no more. 0: there is none. Pages that others punch meanwhile may
 // come back uncharged, so the slice is settled afterwards: by the filler, or, once the fill has ended or the filler is
 // dead, by the next process that meets the slice.
-constexpr u32 kFillEnded = 1u << 11;  // like the word of a process that is gone (arena/locks.h)
+constexpr u32 kFillEnded = 1u << 11;  // like the word of a process that is gone (process/locks.h)
 struct Slice {                        // [heap], derived but for `present`
   u64 present[kPagesPerSlice /
               64];  // truth; bit: the page is charged to the budget; the process that charges it commits it

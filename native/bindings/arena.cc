@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <cstring>
 
-#include "arena/clients.h"
-#include "arena/waits.h"
 #include "bindings/bindings.h"
 #include "heap/tiers.h"
 #include "maintenance/chores.h"
 #include "objects/reopening.h"
+#include "process/clients.h"
+#include "process/waits.h"
 #include "replay/directory.h"
 #include "replay/lost_rows.h"
 #include "replay/session_marks.h"

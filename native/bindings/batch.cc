@@ -8,7 +8,7 @@
 #include "bindings/assembly.h"
 #include "bindings/batch_gather.h"
 #include "bindings/cold.h"
-#include "replay/power.h"
+#include "replay/importance.h"
 #include "rows/chunk_view.h"
 
 namespace di::py {
@@ -414,31 +414,14 @@ nb::object BatchMaker::columns(const Assembly& batch, nb::handle beta, const nb:
   return new_tuple(data, keys, priorities, probabilities, weight, uses, versions, episodes, starts, size, live);
 }
 
-// Importance weights (Schaul et al. 2016, section 3.4): (N P)^-beta, divided by the largest of the batch or of the
-// table. Computed as (least P / P)^beta, which equals it, needs no N, and cannot overflow.
 nb::object BatchMaker::weights(const DrawSet& set, nb::handle beta) const {
   npy_intp n = static_cast<npy_intp>(set.items.size() / group_);
   const nb::object array = checked(PyArray_SimpleNew(1, &n, NPY_FLOAT32));
   auto* at = static_cast<float*>(PyArray_DATA(reinterpret_cast<PyArrayObject*>(array.ptr())));
-  if (beta.is_none()) {
+  if (beta.is_none())
     std::fill(at, at + n, 1.0f);
-    return array;
-  }
-  double least = 0;  // the probability with the largest weight
-  for (const Drawn& drawn : set.items)
-    if (drawn.probability > 0 && (least == 0 || drawn.probability < least)) least = drawn.probability;
-  if (least == 0) {
-    std::fill(at, at + n, 1.0f);
-    return array;
-  }
-  // The minimum of both: the table may have changed while the batch was drawn, or used-up items may have left it.
-  if (table_->header().normalize_table != 0 && set.sums.least > 0 && set.sums.total > 0)
-    least = std::min(least, set.sums.least / set.sums.total);
-  std::vector<double> raw(static_cast<std::size_t>(n));
-  const auto probability = [&](std::size_t i) { return set.items[i * group_].probability; };
-  for (std::size_t i = 0; i < raw.size(); ++i) raw[i] = probability(i) > 0 ? least / probability(i) : 1.0;
-  powers(raw.data(), static_cast<u32>(raw.size()), nb::cast<double>(beta), raw.data());
-  for (std::size_t i = 0; i < raw.size(); ++i) at[i] = probability(i) > 0 ? static_cast<float>(raw[i]) : 0.0f;
+  else
+    importance_weights(set, group_, table_->header().normalize_table != 0, nb::cast<double>(beta), at);
   return array;
 }
 

@@ -17,12 +17,12 @@
 #include <optional>
 #include <span>
 
-#include "arena/locks.h"
 #include "attach/arena.h"
 #include "bindings/calls.h"
 #include "bindings/casters.h"
 #include "heap/heap.h"
 #include "maintenance/reaper.h"
+#include "process/locks.h"
 #include "replay/directory.h"
 #include "replay/writer.h"
 

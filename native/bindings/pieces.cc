@@ -2,7 +2,7 @@
 #include "tier/pieces.h"
 
 #include "bindings/bindings.h"
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 
 namespace di::py {
 

@@ -6,8 +6,8 @@
 
 #include "bindings/gathering.h"
 
-#include "arena/clients.h"
 #include "bindings/bindings.h"
+#include "process/clients.h"
 #include "replay/row_list.h"
 
 namespace di::py {

@@ -7,9 +7,9 @@
 
 #include "bindings/bindings.h"
 #include "objects/weights.h"
+#include "os/crc32c.h"
 #include "snapshot/chunk_file.h"
 #include "snapshot/restore.h"
-#include "tier/crc32c.h"
 
 namespace di::py {
 namespace {

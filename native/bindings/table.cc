@@ -1,9 +1,9 @@
 #include <cmath>
 
-#include "arena/learners.h"
 #include "bindings/bindings.h"
 #include "heap/tiers.h"
 #include "objects/weights.h"
+#include "process/learners.h"
 #include "replay/priorities.h"
 
 namespace di::py {

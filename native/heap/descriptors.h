@@ -9,7 +9,7 @@
 #include <bit>
 #include <span>
 
-#include "arena/memory.h"
+#include "process/memory.h"
 
 namespace di {
 

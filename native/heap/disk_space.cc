@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "arena/locks.h"
 #include "heap/page_charges.h"
+#include "process/locks.h"
 
 namespace di {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "arena/client.h"
+#include "process/client.h"
 
 namespace di {
 

@@ -12,14 +12,14 @@
 #include <span>
 #include <string>
 
-#include "arena/locks.h"
 #include "heap/budget.h"
 #include "heap/chunk_memory.h"
 #include "heap/descriptors.h"
 #include "heap/disk_space.h"
 #include "heap/id_index.h"
-#include "heap/ledger.h"
 #include "heap/page_reclaim.h"
+#include "process/ledger.h"
+#include "process/locks.h"
 
 namespace di {
 

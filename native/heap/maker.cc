@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "arena/waits.h"
 #include "heap/recovery.h"
+#include "process/waits.h"
 
 namespace di {
 namespace {

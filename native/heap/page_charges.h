@@ -6,8 +6,8 @@
 // kill in between leaves a page charged that is not there: the first process that touches it pays for it then.
 #pragma once
 
-#include "arena/memory.h"
 #include "heap/size_classes.h"
+#include "process/memory.h"
 
 namespace di {
 

@@ -2,7 +2,7 @@
 // of free slices. All of it is derived and changes under the heap's lock.
 #pragma once
 
-#include "arena/memory.h"
+#include "process/memory.h"
 
 namespace di {
 

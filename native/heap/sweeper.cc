@@ -1,6 +1,6 @@
 #include "heap/sweeper.h"
 
-#include "arena/clients.h"
+#include "process/clients.h"
 
 namespace di {
 

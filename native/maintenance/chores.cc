@@ -2,10 +2,10 @@
 
 #include <algorithm>
 
-#include "arena/waits.h"
 #include "maintenance/reaper.h"
 #include "objects/durable.h"
 #include "os/huge_page.h"
+#include "process/waits.h"
 
 namespace di {
 namespace {

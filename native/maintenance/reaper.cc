@@ -1,6 +1,6 @@
 #include "maintenance/reaper.h"
 
-#include "arena/clients.h"
+#include "process/clients.h"
 
 namespace di {
 namespace {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 
 namespace di::net {
 

@@ -5,8 +5,8 @@
 #include <string>
 
 #include "base/status.h"
+#include "os/crc32c.h"
 #include "os/socket.h"
-#include "tier/crc32c.h"
 
 namespace di::net {
 

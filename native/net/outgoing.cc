@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/status.h"
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 
 namespace di::net {
 

@@ -1,7 +1,7 @@
 #include "objects/draft.h"
 
-#include "arena/clients.h"
 #include "objects/ids.h"
+#include "process/clients.h"
 
 namespace di {
 

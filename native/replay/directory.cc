@@ -4,8 +4,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "arena/learners.h"
 #include "heap/fixed_pages.h"
+#include "process/learners.h"
 #include "replay/ended_groups.h"
 #include "replay/texts.h"
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "arena/learners.h"
+#include "process/learners.h"
 #include "replay/answers.h"
 #include "replay/sample_age.h"
 

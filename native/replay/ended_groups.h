@@ -7,8 +7,8 @@
 
 #include <vector>
 
-#include "arena/undo.h"
 #include "attach/arena.h"
+#include "process/undo.h"
 
 namespace di {
 

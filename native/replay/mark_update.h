@@ -2,7 +2,7 @@
 // (session_marks.h).
 #pragma once
 
-#include "arena/undo.h"
+#include "process/undo.h"
 
 namespace di {
 

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "arena/undo.h"
 #include "attach/arena.h"
+#include "process/undo.h"
 #include "replay/ended_groups.h"
 #include "replay/gone_keys.h"
 #include "replay/groups.h"

@@ -2,7 +2,7 @@
 // draws, and with Once also epochs. Every call needs the table's lock; every change goes through the undo record.
 #pragma once
 
-#include "arena/undo.h"
+#include "process/undo.h"
 
 namespace di {
 

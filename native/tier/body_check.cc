@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "os/crc32c.h"
 #include "os/filesystem.h"
-#include "tier/crc32c.h"
+#include "tier/page_crcs.h"
 
 namespace di {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <map>
 
-#include "tier/crc32c.h"
+#include "tier/page_crcs.h"
 #include "tier/table_locks.h"
 
 namespace di {

@@ -5,7 +5,7 @@
 #include <deque>
 
 #include "tier/body_packs.h"
-#include "tier/crc32c.h"
+#include "tier/page_crcs.h"
 #include "tier/read_pool.h"
 
 namespace di {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "tier/body_packs.h"
-#include "tier/crc32c.h"
+#include "tier/page_crcs.h"
 
 namespace di {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdio>
 #include <set>
 
+#include "os/crc32c.h"
 #include "os/direct.h"
-#include "tier/crc32c.h"
 #include "tier/log_format.h"
 #include "tier/read_pool.h"
 #include "tier/segment_reader.h"

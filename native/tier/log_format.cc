@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <cstring>
 
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 
 namespace di {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 
 namespace di {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "heap/tiers.h"
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 
 namespace di {
 namespace {

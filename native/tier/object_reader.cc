@@ -4,7 +4,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 #include "tier/log_format.h"
 
 namespace di {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
 
 namespace di {
 

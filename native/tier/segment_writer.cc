@@ -5,8 +5,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "os/crc32c.h"
 #include "os/filesystem.h"
-#include "tier/crc32c.h"
 
 namespace di {
 

@@ -6,7 +6,7 @@
 #include <array>
 #include <bitset>
 
-#include "arena/memory.h"
+#include "process/memory.h"
 
 namespace di {
 

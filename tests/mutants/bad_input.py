@@ -158,7 +158,7 @@ MUTANTS = [
     Mutant(
         "damaged-header-accepted",
         "input",
-        "native/arena/memory.cc::Memory::validate",
+        "native/process/memory.cc::Memory::validate",
         "  if (!sound) throw",
         "  if (!sound && slices == 0) throw",
         ("tests/test_bad_header.py",),

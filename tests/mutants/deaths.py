@@ -151,7 +151,7 @@ MUTANTS = [
     Mutant(
         "culprit-not-named",
         "stops",
-        "native/arena/locks.cc::SharedLock::refuse",
+        "native/process/locks.cc::SharedLock::refuse",
         'name_ + " is held by " + who, who);',
         'name_ + " is held by another process");',
         ("native:test_locks", f"{STOPS}::test_a_process_stopped_in_the_heap_is_named"),
@@ -159,7 +159,7 @@ MUTANTS = [
     Mutant(
         "stopped-owner-is-robbed",
         "stops",
-        "native/arena/locks.cc::owner_gone",
+        "native/process/locks.cc::owner_gone",
         "|| is_dead(client, holder);",
         '|| is_dead(client, holder) || describe_client(client.memory, holder).find("stopped") != std::string::npos;',
         ("native:test_locks", f"{STOPS}::test_a_stopped_learner_blocks_only_its_table"),
@@ -167,7 +167,7 @@ MUTANTS = [
     Mutant(
         "waits-with-a-lock-in-hand-last",
         "stops",
-        "native/arena/locks.cc::SharedLock::acquire_slow",
+        "native/process/locks.cc::SharedLock::acquire_slow",
         "const Deadline until = nested ? deadline.at_most(kNestedNs) : deadline;",
         "const Deadline until = deadline;",
         ("tests/crash/test_deadlines.py",),
@@ -183,7 +183,7 @@ MUTANTS = [
     Mutant(
         "ledger-grows-without-limit",
         "stops",
-        "native/heap/ledger.cc::Ledger::grow",
+        "native/process/ledger.cc::Ledger::grow",
         "const u32 made = heap_.maker.grow_ledger(deadline);",
         "const u32 made = heap_.maker.grow_ledger(deadline.over() ? deadline : Deadline::none());",
         ("tests/crash/test_deadlines.py",),
@@ -215,7 +215,7 @@ MUTANTS = [
     Mutant(
         "ledger-blocks-that-come-together-lack-room",
         "stops",
-        "native/heap/ledger.cc::Ledger::grow",
+        "native/process/ledger.cc::Ledger::grow",
         "  reserve_room();  // again",
         "  // again",
         ("tests/test_ledger_growth.py",),
@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant(
         "a-file-without-a-head-is-a-store",
         "liveness",
-        "native/arena/memory.cc::look_into",
+        "native/process/memory.cc::look_into",
         "found.announced = begun && magic != kBeingMade;",
         "found.announced = magic != kBeingMade;",
         ("native:test_reaper",),
@@ -239,7 +239,7 @@ MUTANTS = [
     Mutant(
         "record-lock-not-asked",
         "liveness",
-        "native/arena/clients.cc::is_dead",
+        "native/process/clients.cc::is_dead",
         "  if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;\n",
         "",
         (f"{LIVENESS}::test_processes_of_another_pid_namespace_are_recognised",),
@@ -247,7 +247,7 @@ MUTANTS = [
     Mutant(
         "a-lost-lock-is-a-death",
         "liveness",
-        "native/arena/clients.cc::is_dead",
+        "native/process/clients.cc::is_dead",
         "  if (!is_near(memory, slot)) return os::pid_namespace() != 0;\n",
         "  if (client.state.load() != 0) return true;\n",
         (f"{LIVENESS}::test_a_process_without_its_lock_is_not_dead",),
@@ -255,7 +255,7 @@ MUTANTS = [
     Mutant(
         "start-time-not-compared",
         "liveness",
-        "native/arena/clients.cc::is_dead",
+        "native/process/clients.cc::is_dead",
         "if (!found.lives || (started != 0 && found.start_time != started)) return true;",
         "if (!found.lives || (started != 0 && started == 1)) return true;",
         ("native:test_reaper",),
@@ -263,7 +263,7 @@ MUTANTS = [
     Mutant(
         "exec-not-seen",
         "liveness",
-        "native/arena/clients.cc::is_dead",
+        "native/process/clients.cc::is_dead",
         "return os::has_mapped(client.pid.load(), memory.file_name()) == 0;",
         "return false;",
         (f"{LIVENESS}::test_a_process_that_execs_holds_nothing_of_the_store",),
@@ -299,7 +299,7 @@ MUTANTS = [
     Mutant(
         "a-failed-look-is-a-death",
         "liveness",
-        "native/arena/clients.cc::is_dead",
+        "native/process/clients.cc::is_dead",
         "  if (!found.known) return false;\n",
         "",
         (f"{LIVENESS}::test_running_out_of_descriptors_declares_nobody_dead",),
@@ -331,7 +331,7 @@ MUTANTS = [
     Mutant(
         "a-child-takes-handles-for-its-own",
         "liveness",
-        "native/arena/client.h::Client::owns",
+        "native/process/client.h::Client::owns",
         "return !is_foreign() && generation == fork_generation_;",
         "return generation == fork_generation_;",
         (f"{FORK}::test_garbage_is_collected_in_a_child_before_any_hook",),

@@ -163,7 +163,7 @@ MUTANTS = [
     Mutant(
         "pages-of-bodies-are-not-verified",
         "tier",
-        "native/tier/crc32c.cc::verify_pages",
+        "native/tier/page_crcs.cc::verify_pages",
         "page < pages",
         "page < 0",
         ("native:test_crc32c", "native:test_read_pool"),

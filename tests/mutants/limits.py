@@ -8,7 +8,7 @@ MUTANTS = [
     Mutant(
         "headroom-not-asked",
         "cgroup",
-        "native/arena/mapping.cc::has_headroom",
+        "native/process/mapping.cc::has_headroom",
         "  if (headroom >= bytes) return true;\n",
         "  if (headroom >= bytes || bytes != 0) return true;\n",
         ("tests/crash/test_cgroup.py::test_exceeding_the_cgroup_raises_instead_of_a_kill",),

@@ -113,7 +113,7 @@ MUTANTS = [
     Mutant(
         "gone-learners-are-waited-for",
         "pain-8",
-        "native/arena/learners.cc::learners",
+        "native/process/learners.cc::learners",
         "if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !is_dead(self, slot)) ++count;",
         "if (drew || client.state.load() != static_cast<u32>(ClientState::kFree)) ++count;",
         ("tests/test_waits.py::test_an_insert_ends_when_its_learners_have_gone",),
@@ -207,7 +207,7 @@ MUTANTS = [
     Mutant(
         "waiters-not-listed",
         "pain-20",
-        "native/arena/waits.cc::WaitRecord::take",
+        "native/process/waits.cc::WaitRecord::take",
         "  record_->owner.store(token_, std::memory_order_release);  // pairs",
         "  // pairs",
         ("tests/test_pains_20_numbers.py::test_every_waiter_is_listed",),
@@ -215,7 +215,7 @@ MUTANTS = [
     Mutant(
         "waits-as-old-as-the-last-one",
         "pain-20",
-        "native/arena/waits.cc::WaitRecord::take",
+        "native/process/waits.cc::WaitRecord::take",
         "  record_->since_ns.store(since_ns_, std::memory_order_relaxed);",
         "  if (record_->since_ns.load() == 0) record_->since_ns.store(since_ns_);",
         ("tests/test_waits.py::test_the_age_of_a_wait_is_that_of_the_call_in_progress",),
@@ -223,7 +223,7 @@ MUTANTS = [
     Mutant(
         "a-wait-inside-a-call-has-a-record-of-its-own",
         "pain-20",
-        "native/arena/waits.cc::WaitRecord::take",
+        "native/process/waits.cc::WaitRecord::take",
         "  inside_ = is_ours();",
         "  inside_ = false;",
         ("tests/crash/test_shown_waits.py",),
@@ -231,7 +231,7 @@ MUTANTS = [
     Mutant(
         "a-lock-is-no-reason-between-two-looks",
         "pain-20",
-        "native/arena/waits.cc::WaitRecord::is_for",
+        "native/process/waits.cc::WaitRecord::is_for",
         "  else if (is_ours() && given_up_ == t_given_up)",
         "  else if (is_ours())",
         ("tests/crash/test_shown_waits.py",),

@@ -17,10 +17,10 @@
 #include "check.h"
 #include "child.h"
 #include "heap/heap.h"
-#include "heap/ledger.h"
 #include "maintenance/reaper.h"
 #include "objects/pin.h"
 #include "objects/weights.h"
+#include "process/ledger.h"
 
 namespace di {
 

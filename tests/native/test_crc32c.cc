@@ -7,7 +7,8 @@
 #include <vector>
 
 #include "check.h"
-#include "tier/crc32c.h"
+#include "os/crc32c.h"
+#include "tier/page_crcs.h"
 
 using namespace di;
 

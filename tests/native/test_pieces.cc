@@ -9,7 +9,6 @@
 #include <random>
 
 #include "check.h"
-#include "tier/crc32c.h"
 
 using namespace di;
 

@@ -1,8 +1,8 @@
 // Reapers that die themselves, creators that die, holders that are stopped; many processes opening one name at once.
-#include "arena/clients.h"
-#include "arena/waits.h"
 #include "attach/looks.h"
 #include "kill_fixture.h"
+#include "process/clients.h"
+#include "process/waits.h"
 #include "refusals.h"
 #include "table_fixture.h"
 

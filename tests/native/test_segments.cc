@@ -12,7 +12,7 @@
 #include "os/filesystem.h"
 #include "refusals.h"
 #include "segment_fixture.h"
-#include "tier/crc32c.h"
+#include "tier/page_crcs.h"
 
 using namespace di;
 

@@ -8,9 +8,9 @@
 
 #include "base/status.h"
 #include "folder_fixture.h"
+#include "os/crc32c.h"
 #include "os/filesystem.h"
 #include "segment_fixture.h"
-#include "tier/crc32c.h"
 
 using namespace di;
 

@@ -1,4 +1,4 @@
-#include "arena/clients.h"
+#include "process/clients.h"
 
 namespace di {
 

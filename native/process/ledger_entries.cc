@@ -1,4 +1,4 @@
-#include "heap/ledger_entries.h"
+#include "process/ledger_entries.h"
 
 namespace di {
 

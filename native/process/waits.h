@@ -11,7 +11,7 @@
 
 #include <vector>
 
-#include "arena/client.h"
+#include "process/client.h"
 
 namespace di {
 

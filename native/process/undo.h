@@ -2,7 +2,7 @@
 // Derived words are not logged: the lock's `dirty` mark covers them.
 #pragma once
 
-#include "arena/mapping.h"
+#include "process/mapping.h"
 
 namespace di {
 

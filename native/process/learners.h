@@ -4,7 +4,7 @@
 
 #include <optional>
 
-#include "arena/client.h"
+#include "process/client.h"
 
 namespace di {
 

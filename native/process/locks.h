@@ -19,10 +19,10 @@
 #include <optional>
 #include <string>
 
-#include "arena/client.h"
-#include "arena/waits.h"
 #include "base/annotations.h"
 #include "os/deadline.h"
+#include "process/client.h"
+#include "process/waits.h"
 
 namespace di {
 

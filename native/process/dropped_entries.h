@@ -11,7 +11,7 @@
 #include <mutex>
 #include <vector>
 
-#include "heap/ledger_entries.h"
+#include "process/ledger_entries.h"
 
 namespace di {
 

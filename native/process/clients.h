@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "arena/client.h"
+#include "process/client.h"
 
 namespace di {
 

@@ -4,7 +4,7 @@
 
 #include <array>
 
-#include "arena/mapping.h"
+#include "process/mapping.h"
 
 namespace di {
 

@@ -1,4 +1,4 @@
-#include "heap/inherited_pins.h"
+#include "process/inherited_pins.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "heap/ledger.h"
+#include "process/ledger.h"
 
 #include <algorithm>
 

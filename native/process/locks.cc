@@ -1,6 +1,6 @@
-#include "arena/locks.h"
+#include "process/locks.h"
 
-#include "arena/clients.h"
+#include "process/clients.h"
 
 namespace di {
 namespace {

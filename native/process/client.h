@@ -8,7 +8,7 @@
 #include <atomic>
 #include <mutex>
 
-#include "arena/memory.h"
+#include "process/memory.h"
 
 namespace di {
 

@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "heap/dropped_entries.h"
 #include "os/deadline.h"
+#include "process/dropped_entries.h"
 
 namespace di {
 

@@ -12,8 +12,8 @@
 #include <span>
 #include <vector>
 
-#include "arena/client.h"
-#include "heap/inherited_pins.h"
+#include "process/client.h"
+#include "process/inherited_pins.h"
 
 namespace di {
 

@@ -1,6 +1,6 @@
-#include "arena/learners.h"
+#include "process/learners.h"
 
-#include "arena/clients.h"
+#include "process/clients.h"
 
 namespace di {
 

@@ -1,4 +1,4 @@
-#include "arena/waits.h"
+#include "process/waits.h"
 
 #include <algorithm>
 #include <utility>

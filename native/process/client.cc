@@ -1,4 +1,4 @@
-#include "arena/client.h"
+#include "process/client.h"
 
 #include <new>
 

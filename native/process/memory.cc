@@ -1,4 +1,4 @@
-#include "arena/memory.h"
+#include "process/memory.h"
 
 #include <algorithm>
 #include <cstring>

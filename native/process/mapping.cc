@@ -1,4 +1,4 @@
-#include "arena/mapping.h"
+#include "process/mapping.h"
 
 #include <algorithm>
 

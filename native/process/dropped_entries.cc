@@ -1,4 +1,4 @@
-#include "heap/dropped_entries.h"
+#include "process/dropped_entries.h"
 
 namespace di {
 
