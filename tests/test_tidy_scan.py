@@ -45,6 +45,18 @@ def test_the_scanner_finds_long_functions_and_large_classes(tmp_path: Path) -> N
     assert classes["Wide"] == {"two", "hidden", *(f"m{i}" for i in range(8)), *(f"n{i}" for i in range(8))}
 
 
+def test_the_scanner_finds_names_of_classes(tmp_path: Path) -> None:
+    """Nested ones, those in a function and behind an attribute; no declarations, enums and variables."""
+    path = tmp_path / "names.h"
+    path.write_text(
+        "struct Later;\nenum class Kind { kOne };\ntemplate <class T>\nclass Box final : public Base<T> {\n"
+        '  union Part { int a; };\n  struct Inner;\n};\nclass DI_CAPABILITY("lock") Lock {};\n'
+        "class DI_SCOPED Guard {};\nstruct alignas(64) Box::Inner { Later* of; };\n"
+        "void act() {\n  struct Local { int b; } one;\n  struct stat info {};\n}\n"
+    )
+    assert tidy_scan.native_class_names(path) == ["Box", "Part", "Lock", "Guard", "Inner", "Local"]
+
+
 def test_the_scanner_finds_private_names(tmp_path: Path) -> None:
     """The check itself finds an attribute of another object, and tells a module's own names."""
     path = tmp_path / "sample.py"

@@ -185,6 +185,7 @@ def _stub_targets(node: ast.stmt) -> set[str]:
 
 BRACES = re.compile(r"[{}]")
 ENDS = re.compile(r"[;{}]")
+CLASS = r"(?<!enum )\b(?:class|struct|union)\b(?:\s+alignas\([^)]*\)|\s+[A-Z_]+\([^)]*\)|\s+DI_[A-Z_]+\b)*\s+([\w:]+)"
 ACCESS = re.compile(r"\s*(?:(?:public|private|protected)\s*:(?!:)\s*)*")
 
 
@@ -250,8 +251,8 @@ def _function_name(header: str) -> str:
 
 def _class_name(header: str) -> str:
     """Of a class or struct; "" if it has none."""
-    name = re.search(r"\b(class|struct|union)\b(?:\s+alignas\([^)]*\)|\s+[A-Z_]+\([^)]*\))*\s+([\w:]+)", header)
-    return name.group(2) if name else ""
+    name = re.search(CLASS, re.sub(r"^template\s*<.*?>\s*(?=class|struct)", "", header, flags=re.S))
+    return name.group(1) if name else ""
 
 
 def native_functions(path: Path) -> list[tuple[str, int]]:
@@ -262,6 +263,12 @@ def native_functions(path: Path) -> list[tuple[str, int]]:
         for kind, header, begin, _, close in _regions(text, 0, len(text))
         if kind == "function"
     ]
+
+
+def native_class_names(path: Path) -> list[str]:
+    """The last part of the name of every class, struct and union that is defined, also in a class or a function."""
+    body = r"(?:\s+final)?(?:\s*:\s[^;{}()]*)?\s*\{"
+    return [name.rpartition("::")[2] for name in re.findall(CLASS + body, _blank(path.read_text()))]
 
 
 def native_spans(text: str) -> dict[str, list[tuple[int, int]]]:

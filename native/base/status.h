@@ -87,7 +87,7 @@ class Error : public std::runtime_error {
 class Steps {
  public:
   Steps(u64 most, const char* what) : left_(most), what_(what) {}  // `most`: links that an undamaged list can have
-  void take() {
+  void count_one() {
     if (left_-- == 0) [[unlikely]]
       throw Error(Code::kCorruptData, std::string(what_) + " has no end");
   }

@@ -23,7 +23,8 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
   const bool mine = slot == arena.slot();
   entry["alive"] = mine || !is_dead(arena, slot);
   entry["self"] = mine;
-  const bool near = is_near(arena, slot);  // otherwise its pid belongs to another process in this pid namespace
+  const bool near =
+      same_pid_namespace(arena, slot);  // otherwise its pid belongs to another process in this pid namespace
   entry["other_pid_namespace"] = !near;
   const os::ProcessLook look = near ? os::look_at(client.pid.load()) : os::ProcessLook{};
   entry["state"] = look.state != 0 ? std::string(1, look.state) : std::string(look.known ? "gone" : "unknown");
@@ -40,7 +41,7 @@ nb::dict client_stats(const Arena& arena, u32 slot, u64* page_tables) {
 u32 stopped_holder(const Arena& arena, u32 table) {
   const auto stopped = [&arena](const LockWord& lock) -> u32 {
     const u32 holder = lock_owner(lock.word.load());
-    if (holder >= kMaxClients || !is_near(arena, holder)) return 0;
+    if (holder >= kMaxClients || !same_pid_namespace(arena, holder)) return 0;
     const char state = os::look_at(arena.client(holder).pid.load()).state;
     return state == 'T' || state == 't' ? holder + 1 : 0;
   };
@@ -74,7 +75,7 @@ nb::list waiters(const Arena& arena) {
 u64 last_uid(const ArenaPointer& arena, Deadline deadline) {
   arena->enter();
   const MaybeRelease release(true);
-  const Heap::Guard guard(arena->heap(), deadline);
+  const HeapGuard guard(arena->heap(), deadline);
   return arena->heap_header().next_uid;
 }
 
@@ -247,19 +248,20 @@ std::vector<std::string> check_disk(const ArenaPointer& arena, bool repair, Dead
 u32 declare_layout(const ArenaPointer& arena, nb::dict layout, Deadline deadline) {
   arena->enter();
   LayoutHeader header{};
-  header.record_bytes = take<u32>(layout, "record_bytes");
-  header.column_wise = take<u32>(layout, "column_wise");
-  header.column_bytes = take<u64>(layout, "column_bytes");
-  header.late_bytes = take<u64>(layout, "late_bytes");
+  header.record_bytes = field<u32>(layout, "record_bytes");
+  header.column_wise = field<u32>(layout, "column_wise");
+  header.column_bytes = field<u64>(layout, "column_bytes");
+  header.late_bytes = field<u64>(layout, "late_bytes");
   std::vector<ColumnLayout> columns;
   std::string text;
   for (nb::handle entry : layout["columns"]) {
-    const auto name = take<std::string>(entry, "name");
-    columns.push_back({static_cast<u32>(take<ColumnPlace>(entry, "place")), take<u32>(entry, "row_bytes"),
-                       take<u32>(entry, "offset"), take<u32>(entry, "index"), take<u64>(entry, "before"), name.size()});
+    const auto name = field<std::string>(entry, "name");
+    columns.push_back({static_cast<u32>(field<ColumnPlace>(entry, "place")), field<u32>(entry, "row_bytes"),
+                       field<u32>(entry, "offset"), field<u32>(entry, "index"), field<u64>(entry, "before"),
+                       name.size()});
     text += name;
   }
-  return publish_layout(*arena, header, columns, text + take<std::string>(layout, "types"), deadline);
+  return publish_layout(*arena, header, columns, text + field<std::string>(layout, "types"), deadline);
 }
 
 void bind_facts(nb::class_<Arena>& type) {

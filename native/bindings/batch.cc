@@ -58,23 +58,23 @@ namespace {
 
 void read_number(nb::handle value, u32* column, Number* number, u32* count) {
   if (value.is_none()) return;
-  *column = take<u32>(value, "column");
-  *number = take<Number>(value, "number");
-  *count = take<u32>(value, "count");
+  *column = field<u32>(value, "column");
+  *number = field<Number>(value, "number");
+  *count = field<u32>(value, "count");
 }
 
 Output read_output(nb::handle entry) {
   Output output;
-  output.op = take<Op>(entry, "op");
-  output.column = take<u32>(entry, "column");
-  output.row_bytes = take<u32>(entry, "row_bytes");
-  output.stack = take<u32>(entry, "stack");
-  output.time = take<u32>(entry, "time");
-  output.boot = take<u32>(entry, "boot");
-  output.skip = take<u32>(entry, "skip");
-  output.ragged = take<bool>(entry, "ragged");
+  output.op = field<Op>(entry, "op");
+  output.column = field<u32>(entry, "column");
+  output.row_bytes = field<u32>(entry, "row_bytes");
+  output.stack = field<u32>(entry, "stack");
+  output.time = field<u32>(entry, "time");
+  output.boot = field<u32>(entry, "boot");
+  output.skip = field<u32>(entry, "skip");
+  output.ragged = field<bool>(entry, "ragged");
   output.finished = column_or_none(entry, "finished");
-  output.finished_number = take<Number>(entry, "finished_number");
+  output.finished_number = field<Number>(entry, "finished_number");
   return output;
 }
 
@@ -84,7 +84,7 @@ OutputArray read_array(nb::handle entry) {
   array.dtype = entry["dtype"];
   if (!PyArray_DescrCheck(array.dtype.ptr())) throw Error(Code::kType, "dtype");
   for (nb::handle size : entry["shape"]) array.shape.push_back(nb::cast<npy_intp>(size));
-  array.name = take<std::string>(entry, "name");
+  array.name = field<std::string>(entry, "name");
   return array;
 }
 
@@ -124,8 +124,8 @@ nb::object take_buffer(BufferPool& pool, u64 bytes, u8** data) {
 
 BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(table)) {
   plan_.spec = view_spec(nb::cast<nb::dict>(plan["view"]));
-  plan_.gamma = take<double>(plan, "gamma");
-  plan_.pad_zero = take<bool>(plan, "pad_zero");
+  plan_.gamma = field<double>(plan, "gamma");
+  plan_.pad_zero = field<bool>(plan, "pad_zero");
   read_number(plan["reward"], &plan_.reward_column, &plan_.reward_number, &plan_.reward_count);
   read_number(plan["discount"], &plan_.discount_column, &plan_.discount_number, &plan_.discount_count);
   group_ = table_->core.groups.size();
@@ -136,7 +136,7 @@ BatchMaker::BatchMaker(TablePointer table, nb::dict plan) : table_(std::move(tab
     item_bytes_ += Gather::item_bytes(plan_, static_cast<u32>(arrays_.size() - 1));
   }
   source_ = std::make_unique<LayoutSource>(table_->arena().shared_from_this(),
-                                           take<std::vector<std::string>>(plan, "columns"));
+                                           field<std::vector<std::string>>(plan, "columns"));
   gathers_.push_back(std::make_unique<Gather>(plan_, *source_));
 }
 
@@ -150,16 +150,16 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
 }
 
 // Batches with more bytes, or that read more rows, are not copied under the table's lock: other learners would wait.
-constexpr u64 kTakeBytes = 64 << 10;
-constexpr u64 kTakeRows = 4096;
+constexpr u64 kAtOnceBytes = 64 << 10;
+constexpr u64 kAtOnceRows = 4096;
 constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
   const u64 rows = plan_.spec.rows_visited();
   const u64 all = u64{n} * group_;
-  if (n == 0 || n > kTakeItems / group_ || rows > kTakeRows / all) return {};
+  if (n == 0 || n > kAtOnceItems / group_ || rows > kAtOnceRows / all) return {};
   const u64 room = varies_ ? all * bytes_an_item_ / 4 * 5 + kVaryingSlack : all * item_bytes_;
-  if (room > kTakeBytes || (varies_ && bytes_an_item_ == 0)) return {};
+  if (room > kAtOnceBytes || (varies_ && bytes_an_item_ == 0)) return {};
   if (!beta.is_none()) nb::cast<double>(beta);  // throws now, before anything is drawn
   DrawSet set;
   set.distinct = distinct;
@@ -183,7 +183,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
     gather->run(batch.spans.data(), batch.live(), 0, batch.targets.data(), {batch.episodes, batch.starts});
     return true;
   };
-  const bool taken = table_->draws.take(&set, n, [&] { return if_in_memory(copy); }, deadline);
+  const bool taken = table_->draws.draw_at_once(&set, n, [&] { return if_in_memory(copy); }, deadline);
   gathers_.push_back(std::move(gather));
   return taken ? columns(batch, beta, data(&batch)) : nb::object();
 }
@@ -191,7 +191,7 @@ nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline dead
 nb::object BatchMaker::look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline) {
   const u64 rows = plan_.spec.rows_visited();
   const u64 n = keys.size() * group_;
-  if (varies_ || n == 0 || n > kTakeItems || rows > kTakeRows / n || n * item_bytes_ > kTakeBytes) return {};
+  if (varies_ || n == 0 || n > kAtOnceItems || rows > kAtOnceRows / n || n * item_bytes_ > kAtOnceBytes) return {};
   DrawSet set;
   Assembly batch(set, arrays_.size(), true);
   batch.places = static_cast<npy_intp>(n);
@@ -220,7 +220,7 @@ u64 BatchMaker::ragged_bytes(const DrawSet& set) {
   choose(nb::none(), &batch.wanted);
   std::unique_ptr<Gather> gather = take_gather();
   {
-    MaybeRelease release(rows > kTakeRows);
+    MaybeRelease release(rows > kAtOnceRows);
     measure(*gather, &batch);
   }
   for (u32 i = 0; i < plan_.outputs.size(); ++i)

@@ -145,7 +145,7 @@ bool has_masked(nb::handle array) {
   return in_python([&] { return PyObject_IsTrue(found.ptr()); }) != 0;
 }
 
-Kept as_array(nb::handle value, int type, const char* what) {
+UserObject as_array(nb::handle value, int type, const char* what) {
   if (is_masked(value)) throw Error(Code::kType, what + std::string(", got one with masked elements"));
   int wanted = NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED;
   // Also for extended precision: a value beyond float64 becomes infinite, and is refused.
@@ -157,7 +157,7 @@ Kept as_array(nb::handle value, int type, const char* what) {
     drop_refusal();
     throw Error(Code::kType, what + std::string(", got a ") + Py_TYPE(value.ptr())->tp_name);
   }
-  return Kept(nb::steal(array));
+  return UserObject(nb::steal(array));
 }
 
 std::string shown(nb::handle object) {

@@ -51,7 +51,7 @@ inline bool is_masked(nb::handle value) {
   return !PyArray_CheckExact(value.ptr()) && PyArray_Check(value.ptr()) && has_masked(value);
 }
 // `value` as a contiguous array of this type, converted if necessary. Throws kType with `what` and the type it got.
-Kept as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
+UserObject as_array(nb::handle value, int type, const char* what = "an argument is no array of numbers");
 // Call this after a Python call refused a value: clears Python's error, so that the caller can throw its own. Rethrows
 // a MemoryError, and errors that are not an Exception (KeyboardInterrupt).
 void drop_refusal();
@@ -65,16 +65,16 @@ std::span<const T> view_of(const nb::object& array) {
 std::optional<double> plain_seconds(nb::handle timeout);
 
 template <class T>
-T take(nb::handle from, const char* key) {
+T field(nb::handle from, const char* key) {
   return nb::cast<T>(from[key]);
 }
 template <class T>
-T take_or(const nb::dict& from, const char* key, T otherwise) {
-  return from.contains(key) ? take<T>(from, key) : std::move(otherwise);
+T field_or(const nb::dict& from, const char* key, T otherwise) {
+  return from.contains(key) ? field<T>(from, key) : std::move(otherwise);
 }
 // The number of a column; kNone for a negative one.
 inline u32 column_or_none(nb::handle from, const char* key) {
-  const i64 value = take<i64>(from, key);
+  const i64 value = field<i64>(from, key);
   return value < 0 ? kNone : static_cast<u32>(value);
 }
 // The interned string: equal strings are one object, so a dict lookup compares addresses only.

@@ -28,19 +28,19 @@ namespace {
 
 // A Python object that owns the pin: arrays over the bytes refer to it. Its destructor takes no lock.
 nb::object hold(const ArenaPointer& arena, u32 entry) {
-  struct Held {
+  struct HeldPin {
     ArenaPointer arena;
     u32 entry;
   };
-  Held* made = nullptr;
+  HeldPin* made = nullptr;
   try {
-    made = new Held{arena, entry};
+    made = new HeldPin{arena, entry};
   } catch (...) {
     arena->ledger().drop(entry);
     throw;
   }
   return nb::capsule(made, [](void* at) noexcept {
-    Held* held = static_cast<Held*>(at);
+    HeldPin* held = static_cast<HeldPin*>(at);
     held->arena->ledger().drop(held->entry);
     delete held;
   });
@@ -105,13 +105,13 @@ class AsideBuffer {
   void* small_ = nullptr;
 };
 
-struct Block {
+struct ObjectBytes {
   const u8* at;
   u64 bytes;
   nb::object owner;
 };
 
-Block find_block(const ArenaPointer& arena, const Id& id) {
+ObjectBytes find_block(const ArenaPointer& arena, const Id& id) {
   AsideBuffer aside;
   const Pin pinned = pin_object(*arena, id, [&](u64 bytes) { return aside.take(bytes); }, Deadline::slice());
   if (!pinned.aside.empty()) return {pinned.aside.data(), pinned.aside.size(), aside.owner()};
@@ -129,12 +129,12 @@ nb::object owner_of(nb::handle block) {
 }  // namespace
 
 nb::object read_object(const ArenaPointer& arena, const Id& id, nb::handle copy) {
-  const Block block = find_block(arena, id);
+  const ObjectBytes block = find_block(arena, id);
   return read_bytes(block.at, block.bytes, block.owner, copy);
 }
 
 nb::object raw_block(const ArenaPointer& arena, const Id& id) {
-  Block block = find_block(arena, id);
+  ObjectBytes block = find_block(arena, id);
   const npy_intp bytes = static_cast<npy_intp>(block.bytes);
   return wrap_array(NPY_UINT8, 1, &bytes, block.at, std::move(block.owner), false);
 }

@@ -60,15 +60,15 @@ nb::object call_python(nb::handle function, const Objects&... arguments) {
 }
 
 // A reference to a user's object. It may be the last one, and the object's destructor may be written in Python.
-class Kept : public nb::object {
+class UserObject : public nb::object {
  public:
-  explicit Kept(nb::object&& object) : nb::object(std::move(object)) {}
-  Kept(Kept&&) = default;
-  Kept& operator=(Kept&& other) noexcept {
+  explicit UserObject(nb::object&& object) : nb::object(std::move(object)) {}
+  UserObject(UserObject&&) = default;
+  UserObject& operator=(UserObject&& other) noexcept {
     std::swap(m_ptr, other.m_ptr);
     return *this;
   }
-  ~Kept() {
+  ~UserObject() {
     if (PyObject* const at = release().ptr()) in_python([at] { Py_DECREF(at); });
   }
 };

@@ -33,13 +33,13 @@ Cells::Cells(nb::handle columns, nb::object coerce, std::vector<u32> final_colum
 
 Cells::Column Cells::read_column(nb::handle entry) {
   Column column;
-  column.name = take<std::string>(entry, "name");
+  column.name = field<std::string>(entry, "name");
   column.dtype = entry["dtype"];
   column.descr = reinterpret_cast<PyArray_Descr*>(column.dtype.ptr());
   for (nb::handle size : entry["shape"]) column.shape.push_back(nb::cast<npy_intp>(size));
-  column.ragged = take<bool>(entry, "ragged");
-  column.bytes = take<u64>(entry, "bytes");
-  column.max_rows = take<i64>(entry, "max_rows");
+  column.ragged = field<bool>(entry, "ragged");
+  column.bytes = field<u64>(entry, "bytes");
+  column.max_rows = field<i64>(entry, "max_rows");
   column.reward = column.name == "reward";
   return column;
 }

@@ -86,7 +86,7 @@ class Cells {
   std::vector<u32> final_columns_;
   // The data that this call's inputs point into. scalars_ must not reallocate: begin() reserves one entry a column for
   // each of three trees (step, next, final).
-  std::vector<Kept> keep_;
+  std::vector<UserObject> keep_;
   std::vector<std::vector<Cell>> cells_;
   std::vector<std::array<u8, 16>> scalars_;
   u64 bytes_ = 0;

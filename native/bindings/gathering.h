@@ -10,7 +10,7 @@ namespace di::py {
 // A batch that is made ahead of its learner. It holds only chunks of items that are still to be read from disk.
 class Gathering {
  public:
-  Gathering(BatchMaker& maker, Draws& draws, nb::handle beta, nb::handle which, nb::handle out)
+  Gathering(BatchMaker& maker, CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out)
       : draws_(draws), gather_(maker, draws.set(), beta, which, out, false) {
     end_copied(draws_, gather_.open());
   }
@@ -37,7 +37,7 @@ class Gathering {
     return std::find(open.begin(), open.end(), true) == open.end();
   }
 
-  Draws& draws_;  // the Python object keeps it alive
+  CallDraws& draws_;  // the Python object keeps it alive
   BatchGather gather_;
 };
 

@@ -7,13 +7,13 @@ std::list<Held>& orphans() {
   return *all;
 }
 
-void require_own(Draws& draws) {
+void require_own(CallDraws& draws) {
   if (draws.is_own()) return;
   draws.set() = DrawSet{};
   throw Error(Code::kStoreError, "this batch was drawn in the parent process, which still holds it; draw in the child");
 }
 
-void end_draws(Draws& draws, bool delivered) {
+void end_draws(CallDraws& draws, bool delivered) {
   try {
     if (delivered)
       draws.table->draws.deliver(&draws.set(), Deadline::slice());
@@ -25,12 +25,12 @@ void end_draws(Draws& draws, bool delivered) {
   }
 }
 
-void deliver_some(Draws& draws, const std::vector<u32>& places) {
+void deliver_some(CallDraws& draws, const std::vector<u32>& places) {
   std::vector<bool> wanted(draws.count());
   for (const u32 place : places)
     if (place < wanted.size()) wanted[place] = true;
   const u32 rows = draws.table->core.groups.size();
-  Draws some(draws.table, false);
+  CallDraws some(draws.table, false);
   std::vector<Drawn>& all = draws.set().items;
   std::vector<Drawn> others;
   others.reserve(all.size());
@@ -42,7 +42,7 @@ void deliver_some(Draws& draws, const std::vector<u32>& places) {
   end_draws(draws, false);
 }
 
-void end_copied(Draws& draws, const std::vector<bool>& open) {
+void end_copied(CallDraws& draws, const std::vector<bool>& open) {
   try {
     // For a part this is tried only for a moment: uses that remain end with the next part, or with the whole batch.
     draws.table->draws.copied(&draws.set(), open.empty() ? Deadline::slice() : Deadline::brief(), open);

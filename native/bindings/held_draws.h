@@ -9,8 +9,8 @@
 
 namespace di::py {
 
-// The undelivered draws of one call. A Draws owns them; after its destruction they are an orphan. Both owners keep them
-// as list nodes, so a destructor can make an orphan without allocating (splice).
+// The undelivered draws of one call. A CallDraws owns them; after its destruction they are an orphan. Both owners keep
+// them as list nodes, so a destructor can make an orphan without allocating (splice).
 struct Held {
   TablePointer table;
   DrawSet set;
@@ -19,15 +19,15 @@ struct Held {
 };
 std::list<Held>& orphans();
 
-class Draws {
+class CallDraws {
  public:
-  Draws(TablePointer table, bool distinct, bool chooses = false) : table(std::move(table)) {
+  CallDraws(TablePointer table, bool distinct, bool chooses = false) : table(std::move(table)) {
     orphans();
     held_.push_back({this->table, {}, this->table->arena().fork_generation(), false});
     set().distinct = distinct;
     set().chooses = chooses;
   }
-  ~Draws() {
+  ~CallDraws() {
     if ((set().items.empty() && set().spare.empty()) || !is_own()) return;
     if (!table->live()) {
       table->draws.deliver(
@@ -48,8 +48,8 @@ class Draws {
     } catch (const std::bad_alloc&) {  // then the destructor does it
     }
   }
-  Draws(const Draws&) = delete;
-  Draws& operator=(const Draws&) = delete;
+  CallDraws(const CallDraws&) = delete;
+  CallDraws& operator=(const CallDraws&) = delete;
   // Keeps what the caller reports while it waits after a failed try: the error's text, and the process that holds the
   // lock.
   void note(const Error& error) {
@@ -68,19 +68,19 @@ class Draws {
 };
 
 // Throws in a forked child: only the parent may deliver its draws or give them back.
-void require_own(Draws& draws);
+void require_own(CallDraws& draws);
 // Delivers the draws or gives them back. If the table's lock is not available, a later call of this process does the
 // rest.
-void end_draws(Draws& draws, bool delivered);
+void end_draws(CallDraws& draws, bool delivered);
 // Delivers the draws at these places of the batch and gives the others back, as end_draws() does.
-void deliver_some(Draws& draws, const std::vector<u32>& places);
+void deliver_some(CallDraws& draws, const std::vector<u32>& places);
 // Ends the uses of chunks whose items were copied. `open`: see Draws::copied() of the core.
-void end_copied(Draws& draws, const std::vector<bool>& open);
+void end_copied(CallDraws& draws, const std::vector<bool>& open);
 
 // Returns the result of `work` on these draws. If `work` throws, for example because a batch does not fit in memory,
 // the draws are given back at once: other processes may wait for their items.
 template <class Work>
-auto or_give_back(Draws& draws, Work&& work) {
+auto or_give_back(CallDraws& draws, Work&& work) {
   try {
     return work();
   } catch (...) {

@@ -13,8 +13,8 @@ class LateWriter {
   LateWriter(TablePointer table, nb::dict plan)
       : table_(std::move(table)),
         plan_(std::move(plan)),
-        columns_(take<std::vector<std::string>>(plan_, "columns")),
-        numbers_(take<std::vector<u32>>(plan_, "numbers")) {}
+        columns_(field<std::vector<std::string>>(plan_, "columns")),
+        numbers_(field<std::vector<u32>>(plan_, "numbers")) {}
   LateWriter(const LateWriter&) = delete;
   LateWriter& operator=(const LateWriter&) = delete;
   nb::object write_now(nb::handle keys, nb::handle values, nb::handle row, nb::handle timeout);
@@ -116,7 +116,7 @@ nb::object LateWriter::write_now(nb::handle keys, nb::handle values, nb::handle 
 u64 LateWriter::write(nb::handle keys, const std::vector<std::tuple<u32, nb::object>>& values, i64 first, u32 count,
                       Deadline deadline) {
   std::unique_ptr<Call> call = begin();
-  const Kept array = as_array(keys, NPY_UINT64);
+  const UserObject array = as_array(keys, NPY_UINT64);
   const auto wanted = view_of<u64>(array);
   const LateRange range{first, count};
   u64 bytes = 0;

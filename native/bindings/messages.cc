@@ -45,7 +45,7 @@ class Sending {
               body_.bytes()) {}
 
   bool send(int fd) {
-    const Use use(used_);
+    const OneThread use(used_);
     while (!core_.done()) {
       i64 result;
       {
@@ -57,7 +57,7 @@ class Sending {
     return true;
   }
   nb::object front() {
-    const Use use(used_);
+    const OneThread use(used_);
     const std::vector<os::Bytes>* parts;
     {
       const MaybeRelease release(true);
@@ -94,7 +94,7 @@ class Sending {
 }  // namespace
 
 Buffers::Buffers(nb::handle objects) : Buffers() {  // so that the destructor runs if a later object is refused
-  const Kept all = Kept(checked(in_python([&] { return PySequence_Tuple(objects.ptr()); })));
+  const UserObject all = UserObject(checked(in_python([&] { return PySequence_Tuple(objects.ptr()); })));
   const Py_ssize_t count = PyTuple_GET_SIZE(all.ptr());
   views_.reserve(static_cast<u64>(count));
   for (Py_ssize_t i = 0; i < count; ++i) add(PyTuple_GET_ITEM(all.ptr(), i), PyBUF_C_CONTIGUOUS);
@@ -151,12 +151,12 @@ std::optional<net::Incoming::Need> Receiving::read(nb::handle fd, std::optional<
 }
 
 nb::object Receiving::message(nb::handle fd, u64 most_bytes, std::optional<double> until) {
-  const Use use(used_);
+  const OneThread use(used_);
   for (;;) {
     const auto need = read(fd, until, [&] { return core_.message(most_bytes); });
     if (!need) return nb::none();
     if (*need == net::Incoming::Need::kNothing) break;
-    body_ = Kept(call_python(memory_, nb::int_(core_.body_bytes())));
+    body_ = UserObject(call_python(memory_, nb::int_(core_.body_bytes())));
     auto* const array = reinterpret_cast<PyArrayObject*>(body_.ptr());
     if (!PyArray_Check(body_.ptr()) || static_cast<u64>(PyArray_NBYTES(array)) != core_.body_bytes())
       throw Error(Code::kType, "memory of another size than a message needs");
@@ -164,14 +164,14 @@ nb::object Receiving::message(nb::handle fd, u64 most_bytes, std::optional<doubl
   }
   const net::Header& header = core_.header();
   const std::span<const u8> meta = core_.meta();
-  Kept body = Kept(nb::borrow(header.body_bytes == 0 ? nothing_ : body_));
-  body_ = Kept(nb::borrow(nothing_));
+  UserObject body = UserObject(nb::borrow(header.body_bytes == 0 ? nothing_ : body_));
+  body_ = UserObject(nb::borrow(nothing_));
   return new_tuple(nb::int_(header.kind), nb::int_(header.request), nb::int_(header.flags),
                    nb::bytes(reinterpret_cast<const char*>(meta.data()), meta.size()), body);
 }
 
 nb::object Receiving::piece(nb::handle fd, nb::handle into, std::optional<double> until) {
-  const Use use(used_);
+  const OneThread use(used_);
   if (piece_.empty()) piece_.add(into.ptr(), PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE);
   if (!read(fd, until, [&] { return core_.piece(piece_.first()); })) return nb::none();
   piece_.clear();

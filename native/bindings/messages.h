@@ -32,15 +32,15 @@ class Buffers {  // the buffers of a sequence of objects
 };
 
 // Admits one thread at a time: without the GIL nothing else would keep a second thread out.
-class Use {
+class OneThread {
  public:
-  explicit Use(bool& used) : used_(used) {
+  explicit OneThread(bool& used) : used_(used) {
     if (used) throw Error(Code::kInvalid, "another thread uses this side of the connection");
     used = true;
   }
-  ~Use() { used_ = false; }
-  Use(const Use&) = delete;
-  Use& operator=(const Use&) = delete;
+  ~OneThread() { used_ = false; }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
 
  private:
   bool& used_;
@@ -69,8 +69,8 @@ class Receiving {
   std::optional<net::Incoming::Need> read(nb::handle fd, std::optional<double> until, const Go& go);
 
   bool used_ = false;
-  Kept memory_, body_;
-  Kept nothing_;
+  UserObject memory_, body_;
+  UserObject nothing_;
   Buffers piece_;  // the target of a piece that has not come yet
   net::Incoming core_;
   u64 moved_ns_ = os::now_ns();

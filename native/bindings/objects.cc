@@ -64,7 +64,7 @@ bool is_plain(PyArrayObject* array) {
 }
 
 void write_packed(const ArenaPointer& arena, nb::handle value, DraftRequest request, Draft* draft) {
-  const Kept encoded(encode(value));
+  const UserObject encoded(encode(value));
   const nb::bytes header = nb::cast<nb::bytes>(encoded.attr("header"));
   const nb::list buffers = nb::cast<nb::list>(encoded.attr("buffers"));
   const auto offsets = nb::cast<std::vector<u64>>(encoded.attr("offsets"));

@@ -9,7 +9,7 @@ namespace di::py {
 namespace {
 
 std::vector<Extent> extents_from(nb::handle rows) {
-  const Kept array = as_array(rows, NPY_UINT64);
+  const UserObject array = as_array(rows, NPY_UINT64);
   const std::span<const u64> values = view_of<u64>(array);
   if (values.size() % 3 != 0) throw Error(Code::kInvalid, "an extent has three numbers");
   std::vector<Extent> extents;
@@ -19,7 +19,7 @@ std::vector<Extent> extents_from(nb::handle rows) {
 }
 
 std::vector<u32> crcs_from(nb::handle sums) {
-  const Kept array = as_array(sums, NPY_UINT32);
+  const UserObject array = as_array(sums, NPY_UINT32);
   const std::span<const u32> values = view_of<u32>(array);
   return {values.begin(), values.end()};
 }
@@ -44,7 +44,7 @@ struct Moving {  // keeps the memory's owner until the threads have ended
   template <class... Arguments>
   Moving(nb::object keep, Arguments&&... arguments)
       : owners(std::move(keep)), pieces(std::forward<Arguments>(arguments)...) {}
-  Kept owners;
+  UserObject owners;
   Pieces pieces;
 };
 using Writing = Moving<PieceWriter>;

@@ -32,24 +32,24 @@ class Reader {
         batches_(std::move(table), std::move(plan)) {}
   nb::object sample(u32 n, nb::handle beta, nb::handle which, bool distinct);
   void enter();
-  std::unique_ptr<Draws> begin(bool distinct);
-  u32 draw(Draws& draws, u32 n);
-  nb::object finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
-  std::unique_ptr<Gathering> gather(Draws& draws, nb::handle beta, nb::handle which, nb::handle out);
-  void deliver(Draws& draws) { settle(draws, true); }
-  void give_back(Draws& draws) { settle(draws, false); }
-  void deliver_some(Draws& draws, const std::vector<u32>& places) {
+  std::unique_ptr<CallDraws> begin(bool distinct);
+  u32 draw(CallDraws& draws, u32 n);
+  nb::object finish(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver);
+  std::unique_ptr<Gathering> gather(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out);
+  void deliver(CallDraws& draws) { settle(draws, true); }
+  void give_back(CallDraws& draws) { settle(draws, false); }
+  void deliver_some(CallDraws& draws, const std::vector<u32>& places) {
     require_own(draws);
     py::deliver_some(draws, places);
   }
   nb::object peek(nb::handle keys, nb::handle beta, nb::handle which);
   nb::object peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline);
   Measured measure(nb::handle keys, Deadline deadline);
-  std::optional<Undelivered> undelivered(Draws& draws);
+  std::optional<Undelivered> undelivered(CallDraws& draws);
   nb::object rows(RowList& list, nb::handle keys, u64 count, nb::handle observed, Deadline deadline);
 
  private:
-  static void settle(Draws& draws, bool delivered) {
+  static void settle(CallDraws& draws, bool delivered) {
     require_own(draws);
     end_draws(draws, delivered);
   }
@@ -78,12 +78,12 @@ void Reader::enter() {
 #endif
 }
 
-std::unique_ptr<Draws> Reader::begin(bool distinct) {
+std::unique_ptr<CallDraws> Reader::begin(bool distinct) {
   enter();
-  return std::make_unique<Draws>(table_, distinct, view_.chooses());
+  return std::make_unique<CallDraws>(table_, distinct, view_.chooses());
 }
 
-u32 Reader::draw(Draws& draws, u32 n) {
+u32 Reader::draw(CallDraws& draws, u32 n) {
   table_->arena().enter();
   require_own(draws);
   const u32 have = draws.count();
@@ -101,7 +101,7 @@ u32 Reader::draw(Draws& draws, u32 n) {
   return draws.count();
 }
 
-nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver) {
+nb::object Reader::finish(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out, bool deliver) {
   require_own(draws);
   DI_FAULT("sample.before_copy");
   BatchGather gather(batches_, draws.set(), beta, which, out, false);
@@ -119,7 +119,7 @@ nb::object Reader::finish(Draws& draws, nb::handle beta, nb::handle which, nb::h
   return parts;
 }
 
-std::unique_ptr<Gathering> Reader::gather(Draws& draws, nb::handle beta, nb::handle which, nb::handle out) {
+std::unique_ptr<Gathering> Reader::gather(CallDraws& draws, nb::handle beta, nb::handle which, nb::handle out) {
   require_own(draws);
   DI_FAULT("sample.before_copy");
   return std::make_unique<Gathering>(batches_, draws, beta, which, out);
@@ -127,7 +127,7 @@ std::unique_ptr<Gathering> Reader::gather(Draws& draws, nb::handle beta, nb::han
 
 nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinct) {
   enter();
-  auto draws = std::make_unique<Draws>(table_, distinct, view_.chooses());
+  auto draws = std::make_unique<CallDraws>(table_, distinct, view_.chooses());
   if (which.is_none()) {
     try {
       if (nb::object parts = batches_.draw(n, beta, distinct, Deadline::in(kTakePatienceNs)); parts.is_valid())
@@ -144,14 +144,14 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
 
 nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   enter();
-  const Kept array = as_array(keys, NPY_UINT64);
+  const UserObject array = as_array(keys, NPY_UINT64);
   try {
     nb::object parts = batches_.look(view_of<u64>(array), beta, which, Deadline::in(kTakePatienceNs));
     if (parts.is_valid()) return parts;
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;  // on kTimeout the lock is not available at once
   }
-  std::unique_ptr<Draws> draws = begin(false);
+  std::unique_ptr<CallDraws> draws = begin(false);
   table_->reads.peek(view_of<u64>(array), &draws->set(), Deadline::slice());
   nb::object parts = or_give_back(*draws, [&] { return batches_.make(draws->set(), beta, which, nb::none(), true); });
   end_draws(*draws, true);
@@ -159,7 +159,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
 }
 
 nb::object Reader::peek_oldest(u64 start, u64 count, nb::handle which, Deadline deadline) {
-  std::unique_ptr<Draws> draws = begin(false);
+  std::unique_ptr<CallDraws> draws = begin(false);
   table_->reads.peek_oldest(start, count, &draws->set(), deadline);
   nb::object parts =
       or_give_back(*draws, [&] { return batches_.make(draws->set(), nb::none(), which, nb::none(), true); });
@@ -171,8 +171,8 @@ Measured Reader::measure(nb::handle keys, Deadline deadline) {
   table_->arena().enter();
   settle_orphans();
   table_->require_live();
-  Draws draws(table_, false);
-  const Kept array = as_array(keys, NPY_UINT64);
+  CallDraws draws(table_, false);
+  const UserObject array = as_array(keys, NPY_UINT64);
   table_->reads.peek(view_of<u64>(array), &draws.set(), deadline);
   Measured found{};
   for (const Drawn& drawn : draws.set().items) {
@@ -232,8 +232,8 @@ nb::object facts_of(std::span<const Drawn> items, int type, Get&& get) {
 // For export: the facts of the first `count` items, and those of their rows that earlier calls with this list have not
 // read. `observed`: numbers of the outputs that are read from rows with only an observation.
 nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle observed, Deadline deadline) {
-  std::unique_ptr<Draws> draws = begin(false);
-  const Kept array = as_array(keys, NPY_UINT64);
+  std::unique_ptr<CallDraws> draws = begin(false);
+  const UserObject array = as_array(keys, NPY_UINT64);
   const auto wanted = view_of<u64>(array);
   table_->reads.peek(wanted, &draws->set(), deadline);
   const std::vector<Drawn>& items = draws->set().items;
@@ -276,7 +276,7 @@ nb::object Reader::rows(RowList& list, nb::handle keys, u64 count, nb::handle ob
 }
 
 // nullopt: the table's lock was not available.
-std::optional<Undelivered> Reader::undelivered(Draws& draws) {
+std::optional<Undelivered> Reader::undelivered(CallDraws& draws) {
   Arena& arena = table_->arena();
   arena.enter();
   require_own(draws);
@@ -295,29 +295,29 @@ std::optional<Undelivered> Reader::undelivered(Draws& draws) {
 
 ViewSpec view_spec(nb::dict view) {
   ViewSpec spec;
-  spec.kind = take<ViewKind>(view, "kind");
-  spec.n_step = take<u32>(view, "n_step");
-  spec.horizon = take<u32>(view, "horizon");
-  spec.stack = take<u32>(view, "stack");
-  spec.length = take<u32>(view, "length");
-  spec.period = take<u32>(view, "period");
-  spec.burn_in = take<u32>(view, "burn_in");
-  spec.max_length = take<u32>(view, "max_length");
-  spec.tail = take<Tail>(view, "tail");
-  spec.cross_episodes = take<bool>(view, "cross_episodes");
-  spec.bootstrap = take<bool>(view, "bootstrap");
-  spec.stride = take<u32>(view, "stride");
-  spec.random_start = take<bool>(view, "random_start");
+  spec.kind = field<ViewKind>(view, "kind");
+  spec.n_step = field<u32>(view, "n_step");
+  spec.horizon = field<u32>(view, "horizon");
+  spec.stack = field<u32>(view, "stack");
+  spec.length = field<u32>(view, "length");
+  spec.period = field<u32>(view, "period");
+  spec.burn_in = field<u32>(view, "burn_in");
+  spec.max_length = field<u32>(view, "max_length");
+  spec.tail = field<Tail>(view, "tail");
+  spec.cross_episodes = field<bool>(view, "cross_episodes");
+  spec.bootstrap = field<bool>(view, "bootstrap");
+  spec.stride = field<u32>(view, "stride");
+  spec.random_start = field<bool>(view, "random_start");
   return spec;
 }
 
 namespace {
 
 void bind_parts(nb::module_& module) {
-  nb::class_<Draws>(module, "Draws")
-      .def_prop_ro("count", [](Draws& d) { return d.count(); })
-      .def_prop_ro("why", [](const Draws& d) { return d.why; })
-      .def_prop_ro("holder", [](const Draws& d) { return number_or_none(d.holder); });
+  nb::class_<CallDraws>(module, "Draws")
+      .def_prop_ro("count", [](CallDraws& d) { return d.count(); })
+      .def_prop_ro("why", [](const CallDraws& d) { return d.why; })
+      .def_prop_ro("holder", [](const CallDraws& d) { return number_or_none(d.holder); });
   nb::class_<Gathering>(module, "Gathering")
       .def_prop_ro("is_whole", &Gathering::is_whole)
       .def_prop_ro("bytes", &Gathering::bytes)

@@ -100,14 +100,14 @@ class Reserved {
 
  private:
   // Admits one thread at a time: the calls release the GIL while they wait for a lock or the drive.
-  class Turn {
+  class SealTurn {
    public:
-    explicit Turn(bool& taken) : taken_(taken) {
+    explicit SealTurn(bool& taken) : taken_(taken) {
       if (std::exchange(taken_, true)) throw Error(Code::kStoreError, "another thread is sealing this draft");
     }
-    ~Turn() { taken_ = false; }
-    Turn(const Turn&) = delete;
-    Turn& operator=(const Turn&) = delete;
+    ~SealTurn() { taken_ = false; }
+    SealTurn(const SealTurn&) = delete;
+    SealTurn& operator=(const SealTurn&) = delete;
 
    private:
     bool& taken_;
@@ -118,7 +118,7 @@ class Reserved {
   template <class How>
   auto finish(bool named, const How& how) -> decltype(how(u32{})) {
     entered(arena_);
-    const Turn turn(taken_);
+    const SealTurn turn(taken_);
     if (!draft_) throw Error(Code::kStoreError, "this draft was sealed already");
     if (!arena_->owns(fork_generation_))
       throw Error(Code::kStoreError, "this draft was reserved in the parent process, which seals it or discards it");

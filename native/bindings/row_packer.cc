@@ -19,7 +19,7 @@ bool store(T value, u8* to) {
 
 RowPacker::RowPacker(const std::vector<Leaf>& leaves, u64 stride) : stride_(stride) {
   for (const auto& [name, dtype, shape, at, ends] : leaves) {
-    Place place{interned(name), dtype, reinterpret_cast<PyArray_Descr*>(dtype.ptr()), shape, at, 0, ends};
+    LeafPlace place{interned(name), dtype, reinterpret_cast<PyArray_Descr*>(dtype.ptr()), shape, at, 0, ends};
     if (!PyArray_DescrCheck(dtype.ptr())) throw Error(Code::kType, "a leaf has a numpy dtype");
     place.bytes = static_cast<u64>(PyDataType_ELSIZE(place.descr));
     for (const npy_intp size : shape) place.bytes *= static_cast<u64>(size);
@@ -29,7 +29,7 @@ RowPacker::RowPacker(const std::vector<Leaf>& leaves, u64 stride) : stride_(stri
 }
 
 // A number of exactly the column's type, or a Python float, int or bool that fits it.
-bool RowPacker::copy_number(const Place& place, PyObject* value, u8* to) {
+bool RowPacker::copy_number(const LeafPlace& place, PyObject* value, u8* to) {
   const int type = place.descr->type_num;
   if (PyFloat_CheckExact(value)) {
     const double number = PyFloat_AS_DOUBLE(value);
@@ -50,7 +50,7 @@ bool RowPacker::copy_number(const Place& place, PyObject* value, u8* to) {
   return true;
 }
 
-bool RowPacker::copy(const Place& place, nb::handle value, u8* to) {
+bool RowPacker::copy(const LeafPlace& place, nb::handle value, u8* to) {
   if (!PyArray_CheckExact(value.ptr())) return place.shape.empty() && copy_number(place, value.ptr(), to);
   auto* array = reinterpret_cast<PyArrayObject*>(value.ptr());
   if (static_cast<std::size_t>(PyArray_NDIM(array)) != place.shape.size() || !PyArray_IS_C_CONTIGUOUS(array) ||
@@ -72,11 +72,11 @@ std::optional<bool> RowPacker::write(nb::handle step, nb::handle block, u64 at) 
   if (at > size || stride_ > size - at) throw Error(Code::kInvalid, "a call lies behind its block");
   u8* const to = static_cast<u8*>(PyArray_DATA(memory)) + at;
   bool ends = false;
-  for (const Place& place : places_) {
+  for (const LeafPlace& place : places_) {
     PyObject* const found = in_python([&] { return PyDict_GetItemWithError(step.ptr(), place.name.ptr()); });
     if (found == nullptr && PyErr_Occurred()) throw nb::python_error();
     if (found == nullptr) return std::nullopt;
-    const Kept value(nb::borrow(found));  // other threads may remove it from the dict
+    const UserObject value(nb::borrow(found));  // other threads may remove it from the dict
     if (!copy(place, value, to + place.at)) return std::nullopt;
     if (place.ends) ends = ends || std::any_of(to + place.at, to + place.at + place.bytes, [](u8 b) { return b != 0; });
   }

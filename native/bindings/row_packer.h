@@ -20,7 +20,7 @@ class RowPacker {
   std::optional<bool> write(nb::handle step, nb::handle block, u64 at) const;
 
  private:
-  struct Place {
+  struct LeafPlace {
     nb::object name, dtype;
     PyArray_Descr* descr;  // what `dtype` holds
     std::vector<npy_intp> shape;
@@ -28,10 +28,10 @@ class RowPacker {
     bool ends;
   };
 
-  static bool copy(const Place& place, nb::handle value, u8* to);
-  static bool copy_number(const Place& place, PyObject* value, u8* to);
+  static bool copy(const LeafPlace& place, nb::handle value, u8* to);
+  static bool copy_number(const LeafPlace& place, PyObject* value, u8* to);
 
-  std::vector<Place> places_;
+  std::vector<LeafPlace> places_;
   u64 stride_;
 };
 

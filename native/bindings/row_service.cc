@@ -26,19 +26,19 @@ constexpr u64 kMostCalls = u64{1} << 44;    // call numbers are below this: sess
 std::mutex spare_mutex;
 std::vector<std::unique_ptr<u8[]>> spare_buffers;  // under spare_mutex
 
-enum class Read { kDone, kNothing, kEnded };
+enum class ReadResult { kDone, kNothing, kEnded };
 
 // Reads until `go` needs no more bytes. kNothing: nothing came for a tick of the socket, and `waits` is false. kEnded:
 // the next reader of the socket learns why.
 template <class Go>
-Read read(Incoming& incoming, int socket, bool waits, const Go& go) {
+ReadResult read(Incoming& incoming, int socket, bool waits, const Go& go) {
   while (go() == Incoming::Need::kBytes) {
     const i64 got = incoming.receive(socket);
     if (got > 0 || got == -EINTR) continue;
-    if (got != -EAGAIN) return Read::kEnded;
-    if (!waits) return Read::kNothing;
+    if (got != -EAGAIN) return ReadResult::kEnded;
+    if (!waits) return ReadResult::kNothing;
   }
-  return Read::kDone;
+  return ReadResult::kDone;
 }
 
 // False: the other side is gone, or has accepted no data for a long time.
@@ -113,7 +113,7 @@ bool RowService::take_message(Incoming& incoming, int socket, u64 epoch, Served*
   if (!calls) return false;
   BodyBuffer buffer;
   incoming.take_memory(buffer.bytes());
-  if (read(incoming, socket, true, [&] { return incoming.message(kBufferBytes); }) != Read::kDone) {
+  if (read(incoming, socket, true, [&] { return incoming.message(kBufferBytes); }) != ReadResult::kDone) {
     served->why = Stopped::kTorn;
     return false;
   }
@@ -163,9 +163,9 @@ std::unique_ptr<Served> RowService::serve(Incoming& incoming, int socket, u64 mo
         served->why = Stopped::kLook;
         break;
       }
-      const Read found = read(incoming, socket, !some, [&] { return incoming.heading(most_bytes); });
-      if (found == Read::kNothing) served->why = Stopped::kLook;
-      if (found != Read::kDone || !take_message(incoming, socket, epoch, served.get())) break;
+      const ReadResult found = read(incoming, socket, !some, [&] { return incoming.heading(most_bytes); });
+      if (found == ReadResult::kNothing) served->why = Stopped::kLook;
+      if (found != ReadResult::kDone || !take_message(incoming, socket, epoch, served.get())) break;
     }
   } catch (const Error& error) {
     if (error.code() != Code::kCorruptData) throw;
@@ -190,7 +190,7 @@ nb::list kept_of(const Served& served) {
 
 std::unique_ptr<Served> serve(RowService& service, Receiving& incoming, int socket, u64 most_bytes, u64 done,
                               u64 epoch) {
-  const Use use(incoming.used());
+  const OneThread use(incoming.used());
   settle_orphans();
   return service.serve(incoming.core(), socket, most_bytes, done, epoch);
 }

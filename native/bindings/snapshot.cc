@@ -86,25 +86,25 @@ nb::dict table_of(const TableImage& image) {
 }
 
 std::vector<u32> slots_from(nb::handle array) {
-  const Kept kept = as_array(array, NPY_UINT32);
+  const UserObject kept = as_array(array, NPY_UINT32);
   const std::span<const u32> view = view_of<u32>(kept);
   return {view.begin(), view.end()};
 }
 
 TableImage image_from(const nb::dict& from) {
   TableImage image;
-  image.alpha = take<double>(from, "alpha");
-  image.beta = from["beta"].is_none() ? std::nan("") : take<double>(from, "beta");
-  image.max_staleness = take<i64>(from, "max_staleness");
-  const nb::dict counts = take<nb::dict>(from, "counts"), limiter = take<nb::dict>(from, "limiter");
+  image.alpha = field<double>(from, "alpha");
+  image.beta = from["beta"].is_none() ? std::nan("") : field<double>(from, "beta");
+  image.max_staleness = field<i64>(from, "max_staleness");
+  const nb::dict counts = field<nb::dict>(from, "counts"), limiter = field<nb::dict>(from, "limiter");
   each_count(image.counts, [&counts](const char* name, auto& value) {
-    value = take<std::remove_reference_t<decltype(value)>>(counts, name);
+    value = field<std::remove_reference_t<decltype(value)>>(counts, name);
   });
   each_limit(image.limiter, [&limiter](const char* name, auto& value) {
-    value = take<std::remove_reference_t<decltype(value)>>(limiter, name);
+    value = field<std::remove_reference_t<decltype(value)>>(limiter, name);
   });
-  const Kept words = as_array(from["items"], NPY_UINT64), draws = as_array(from["draws"], NPY_UINT64),
-             ended = as_array(from["ended"], NPY_UINT64);
+  const UserObject words = as_array(from["items"], NPY_UINT64), draws = as_array(from["draws"], NPY_UINT64),
+                   ended = as_array(from["ended"], NPY_UINT64);
   const std::span<const u64> items = view_of<u64>(words), keys = view_of<u64>(draws), values = view_of<u64>(ended);
   image.items.resize(items.size() * sizeof(u64) / sizeof(Item));
   if (!items.empty())
@@ -114,8 +114,8 @@ TableImage image_from(const nb::dict& from) {
   image.dense = slots_from(from["dense"]);
   image.removed_from = slots_from(from["removed_from"]);
   image.free = slots_from(from["free"]);
-  image.dense_left = take<u64>(from, "dense_left");
-  image.removed_left = take<u64>(from, "removed_left");
+  image.dense_left = field<u64>(from, "dense_left");
+  image.removed_left = field<u64>(from, "removed_left");
   return image;
 }
 
@@ -342,7 +342,7 @@ void bind_restoring(nb::module_& module) {
           [](Restore* self, const ArenaPointer& arena, u64 next_stream, u64 next_uid, Deadline deadline) {
             arena->enter();
             {
-              const Heap::Guard guard(arena->heap(), deadline);
+              const HeapGuard guard(arena->heap(), deadline);
               HeapHeader& heap = arena->heap_header();
               heap.next_stream = std::max(heap.next_stream, next_stream);
               heap.next_uid = std::max(heap.next_uid, next_uid);

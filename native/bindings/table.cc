@@ -30,32 +30,32 @@ Reserve reserve_of(const ReserveNumbers& numbers) {
 nb::object create(const ArenaPointer& arena, nb::dict from, Deadline deadline) {
   arena->enter();
   TableShape shape;
-  shape.name = take<std::string>(from, "name");
-  shape.config = take<std::string>(from, "config");
-  shape.capacity = take<u64>(from, "capacity");
-  shape.slots = take<u64>(from, "slots");
-  shape.item_bytes = take<u64>(from, "item_bytes");
-  shape.max_bytes = take<u64>(from, "max_bytes");
-  shape.reserve = reserve_of(take<ReserveNumbers>(from, "reserve"));
-  shape.expect = take<double>(from, "expect");
-  shape.seed = take<u64>(from, "seed");
-  shape.sampler = take<SamplerKind>(from, "sampler");
-  shape.remover = take<SamplerKind>(from, "remover");
-  shape.alpha = take<double>(from, "alpha");
+  shape.name = field<std::string>(from, "name");
+  shape.config = field<std::string>(from, "config");
+  shape.capacity = field<u64>(from, "capacity");
+  shape.slots = field<u64>(from, "slots");
+  shape.item_bytes = field<u64>(from, "item_bytes");
+  shape.max_bytes = field<u64>(from, "max_bytes");
+  shape.reserve = reserve_of(field<ReserveNumbers>(from, "reserve"));
+  shape.expect = field<double>(from, "expect");
+  shape.seed = field<u64>(from, "seed");
+  shape.sampler = field<SamplerKind>(from, "sampler");
+  shape.remover = field<SamplerKind>(from, "remover");
+  shape.alpha = field<double>(from, "alpha");
   const nb::object beta = from["beta"];
   shape.beta_given = !beta.is_none();
   if (shape.beta_given) shape.beta = nb::cast<double>(beta);
-  shape.stratified = take<bool>(from, "stratified");
-  shape.normalize_table = take<bool>(from, "normalize_table");
-  shape.epochs = take<i64>(from, "epochs");
-  shape.shuffle = take<bool>(from, "shuffle");
-  shape.max_times_sampled = take<u64>(from, "max_times_sampled");
-  shape.max_staleness = take<i64>(from, "max_staleness");
+  shape.stratified = field<bool>(from, "stratified");
+  shape.normalize_table = field<bool>(from, "normalize_table");
+  shape.epochs = field<i64>(from, "epochs");
+  shape.shuffle = field<bool>(from, "shuffle");
+  shape.max_times_sampled = field<u64>(from, "max_times_sampled");
+  shape.max_staleness = field<i64>(from, "max_staleness");
   const nb::object weights = from["weights"];
   if (!weights.is_none()) shape.weights = Weights(arena->heap()).entry(nb::cast<std::string>(weights), deadline);
-  shape.initial_priority = take<double>(from, "initial_priority");
-  shape.group = take<u64>(from, "group");
-  shape.unique_groups = take<bool>(from, "unique_groups");
+  shape.initial_priority = field<double>(from, "initial_priority");
+  shape.group = field<u64>(from, "group");
+  shape.unique_groups = field<bool>(from, "unique_groups");
   if (shape.group > kMostAnswers) throw Error(Code::kInvalid, "a group of more than 256 answers");
   shape.limiter = limiter_of(from["limiter"]);
   if (shape.initial_priority >= 0)
@@ -150,7 +150,7 @@ Table& enter(const TablePointer& table) {
 }
 
 u64 update(const TablePointer& table, nb::handle keys, nb::handle priorities, Deadline deadline) {
-  const Kept key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
+  const UserObject key_array = as_array(keys, NPY_UINT64), priority_array = as_array(priorities, NPY_FLOAT64);
   const auto key_view = view_of<u64>(key_array);
   const auto priority_view = view_of<double>(priority_array);
   if (key_view.size() != priority_view.size())
@@ -218,7 +218,7 @@ nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
   std::vector<u64> keys;
   Table& entered = enter(table);
   {
-    TableCore::Guard guard(entered.core, deadline);
+    TableGuard guard(entered.core, deadline);
     if (!entered.core.gone.read(&from, kAtOnce, &keys)) return nb::none();
   }
   return new_tuple(new_array(keys, NPY_UINT64), nb::int_(from));
@@ -226,7 +226,7 @@ nb::object gone_keys(const TablePointer& table, u64 from, Deadline deadline) {
 
 // For each item: episode, first own step, rows (0: the item is gone) and flags.
 nb::object places(const TablePointer& table, nb::handle keys, Deadline deadline) {
-  const Kept array = as_array(keys, NPY_UINT64);
+  const UserObject array = as_array(keys, NPY_UINT64);
   std::vector<i64> episodes, starts;
   std::vector<u32> rows, flags;
   for (const ItemPlace& place : enter(table).reads.places(view_of<u64>(array), deadline)) {
@@ -280,7 +280,7 @@ void bind_items(nb::class_<Table>& type) {
       .def(
           "remove",
           [](const TablePointer& t, nb::handle keys, Deadline deadline) {
-            const Kept array = as_array(keys, NPY_UINT64);
+            const UserObject array = as_array(keys, NPY_UINT64);
             return enter(t).remove(view_of<u64>(array), deadline);
           },
           nb::sig("def remove(self, keys: numpy.typing.NDArray[typing.Any], timeout: float, /) -> int"))
@@ -290,7 +290,7 @@ void bind_items(nb::class_<Table>& type) {
       .def(
           "check_priorities",
           [](const TablePointer& t, nb::handle priorities) {
-            const Kept array = as_array(priorities, NPY_FLOAT64);
+            const UserObject array = as_array(priorities, NPY_FLOAT64);
             require_priorities(priority_range(t->header()), view_of<double>(array), "nothing was changed");
           },
           nb::sig("def check_priorities(self, priorities: numpy.typing.NDArray[typing.Any], /) -> None"))
@@ -303,7 +303,7 @@ void bind_items(nb::class_<Table>& type) {
       .def(
           "give_up", [](const TablePointer& t, Deadline deadline) { enter(t).settings.give_up(deadline); },
           nb::sig("def give_up(self, timeout: float, /) -> None"))
-      .def("settle", [](const TablePointer& t) { enter(t).core.settle(Deadline::slice()); })
+      .def("settle", [](const TablePointer& t) { enter(t).core.do_deferred(Deadline::slice()); })
       .def("check", [](const TablePointer& t) {
         std::vector<std::string> findings;
         enter(t).check(true, Deadline::none(), &findings);
@@ -315,7 +315,7 @@ void bind_positions(nb::class_<Table>& type) {
   type.def(
           "at",
           [](const TablePointer& t, nb::handle positions, Deadline deadline) -> nb::object {
-            const Kept array = as_array(positions, NPY_INT64);
+            const UserObject array = as_array(positions, NPY_INT64);
             std::vector<u64> keys;
             if (!enter(t).reads.at(view_of<i64>(array), &keys, deadline)) return nb::none();
             return new_array(keys, NPY_UINT64);
@@ -325,7 +325,7 @@ void bind_positions(nb::class_<Table>& type) {
       .def(
           "positions",
           [](const TablePointer& t, nb::handle keys, Deadline deadline) -> nb::object {
-            const Kept array = as_array(keys, NPY_UINT64);
+            const UserObject array = as_array(keys, NPY_UINT64);
             std::vector<i64> positions;
             if (!enter(t).reads.positions(view_of<u64>(array), &positions, deadline)) return nb::none();
             return new_array(positions, NPY_INT64);
@@ -363,7 +363,7 @@ void bind_settings(nb::class_<Table>& type) {
           "claims",
           [](const TablePointer& t, u64 slots, Deadline deadline) {
             const u64 more = enter(t).growth.bytes_for(slots, deadline);
-            const Heap::Guard guard(t->arena().heap(), deadline);
+            const HeapGuard guard(t->arena().heap(), deadline);
             const Budget& budget = t->arena().heap().budget;
             return std::tuple(budget.own_claim(t->index()), own_tiers(t->header()), more);
           },
@@ -371,7 +371,7 @@ void bind_settings(nb::class_<Table>& type) {
       .def(
           "restore",
           [](const TablePointer& t, std::tuple<u64, u64, u64, double, u64> counts, nb::handle keys, Deadline deadline) {
-            const Kept array = as_array(keys, NPY_UINT64);
+            const UserObject array = as_array(keys, NPY_UINT64);
             const auto [epoch, latest_epoch, rng_counter, max_priority, max_bytes] = counts;
             enter(t).settings.restore({epoch, latest_epoch, rng_counter, max_priority, max_bytes}, view_of<u64>(array),
                                       deadline);

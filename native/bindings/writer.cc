@@ -11,47 +11,47 @@ namespace {
 
 TableSink read_sink(nb::handle entry) {
   TableSink sink;
-  sink.table = take<TablePointer>(entry, "table");
+  sink.table = field<TablePointer>(entry, "table");
   sink.spec = view_spec(nb::cast<nb::dict>(entry["view"]));
   for (nb::handle column : entry["observed"]) sink.observed[nb::cast<u32>(column)] = true;
-  sink.first = take<std::vector<u32>>(entry, "first");
-  sink.track_version = take<bool>(entry, "track_version");
-  sink.weighted = take<bool>(entry, "weighted");
-  sink.needs = take<u32>(entry, "needs");
+  sink.first = field<std::vector<u32>>(entry, "first");
+  sink.track_version = field<bool>(entry, "track_version");
+  sink.weighted = field<bool>(entry, "weighted");
+  sink.needs = field<u32>(entry, "needs");
   sink.group = column_or_none(entry, "group");
   return sink;
 }
 
 // `session` is bytes of length 16. None or missing: a local writer.
 std::optional<SessionId> read_session(const nb::dict& plan) {
-  const nb::object given = take_or<nb::object>(plan, "session", nb::none());
+  const nb::object given = field_or<nb::object>(plan, "session", nb::none());
   if (given.is_none()) return std::nullopt;
   return session_id(given);
 }
 
 WriterPlan read_plan(Arena& arena, const nb::dict& plan) {
   WriterPlan made;
-  made.layout = read_layout(arena, take<u32>(plan, "layout"));
+  made.layout = read_layout(arena, field<u32>(plan, "layout"));
   for (nb::handle entry : plan["tables"]) made.tables.push_back(read_sink(entry));
-  made.lanes = take<u32>(plan, "lanes");
-  made.autoreset = take<Autoreset>(plan, "autoreset");
+  made.lanes = field<u32>(plan, "lanes");
+  made.autoreset = field<Autoreset>(plan, "autoreset");
   made.terminated = column_or_none(plan, "terminated");
   made.truncated = column_or_none(plan, "truncated");
   made.discount = column_or_none(plan, "discount");
   made.version = column_or_none(plan, "version");
-  made.discount_f8 = take<bool>(plan, "discount_f8") ? 1 : 0;
-  made.discount_count = take<u32>(plan, "discount_count");
-  made.version_bytes = take<u32>(plan, "version_bytes");
-  made.chunk_bytes = take<u64>(plan, "chunk_bytes");
-  made.least_rows = take<u32>(plan, "least_rows");
-  made.pack_rows = take<u32>(plan, "pack_rows");
-  made.heap_bytes_per_row = take<u64>(plan, "heap_bytes_per_row");
-  made.heap_row_max = take<u64>(plan, "heap_row_max");
+  made.discount_f8 = field<bool>(plan, "discount_f8") ? 1 : 0;
+  made.discount_count = field<u32>(plan, "discount_count");
+  made.version_bytes = field<u32>(plan, "version_bytes");
+  made.chunk_bytes = field<u64>(plan, "chunk_bytes");
+  made.least_rows = field<u32>(plan, "least_rows");
+  made.pack_rows = field<u32>(plan, "pack_rows");
+  made.heap_bytes_per_row = field<u64>(plan, "heap_bytes_per_row");
+  made.heap_row_max = field<u64>(plan, "heap_row_max");
   for (nb::handle column : plan["unbounded"]) made.unbounded[nb::cast<u32>(column)] = true;
   for (nb::handle column : plan["late"]) made.late[nb::cast<u32>(column)] = true;
-  made.layout.float_bytes = take<std::vector<u8>>(plan, "float_bytes");
-  made.counted = take_or<bool>(plan, "counted", true);
-  made.restores = take_or<bool>(plan, "restores", false);
+  made.layout.float_bytes = field<std::vector<u8>>(plan, "float_bytes");
+  made.counted = field_or<bool>(plan, "counted", true);
+  made.restores = field_or<bool>(plan, "restores", false);
   made.session = read_session(plan);
   return made;
 }
@@ -71,18 +71,18 @@ std::vector<u8> ended(const WriterPlan& plan, const WriterCall& call, const Call
 
 PyWriter::PyWriter(ArenaPointer arena, nb::dict plan, Deadline deadline)
     : arena_(std::move(arena)),
-      cells_(plan["columns"], plan["coerce"], take_or<std::vector<u32>>(plan, "final_columns", {})),
+      cells_(plan["columns"], plan["coerce"], field_or<std::vector<u32>>(plan, "final_columns", {})),
       row_bytes_(cells_.row_bytes()),
-      vector_(take<bool>(plan, "vector")) {
+      vector_(field<bool>(plan, "vector")) {
   arena_->enter();
   fork_generation_ = arena_->fork_generation();
   WriterPlan made = read_plan(*arena_, plan);
   writer_ = std::make_unique<Writer>(arena_, std::move(made), deadline);
-  turn_ = take_or<nb::object>(plan, "turn", nb::none());
-  steps_ = take_or<u32>(plan, "steps", kNone);
-  n_step_ = take_or<i64>(plan, "n_step", 0);
-  versions_ = take_or<nb::object>(plan, "versions", nb::none());
-  weights_ = take_or<nb::object>(plan, "weights", nb::none());
+  turn_ = field_or<nb::object>(plan, "turn", nb::none());
+  steps_ = field_or<u32>(plan, "steps", kNone);
+  n_step_ = field_or<i64>(plan, "n_step", 0);
+  versions_ = field_or<nb::object>(plan, "versions", nb::none());
+  weights_ = field_or<nb::object>(plan, "weights", nb::none());
 }
 
 void PyWriter::enter() {
@@ -124,7 +124,7 @@ bool PyWriter::take_lanes(nb::handle lane) {
     take_lane(number);
     return false;
   }
-  const Kept array(nb::steal(
+  const UserObject array(nb::steal(
       in_python([&] { return PyArray_FromAny(lane.ptr(), nullptr, 0, 0, NPY_ARRAY_C_CONTIGUOUS, nullptr); })));
   if (!array.is_valid()) {
     drop_refusal();
@@ -144,7 +144,7 @@ bool PyWriter::take_lanes(nb::handle lane) {
   if (PyArray_SIZE(at) != 0 && !PyTypeNum_ISINTEGER(PyArray_TYPE(at)))
     throw Error(Code::kType, "lane= is an int, an int array or a bool mask");
   if (PyArray_SIZE(at) == 0) return vector_;
-  const Kept numbers = as_array(array, NPY_INT64, "lane= is an int, an int array or a bool mask");
+  const UserObject numbers = as_array(array, NPY_INT64, "lane= is an int, an int array or a bool mask");
   for (const i64 value : view_of<i64>(numbers)) take_lane(value);
   return vector_;
 }
@@ -168,7 +168,7 @@ void PyWriter::parse_priority(nb::handle value, const CallShape& shape, std::siz
     }
     to->assign(cells, number);
   } else {
-    const Kept array = as_array(value, NPY_FLOAT64, "priority= is a number, or one for each row");
+    const UserObject array = as_array(value, NPY_FLOAT64, "priority= is a number, or one for each row");
     const auto values = view_of<double>(array);
     std::vector<npy_intp> got, by_row, by_step;
     const auto* at = reinterpret_cast<const PyArrayObject*>(array.ptr());

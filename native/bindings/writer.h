@@ -59,7 +59,7 @@ class PyWriter {
   nb::object finish() {
     const Busy call(busy_, cells_);
     enter();
-    return run([&] { return writer_->finish(Deadline::slice()); });
+    return run([&] { return writer_->end_open_episodes(Deadline::slice()); });
   }
   nb::object resume() {
     const Busy call(busy_, cells_);

@@ -7,8 +7,8 @@ namespace {
 
 using Places = std::vector<std::tuple<u32, u64>>;
 
-std::vector<RowForm::Leaf> leaves(const Places& places) {
-  std::vector<RowForm::Leaf> found;
+std::vector<RowForm::ValuePlace> leaves(const Places& places) {
+  std::vector<RowForm::ValuePlace> found;
   for (const auto& [column, at] : places) found.push_back({column, at});
   return found;
 }
@@ -78,7 +78,7 @@ std::unique_ptr<RowsMade> WriterRows::append(const RowForm& form, nb::handle bod
                                              nb::handle lane, nb::handle priority, std::vector<u32> order) {
   const Busy call(writer_.busy_, writer_.cells_);
   writer_.enter();
-  const Kept bytes = as_array(body, NPY_UINT8);
+  const UserObject bytes = as_array(body, NPY_UINT8);
   const auto view = view_of<u8>(bytes);
   auto made = std::make_unique<RowsMade>();
   made->order = std::move(order);

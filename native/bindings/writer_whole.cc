@@ -87,8 +87,8 @@ nb::object PyWriter::restore_rows(nb::handle rows, nb::handle episodes, nb::hand
                                   nb::handle late, const std::vector<u32>& observed) {
   const Busy busy(busy_, cells_);
   enter();
-  const Kept arrays[] = {as_array(episodes, NPY_INT64), as_array(steps, NPY_INT64), as_array(finals, NPY_BOOL),
-                         as_array(late, NPY_UINT32)};
+  const UserObject arrays[] = {as_array(episodes, NPY_INT64), as_array(steps, NPY_INT64), as_array(finals, NPY_BOOL),
+                               as_array(late, NPY_UINT32)};
   const auto episode = view_of<i64>(arrays[0]), step = view_of<i64>(arrays[1]);
   const auto final = view_of<npy_bool>(arrays[2]);
   const auto there = view_of<u32>(arrays[3]);
@@ -115,10 +115,12 @@ nb::object PyWriter::restore_items(nb::handle items, i64 next) {
   enter();
   constexpr int kTypes[] = {NPY_INT64,  NPY_UINT32, NPY_UINT32,  NPY_UINT32,
                             NPY_UINT32, NPY_INT64,  NPY_FLOAT64, NPY_UINT64};
-  std::vector<Kept> arrays;
+  std::vector<UserObject> arrays;
   for (std::size_t i = 0; i < std::size(kTypes); ++i) {
     arrays.push_back(as_array(items[i], kTypes[i]));
-    const auto size = [](const Kept& array) { return PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr())); };
+    const auto size = [](const UserObject& array) {
+      return PyArray_SIZE(reinterpret_cast<PyArrayObject*>(array.ptr()));
+    };
     if (size(arrays[i]) != size(arrays[0])) throw Error(Code::kInvalid, "the items' facts differ in length");
   }
   const auto first = view_of<i64>(arrays[0]), version = view_of<i64>(arrays[5]);

@@ -43,7 +43,7 @@ void ChunkEnds::detach_held(u32 chunk, u32 table) {
 
 void ChunkEnds::detach(std::span<const u32> chunks, u32 table, Deadline deadline) {
   if (chunks.empty()) return;
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   for (const u32 chunk : chunks) detach_held(chunk, table);
   heap_.budget.announce_room();
 }
@@ -76,7 +76,7 @@ void ChunkEnds::close_held(u32 chunk) {
 bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, Deadline deadline) {
   Ledger& ledger = heap_.ledger;
   try {
-    HeapCore::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     if (position != kNone) {
       const Attachment& at = heap_.chunk_memory.head(chunk).attachment[position];
       end_need(chunk, position, at);
@@ -97,7 +97,7 @@ bool ChunkEnds::close(u32 chunk, u32 position, u32 entry, Deadline deadline) {
 
 void ChunkEnds::sweep(Deadline deadline) {
   for (u32 index = 0; index < heap_.descriptor_count();) {
-    HeapCore::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     for (const u32 end = std::min(heap_.descriptor_count(), index + kSweptAtOnce); index < end; ++index) {
       const u64 word = heap_.descriptor(index).word.load();
       if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
@@ -107,7 +107,7 @@ void ChunkEnds::sweep(Deadline deadline) {
       }
     }
   }
-  settle_filled(deadline);
+  end_dead_fills(deadline);
 }
 
 // Finds chunks whose last use ended in a process that was killed before it detached them.
@@ -120,14 +120,14 @@ void ChunkEnds::sweep_now_and_then(Deadline deadline) {
   next_sweep_ns_.store(end + std::max(kSweepNs, kSweepRest * (end - now)), std::memory_order_relaxed);
 }
 
-void ChunkEnds::settle_filled(Deadline deadline) {
+void ChunkEnds::end_dead_fills(Deadline deadline) {
   constexpr u64 kSlicesPerHold = 1024;
   for (u64 at = 0, high = 1; at < high;) {
-    HeapCore::Guard guard(heap_, deadline);  // guards slice_high too: it grows while blocks are made
+    HeapGuard guard(heap_, deadline);  // guards slice_high too: it grows while blocks are made
     high = heap_.memory.heap_header().slice_high;
     for (const u64 end = std::min(high, at + kSlicesPerHold); at < end; ++at) {
       const u32 filler = heap_.memory.slice(at).filler.load(std::memory_order_acquire);
-      if (filler != 0 && owner_gone(heap_.client, filler)) heap_.reclaim.settle_filled(at, true);
+      if (filler != 0 && owner_gone(heap_.client, filler)) heap_.reclaim.charge_filled(at, true);
     }
   }
 }

@@ -29,7 +29,7 @@ class ChunkEnds {
  private:
   void end_need(u32 chunk, u32 position, const Attachment& at) DI_REQUIRES(heap_.lock);
   void detach_held(u32 chunk, u32 table) DI_REQUIRES(heap_.lock);
-  void settle_filled(Deadline deadline);  // slices that a dead process was filling; a hold per 1,024 slices
+  void end_dead_fills(Deadline deadline);  // slices that a dead process was filling; a hold per 1,024 slices
 
   HeapCore& heap_;
   std::atomic<u64> next_sweep_ns_{0};

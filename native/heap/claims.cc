@@ -6,7 +6,7 @@ namespace di {
 
 // One hold. Returns 0 if the reserve is set, ~0 if a segment of descriptors was added, else the bytes that are missing.
 u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   Budget& budget = heap_.budget;
   TableHeader& table = heap_.memory.table(index);
   const Reserve own = reserve_of(table);
@@ -46,8 +46,8 @@ void TableClaims::reserve(u32 index, const Reserve& reserve, Deadline deadline) 
   while (const u64 missing = reserve_now(index, reserve, deadline)) make_room(missing, deadline);
 }
 
-void TableClaims::settle_reserve(u32 index, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+void TableClaims::lower_reserve(u32 index, Deadline deadline) {
+  HeapGuard guard(heap_, deadline);
   const TableHeader& table = heap_.memory.table(index);
   if (table.reserve_wanted >= table.reserve_bytes) return;
   heap_.budget.charge(index, 0, 0, 0);  // lowers it
@@ -55,7 +55,7 @@ void TableClaims::settle_reserve(u32 index, Deadline deadline) {
 }
 
 bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   Budget& budget = heap_.budget;
   TableHeader& table = heap_.memory.table(index);
   const u64 least = table.used_bytes + bytes;
@@ -73,7 +73,7 @@ bool TableClaims::raise_reserve(u32 index, u64 bytes, Deadline deadline) {
 }
 
 void TableClaims::cover_used(u32 index, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   const TableHeader& table = heap_.memory.table(index);
   Reserve reserve = reserve_of(table);
   if (table.used_bytes <= reserve.bytes) return;
@@ -83,7 +83,7 @@ void TableClaims::cover_used(u32 index, Deadline deadline) {
 }
 
 bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, Deadline deadline, std::string* why) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   const u64 least = heap_.budget.least_claim(tables, bytes);
   if (least <= heap_.budget.spendable()) return true;
   if (why != nullptr)
@@ -94,7 +94,7 @@ bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, Deadline deadl
 }
 
 void TableClaims::forget_table(u32 index, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   heap_.budget.end_claims(index);
   heap_.budget.announce_room();
 }
@@ -103,7 +103,7 @@ bool TableClaims::hold(u32 index, i64 delta_bytes, Deadline deadline, bool force
   for (;;) {
     u64 missing = 0;
     {
-      HeapCore::Guard guard(heap_, deadline);
+      HeapGuard guard(heap_, deadline);
       const TableHeader& table = heap_.memory.table(index);
       const u64 held = table.held_bytes + static_cast<u64>(delta_bytes);
       if (!force) missing = heap_.budget.missing_for(index, reserve_of(table), held, 0);

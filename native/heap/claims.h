@@ -16,7 +16,7 @@ class TableClaims {
   explicit TableClaims(HeapCore& heap) : heap_(heap) {}
 
   // Sets the reserve that a table wants, and makes descriptors for its chunks. If it throws, nothing was set. A larger
-  // reserve counts at once, a smaller one only after settle_reserve(), when items were removed. The caller holds no
+  // reserve counts at once, a smaller one only after lower_reserve(), when items were removed. The caller holds no
   // table's lock, because rows may leave memory. Several holds: a kill between them leaves more descriptors and the old
   // reserve.
   void reserve(u32 table, const Reserve& reserve, Deadline deadline);
@@ -24,7 +24,7 @@ class TableClaims {
   // caller releases the table's lock, calls make_room(), and tries again.
   u64 reserve_now(u32 table, const Reserve& reserve, Deadline deadline);
   void make_room(u64 missing, Deadline deadline);  // throws kCapacity if there is none
-  void settle_reserve(u32 table, Deadline deadline);
+  void lower_reserve(u32 table, Deadline deadline);
   // Raises a reserve to what the table uses plus `bytes`, and by a quarter more if there is memory. False: there is no
   // memory, or the reserve is as large already.
   bool raise_reserve(u32 table, u64 bytes, Deadline deadline);

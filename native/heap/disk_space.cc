@@ -37,7 +37,7 @@ bool DiskSpace::is_filled(const SegmentEntry& of) const {
   return is(of, SegmentUse::kSealed) || (is(of, SegmentUse::kOpen) && owner_gone(client_, of.owner.load()));
 }
 
-void DiskSpace::settle(SegmentEntry& of) {
+void DiskSpace::mark_if_unneeded(SegmentEntry& of) {
   if (is_sealed_log(of) && of.live.load() == 0) memory_.tier_header().idle_logs.store(1);
   if (of.live.load() != 0 || !is_filled(of)) return;
   become(of, of.bytes.load() == 0 ? SegmentUse::kAbsent : SegmentUse::kEmpty);
@@ -50,12 +50,12 @@ u64 DiskSpace::room() const {
   return tier.capacity.load() - std::min(tier.capacity.load(), needed);
 }
 
-DiskSpace::Take DiskSpace::take(u64 bytes, u64 keep, Taken* taken, std::string* why) {
+DiskSpace::TakeResult DiskSpace::take_segment(u64 bytes, u64 keep, Taken* taken, std::string* why) {
   TierHeader& tier = memory_.tier_header();
   u32 unused = high();
   for (u32 number = 0; number < high(); ++number) {
     SegmentEntry& at = tier.segment[number];
-    settle(at);
+    mark_if_unneeded(at);
     if (is(at, SegmentUse::kAbsent)) unused = std::min(unused, number);
     if (is(at, SegmentUse::kEmpty) && at.bytes.load() == bytes) {
       unused = number;
@@ -67,16 +67,16 @@ DiskSpace::Take DiskSpace::take(u64 bytes, u64 keep, Taken* taken, std::string* 
     *why = "the disk tier has " + std::to_string(tier.file_bytes.load() >> 20) +
            " MiB of disk_capacity=" + std::to_string(tier.capacity.load()) + " in use, " +
            std::to_string(tier.live_bytes.load() >> 20) + " MiB of them for items that are there";
-    return Take::kFull;
+    return TakeResult::kFull;
   }
-  if (!again && tier.file_bytes.load() + bytes > tier.capacity.load()) return Take::kInTheWay;
+  if (!again && tier.file_bytes.load() + bytes > tier.capacity.load()) return TakeResult::kBlockedByEmptyFiles;
   if (again)
     subtract_bytes(tier.empty_bytes, bytes);
   else
     add_file(unused, ++tier.next_file, bytes);
   const SegmentEntry& at = begin(unused, SegmentUse::kOpen, 0);
   *taken = {unused, at.file, at.incarnation, again};
-  return Take::kDone;
+  return TakeResult::kDone;
 }
 
 void DiskSpace::add_file(u32 number, u32 file, u64 bytes) {
@@ -124,7 +124,7 @@ void DiskSpace::seal(u32 number, bool failed_link) {
   SegmentEntry& at = entry(number);
   if (failed_link) return lose_file(memory_.tier_header(), at);
   become(at, SegmentUse::kSealed);
-  settle(at);
+  mark_if_unneeded(at);
 }
 
 u32 DiskSpace::take_link(u64 bytes, u64 filled, bool own, u32* file) {
@@ -155,7 +155,7 @@ void DiskSpace::remove(u32 number, u64 bytes, u64 raw_bytes) {
   subtract_bytes(at.live, bytes);
   subtract_bytes(memory_.tier_header().live_bytes, bytes);
   subtract_bytes(memory_.tier_header().raw_bytes, raw_bytes);
-  settle(at);
+  mark_if_unneeded(at);
 }
 
 bool DiskSpace::take_spare(u32* file, u32 keep) {
@@ -206,7 +206,7 @@ void DiskSpace::seal_log(u32 number, u64 bytes) {
   at.bytes.store(bytes);
   add_bytes(tier.file_bytes, bytes);
   become(at, is_passing(at) ? SegmentUse::kSealedPassingLog : SegmentUse::kSealedLog);
-  settle(at);
+  mark_if_unneeded(at);
 }
 
 bool DiskSpace::forget_log(u32 number, u32 file) {
@@ -251,7 +251,7 @@ void DiskSpace::begin_recount() {
 }
 
 void DiskSpace::end_recount() {
-  for (u32 number = 0; number < high(); ++number) settle(entry(number));
+  for (u32 number = 0; number < high(); ++number) mark_if_unneeded(entry(number));
 }
 
 }  // namespace di

@@ -31,19 +31,19 @@ class DiskSpace {
  public:
   explicit DiskSpace(Client& client) : client_(client), memory_(client.memory) {}
 
-  // take() gives this process a segment of `bytes` to fill: one whose file is used again, or a new one. Its bytes count
-  // from now on, so that all processes together stay below disk_capacity= and leave room for `keep` bytes more. After a
-  // kill the segment's owner is gone, so it counts as sealed; its file may not exist yet.
+  // take_segment() gives this process a segment of `bytes` to fill: one whose file is used again, or a new one. Its
+  // bytes count from now on, so that all processes together stay below disk_capacity= and leave room for `keep` bytes
+  // more. After a kill the segment's owner is gone, so it counts as sealed; its file may not exist yet.
   struct Taken {
     u32 number = 0;
     u32 file = 0;
     u64 incarnation = 0;
     bool has_file = false;  // it exists and is used again
   };
-  // kFull: the files would exceed the capacity (*why). kInTheWay: they would fit if empty files of other sizes were
-  // removed.
-  enum class Take { kDone, kFull, kInTheWay };
-  Take take(u64 bytes, u64 keep, Taken* taken, std::string* why);
+  // kFull: the files would exceed the capacity (*why). kBlockedByEmptyFiles: they would fit if empty files of other
+  // sizes were removed.
+  enum class TakeResult { kDone, kFull, kBlockedByEmptyFiles };
+  TakeResult take_segment(u64 bytes, u64 keep, Taken* taken, std::string* why);
   u32 rename(u32 number);  // a new file number for this process's segment, which gets another file
   // The segment is filled, or its file could not be made. A missing file is made when the segment is used again, unless
   // it was to be a link.
@@ -81,7 +81,7 @@ class DiskSpace {
     bool passing = false;  // it ends with the store
     bool left = false;     // its owner is gone, and did not seal it
   };
-  bool take_log(u64 bytes, bool passing, Taken* taken, std::string* why);  // as take(), always a new file
+  bool take_log(u64 bytes, bool passing, Taken* taken, std::string* why);  // as take_segment(), always a new file
   u32 adopt_log(u32 file, u64 bytes);     // one of an earlier store, sealed; kNone: there are too many
   void seal_log(u32 number, u64 bytes);   // it has `bytes`
   bool forget_log(u32 number, u32 file);  // true: it was sealed and nobody needs it, so its file may go
@@ -96,7 +96,7 @@ class DiskSpace {
   bool is_filled(const SegmentEntry& of) const;  // and nobody fills it any more
   void add_file(u32 number, u32 file, u64 bytes);
   SegmentEntry& begin(u32 number, SegmentUse use, u32 filled);
-  void settle(SegmentEntry& of);
+  void mark_if_unneeded(SegmentEntry& of);
 
   Client& client_;
   Memory& memory_;

@@ -8,7 +8,7 @@
 namespace di {
 
 void Heap::free_meta(std::span<const u32> descriptors_of, u32 table, Deadline deadline) {
-  Guard guard(*this, deadline);
+  HeapGuard guard(*this, deadline);
   for (const u32 number : descriptors_of) {
     meta(number, table, 0);  // throws
     free_descriptor(number, false);
@@ -17,7 +17,7 @@ void Heap::free_meta(std::span<const u32> descriptors_of, u32 table, Deadline de
 }
 
 void Heap::free_meta_of(u32 table, std::span<const u32> linked, Deadline deadline) {
-  Guard guard(*this, deadline);
+  HeapGuard guard(*this, deadline);
   for (u32 number = 0; number < descriptor_count(); ++number) {
     const u64 word = descriptor(number).word.load();
     if (word_kind(word) != ObjectKind::kMeta || word_state(word) != ObjectState::kSealed) continue;
@@ -44,7 +44,7 @@ u64 Heap::available(u64 wanted, Deadline deadline) {
     if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // called seldom, so it is exact
     u64 free = 0, removable = 0;
     {
-      Guard guard(*this, deadline);
+      HeapGuard guard(*this, deadline);
       const u64 claimed = budget.claimed(), most = budget.spendable();
       free = most > claimed ? most - claimed : 0;
       removable = this->removable();
@@ -89,7 +89,7 @@ bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
   const u64 free = available(wanted, deadline);
   if (free < wanted) free_holes(wanted - free, deadline);
   {
-    Guard guard(*this, deadline);
+    HeapGuard guard(*this, deadline);
     if (!set_budget(bytes, why)) return false;
   }
   // From here on the new budget holds. If the heap is held up, the next call that needs room gives the pages back.
@@ -103,18 +103,18 @@ bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
 }
 
 bool Heap::grow(u64 more, Deadline deadline, std::string* why) {
-  Guard guard(*this, deadline);
+  HeapGuard guard(*this, deadline);
   return set_budget(budget.limit() + more, why);
 }
 
 bool Heap::shrink_some(PageReclaim::Cursor* cursor, Deadline deadline) {
-  Guard guard(*this, deadline);
+  HeapGuard guard(*this, deadline);
   return budget.committed() > budget.limit() && reclaim.some(cursor) != 0;
 }
 
 u64 Heap::check(bool repair, Deadline deadline, std::vector<std::string>* findings) {
   std::optional<os::Aside> aside;  // the GIL comes back after the lock
-  Guard guard(*this, deadline);
+  HeapGuard guard(*this, deadline);
   aside.emplace();
   sweeper.settle_dropped();
   if (repair) {

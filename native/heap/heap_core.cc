@@ -23,7 +23,7 @@ HeapCore::HeapCore(Client& process, Ledger& entries)
       disk(client),
       lock(process, memory.heap_header().lock, "the store's heap") {}
 
-HeapCore::Guard::Guard(HeapCore& heap, Deadline deadline) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
+HeapGuard::HeapGuard(HeapCore& heap, Deadline deadline) : heap_(heap), exceptions_(std::uncaught_exceptions()) {
   heap.lock.acquire(deadline);
   try {
     if (heap.lock.needs_recovery()) HeapRecovery(heap).rebuild();
@@ -33,13 +33,13 @@ HeapCore::Guard::Guard(HeapCore& heap, Deadline deadline) : heap_(heap), excepti
   }
   heap.lock.begin_change();
 }
-HeapCore::Guard::~Guard() {
+HeapGuard::~HeapGuard() {
   if (std::uncaught_exceptions() == exceptions_) heap_.lock.end_change();
   heap_.lock.release();
 }
 
 void HeapCore::format() {
-  Guard guard(*this, Deadline::none());  // nobody else knows the store
+  HeapGuard guard(*this, Deadline::none());  // nobody else knows the store
   memory.heap_header().next_stream = 1;
   if (!add_segment()) throw Error(Code::kCapacity, "memory= is too small for the store's own tables");
 }
@@ -95,7 +95,7 @@ u64 HeapCore::move_pages(u64 bytes, bool holes_only, Deadline deadline) {
   PageReclaim::Cursor cursor;
   u64 got = 0;
   for (u64 some = 1; got < bytes && some != 0; got += some) {
-    Guard guard(*this, deadline);
+    HeapGuard guard(*this, deadline);
     some = holes_only ? reclaim.from_holes(&cursor) : reclaim.some(&cursor);
   }
   return got;

@@ -34,8 +34,8 @@ class RoomMaker {
   // a call that needs room waits and evicts no items.
   enum class Kept { kNot, kByReaders, kByBudget };
   // Called before items are evicted: also empties files whose rows will soon leave on their own. kDone: there may be
-  // room now. kLater: another process empties files, and the deadline is over.
-  enum class Emptied { kNothing, kLater, kDone };
+  // room now. kTimedOut: another process empties files, and the deadline is over.
+  enum class Emptied { kNothing, kTimedOut, kDone };
   virtual Emptied empty_more(Deadline deadline) = 0;
   virtual Kept take_kept() = 0;
   // For the case that memory and disk are full: the table that exceeds what was set aside for it by the largest factor,
@@ -49,22 +49,6 @@ class HeapCore {
   HeapCore(const HeapCore&) = delete;
   HeapCore& operator=(const HeapCore&) = delete;
   void format();
-
-  // One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
-  // rebuilds, as it does after a kill. Order: after the directory's and tables' locks. No other shared lock is taken
-  // inside; of this process's mutexes only Client::local(), that of the dropped entries, that of the list of
-  // ObjectDrops and that of TableShares.
-  class DI_SCOPED_CAPABILITY Guard {
-   public:
-    Guard(HeapCore& heap, Deadline deadline) DI_ACQUIRE(heap.lock);
-    ~Guard() DI_RELEASE();
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-
-   private:
-    HeapCore& heap_;
-    int exceptions_;
-  };
 
   Descriptor& descriptor(u32 index) const { return descriptors[index]; }
   u8* block(u32 index) const { return descriptors.block(index); }
@@ -122,13 +106,29 @@ class HeapCore {
   u64 raw_block(u64 bytes, BlockUse use, u64 limit) DI_REQUIRES(lock);
 };
 
+// One hold of the lock. After a death it rebuilds first. Leaving by an exception keeps `dirty` set, so the next owner
+// rebuilds, as it does after a kill. Order: after the directory's and tables' locks. No other shared lock is taken
+// inside; of this process's mutexes only Client::local(), that of the dropped entries, that of the list of
+// ObjectDrops and that of TableShares.
+class DI_SCOPED_CAPABILITY HeapGuard {
+ public:
+  HeapGuard(HeapCore& heap, Deadline deadline) DI_ACQUIRE(heap.lock);
+  ~HeapGuard() DI_RELEASE();
+  HeapGuard(const HeapGuard&) = delete;
+  HeapGuard& operator=(const HeapGuard&) = delete;
+
+ private:
+  HeapCore& heap_;
+  int exceptions_;
+};
+
 // Every block of a client slot's ledger, with its descriptor. They stay with the slot for ever, so a walk needs no
 // lock.
 template <class Visit>
 void for_ledger_blocks(const HeapCore& heap, u32 slot, Visit visit) {
   Steps steps(kMaxLedgerBlocks, "a ledger's chain of blocks");
   for (u32 at = heap.memory.client(slot).ledger.load(std::memory_order_acquire); at != 0;) {
-    steps.take();
+    steps.count_one();
     LedgerBlock& block = *reinterpret_cast<LedgerBlock*>(heap.meta(at - 1, kOwnerLedger, sizeof(LedgerBlock)));
     visit(block, at - 1);
     at = block.next.load(std::memory_order_acquire);

@@ -65,7 +65,7 @@ u32 IdIndex::move_to(u32 index, u64 buckets) {
     Steps steps(descriptors_.count(), "a chain of the index of ids");
     for (u64 bucket = 0; bucket < had; ++bucket)
       for (u32 at = from[bucket]; at != 0;) {
-        steps.take();
+        steps.count_one();
         Descriptor& moved = descriptors_[at - 1];
         const u32 next = moved.name.hash_next;
         u32& head = fresh[hash_id(moved.name.id) & (buckets - 1)];

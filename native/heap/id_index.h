@@ -34,7 +34,7 @@ class IdIndex {
   template <class Found>
   u32* follow(u32* link, Found found) const {
     for (Steps steps(descriptors_.count(), "a chain of the index of ids"); *link != 0 && !found(*link - 1);) {
-      steps.take();
+      steps.count_one();
       link = &descriptors_[*link - 1].name.hash_next;
     }
     return link;

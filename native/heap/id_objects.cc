@@ -34,7 +34,7 @@ PinResult IdObjects::look(const Id& id, u32* index) {
 }
 
 PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, AwayObject* away, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   const PinResult result = look(id, out);
   if (result != PinResult::kPinned && result != PinResult::kAway) return result;
   Descriptor& found = heap_.descriptor(*out);
@@ -49,7 +49,7 @@ PinResult IdObjects::pin(const Id& id, u32 entry, u32* out, AwayObject* away, De
 }
 
 PinResult IdObjects::pin_with(const Id& id, u32 entry, Loaded* loaded, u32* out, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   PinResult result = look(id, out);
   if (result == PinResult::kAway) {
     const Descriptor& found = heap_.descriptor(*out);
@@ -68,7 +68,7 @@ PinResult IdObjects::pin_with(const Id& id, u32 entry, Loaded* loaded, u32* out,
 }
 
 void IdObjects::repeat_pins(std::span<const PinCopy> pins, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   for (const PinCopy& pin : pins) {
     Descriptor& entry = heap_.descriptor(ledger_descriptor(pin.what));
     const u64 seen = entry.word.load();
@@ -82,7 +82,7 @@ void IdObjects::repeat_pins(std::span<const PinCopy> pins, Deadline deadline) {
 }
 
 bool IdObjects::contains(const Id& id, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   const u32 index = heap_.ids.find(id);
   if (index == kNone) return false;
   const Descriptor& found = heap_.descriptor(index);
@@ -90,7 +90,7 @@ bool IdObjects::contains(const Id& id, Deadline deadline) {
 }
 
 bool IdObjects::remove(const Id& id, Deadline deadline, LogPlace* place) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   sweeper_.settle_dropped();
   const u32 index = heap_.ids.find(id);
   if (index == kNone) return false;
@@ -126,7 +126,7 @@ std::vector<std::string> IdObjects::keys(const u8* after, u64 count, Deadline de
   const u64 now = os::boot_ns();
   u32 total = 1;
   for (u32 from = 0; from < total && count != 0; from += kStep) {
-    HeapCore::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     total = heap_.descriptor_count();
     for (u32 index = from; index < std::min(total, from + kStep); ++index) {
       const Descriptor& entry = heap_.descriptor(index);

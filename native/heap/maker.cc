@@ -139,7 +139,7 @@ void Maker::place(const MakeRequest& request, u32 entry, const Attempt& attempt,
 bool Maker::commit(const Attempt& attempt, u32 entry, Deadline deadline, std::string* why) {
   try {
     if (heap_.commit(attempt.choice, why)) return true;
-    HeapCore::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     discard(attempt.descriptor, entry);
   } catch (...) {  // the next call here, or the reaper, discards it
     heap_.ledger.drop(entry);
@@ -164,7 +164,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
   for (int moves = 0;;) {
     Attempt attempt;
     {
-      HeapCore::Guard guard(heap_, deadline);
+      HeapGuard guard(heap_, deadline);
       attempt = try_make(request, entry, format);
     }
     const Shortage& shortage = attempt.shortage;
@@ -192,7 +192,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       if (++moves > kMostMoves) {
         if (why != nullptr) *why = heap_.budget.room_text(request.bytes, request.tables);
         if (short_of != nullptr && is_of_chunk(request.kind)) {  // as with a full disk: items are evicted
-          HeapCore::Guard guard(heap_, deadline);
+          HeapGuard guard(heap_, deadline);
           *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};
         }
         return MakeResult::kFull;
@@ -242,7 +242,7 @@ u32 Maker::begin_meta(u64 bytes, u32 owner, u32 entry, Deadline deadline) {
 }
 
 u32 Maker::try_grow_ledger(Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   const u32 index = heap_.own_meta(sizeof(LedgerBlock), kOwnerLedger, heap_.budget.limit());
   if (index == kNone) return kNone;
   LedgerBlock& fresh = *reinterpret_cast<LedgerBlock*>(heap_.block(index));
@@ -260,7 +260,7 @@ u32 Maker::grow_ledger(Deadline deadline) {
     if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;
     heap_.free_holes(sizeof(LedgerBlock), deadline);
   }
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   throw Error(Code::kStoreFull, heap_.budget.room_text());
 }
 
@@ -289,7 +289,7 @@ void Maker::discard(u32 index, u32 entry) {
 // of this process or the reaper discards the block.
 void Maker::abandon(u32 index, u32 entry) {
   try {
-    HeapCore::Guard guard(heap_, Deadline::brief());
+    HeapGuard guard(heap_, Deadline::brief());
     discard(index, entry);
   } catch (...) {
     rethrow_lasting();

@@ -146,7 +146,7 @@ u64 PageReclaim::from_holes(Cursor* cursor) {
 
 bool PageReclaim::is_being_filled(u64 slice) {
   const Shared<u32>& filler = memory_.slice(slice).filler;
-  if (filler.load(std::memory_order_acquire) == kFillEnded) settle_filled(slice, true);  // pairs with end_fill()
+  if (filler.load(std::memory_order_acquire) == kFillEnded) charge_filled(slice, true);  // pairs with end_fill()
   return filler.load(std::memory_order_relaxed) != 0;
 }
 
@@ -168,7 +168,7 @@ u64 PageReclaim::charge_free_slice(u32 filler) {
   return 0;
 }
 
-void PageReclaim::settle_filled(u64 slice, bool give_back) {
+void PageReclaim::charge_filled(u64 slice, bool give_back) {
   Slice& entry = memory_.slice(slice);
   entry.filler.store(0, std::memory_order_relaxed);
   const u64 missing = pages_.missing(slice, 0, kPagesPerSlice);

@@ -36,7 +36,7 @@ class PageReclaim {
   void end_fill(u64 slice) { memory_.slice(slice).filler.store(kFillEnded, std::memory_order_release); }
   // After a slice was filled: charges the pages that others punched meanwhile, which may be back, and punches those
   // that no block uses. `give_back`: punches even if nothing is missing.
-  void settle_filled(u64 slice, bool give_back);
+  void charge_filled(u64 slice, bool give_back);
 
  private:
   u64 punch_pages(u64 slice, const u64* mask);

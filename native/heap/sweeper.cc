@@ -31,12 +31,12 @@ void Sweeper::settle_dropped() {
 }
 
 void Sweeper::settle(Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   settle_dropped();
 }
 
 void Sweeper::sweep_all(Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   settle_dropped();
   for_ledgers(heap_, [&](u32 slot, LedgerEntry& entry) DI_UNCHECKED {  // called here, under the guard
     const u64 what = entry.what.load();
@@ -48,7 +48,7 @@ void Sweeper::sweep_all(Deadline deadline) {
 }
 
 void Sweeper::settle_entry(LedgerEntry& entry, Deadline deadline) {
-  HeapCore::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   const u64 what = entry.what.load();  // under the lock: others settle pins that were dropped, also of the dead
   const u32 index = ledger_descriptor(what);
   if (what == 0) return;

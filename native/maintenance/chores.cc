@@ -16,12 +16,12 @@ constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
 // The fill ends first: if the heap's lock is not available then, the next process that meets the slice settles it.
-void settle_slice(Arena& arena, u64 offset, bool give_back) {
+void end_slice(Arena& arena, u64 offset, bool give_back) {
   PageReclaim& reclaim = arena.heap().reclaim;
   const u64 slice = (offset - arena.places().data) / kSliceBytes;
   reclaim.end_fill(slice);
-  Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
-  if (arena.slice(slice).filler.load(std::memory_order_relaxed) == kFillEnded) reclaim.settle_filled(slice, give_back);
+  HeapGuard guard(arena.heap(), Deadline::after(kPatienceSeconds));
+  if (arena.slice(slice).filler.load(std::memory_order_relaxed) == kFillEnded) reclaim.charge_filled(slice, give_back);
 }
 
 u64 ahead_bytes(const HeapHeader& heap) {
@@ -38,7 +38,7 @@ bool commit_ahead(Arena& arena) {
   if (os::memory_headroom() < 4 * kSliceBytes) return false;
   u64 offset = 0;
   {
-    Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
+    HeapGuard guard(arena.heap(), Deadline::after(kPatienceSeconds));
     offset = arena.heap().reclaim.charge_free_slice(lock_owner_word(arena.heap().client));
   }
   if (offset == 0) return false;
@@ -46,7 +46,7 @@ bool commit_ahead(Arena& arena) {
   const bool done =
       os::commit_huge(arena.fd(), offset, arena.at(offset, kSliceBytes)) || arena.commit(offset, kSliceBytes, nullptr);
   DI_FAULT("chores.committed");
-  settle_slice(arena, offset, !done);  // if the machine refused, its pages must not stay charged
+  end_slice(arena, offset, !done);  // if the machine refused, its pages must not stay charged
   if (done) t_committed_ns = os::now_ns();
   return done;
 }
@@ -66,7 +66,7 @@ bool go_on_committing(Arena& arena) {
 bool give_back(Arena& arena) {
   HeapHeader& heap = arena.heap_header();
   if (heap.spare_slices.load() == 0) return false;
-  Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
+  HeapGuard guard(arena.heap(), Deadline::after(kPatienceSeconds));
   const u32 spare = heap.spare_slices.load();
   PageReclaim::Cursor cursor;
   const u64 bytes =
@@ -79,7 +79,7 @@ bool give_back(Arena& arena) {
 // Returns its offset; 0: there is none among the next 256 slices.
 u64 next_whole_slice(Arena& arena) {
   static thread_local u64 next = 0;
-  Heap::Guard guard(arena.heap(), Deadline::after(kPatienceSeconds));
+  HeapGuard guard(arena.heap(), Deadline::after(kPatienceSeconds));
   const u64 high = arena.heap_header().slice_high;
   for (u64 looked = 0; looked < std::min<u64>(high, 256); ++looked) {
     if (next >= high) next = 0;
@@ -106,7 +106,7 @@ bool collapse_one(Arena& arena) {
   const bool done = os::collapse(arena.at(offset, kSliceBytes), kSliceBytes) == 0;
   DI_FAULT("chores.collapsed");
   // A collapse changes no byte in use, but it adds pages, filled with zeros, where others punched some meanwhile.
-  settle_slice(arena, offset, true);
+  end_slice(arena, offset, true);
   return done;
 }
 

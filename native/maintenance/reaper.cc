@@ -18,12 +18,12 @@ void await_recoveries(const std::shared_ptr<Arena>& arena, Deadline deadline) {
 
 void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, Deadline deadline) {
   const auto owned = [slot](const LockWord& lock) { return lock_owner(lock.word.load()) == slot; };
-  if (owned(arena->heap_header().lock)) Heap::Guard guard(arena->heap(), deadline);
+  if (owned(arena->heap_header().lock)) HeapGuard guard(arena->heap(), deadline);
   for (u32 i = 0; i < arena->table_count(); ++i) {
     if (!owned(arena->table(i).lock)) continue;
     Table table(arena, i);
     try {
-      TableCore::Guard guard(table.core, deadline);
+      TableGuard guard(table.core, deadline);
     } catch (const Error& error) {
       if (error.code() != Code::kTableNotFound) throw;  // the table is not live; its lock was taken over all the same
     }

@@ -48,7 +48,7 @@ void Incoming::take_memory(u8* body) {
   phase_ = Phase::kPayload;
 }
 
-u64 Incoming::take(std::span<u8> to) {
+u64 Incoming::copy_out(std::span<u8> to) {
   const u64 count = std::min<u64>(to.size(), end_ - start_);
   if (count != 0) std::memcpy(to.data(), buffer_.get() + start_, count);
   start_ += count;
@@ -101,7 +101,7 @@ Incoming::Need Incoming::go_on(bool to_body) {
         break;
       case Phase::kMeta: {
         std::vector<u8>& meta = pieces_ ? piece_meta_ : meta_;
-        have_ += take(std::span(meta).subspan(have_));
+        have_ += copy_out(std::span(meta).subspan(have_));
         if (have_ < meta.size()) return Need::kBytes;
         check_meta(head_, meta);
         begin_payload();
@@ -113,7 +113,7 @@ Incoming::Need Incoming::go_on(bool to_body) {
         break;
       case Phase::kPayload: {
         const std::span<u8> rest(body_ + at_ + have_, header_.payload_bytes - have_);
-        const u64 count = take(rest);
+        const u64 count = copy_out(rest);
         check_ = crc32c(rest.data(), count, check_);
         have_ += count;
         if (have_ < header_.payload_bytes) return Need::kBytes;

@@ -53,7 +53,7 @@ class Incoming {
   Need go_on(bool to_body = false);
   bool has_head();
   void begin_payload();
-  u64 take(std::span<u8> to);  // from the buffer
+  u64 copy_out(std::span<u8> to);  // from the buffer
 
   const u32 kinds_;
   std::unique_ptr<u8[]> buffer_;

@@ -50,7 +50,7 @@ void Draft::seal() {
 
 void Draft::seal_pinned(u32 pin, Deadline deadline) {
   Heap& heap = arena_.heap();
-  HeapCore::Guard guard(heap, deadline);
+  HeapGuard guard(heap, deadline);
   seal();
   heap.object_ends.pin(descriptor_, pin);
 }

@@ -14,17 +14,17 @@ ObjectLog& log_of(Arena& arena) {
 
 // Records that were appended for objects which are not sealed yet. At the end of the scope they are marked as void,
 // unless they were kept. If a mark cannot be written, the object may be there when the store is opened again.
-class Pending {
+class UnsealedRecords {
  public:
-  explicit Pending(ObjectLog& log) : log_(log) {}
-  ~Pending() {
+  explicit UnsealedRecords(ObjectLog& log) : log_(log) {}
+  ~UnsealedRecords() {
     for (const LogPlace& place : places_) {
       if (!kept_) give_up(place);
-      log_.settle(place);
+      log_.acknowledge(place);
     }
   }
-  Pending(const Pending&) = delete;
-  Pending& operator=(const Pending&) = delete;
+  UnsealedRecords(const UnsealedRecords&) = delete;
+  UnsealedRecords& operator=(const UnsealedRecords&) = delete;
 
   void reserve(u64 count) { places_.reserve(count); }
   void append(const LoggedObject& object) {
@@ -102,7 +102,7 @@ void tidy_if_rolled(Arena& arena) {
 namespace {
 
 void keep_all(Arena& arena, std::span<const DurableDraft> drafts) {
-  Pending pending(log_of(arena));
+  UnsealedRecords pending(log_of(arena));
   require_budget(arena);
   pending.reserve(drafts.size());
   for (const DurableDraft& each : drafts) {
@@ -114,7 +114,7 @@ void keep_all(Arena& arena, std::span<const DurableDraft> drafts) {
   pending.sync();
   DI_FAULT("durable.synced");
   {
-    Heap::Guard guard(arena.heap(), Deadline::slice());
+    HeapGuard guard(arena.heap(), Deadline::slice());
     for (u64 i = 0; i < drafts.size(); ++i) {
       arena.heap().note_record(drafts[i].draft->descriptor(), pending.place(i), true);
       DI_FAULT("durable.noted");
@@ -144,7 +144,7 @@ i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 kee
     LoggedObject object = logged(arena, *draft);
     object.kind = LogKind::kWeights;
     object.extra = extra;
-    Pending pending(log_of(arena));
+    UnsealedRecords pending(log_of(arena));
     require_budget(arena);
     append_or_compact(arena, [&] { pending.append(object); });
     charge(arena, object);

@@ -3,8 +3,9 @@
 // again.
 //
 // put: write the block, append its record, sync, then in one hold of the heap's lock name its place and seal it. After
-// a kill before that hold no object names the record, and settle_logs() marks it as void; the reaper frees the block.
-// delete: mark the record, then remove the object. After a kill in between the object stays until the store ends.
+// a kill before that hold no object names the record, and void_stray_records() marks it as void; the reaper frees the
+// block. delete: mark the record, then remove the object. After a kill in between the object stays until the store
+// ends.
 #pragma once
 
 #include <span>

@@ -14,12 +14,12 @@ namespace {
 constexpr u32 kMostCopied = 4;  // logs, in one call
 
 std::vector<DiskSpace::Log> logs_of(Arena& arena, Deadline deadline) {
-  Heap::Guard guard(arena.heap(), deadline);
+  HeapGuard guard(arena.heap(), deadline);
   return arena.heap().disk.logs();
 }
 
 // The id of a record's object; false: the record does not say, or there is no such name.
-bool id_of(Arena& arena, const LogReader::Found& found, Id* id) {
+bool id_of(Arena& arena, const LogReader::SoundRecord& found, Id* id) {
   std::memcpy(id, found.record().id, sizeof *id);
   if (found.record().kind != LogKind::kWeights) return true;
   WeightsExtra extra;
@@ -38,26 +38,26 @@ u32 owner_of(Heap& heap, const Id& id, const LogPlace& place) DI_UNCHECKED {  //
   return heap.disk.place_of(heap.descriptor(found)) == place ? found : kNone;
 }
 
-void settle_log(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
+void void_strays_of(Arena& arena, const DiskSpace::Log& log, Deadline deadline) {
   ObjectLog& own = arena.tier()->log();
   u64 bytes = 0;
   if (os::blocks_of(own.path_of(log.file), &bytes) != ENOENT) {
     LogReader reader;
     reader.open(own.path_of(log.file), own.uuid(), log.file);
-    reader.walk([&](const LogReader::Found& found) {
+    reader.walk([&](const LogReader::SoundRecord& found) {
       if (!counts(found.record())) return;
       const LogPlace place{log.number, log.file, found.offset()};
       Id id;
       bool named = false;
       if (id_of(arena, found, &id)) {
-        Heap::Guard guard(arena.heap(), deadline);
+        HeapGuard guard(arena.heap(), deadline);
         named = owner_of(arena.heap(), id, place) != kNone;
       }
       if (!named) own.mark(place, kMarkVoid);
     });
   }
   DI_FAULT("log.settled");
-  Heap::Guard guard(arena.heap(), deadline);
+  HeapGuard guard(arena.heap(), deadline);
   const std::vector<DiskSpace::Log> now = arena.heap().disk.logs();
   const bool still = std::any_of(now.begin(), now.end(), [&](const DiskSpace::Log& each) {
     return each.number == log.number && each.file == log.file && each.left;
@@ -79,7 +79,7 @@ ObjectLog& log_of(Arena& arena, const Copy& copy) {
 struct Copies {
   explicit Copies(Arena& of) : arena(of) {}
   ~Copies() {
-    for (const Copy& copy : all) log_of(arena, copy).settle(copy.to);
+    for (const Copy& copy : all) log_of(arena, copy).acknowledge(copy.to);
   }
   Copies(const Copies&) = delete;
   Copies& operator=(const Copies&) = delete;
@@ -105,13 +105,13 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
   LogReader reader;
   const ObjectLog& any = arena.tier()->log();
   reader.open(any.path_of(log.file), any.uuid(), log.file);
-  reader.walk([&](const LogReader::Found& found) {
+  reader.walk([&](const LogReader::SoundRecord& found) {
     const u32 mark = mark_of(found.record());
     if (mark == kMarkDeleted) return;
     Copy copy{{}, {log.number, log.file, found.offset()}, {}, mark == kMarkCounts};
     if (!id_of(arena, found, &copy.id)) return;
     {
-      Heap::Guard guard(arena.heap(), Deadline::slice());
+      HeapGuard guard(arena.heap(), Deadline::slice());
       if (owner_of(arena.heap(), copy.id, copy.from) == kNone) return;
     }
     bytes.resize(found.record().bytes);
@@ -138,7 +138,7 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
   for (const Copy& copy : copies.all) {
     u32 object = kNone;
     {
-      Heap::Guard guard(arena.heap(), Deadline::slice());
+      HeapGuard guard(arena.heap(), Deadline::slice());
       object = owner_of(arena.heap(), copy.id, copy.from);
       if (object != kNone) arena.heap().note_record(object, copy.to, copy.durable);
     }
@@ -149,9 +149,9 @@ void copy_log(Arena& arena, const DiskSpace::Log& log) {
 
 }  // namespace
 
-void settle_logs(Arena& arena, Deadline deadline) {
+void void_stray_records(Arena& arena, Deadline deadline) {
   for (const DiskSpace::Log& log : logs_of(arena, deadline))
-    if (log.left) settle_log(arena, log, deadline);
+    if (log.left) void_strays_of(arena, log, deadline);
 }
 
 bool remove_unneeded_logs(Arena& arena, Deadline deadline) {
@@ -159,12 +159,12 @@ bool remove_unneeded_logs(Arena& arena, Deadline deadline) {
   std::vector<DiskSpace::Log> logs = logs_of(arena, deadline);
   if (std::none_of(logs.begin(), logs.end(), unneeded)) return false;
   bool any = false;
-  settle_logs(arena, deadline);
+  void_stray_records(arena, deadline);
   arena.tier()->log().sync_marks(deadline);
   for (const DiskSpace::Log& log : logs_of(arena, deadline)) {
     if (!unneeded(log)) continue;
     {
-      Heap::Guard guard(arena.heap(), deadline);
+      HeapGuard guard(arena.heap(), deadline);
       if (!arena.heap().disk.forget_log(log.number, log.file)) continue;
       arena.heap().budget.announce_room();
     }
@@ -176,7 +176,7 @@ bool remove_unneeded_logs(Arena& arena, Deadline deadline) {
 }
 
 bool tidy_logs(Arena& arena, Deadline deadline) {
-  settle_logs(arena, deadline);
+  void_stray_records(arena, deadline);
   const bool any = remove_unneeded_logs(arena, deadline);
   std::vector<DiskSpace::Log> logs = logs_of(arena, deadline);
   std::erase_if(logs, [](const DiskSpace::Log& log) { return !log.sealed || log.live > log.bytes / 2; });

@@ -33,7 +33,7 @@ class Reopening {
   Reopened run();
 
  private:
-  struct Seen {
+  struct LoggedState {
     u64 number = 0;
     bool deleted = false;
     u32 descriptor = kNone;
@@ -48,13 +48,13 @@ class Reopening {
   };
   void expect(u64 objects);
   void read(const SegmentFile& file);
-  void meet(const LogReader::Found& found, const LogPlace& place);
-  void meet_weights(const LogReader::Found& found, const LogPlace& place);
+  void meet(const LogReader::SoundRecord& found, const LogPlace& place);
+  void meet_weights(const LogReader::SoundRecord& found, const LogPlace& place);
   void make_weights(const std::string& name, const std::map<i64, Version>& versions);
   // The object of a record, sealed; kNone: its bytes are damaged. With `weights` that version of the entry.
-  u32 make(const LogReader::Found& found, const LogPlace& place, const u32* weights, i64 version);
+  u32 make(const LogReader::SoundRecord& found, const LogPlace& place, const u32* weights, i64 version);
   void retire(u32 descriptor) {
-    Heap::Guard guard(heap_, Deadline::none());
+    HeapGuard guard(heap_, Deadline::none());
     heap_.object_ends.retire(descriptor);
   }
 
@@ -65,11 +65,11 @@ class Reopening {
   u64 highest_ = 0;
   std::vector<LogPlace> damaged_;      // records with damaged bytes
   std::unordered_map<u32, u64> last_;  // by file: place of its last record
-  std::unordered_map<IdKey, Seen, IdHash> seen_;
+  std::unordered_map<IdKey, LoggedState, IdHash> seen_;
   std::map<std::string, std::map<i64, Version>> weights_;
 };
 
-u32 Reopening::make(const LogReader::Found& found, const LogPlace& place, const u32* weights, i64 version) {
+u32 Reopening::make(const LogReader::SoundRecord& found, const LogPlace& place, const u32* weights, i64 version) {
   const LogRecord& record = found.record();
   Draft draft(arena_, Deadline::none());
   DraftRequest request;
@@ -98,13 +98,13 @@ u32 Reopening::make(const LogReader::Found& found, const LogPlace& place, const 
     Weights(heap_).publish(*weights, &draft, u64{1} << 40, Deadline::none(), &durable);
     return made;
   }
-  Heap::Guard guard(heap_, Deadline::none());
+  HeapGuard guard(heap_, Deadline::none());
   heap_.note_record(made, place, true);
   draft.seal();
   return made;
 }
 
-void Reopening::meet(const LogReader::Found& found, const LogPlace& place) {
+void Reopening::meet(const LogReader::SoundRecord& found, const LogPlace& place) {
   const LogRecord& record = found.record();
   const u32 mark = mark_of(record);
   if (mark == kMarkVoid) return;
@@ -112,7 +112,7 @@ void Reopening::meet(const LogReader::Found& found, const LogPlace& place) {
   IdKey key;
   std::memcpy(key.id, record.id, sizeof key.id);
   const auto [at, first] = seen_.try_emplace(key);
-  Seen& seen = at->second;
+  LoggedState& seen = at->second;
   if (!first) {
     if (record.number < seen.number || (record.number == seen.number && (!deleted || seen.deleted))) {
       if (!deleted) log_.mark(place, kMarkVoid);
@@ -129,7 +129,7 @@ void Reopening::meet(const LogReader::Found& found, const LogPlace& place) {
   seen.descriptor = make(found, place, nullptr, 0);
 }
 
-void Reopening::meet_weights(const LogReader::Found& found, const LogPlace& place) {
+void Reopening::meet_weights(const LogReader::SoundRecord& found, const LogPlace& place) {
   WeightsExtra extra;
   std::string name;
   if (mark_of(found.record()) == kMarkVoid) return;
@@ -156,11 +156,11 @@ void Reopening::read(const SegmentFile& file) {
   }
   u32 number = kNone;
   {
-    Heap::Guard guard(heap_, Deadline::none());
+    HeapGuard guard(heap_, Deadline::none());
     number = heap_.disk.adopt_log(file.number, file.bytes);
   }
   if (number == kNone) throw Error(Code::kCapacity, "the folder holds too many files of durable objects").told();
-  const LogWalk walk = reader.walk([&](const LogReader::Found& found) {
+  const LogWalk walk = reader.walk([&](const LogReader::SoundRecord& found) {
     highest_ = std::max(highest_, found.record().number);
     const LogPlace place{number, file.number, found.offset()};
     last_[file.number] = found.offset();
@@ -174,7 +174,7 @@ void Reopening::read(const SegmentFile& file) {
   os::CachedFile shorter;
   const u64 end = pages_of(std::max(walk.end, u64{1})) * kPageBytes;
   if (end >= file.bytes || shorter.open(path, os::FileAccess::kReadWrite) != 0 || shorter.truncate(end) != 0) return;
-  Heap::Guard guard(heap_, Deadline::none());
+  HeapGuard guard(heap_, Deadline::none());
   heap_.disk.seal_log(number, end);
 }
 
@@ -207,7 +207,7 @@ void Reopening::make_weights(const std::string& name, const std::map<i64, Versio
 // Makes the indexes once, of the right size for so many objects.
 void Reopening::expect(u64 objects) {
   seen_.reserve(objects);
-  Heap::Guard guard(heap_, Deadline::none());
+  HeapGuard guard(heap_, Deadline::none());
   if (objects > heap_.memory.heap_header().index_buckets) heap_.grow_index(objects);
 }
 

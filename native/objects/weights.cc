@@ -35,7 +35,7 @@ u32 Weights::find(const std::string& name) const {
 
 u32 Weights::entry(const std::string& name, Deadline deadline) {
   if (const u32 known = find(name); known != kNone) return known;
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   u32 free = kNone;
   for (u32 i = kMaxWeights; i-- > 0;) {
     const WeightsEntry& entry = memory_.weights(i);
@@ -86,7 +86,7 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const
   WeightsEntry& entry = memory_.weights(index);
   i64 version = 0;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     const i64 next = entry.newest.load() + 1;
     version = at == 0 ? next : at;
     if (version < next || (durable != nullptr && durable->version != version)) return 0;

@@ -4,9 +4,9 @@
 // compared beforehand with what each level still has, less a margin for what others take between the look and the
 // commit.
 //
-// One Budget per process, found through an atomic pointer and remade when the pid differs: a forked child never meets a
-// flag that another thread of its parent had set. `busy` is only ever tried: a thread that finds another one looking
-// takes the previous answer. No descriptor is kept open for it.
+// One HeadroomCache per process, found through an atomic pointer and remade when the pid differs: a forked child never
+// meets a flag that another thread of its parent had set. `busy` is only ever tried: a thread that finds another one
+// looking takes the previous answer. No descriptor is kept open for it.
 #include "os/memory.h"
 
 #include <sched.h>
@@ -29,9 +29,9 @@ constexpr u64 kFreshNs = 1'000'000;            // a headroom is believed this lo
 constexpr u64 kLevelsFreshNs = 3'000'000'000;  // a process may be moved to another cgroup
 constexpr u64 kStatFreshNs = 3'000'000'000;    // memory.stat is at most 2 s old, and a little
 
-struct Budget {
+struct HeadroomCache {
   u32 pid = 0;
-  Budget* before = nullptr;
+  HeadroomCache* before = nullptr;
   std::atomic<bool> busy{false};
   // Answers, read without `busy`: each was right at some recent moment.
   std::atomic<u64> headroom{0};
@@ -47,38 +47,38 @@ struct Budget {
   u64 blocks = 0;  // bytes of pages in it at the last look
 };
 
-std::atomic<Budget*> g_budget{nullptr};
+std::atomic<HeadroomCache*> g_headroom_cache{nullptr};
 
-Budget& budget() {
+HeadroomCache& headroom_cache() {
   const u32 own = pid();
-  Budget* current = g_budget.load(std::memory_order_acquire);  // pairs with the exchange below
+  HeadroomCache* current = g_headroom_cache.load(std::memory_order_acquire);  // pairs with the exchange below
   while (current == nullptr || current->pid != own) {
-    auto* fresh = new Budget;
+    auto* fresh = new HeadroomCache;
     fresh->pid = own;
     if (current != nullptr) fresh->cgroup.store(current->cgroup.load(std::memory_order_relaxed));
     fresh->before = current;  // kept: it is still reachable, and threads of the parent's time may not be counted on
-    if (g_budget.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
+    if (g_headroom_cache.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
     delete fresh;
   }
   return *current;
 }
 
-class Busy {
+class HeadroomLock {
  public:
-  explicit Busy(Budget& of) : budget_(of), mine_(!of.busy.exchange(true, std::memory_order_acquire)) {}
-  ~Busy() {
-    if (mine_) budget_.busy.store(false, std::memory_order_release);
+  explicit HeadroomLock(HeadroomCache& of) : cache_(of), mine_(!of.busy.exchange(true, std::memory_order_acquire)) {}
+  ~HeadroomLock() {
+    if (mine_) cache_.busy.store(false, std::memory_order_release);
   }
-  Busy(const Busy&) = delete;
-  Busy& operator=(const Busy&) = delete;
+  HeadroomLock(const HeadroomLock&) = delete;
+  HeadroomLock& operator=(const HeadroomLock&) = delete;
   bool mine() const { return mine_; }
 
  private:
-  Budget& budget_;
+  HeadroomCache& cache_;
   bool mine_;
 };
 
-void find_levels(Budget& b, u64 now) {
+void find_levels(HeadroomCache& b, u64 now) {
   std::vector<MemoryLevel> levels = find_memory_levels();
   for (MemoryLevel& level : levels) {
     for (const MemoryLevel& old : b.levels) {
@@ -91,7 +91,7 @@ void find_levels(Budget& b, u64 now) {
 }
 
 // By how much the store has grown since the last look, whichever process committed.
-i64 store_growth(Budget& b) {
+i64 store_growth(HeadroomCache& b) {
   const int fd = b.fd.load(std::memory_order_relaxed);
   if (fd < 0 || file_id(fd) != b.file) return 0;  // closed behind our back: its calls are refused anyway
   const u64 blocks = file_blocks_bytes(fd);
@@ -108,14 +108,14 @@ void lower(std::atomic<u64>& answer, u64 bytes) {
 
 // Lowers what the next callers within the millisecond may take. A look that ends meanwhile may undo it: that is one
 // piece too much, once, and the margin is many pieces.
-void take_headroom(Budget& b, u64 bytes) {
+void take_headroom(HeadroomCache& b, u64 bytes) {
   lower(b.headroom, bytes);
   lower(b.for_buffers, bytes);
 }
 
-void look(Budget& b) {
+void look(HeadroomCache& b) {
   for (;;) {
-    const Busy busy(b);
+    const HeadroomLock busy(b);
     const u64 now = now_ns();
     if (!busy.mine()) {
       if (b.headroom_ns.load(std::memory_order_acquire) != 0) return;
@@ -139,8 +139,8 @@ void look(Budget& b) {
   }
 }
 
-u64 fresh(std::atomic<u64> Budget::* answer) {
-  Budget& b = budget();
+u64 fresh(std::atomic<u64> HeadroomCache::* answer) {
+  HeadroomCache& b = headroom_cache();
   const u64 seen = b.headroom_ns.load(std::memory_order_acquire);  // pairs with the release in look()
   if (seen == 0 || now_ns() - seen >= kFreshNs) look(b);
   return (b.*answer).load(std::memory_order_relaxed);
@@ -196,17 +196,17 @@ Room machine_room(const std::string& root) {
   return room_below(total, total - std::min(total, available));
 }
 
-u64 memory_headroom() { return fresh(&Budget::headroom); }
+u64 memory_headroom() { return fresh(&HeadroomCache::headroom); }
 
-u64 memory_for_buffers() { return fresh(&Budget::for_buffers); }
+u64 memory_for_buffers() { return fresh(&HeadroomCache::for_buffers); }
 
-void forget_headroom() { budget().headroom_ns.store(0, std::memory_order_release); }
+void forget_headroom() { headroom_cache().headroom_ns.store(0, std::memory_order_release); }
 
 void note_commit(int fd, u64 bytes) {
-  Budget& b = budget();
+  HeadroomCache& b = headroom_cache();
   take_headroom(b, bytes);
   if (b.fd.load(std::memory_order_relaxed) == fd) return;
-  const Busy busy(b);
+  const HeadroomLock busy(b);
   if (!busy.mine()) return;
   b.file = file_id(fd);
   b.blocks = file_blocks_bytes(fd);
@@ -215,7 +215,7 @@ void note_commit(int fd, u64 bytes) {
 }
 
 void note_private(i64 bytes) {
-  Budget& b = budget();
+  HeadroomCache& b = headroom_cache();
   if (bytes > 0)
     take_headroom(b, static_cast<u64>(bytes));
   else
@@ -235,7 +235,7 @@ u64 memory_total() {
 }
 
 u64 cgroup_hash() {
-  Budget& b = budget();
+  HeadroomCache& b = headroom_cache();
   const u64 seen = b.levels_ns.load(std::memory_order_relaxed);
   if (seen == 0 || now_ns() - seen >= kLevelsFreshNs) {
     try {

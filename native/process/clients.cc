@@ -2,7 +2,7 @@
 
 namespace di {
 
-bool is_near(const Memory& memory, u32 slot) {
+bool same_pid_namespace(const Memory& memory, u32 slot) {
   const u64 own = os::pid_namespace();
   return own != 0 && memory.client(slot).pid_ns.load() == own;
 }
@@ -13,7 +13,7 @@ bool is_dead(const Client& self, u32 slot) {
   const ClientSlot& client = memory.client(slot);
   if (client.state.load(std::memory_order_acquire) == static_cast<u32>(ClientState::kFree)) return false;
   if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;
-  if (!is_near(memory, slot)) return os::pid_namespace() != 0;
+  if (!same_pid_namespace(memory, slot)) return os::pid_namespace() != 0;
   // The pid is visible: a live process that merely lost its descriptor (closerange) is not dead. Nor is one that cannot
   // be looked at: nobody is declared dead because a question failed.
   const os::ProcessLook found = os::look_at(client.pid.load());
@@ -37,7 +37,7 @@ bool begin_reaping(const Memory& memory, u32 slot, u32 generation) {
 }
 
 bool runs(const Memory& memory, u32 slot) {
-  if (slot >= kMaxClients || !is_near(memory, slot)) return false;
+  if (slot >= kMaxClients || !same_pid_namespace(memory, slot)) return false;
   const char state = os::look_at(memory.client(slot).pid.load()).state;
   return state == 'R' || state == 'S' || state == 'D';
 }
@@ -45,7 +45,7 @@ bool runs(const Memory& memory, u32 slot) {
 std::string describe_client(const Memory& memory, u32 slot) {
   if (slot >= kMaxClients) return "an unknown process";
   const std::string pid = "pid " + std::to_string(memory.client(slot).pid.load());
-  if (!is_near(memory, slot)) return pid + " in another pid namespace";
+  if (!same_pid_namespace(memory, slot)) return pid + " in another pid namespace";
   const os::ProcessLook found = os::look_at(memory.client(slot).pid.load());
   if (found.state == 'T' || found.state == 't') return pid + ", stopped";
   return found.known && found.state == 0 ? pid + ", gone" : pid;

@@ -14,7 +14,7 @@ namespace di {
 // pid and start time, or that process no longer maps the store because it has run exec. False if a question fails, and
 // for this process itself. See decision 008.
 bool is_dead(const Client& self, u32 slot);
-bool is_near(const Memory& memory, u32 slot);                 // of our own pid namespace: its pid means something here
+bool same_pid_namespace(const Memory& memory, u32 slot);      // of our own pid namespace: its pid means something here
 bool runs(const Memory& memory, u32 slot);                    // visible from here, and neither stopped nor gone
 std::string describe_client(const Memory& memory, u32 slot);  // "pid 123, stopped", "pid 7 in another pid namespace"
 

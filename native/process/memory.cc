@@ -24,7 +24,7 @@ std::string hex(const u8* bytes, u64 count) {
 
 // Where the parts of a store of so many slices lie. Tables' headers, marks, slices and bitmaps are committed when they
 // come into use, the parts before them at once.
-struct Parts {
+struct StoreParts {
   Offset clients, heap, weights, layouts, waits, tier, tables, marks, slices, bitmaps, data;
   auto all() const {
     return std::tie(clients, heap, weights, layouts, waits, tier, tables, marks, slices, bitmaps, data);
@@ -41,14 +41,14 @@ auto placed(const ArenaHeader& header) {
                   header.marks, header.slices, header.bitmaps, header.data);
 }
 
-Parts parts_of(u64 slices, bool tiered) {
+StoreParts parts_of(u64 slices, bool tiered) {
   u64 at = align_up(sizeof(ArenaHeader), kPageBytes);
   const auto part = [&at](u64 bytes) {
     const u64 offset = at;
     at = align_up(at + bytes, kPageBytes);
     return Offset{offset};
   };
-  Parts parts;
+  StoreParts parts;
   parts.clients = part(sizeof(ClientSlot) * kMaxClients);
   parts.heap = part(sizeof(HeapHeader));
   parts.weights = part(sizeof(WeightsEntry) * kMaxWeights);
@@ -87,7 +87,7 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
   const bool fit = budget_bytes == 0;
   if (fit) budget_bytes = std::min(kFitBytes, os::memory_total());
   const u64 range = range_for(fit ? os::memory_total() : budget_bytes), slices = range / kSliceBytes;
-  const Parts plan = parts_of(slices, !fresh.disk.empty());
+  const StoreParts plan = parts_of(slices, !fresh.disk.empty());
   create_file(os::memfd_name(name, hex(uuid, sizeof uuid)), plan.data.value + range);
   std::string why;
   if (!commit(0, plan.tables.value, &why)) throw Error(Code::kCapacity, "memory=: " + why).told();
@@ -173,7 +173,7 @@ void Memory::validate() const {
   const u64 slices = header.slice_count;
   bool sound = slices > 0 && slices <= (u64{1} << 24) && header.range_bytes == slices * kSliceBytes &&
                std::memchr(header.name, 0, kNameBytes) != nullptr;
-  const Parts parts = parts_of(sound ? slices : 0, header.tiered != 0);
+  const StoreParts parts = parts_of(sound ? slices : 0, header.tiered != 0);
   sound = sound && parts.all() == placed(header) && parts.data.value + header.range_bytes == file_bytes() &&
           header.layout_count.load() <= kMaxLayouts && header.mark_count.load() <= kMaxMarks;
   if (sound) {

@@ -31,7 +31,7 @@ thread_local u64 t_wanted = 0;              // bytes that this thread found no r
 thread_local bool t_unseen = false;
 
 // Finds a record that nobody needs and marks it as being written; nullptr: there is none.
-WaitSlot* take_free(const Memory& memory, u64 token) {
+WaitSlot* claim_free_slot(const Memory& memory, u64 token) {
   for (u32 step = 0; step < kMaxWaits; ++step) {
     const u32 at = (t_last + step) % kMaxWaits;
     WaitSlot& record = memory.wait(at);
@@ -57,7 +57,7 @@ bool WaitRecord::is_ours() const {
          record_->owner.load(std::memory_order_relaxed) == token_;
 }
 
-void WaitRecord::take(Reason reason) {
+void WaitRecord::claim_slot(Reason reason) {
   fork_generation_ = client_.fork_generation();
   token_ = token_of(client_);
   sought_ = true;
@@ -67,7 +67,7 @@ void WaitRecord::take(Reason reason) {
     before_ = {record_->kind.load(), record_->table.load(), record_->culprit.load(), record_->wanted.load()};
     return tell(reason);
   }
-  record_ = t_unseen ? nullptr : take_free(client_.memory, token_);
+  record_ = t_unseen ? nullptr : claim_free_slot(client_.memory, token_);
   if (record_ == nullptr) return;
   record_->since_ns.store(since_ns_, std::memory_order_relaxed);
   tell(reason);
@@ -85,7 +85,7 @@ void WaitRecord::tell(Reason reason) {
 void WaitRecord::is_for_lock(u32 holder) {
   const Reason reason{static_cast<u32>(WaitKind::kLock), kNone, holder + 1, 0};
   if (!sought_)
-    take(reason);
+    claim_slot(reason);
   else if (is_ours())
     tell(reason);
 }
@@ -95,7 +95,7 @@ void WaitRecord::is_for(WaitKind kind, u32 table, u32 culprit) {
   const u32 wanted = kind == WaitKind::kRoom ? static_cast<u32>(std::min<u64>(units, ~u32{0})) : 0;
   const Reason reason{static_cast<u32>(kind), table, culprit + 1, wanted};
   if (!sought_ || fork_generation_ != client_.fork_generation())
-    take(reason);  // the old one is the parent's
+    claim_slot(reason);  // the old one is the parent's
   else if (is_ours() && given_up_ == t_given_up)
     tell(reason);
   given_up_ = t_given_up;

@@ -37,7 +37,7 @@ class WaitRecord {
     u32 kind, table, culprit, wanted;
   };
   bool is_ours() const;
-  void take(Reason reason);
+  void claim_slot(Reason reason);
   void tell(Reason reason);
 
   const Client& client_;

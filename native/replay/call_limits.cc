@@ -41,7 +41,7 @@ bool CallLimits::few_items(const WriterCall& call) const {
 std::size_t CallLimits::lanes_with_items(u32 table) const {
   std::size_t lanes = 0;
   u32 last = kNone;
-  for (const Pending& pending : state_.pending[table]) {
+  for (const PendingItem& pending : state_.pending[table]) {
     lanes += pending.lane != last;
     last = pending.lane;
   }

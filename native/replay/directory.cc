@@ -89,7 +89,7 @@ u32 TableDirectory::free_index(Deadline deadline) const {
     throw Error(Code::kCapacity, "no room for another table; delete objects, or store.resize(memory=…)");
   if (!commit_fixed(arena.heap(), offset, kTableHeaderBytes, deadline, &why))
     throw Error(Code::kCapacity, "no memory for the table: " + why);
-  Heap::Guard guard(arena.heap(), deadline);
+  HeapGuard guard(arena.heap(), deadline);
   heap.fixed_bytes.fetch_add(kTableHeaderBytes);
   heap.table_count.store(index + 1, std::memory_order_release);  // pairs with the acquire in Memory::table_count()
   return index;
@@ -188,8 +188,8 @@ void TableDirectory::drop(const std::string& name, Deadline deadline) const {
     if (!table) throw Error(Code::kTableNotFound, "there is no table '" + name + "'");
     // Under the table's lock no call is in the middle of a change, and later calls see the new state. Without the
     // heap's lock nothing of the table could be freed, so wait for that lock before the state changes.
-    TableCore::Guard guard(table->core, deadline);
-    Heap::Guard free(arena_->heap(), deadline);
+    TableGuard guard(table->core, deadline);
+    HeapGuard free(arena_->heap(), deadline);
     table->header().become(TableState::kDropping);
   });
   TableHeader& header = table->header();

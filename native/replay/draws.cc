@@ -183,7 +183,7 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
     u32 got = 0;
     bool again = false;
     {
-      TableCore::Guard guard(core_, deadline);
+      TableGuard guard(core_, deadline);
       require_not_taken_over(core_);
       struct Undrawn {  // after an exception the guard rolls the hold back; this makes its ledger entries spare again
         DrawSet* set;
@@ -216,17 +216,17 @@ u32 Draws::draw(DrawSet* set, u32 want, Strata strata, Deadline deadline, std::s
       undrawn.over = true;
       core_.commit();
       if (got != 0) pass_on(set);
-      core_.settle_held_soon();
+      core_.charge_held_soon();
     }
     total += got;
     if (got < step && !again) break;
   }
-  core_.settle(Deadline::only_try());
+  core_.do_deferred(Deadline::only_try());
   return total;
 }
 
 bool Draws::may_draw(u32 n, bool distinct) {
-  TableCore::Guard guard(core_, Deadline::only_try());
+  TableGuard guard(core_, Deadline::only_try());
   if (header_.finished != 0) return true;  // fewer items may be left
   const u64 most = header_.max_times_sampled;
   const u64 each = distinct || most == 1 ? 1 : most == 0 ? u64{n} : most;
@@ -236,7 +236,7 @@ bool Draws::may_draw(u32 n, bool distinct) {
 
 // ------------------------------------------------------------------------------------------------------- small batches
 
-static_assert(kTakeItems + kBatchStep <= kUndoEntries);
+static_assert(kAtOnceItems + kBatchStep <= kUndoEntries);
 
 // Returns how many items it picked. These are fewer than n if nothing can be drawn, or if so many picks are of items
 // that the call already has that draw() is the better way.
@@ -265,20 +265,20 @@ u32 Draws::pick_for_take(DrawSet* set, u32 n, u32* slots, double* probabilities)
 // outside the lock and deliver in another hold. It needs no ledger entry and no use of a chunk: no item leaves a table
 // whose lock is held, and an item holds its chunks. Until the copy is done only the counter of the random numbers
 // changes. Later changes go through the undo record, so a killed process has drawn all of the batch, or nothing.
-bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
+bool Draws::draw_at_once(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline) {
   const u32 rows = core_.groups.size();
-  if (n > kTakeItems / rows) return false;
+  if (n > kAtOnceItems / rows) return false;
   if (set->distinct) set->keys.reserve(n);
   {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     require_not_taken_over(core_);
     const i64 size = static_cast<i64>(header_.size);
     if (!independent() || samples_allowed(limiter_in_force(header_), size, n) < n) return false;
     if (set->distinct && n > header_.size) return false;
     const u64 counter = header_.rng_counter;
-    u32 slots[kTakeItems];
-    Item* items[kTakeItems];
-    double probabilities[kTakeItems];
+    u32 slots[kAtOnceItems];
+    Item* items[kAtOnceItems];
+    double probabilities[kAtOnceItems];
     const u32 picked = pick_for_take(set, n, slots, probabilities);
     set->items.resize(picked * rows);
     for (u32 i = 0; i < picked; ++i) {
@@ -313,7 +313,7 @@ bool Draws::take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadlin
     pass_on(set);
   }
   wake_inserts(set);
-  core_.settle(Deadline::only_try());
+  core_.do_deferred(Deadline::only_try());
   return true;
 }
 
@@ -326,7 +326,7 @@ void Draws::copied(DrawSet* set, Deadline deadline, const std::vector<bool>& ope
   for (std::size_t i = 0;;) {
     while (i < count && !ends(i)) ++i;
     if (i == count) break;
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     core_.change();
     for (u32 ended = 0; i < count && ended < kBatchStep; ++i) {
       if (!ends(i)) continue;
@@ -340,7 +340,7 @@ void Draws::copied(DrawSet* set, Deadline deadline, const std::vector<bool>& ope
     }
     core_.commit();
   }
-  core_.settle(Deadline::only_try());
+  core_.do_deferred(Deadline::only_try());
 }
 
 // Ends one draw in its item's words. True: the item was held until now.
@@ -378,11 +378,11 @@ void Draws::forget(DrawSet* set) {
   set->spare.clear();
 }
 
-void Draws::finish(DrawSet* set, bool give_back, Deadline deadline) {
+void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
   if (!core_.live()) return forget(set);
   wake_inserts(set);
   for (std::size_t first = 0; first < set->items.size(); first += kBatchStep) {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     core_.change();
     const std::size_t end = std::min(set->items.size(), first + kBatchStep);
     u64 draws = 0, counted = 0;
@@ -409,19 +409,19 @@ void Draws::finish(DrawSet* set, bool give_back, Deadline deadline) {
     if (give_back) core_.selection.sampler().end_give_back();
     core_.commit();
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call must not end a use twice
-    core_.settle_held_soon();
+    core_.charge_held_soon();
     if (give_back) core_.items_came().signal(kMaxClients);
     if (!give_back && header_.finished != 0)  // learners that wait because these draws might come back must look again
       core_.items_came().signal(kMaxClients);
     if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
   }
   forget(set);
-  core_.settle(Deadline::only_try());
+  core_.do_deferred(Deadline::only_try());
 }
 
 void Draws::settle_entry(LedgerEntry& entry, Deadline deadline) {
   {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     core_.change();
     const u64 what = entry.what.load();
     const LedgerKind kind = ledger_kind(what);
@@ -438,11 +438,11 @@ void Draws::settle_entry(LedgerEntry& entry, Deadline deadline) {
     core_.undo.set(entry.what, 0);
     DI_FAULT("reap.draw_before_commit");
     core_.commit();
-    core_.settle_held_soon();
+    core_.charge_held_soon();
     core_.items_came().signal(kMaxClients);
     core_.room_came().signal(kMaxClients);
   }
-  core_.settle(deadline);
+  core_.do_deferred(deadline);
 }
 
 // Calls `what` with the client slot and ledger entry of every undelivered draw of the table.
@@ -482,7 +482,7 @@ void Draws::forget_undelivered() {
 }
 
 u64 Draws::undelivered(u32* client, Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   u64 count = 0;
   each_undelivered([&](u32 who, const LedgerEntry&) {
     if (count++ == 0 || *client == arena_.slot()) *client = who;

@@ -13,7 +13,7 @@
 
 namespace di {
 
-constexpr u32 kTakeItems = 512;  // the most draws of one take(); the words they change fit the undo record
+constexpr u32 kAtOnceItems = 512;  // the most draws of one draw_at_once(); the words they change fit the undo record
 
 class Draws {
  public:
@@ -25,12 +25,12 @@ class Draws {
   bool may_draw(u32 n, bool distinct);
   // Makes n draws, calls `copy` and delivers, in one hold of the lock. False: not possible now, and nothing has
   // changed.
-  bool take(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline);
+  bool draw_at_once(DrawSet* set, u32 n, const std::function<bool()>& copy, Deadline deadline);
   // Ends only the draws' uses of chunks; the draws stay undelivered. `open`: by item, true if it is still to be copied,
   // so its uses stay; empty: all items were copied.
   void copied(DrawSet* set, Deadline deadline, const std::vector<bool>& open = {});
-  void deliver(DrawSet* set, Deadline deadline) { finish(set, false, deadline); }
-  void give_back(DrawSet* set, Deadline deadline) { finish(set, true, deadline); }
+  void deliver(DrawSet* set, Deadline deadline) { end(set, false, deadline); }
+  void give_back(DrawSet* set, Deadline deadline) { end(set, true, deadline); }
 
   void note_table(DrawSet* set) const {  // notes the table's facts that importance weights need
     set->table_size = header_.size;
@@ -57,7 +57,7 @@ class Draws {
   std::string why_no_more(const DrawSet& set);
   void pass_on(DrawSet* set);
   void wake_inserts(DrawSet* set);
-  void finish(DrawSet* set, bool give_back, Deadline deadline);
+  void end(DrawSet* set, bool give_back, Deadline deadline);
   bool end_draw(u64 key, bool give_back);
   void forget(DrawSet* set);
   template <class What>

@@ -21,7 +21,7 @@ u32& EndedGroups::bucket(u64 value) const {
 bool EndedGroups::has(u64 value) const {
   Steps steps(kEndedGroups, kWhat);
   for (u32 at = bucket(value); at != 0; at = ring_->next[at - 1]) {
-    steps.take();
+    steps.count_one();
     require_sound(at <= kEndedGroups);
     if (ring_->value[at - 1] == value) return true;
   }
@@ -72,7 +72,7 @@ void EndedGroups::take_out(u64 value, Found found) {
   Steps steps(kEndedGroups, kWhat);
   u32* at = &bucket(value);
   for (; *at != 0; at = &ring_->next[*at - 1]) {
-    steps.take();
+    steps.count_one();
     require_sound(*at <= kEndedGroups);
     if (!found(*at - 1)) continue;
     *at = ring_->next[*at - 1];

@@ -21,7 +21,7 @@ bool Episodes::step(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blo
   LanePosition& at = lane.staged;
   const Priority priority{call, u64{t} * call.lanes.size() + l};
   if (at.skip) return drop_row(call, t, l, priority, deadline, blocked);
-  if (at.ending && !settle_end(index, priority, deadline, blocked)) return false;
+  if (at.ending && !end_flagged(index, priority, deadline, blocked)) return false;
   if (!rows_.write_row(call, t, l, deadline, blocked)) return false;
   const WriterPlan& plan = state_.plan;
   const bool terminated = state_.cells.flag(call, plan.terminated, t, l),
@@ -105,7 +105,7 @@ bool Episodes::drop_row(const WriterCall& call, u32 t, u32 l, const Priority& pr
       any = any || source.has(c);
     }
     if (any && !rows_.write_behind(index, source, false, deadline, blocked)) return false;
-    if (!settle_end(index, priority, deadline, blocked)) return false;
+    if (!end_flagged(index, priority, deadline, blocked)) return false;
   }
   return write_first(call, t, l, deadline, blocked);
 }
@@ -122,7 +122,7 @@ bool Episodes::restore_first(u32 index, Deadline deadline, Blocked* blocked) {
 }
 
 // Ends a lane's flagged episode with the known columns of its final observation.
-bool Episodes::settle_end(u32 index, const Priority& priority, Deadline deadline, Blocked* blocked) {
+bool Episodes::end_flagged(u32 index, const Priority& priority, Deadline deadline, Blocked* blocked) {
   Lane& lane = state_.lanes[index];
   LanePosition& at = lane.staged;
   const ColumnMask known = lane.known_behind();

@@ -30,7 +30,7 @@ class Episodes {
   bool drop_row(const WriterCall& call, u32 t, u32 l, const Priority& priority, Deadline deadline, Blocked* blocked);
   bool write_first(const WriterCall& call, u32 t, u32 l, Deadline deadline, Blocked* blocked);
   bool restore_first(u32 lane, Deadline deadline, Blocked* blocked);
-  bool settle_end(u32 lane, const Priority& priority, Deadline deadline, Blocked* blocked);
+  bool end_flagged(u32 lane, const Priority& priority, Deadline deadline, Blocked* blocked);
   void end_windows(u32 lane, const std::vector<ColumnInput>& given, const ColumnMask& known, bool has_final,
                    bool counted);
   void discard_windows(u32 lane, const ColumnMask& known, bool kept);

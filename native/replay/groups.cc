@@ -17,13 +17,13 @@ constexpr u64 kSpread = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
 
 u64 Groups::buckets(u64 slots) { return std::bit_ceil(std::max<u64>(slots / 2, 16)); }
 
-u64 Groups::bytes(u64 slots) { return kAlign + slots * sizeof(Link) + buckets(slots) * sizeof(u32); }
+u64 Groups::bytes(u64 slots) { return kAlign + slots * sizeof(AnswerLink) + buckets(slots) * sizeof(u32); }
 
 void Groups::open(u8* block) {
   slots_ = items_.slots();
   u8* const at = block + (kAlign - reinterpret_cast<std::uintptr_t>(block) % kAlign) % kAlign;
-  links_ = reinterpret_cast<Link*>(at);
-  buckets_ = reinterpret_cast<u32*>(at + slots_ * sizeof(Link));
+  links_ = reinterpret_cast<AnswerLink*>(at);
+  buckets_ = reinterpret_cast<u32*>(at + slots_ * sizeof(AnswerLink));
 }
 
 void Groups::clear() { std::memset(buckets_, 0, buckets(slots_) * sizeof(u32)); }
@@ -35,7 +35,7 @@ u32& Groups::bucket(u64 value) const {
 u32 Groups::find(u64 value) const {
   Steps steps(slots_, "a table's groups");
   for (u32 at = bucket(value); at != 0; at = link(at - 1).hash) {
-    steps.take();
+    steps.count_one();
     if (link(at - 1).value == value) return at - 1;
   }
   return kNone;
@@ -43,16 +43,16 @@ u32 Groups::find(u64 value) const {
 
 void Groups::begin(u32 leader, u64 value) {
   u32& first = bucket(value);
-  link(leader) = Link{value, 0, leader + 1, 1, first};
+  link(leader) = AnswerLink{value, 0, leader + 1, 1, first};
   if (size() > 1) first = leader + 1;
 }
 
-void Groups::begin_complete(u32 leader) { link(leader) = Link{0, 0, leader + 1, 1, 0}; }
+void Groups::begin_complete(u32 leader) { link(leader) = AnswerLink{0, 0, leader + 1, 1, 0}; }
 
 void Groups::join(u32 leader, u32 slot) {
-  Link& group = link(leader);
+  AnswerLink& group = link(leader);
   require_sound(group.count != 0 && group.count < size());
-  link(slot) = Link{group.value, 0, 0, 0, 0};
+  link(slot) = AnswerLink{group.value, 0, 0, 0, 0};
   link(group.last - 1).next = slot + 1;
   group.last = slot + 1;
   if (++group.count == size() && items_[leader].is(ItemState::kWaiting)) take_out(leader);
@@ -67,7 +67,7 @@ void Groups::take_out(u32 leader) {
   u32* at = &bucket(link(leader).value);
   while (*at != leader + 1) {
     require_sound(*at != 0);
-    steps.take();
+    steps.count_one();
     at = &link(*at - 1).hash;
   }
   *at = link(leader).hash;

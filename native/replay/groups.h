@@ -43,7 +43,7 @@ class Groups {
   // the answer. Throws kCorruptData if the chain has more or fewer answers than the group, or answers of another group.
   template <class Visit>
   void each_other(u32 leader, Visit visit) const {
-    const Link& first = link(leader);
+    const AnswerLink& first = link(leader);
     const u32 answers = first.count;
     require_sound(answers != 0 && answers <= size());
     u32 slot = first.next - 1;
@@ -70,16 +70,16 @@ class Groups {
   }
 
  private:
-  struct Link {
+  struct AnswerLink {
     u64 value;
     u32 next;   // slot + 1 of the next answer, 0: none
     u32 last;   // of a leader: slot + 1 of the last answer
     u32 count;  // of a leader: answers so far, itself included; 0: it leads no group
     u32 hash;   // of a leader in the index: slot + 1 of the next leader in its bucket
   };
-  static_assert(sizeof(Link) == 24);
+  static_assert(sizeof(AnswerLink) == 24);
   static u64 buckets(u64 slots);
-  Link& link(u32 slot) const {
+  AnswerLink& link(u32 slot) const {
     require_sound(slot < slots_);
     return links_[slot];
   }
@@ -90,7 +90,7 @@ class Groups {
   Items& items_;
   const u32 size_;  // copied from the header, which belongs to another table after a drop; read without the lock
   u64 slots_ = 0;
-  Link* links_ = nullptr;
+  AnswerLink* links_ = nullptr;
   u32* buckets_ = nullptr;
 };
 

@@ -14,7 +14,7 @@ void Growth::ensure_slots(u64 wanted, Deadline deadline) {
   for (;;) {
     u64 slots = 0;
     {
-      TableCore::Guard guard(core_, deadline);
+      TableGuard guard(core_, deadline);
       if (header_.free_slots >= wanted) return;
       slots = header_.slots;
     }
@@ -53,7 +53,7 @@ Growth::Plan Growth::plan(u64 slots) const {
 }
 
 u64 Growth::bytes_for(u64 slots, Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   if (header_.slots >= slots) return 0;
   const Plan plan = this->plan(slots);
   const TableBlocks& sizes = plan.sizes;
@@ -64,8 +64,8 @@ u64 Growth::bytes_for(u64 slots, Deadline deadline) {
   return total;
 }
 
-Growth::Parts Growth::make_parts(const Plan& plan, NewBlocks& made, Deadline deadline) {
-  Parts parts;
+Growth::NewParts Growth::make_parts(const Plan& plan, NewBlocks& made, Deadline deadline) {
+  NewParts parts;
   parts.items = made.add(plan.segment_slots() * sizeof(Item), deadline);
   parts.links = made.add(plan.sizes.links, deadline);
   parts.dense = made.add(plan.sizes.dense, deadline);
@@ -113,7 +113,7 @@ void Growth::grow(u64 slots, Deadline deadline, const std::function<bool()>& als
 bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>& also) {
   Plan plan;
   {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     if (header_.slots >= slots) {
       also();
       return true;
@@ -121,9 +121,9 @@ bool Growth::try_grow(u64 slots, Deadline deadline, const std::function<bool()>&
     plan = this->plan(slots);
   }
   NewBlocks made(*core_.arena, core_.index);
-  const Parts parts = make_parts(plan, made, deadline);
+  const NewParts parts = make_parts(plan, made, deadline);
   DI_FAULT("table.grow_made");
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   if (header_.slots != plan.before) return false;
   const std::vector<u32> gone = replaced(plan);
   copy_items(plan, core_.arena->heap().block(parts.items - 1));
@@ -157,7 +157,7 @@ void Growth::link_segment(u32 number, u32 block, u64 slots) {
 
 // The words that name segments and the number of slots change together through the undo record: a kill leaves all the
 // old ones or all the new ones. The other parts are rebuilt after a kill, so their words may change one by one.
-void Growth::link_parts(const Plan& plan, const Parts& parts) {
+void Growth::link_parts(const Plan& plan, const NewParts& parts) {
   link_segment(plan.kept, parts.items, plan.segment_slots());
   core_.undo.set(header_.slots, plan.slots);
   DI_FAULT("table.grow_linked");
@@ -188,7 +188,7 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
     while (evict_above(size.capacity, deadline)) {
     }
     if (header_.reserve_wanted.load() < header_.reserve_bytes.load())  // compared again: another resize may have come
-      patiently(*core_.arena, deadline, [&] { core_.arena->heap().claims.settle_reserve(core_.index, deadline); });
+      patiently(*core_.arena, deadline, [&] { core_.arena->heap().claims.lower_reserve(core_.index, deadline); });
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
   }
@@ -216,7 +216,7 @@ bool Growth::set_size(const TableSize& size, const SizeSeen* seen, u64* missing,
 bool Growth::evict_above(u64 capacity, Deadline deadline) {
   bool more = false;
   {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     core_.change();
     for (u32 i = 0; i < kBatchStep && core_.present() > capacity; ++i) {
       const u32 out = core_.victim();
@@ -228,7 +228,7 @@ bool Growth::evict_above(u64 capacity, Deadline deadline) {
     more = core_.present() > capacity && core_.victim() != kNone;
     if (!more) core_.room_came().signal(kMaxClients);
   }
-  core_.settle(Deadline::only_try());
+  core_.do_deferred(Deadline::only_try());
   return more;
 }
 

@@ -36,18 +36,18 @@ class Growth {
     TableBlocks sizes;
     u64 segment_slots() const { return slots - before + moved; }
   };
-  struct Parts {  // descriptor + 1 of each new block; 0: the table has no such part
+  struct NewParts {  // descriptor + 1 of each new block; 0: the table has no such part
     u32 items, links, dense, sampler, remover, minimum, groups;
   };
   void grow(u64 slots, Deadline deadline, const std::function<bool()>& also = [] { return true; });
   bool try_grow(u64 slots, Deadline deadline, const std::function<bool()>& also);
   Plan plan(u64 slots) const;
   u32 segments_kept(u64 more) const;
-  static Parts make_parts(const Plan& plan, NewBlocks& made, Deadline deadline);
+  static NewParts make_parts(const Plan& plan, NewBlocks& made, Deadline deadline);
   std::vector<u32> replaced(const Plan& plan) const;
   void copy_items(const Plan& plan, u8* to) const;
   void link_segment(u32 number, u32 block, u64 slots);
-  void link_parts(const Plan& plan, const Parts& parts);
+  void link_parts(const Plan& plan, const NewParts& parts);
   bool set_size(const TableSize& size, const SizeSeen* seen, u64* missing, Deadline deadline) DI_REQUIRES(core_.lock);
   bool evict_above(u64 capacity, Deadline deadline);
 

@@ -44,7 +44,7 @@ bool add_slots(Table& table, u64 items, Deadline deadline) {
     table.growth.ensure_slots(items, deadline);
   } catch (const Error& error) {
     if (error.code() != Code::kCapacity && error.code() != Code::kStoreFull) throw;
-    TableCore::Guard guard(table.core, deadline);
+    TableGuard guard(table.core, deadline);
     if (!has_slots(table, items, true)) throw;
     return false;
   }
@@ -99,7 +99,7 @@ Shared<u32>* ItemCommit::waits_at(u32 table, Lane& lane, const Window& window) c
   return chunk.has_late(row, needs) ? nullptr : chunk.waits(table, row);
 }
 
-NewItem ItemCommit::locate(u32 table, const Pending& pending) {
+NewItem ItemCommit::locate(u32 table, const PendingItem& pending) {
   Lane& lane = state_.lanes[pending.lane];
   u32 row = 0;
   const OpenChunk& chunk = lane.chunk_of(pending.window.first, &row);
@@ -141,7 +141,7 @@ void ItemCommit::recheck_priorities(u32 table) {
 
 void ItemCommit::insert_some(u32 table) {
   Table& sink = *state_.plan.tables[table].table;
-  const std::vector<Pending>& list = state_.pending[table];
+  const std::vector<PendingItem>& list = state_.pending[table];
   const std::size_t first = inserted_[table], end = std::min<std::size_t>(list.size(), first + kBatchStep);
   items_.clear();
   keys_.clear();
@@ -168,12 +168,12 @@ void ItemCommit::count_left_out(const Lane& lane) {
 }
 
 bool ItemCommit::try_commit(const std::vector<u32>& lanes, Deadline deadline, Blocked* blocked, bool no_more) {
-  std::vector<std::unique_ptr<TableCore::Guard>> guards;
+  std::vector<std::unique_ptr<TableGuard>> guards;
   for (u32 i = 0; i < state_.plan.tables.size(); ++i) {
     if (state_.pending[i].empty()) continue;
     Table& table = *state_.plan.tables[i].table;
     blocked->seq = table.header().room_seq.load(std::memory_order_seq_cst);
-    guards.push_back(std::make_unique<TableCore::Guard>(table.core, deadline));
+    guards.push_back(std::make_unique<TableGuard>(table.core, deadline));
     recheck_priorities(i);
     if (state_.marks) state_.marks->require_mine(i, state_.pending[i].size());
     blocked->text = state_.plan.restores ? "" : table.why_no_insert();
@@ -231,7 +231,7 @@ Blocked ItemCommit::insert_rest(u32 number) {
     const Deadline deadline = Deadline::slice();
     try {
       blocked.seq = table.header().room_seq.load(std::memory_order_seq_cst);
-      TableCore::Guard guard(table.core, deadline);
+      TableGuard guard(table.core, deadline);
       recheck_priorities(number);
       if (state_.marks) state_.marks->require_mine(number, state_.pending[number].size());
       if (has_slots(table, some, no_more)) {
@@ -277,7 +277,7 @@ Blocked ItemCommit::resume() {
     }
   }
   for (u32 i = 0; i < state_.plan.tables.size(); ++i) {
-    state_.plan.tables[i].table->core.settle(Deadline::only_try());
+    state_.plan.tables[i].table->core.do_deferred(Deadline::only_try());
     state_.pending[i].clear();
     list_by_lane(&state_.made[i]);
   }

@@ -32,7 +32,7 @@ class ItemCommit {
   void count_left_out(const Lane& lane);
   void insert_some(u32 table) DI_UNCHECKED;  // up to kBatchStep items, under the table's guard
   Blocked insert_rest(u32 table) DI_UNCHECKED;
-  NewItem locate(u32 table, const Pending& pending);
+  NewItem locate(u32 table, const PendingItem& pending);
   Shared<u32>* waits_at(u32 table, Lane& lane, const Window& window) const;
   i64 version_of(u32 table, Lane& lane, const Window& window) const;
   i64 stored_version(OpenChunk& chunk, u32 row) const;

@@ -9,7 +9,7 @@ RowAt row_after(const Heap& heap, RowAt from, u32 rows) {
     const ChunkHeader& header = heap.chunk_memory.head(chunk);
     const u32 here = header.published.load(std::memory_order_acquire);
     if (left < here) return {chunk, static_cast<u32>(left)};
-    steps.take();
+    steps.count_one();
     left -= here;
     chunk = header.next.load(std::memory_order_acquire) - 1;
   }

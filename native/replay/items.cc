@@ -34,7 +34,7 @@ void Items::joined(u32 slot) {
 void Items::leaving(u32 slot) {
   Steps steps(2 * slots_, "a table's order");
   const auto is_live = [this, &steps](u32 at) {
-    steps.take();
+    steps.count_one();
     return (*this)[at].is(ItemState::kLive);
   };
   if (header_.first_live == slot + 1) {

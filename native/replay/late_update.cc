@@ -16,12 +16,12 @@ LateUpdate::LateUpdate(std::shared_ptr<Table> table, const ViewSpec& spec, std::
   tables_[table_->index()] = table_;
 }
 
-const LateUpdate::Places& LateUpdate::places(u32 layout) {
+const LateUpdate::LatePlaces& LateUpdate::places(u32 layout) {
   const auto known = places_.find(layout);
   if (known != places_.end()) return known->second;
   const LayoutInfo info = read_layout(table_->arena(), layout);
   const std::vector<std::string> names = read_column_names(table_->arena(), layout);
-  Places found{info.late_bytes, {}};
+  LatePlaces found{info.late_bytes, {}};
   for (const std::string& column : columns_) {
     const auto at = std::find(names.begin(), names.end(), column);
     const ColumnLayout none{kNone, 0, 0, 0, 0};
@@ -127,7 +127,7 @@ void LateUpdate::write(u64 item, std::span<const LateValue> values, LateRange ra
   for (std::size_t i = 0; i < steps_.size() && i < range.given(); ++i) {
     const RowAt at = steps_[i];
     const HeadView head = head_at(heap(), at);
-    const Places& where = places(head.layout);
+    const LatePlaces& where = places(head.layout);
     const LateRows late = where.late_bytes == 0 ? LateRows{} : late_of(head, where.late_bytes);
     for (const LateValue& value : values) {
       const ColumnLayout& column = where.column.at(value.column);
@@ -146,10 +146,10 @@ void LateUpdate::write(u64 item, std::span<const LateValue> values, LateRange ra
 u64 LateUpdate::update_some(std::span<const u64> keys, u64 first, std::span<const LateValue> values, LateRange range,
                             Deadline deadline) {
   for (;;) {
-    std::vector<std::unique_ptr<TableCore::Guard>> guards;
+    std::vector<std::unique_ptr<TableGuard>> guards;
     for (auto at = tables_.begin(); at != tables_.end();) {
       try {
-        guards.push_back(std::make_unique<TableCore::Guard>(at->second->core, deadline));
+        guards.push_back(std::make_unique<TableGuard>(at->second->core, deadline));
         ++at;
       } catch (const Error& error) {
         if (error.code() != Code::kTableNotFound || at->second == table_) throw;

@@ -44,7 +44,7 @@ class LateUpdate {
   u64 run(std::span<const u64> keys, std::span<const LateValue> values, LateRange range, Deadline deadline);
 
  private:
-  struct Places {  // where the columns lie in chunks of one layout
+  struct LatePlaces {  // where the columns lie in chunks of one layout
     u64 late_bytes = 0;
     std::vector<ColumnLayout> column;
   };
@@ -58,14 +58,14 @@ class LateUpdate {
   void list_item(const Item& item);
   void write(u64 item, std::span<const LateValue> values, LateRange range);
   void end_waits(RowAt at);
-  const Places& places(u32 layout);
+  const LatePlaces& places(u32 layout);
   const Heap& heap() const { return table_->arena().heap(); }
 
   std::shared_ptr<Table> table_;
   ViewSpec spec_;
   std::vector<std::string> columns_;
   std::map<u32, std::shared_ptr<Table>> tables_;  // by index: the tables whose locks are taken
-  std::map<u32, Places> places_;                  // by layout
+  std::map<u32, LatePlaces> places_;              // by layout
   std::vector<RowAt> steps_;                      // of one item
 };
 

@@ -25,12 +25,12 @@ class LostItems {
     u64 removed = 0, slots = 1;
     for (u64 slot = 0; slot < slots;) {
       {
-        TableCore::Guard guard(core_, deadline);
+        TableGuard guard(core_, deadline);
         slots = core_.items.slots();
         removed += remove_some(&slot, std::min(slots, slot + kSlotsAHold));
-        core_.settle_held_soon();
+        core_.charge_held_soon();
       }
-      core_.settle(Deadline::only_try());
+      core_.do_deferred(Deadline::only_try());
     }
     return removed;
   }
@@ -71,7 +71,7 @@ class LostItems {
 
 // Finds the tables of a chunk, if the chunk still exists.
 void find_tables(Heap& heap, const LostBody& lost, std::set<u32>* tables, Deadline deadline) {
-  Heap::Guard guard(heap, deadline);
+  HeapGuard guard(heap, deadline);
   const u64 word = heap.descriptor(lost.chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) != ObjectState::kSealed) return;
   if (!heap.chunk_memory.has_attachments(lost.chunk) || heap.chunk_memory.tier(lost.chunk)->uid != lost.uid) return;
@@ -84,7 +84,7 @@ LostRows drop_lost_rows(const std::shared_ptr<Arena>& arena, bool marked, Deadli
   LostRows done;
   if (arena->tier() == nullptr) return done;
   LostBodies& bodies = arena->tier()->lost();
-  const std::vector<LostBody> lost = bodies.take(marked, deadline);
+  const std::vector<LostBody> lost = bodies.collect(marked, deadline);
   try {
     Uids uids;
     std::set<u32> tables;

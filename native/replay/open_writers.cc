@@ -18,7 +18,7 @@ u32 OpenWriters::open(Deadline deadline) {
   Ledger& ledger = core_.arena->ledger();
   const u32 entry = ledger.take_one(deadline);
   try {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     require_not_taken_over(core_);
     reserve_late(core_.header.writers + 1);
     core_.change();
@@ -43,12 +43,12 @@ void OpenWriters::close_later(u32 entry) {
   core_.mark_late();
 }
 
-// If the table's lock is not available, the next settle() of this handle closes the writer. Otherwise the reaper closes
-// it when this process has ended.
+// If the table's lock is not available, the next do_deferred() of this handle closes the writer. Otherwise the reaper
+// closes it when this process has ended.
 void OpenWriters::close(u32 entry) {
   Ledger& ledger = core_.arena->ledger();
   try {
-    TableCore::Guard guard(core_, Deadline::brief());
+    TableGuard guard(core_, Deadline::brief());
     core_.change();
     end(entry);
   } catch (const Error& error) {

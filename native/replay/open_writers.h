@@ -16,7 +16,7 @@ class OpenWriters {
   explicit OpenWriters(TableCore& core) : core_(core) {}
 
   u32 open(Deadline deadline);  // returns the writer's ledger entry
-  void close(u32 entry);        // if the table's lock is not available, the next TableCore::settle() closes it
+  void close(u32 entry);        // if the table's lock is not available, the next TableCore::do_deferred() closes it
   void end_late();              // closes the writers that close() left; under the table's lock
 
  private:

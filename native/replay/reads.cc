@@ -66,7 +66,7 @@ void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
   set->items.reserve(keys.size() * rows);  // first: an entry that is written but not in the set would never be ended
   core_.arena->ledger().take(static_cast<u32>(keys.size()) * rows, &set->spare, deadline);
   for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     core_.change();
     const std::size_t end = std::min(keys.size(), first + kBatchStep);
     for (std::size_t i = first; i < end; ++i) {
@@ -79,12 +79,12 @@ void Reads::peek(std::span<const u64> keys, DrawSet* set, Deadline deadline) {
   }
 }
 
-// As in Draws::take(): no item leaves a table whose lock is held, and an item holds its chunks. Nothing in shared
-// memory changes, so a kill leaves nothing behind.
+// As in Draws::draw_at_once(): no item leaves a table whose lock is held, and an item holds its chunks. Nothing in
+// shared memory changes, so a kill leaves nothing behind.
 bool Reads::look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline) {
   const u32 rows = core_.groups.size();
   set->items.resize(keys.size() * rows);
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   for (std::size_t i = 0; i < keys.size(); ++i) {
     if (i + kAhead < keys.size()) core_.items.prefetch_key(keys[i + kAhead]);
     const u32 slot = shown(keys[i]);
@@ -112,7 +112,7 @@ void Reads::peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline) {
 // the item at a position has a known number, and most probably a known slot; the item's number shows whether it is
 // there.
 bool Reads::at(std::span<const i64> positions, std::vector<u64>* keys, Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   const u64 size = core_.header.size, slots = core_.items.slots();
   for (const i64 position : positions)
     if (position < 0 || static_cast<u64>(position) >= size)
@@ -132,7 +132,7 @@ bool Reads::at(std::span<const i64> positions, std::vector<u64>* keys, Deadline 
 }
 
 bool Reads::positions(std::span<const u64> keys, std::vector<i64>* positions, Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   const u64 size = core_.header.size;
   const u64 number = size == 0 ? 0 : core_.items[core_.items.first_live()].number;
   if (size != 0 && core_.items[core_.items.last_live()].number - number != size - 1) return false;
@@ -145,16 +145,16 @@ bool Reads::positions(std::span<const u64> keys, std::vector<i64>* positions, De
 }
 
 MassSums Reads::masses(Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   return core_.selection.sampler().sums();
 }
 
 std::vector<u64> Reads::waiting(Deadline deadline) {
   std::vector<u64> keys;
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   Steps steps(core_.items.slots(), "a table's waiting items");
   for (u32 slot = core_.items.order().first_waiting(); slot != kNone; slot = core_.items.order().next(slot)) {
-    steps.take();
+    steps.count_one();
     keys.push_back(core_.items[slot].key(slot));
   }
   return keys;
@@ -173,14 +173,14 @@ IncompleteGroups Reads::incomplete(Deadline deadline) {
   if (!core_.groups.on()) return found;
   u64 last = ~u64{0}, seen = 0;  // key and number of the last group seen
   for (bool more = true; more;) {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     OrderList& order = core_.items.order();
     const u32 before = last == ~u64{0} ? kNone : find_item(core_, last);
     const bool waits = before != kNone && core_.items[before].is(ItemState::kWaiting);
     u32 slot = waits ? order.next(before) : order.first_waiting();
     Steps steps(core_.items.slots(), "a table's waiting items");
     for (u32 i = 0; i < kBatchStep && slot != kNone; slot = order.next(slot)) {
-      steps.take();
+      steps.count_one();
       if (core_.items[slot].number <= seen) continue;
       ++i;
       seen = core_.items[slot].number;
@@ -197,7 +197,7 @@ std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadlin
   found.reserve(keys.size());
   const Heap& heap = core_.arena->heap();
   while (found.size() < keys.size()) {
-    TableCore::Guard guard(core_, deadline);  // under the lock an item holds its chunks
+    TableGuard guard(core_, deadline);  // under the lock an item holds its chunks
     for (const std::size_t stop = std::min(keys.size(), found.size() + kBatchStep); found.size() < stop;) {
       const Item* const item = core_.items.find(keys[found.size()]);
       found.push_back({});
@@ -214,7 +214,7 @@ std::vector<ItemPlace> Reads::places(std::span<const u64> keys, Deadline deadlin
 std::vector<u64> Reads::epochs(std::span<const u64> keys, Deadline deadline) {
   std::vector<u64> found(keys.size(), 0);
   if (!core_.uses.by_epochs()) return found;
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   for (std::size_t i = 0; i < keys.size(); ++i)
     if (const Item* item = core_.items.find(keys[i]); item != nullptr && item->is(ItemState::kLive))
       found[i] = core_.uses.drawn_epochs(*item);
@@ -226,7 +226,7 @@ std::vector<u64> Reads::keys_spread(u64 start, u64 count, Deadline deadline) {
   constexpr u64 kStep = 0x9e3779b97f4a7c15;  // 2^64 over the golden ratio
   std::vector<u64> some;
   for (u64 done = 0; done < count;) {
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     for (const u64 stop = std::min<u64>(count, done + kBatchStep); done < stop; ++done) {
       const u32 slot = static_cast<u32>(scaled((start + done) * kStep, core_.items.slots()));
       const Item& item = core_.items[slot];
@@ -254,13 +254,13 @@ std::vector<u64> Reads::walk(u64 start, u64 count, DrawSet* set, Deadline deadli
   u64 seen = 0, last = ~u64{0};  // insertion number and key of the last item seen
   for (bool more = true; more;) {
     if (seen != 0) DI_FAULT("table.keys_between");
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     if (set != nullptr) core_.change();
     OrderList& order = core_.items.order();
     Steps steps(core_.items.slots(), "a table's order");
     u32 slot = seen == 0 ? order.first() : after_last(all, last);
     for (u32 i = 0; i < kBatchStep && slot != kNone && all.size() < wanted; slot = order.next(slot)) {
-      steps.take();
+      steps.count_one();
       const Item& item = core_.items[slot];
       if (item.number <= seen) continue;
       ++i;

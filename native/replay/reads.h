@@ -31,8 +31,8 @@ class Reads {
   Reads(TableCore& core, Draws& draws) : core_(core), draws_(draws) {}
 
   void peek(std::span<const u64> keys, DrawSet* set, Deadline deadline);
-  // Describes at most kTakeItems items and calls `copy` in one hold of the lock, without ledger entries. Do not deliver
-  // the set: it holds nothing once this returns. False: `copy` returned false.
+  // Describes at most kAtOnceItems items and calls `copy` in one hold of the lock, without ledger entries. Do not
+  // deliver the set: it holds nothing once this returns. False: `copy` returned false.
   bool look(std::span<const u64> keys, DrawSet* set, const std::function<bool()>& copy, Deadline deadline);
   // Reads up to `count` live items after the `start` oldest, each in the hold that found it.
   void peek_oldest(u64 start, u64 count, DrawSet* set, Deadline deadline);

@@ -25,7 +25,7 @@ void TableRecovery::recover(Deadline deadline) {
   core_.refresh();
   rebuild(deadline);
   end_waits();
-  core_.settle_held(deadline);
+  core_.charge_held(deadline);
   core_.lock.end_change();
 }
 
@@ -237,7 +237,7 @@ u64 TableRecovery::set_uses(const std::unordered_map<u32, u64>& uses, Deadline d
   Heap& heap = core_.arena->heap();
   core_.chunks.forget_unused();
   u64 wrong = 0;
-  Heap::Guard guard(heap, deadline);
+  HeapGuard guard(heap, deadline);
   for (u32 chunk = 0; chunk < heap.descriptor_count(); ++chunk) {
     const u64 word = heap.descriptor(chunk).word.load();
     if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) continue;
@@ -288,7 +288,7 @@ void TableRecovery::check(Deadline deadline, std::vector<std::string>* findings)
   compare("miscounted chunks", wrong, 0);
   const u64 held_bytes = header_.held * header_.item_bytes;  // more may be charged for a while, but never less
   compare("bytes of held items", std::min<u64>(header_.held_bytes, held_bytes), held_bytes);
-  core_.settle_held(deadline);
+  core_.charge_held(deadline);
   const double right = selection.sampler().sums().total;
   if (std::abs(total - right) > 1e-9 * std::abs(total) + 1e-300) findings->push_back(name + "sum of priorities is off");
 }

@@ -10,13 +10,13 @@ namespace di {
 
 class RowForm {
  public:
-  struct Leaf {  // the value of one column in each call, for all its lanes
+  struct ValuePlace {  // the value of one column in each call, for all its lanes
     u32 column;
     u64 at;  // bytes behind the beginning of the call
   };
 
   // stride: bytes from one call to the next. lanes: the leading axis of every value; 0: there is none.
-  RowForm(std::vector<Leaf> step, std::vector<Leaf> next, u64 stride, u64 lanes)
+  RowForm(std::vector<ValuePlace> step, std::vector<ValuePlace> next, u64 stride, u64 lanes)
       : step_(std::move(step)), next_(std::move(next)), stride_(stride), lanes_(lanes) {}
 
   // Throws kCorruptData unless every value of `count` calls that begin at `at` lies in `bytes` bytes, and has a column.
@@ -30,9 +30,9 @@ class RowForm {
   u64 lanes() const { return lanes_; }
 
  private:
-  void require_leaves(const std::vector<Leaf>& leaves, const std::vector<u64>& row_bytes) const;
+  void require_places(const std::vector<ValuePlace>& leaves, const std::vector<u64>& row_bytes) const;
 
-  std::vector<Leaf> step_, next_;
+  std::vector<ValuePlace> step_, next_;
   u64 stride_, lanes_;
 };
 

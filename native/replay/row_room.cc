@@ -201,7 +201,7 @@ bool RowRoom::begin_chunk(u32 index, u64 heap_bytes, Deadline deadline, Blocked*
 void RowRoom::begin_rehearsal() {
   rehearsal_ = Rehearsal{{}, 0};
   for (const Lane& lane : state_.lanes) {
-    Room& room = rehearsal_->rooms.emplace_back();
+    LaneRoom& room = rehearsal_->rooms.emplace_back();
     if (lane.chunks.empty()) continue;
     const OpenChunk& chunk = lane.chunks[lane.committed.current];
     room = {chunk.first_raw, chunk.capacity(), chunk.heap_size(), lane.committed.heap_used};
@@ -210,7 +210,7 @@ void RowRoom::begin_rehearsal() {
 
 // Does what ensure() does, but only counts the chunk that it would open.
 void RowRoom::rehearse(u32 index, u64 heap_bytes) {
-  Room& room = rehearsal_->rooms[index];
+  LaneRoom& room = rehearsal_->rooms[index];
   const LanePosition& at = state_.lanes[index].staged;
   if (static_cast<u64>(at.raw - room.first_raw) < room.rows &&
       (at.ahead.any() || room.heap_used + heap_bytes <= room.heap_bytes))

@@ -38,13 +38,13 @@ class RowRoom {
   u64 rehearsed_bytes() const { return rehearsal_->bytes; }
 
  private:
-  struct Room {  // a lane's current chunk, during a rehearsal
+  struct LaneRoom {  // a lane's current chunk, during a rehearsal
     i64 first_raw = 0;
     u64 rows = 0, heap_bytes = 0, heap_used = 0;
   };
   struct Rehearsal {
-    std::vector<Room> rooms;  // by lane
-    u64 bytes;                // of chunks that the call opens
+    std::vector<LaneRoom> rooms;  // by lane
+    u64 bytes;                    // of chunks that the call opens
   };
   // Whether the current chunk has room. A row that was stored ahead has its bytes already.
   bool fits(u32 index, u64 heap_bytes) const {

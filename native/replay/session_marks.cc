@@ -34,7 +34,7 @@ std::vector<MarkOf> SessionMarks::list(const SessionId& session, Deadline deadli
       const SessionMark& mark = arena_->mark(index);
       if (!is_of_live_table(mark)) return;
       Table table(arena_, mark.table);
-      TableCore::Guard guard(table.core, deadline);  // rolls back the words that a dead writer has not committed
+      TableGuard guard(table.core, deadline);  // rolls back the words that a dead writer has not committed
       const u64 word = mark.word.load(std::memory_order_acquire);
       found.push_back({table.name(), mark_seq(word), mark_done(word), mark_is_complete(word)});
     });
@@ -56,7 +56,7 @@ ClaimedMark SessionMarks::claim_now(const SessionId& session, Table& table, Dead
   const u32 process = lock_owner_word(*arena_);
   if (const u32 index = find(session, table); index != kNone) {
     SessionMark& mark = arena_->mark(index);
-    const TableCore::Guard guard(table.core, deadline);
+    const TableGuard guard(table.core, deadline);
     const u64 owner = mark_owner(mark_claim(mark.owner.load(std::memory_order_relaxed)) + 1, process);
     mark.used_ns.store(os::boot_ns(), std::memory_order_relaxed);
     mark.owner.store(owner, std::memory_order_release);
@@ -118,7 +118,7 @@ bool SessionMarks::add_page(Deadline deadline) {
   const u64 offset = arena_->places().marks + u64{count} * sizeof(SessionMark);
   if (!commit_fixed(arena_->heap(), offset, kBytes, deadline, &why))
     throw Error(Code::kCapacity, "no memory for another writer session: " + why).told();
-  Heap::Guard guard(arena_->heap(), deadline);
+  HeapGuard guard(arena_->heap(), deadline);
   arena_->heap_header().fixed_bytes.fetch_add(kBytes);
   arena_->header().mark_count.store(count + kMarkStep, std::memory_order_release);  // pairs with Memory::mark_count()
   return true;
@@ -149,7 +149,7 @@ void SessionMarks::free(u32 index, Deadline deadline) {
   };
   if (!is_of_live_table(mark)) return let_go();
   Table table(arena_, mark.table);
-  const TableCore::Guard guard(table.core, deadline);
+  const TableGuard guard(table.core, deadline);
   let_go();
 }
 

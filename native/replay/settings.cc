@@ -36,14 +36,14 @@ bool TableSettings::try_declare(const std::string& text, const Reserve& reserve,
   for (;;) {
     u64 missing = 0;
     {
-      TableCore::Guard guard(core_, deadline);
+      TableGuard guard(core_, deadline);
       if (header_.schema_block != 0) return false;
       if (reserve.bytes == 0)
         header_.chunk_block.store(reserve.chunk_block);
       else
         missing = heap.claims.reserve_now(core_.index, reserve, deadline);
       if (missing == 0) {
-        heap.claims.settle_reserve(core_.index, deadline);
+        heap.claims.lower_reserve(core_.index, deadline);
         core_.change();
         made.seal();
         header_.item_bytes = item_bytes;
@@ -59,11 +59,11 @@ u64 TableSettings::keep_gone_keys(Deadline deadline) {
   return patiently(*core_.arena, deadline, [&] {
     NewBlocks made(*core_.arena, core_.index);
     {
-      TableCore::Guard guard(core_, deadline);
+      TableGuard guard(core_, deadline);
       if (core_.gone.kept()) return core_.gone.count();
     }
     const u32 block = made.add(kGoneKeys * sizeof(u64), deadline);
-    TableCore::Guard guard(core_, deadline);
+    TableGuard guard(core_, deadline);
     if (core_.gone.kept()) return core_.gone.count();
     made.seal();
     core_.gone.begin(block);
@@ -74,7 +74,7 @@ u64 TableSettings::keep_gone_keys(Deadline deadline) {
 void TableSettings::reset(Deadline deadline) {
   for (bool more = true; more;) {
     {
-      TableCore::Guard guard(core_, deadline);
+      TableGuard guard(core_, deadline);
       require_filled();
       core_.change();
       const OrderList& order = core_.items.order();
@@ -86,10 +86,10 @@ void TableSettings::reset(Deadline deadline) {
       more = any() != kNone;
       if (!more) count_anew();
       core_.commit();
-      core_.settle_held_soon();
+      core_.charge_held_soon();
       if (!more) core_.room_came().signal(kMaxClients);
     }
-    core_.settle(Deadline::only_try());
+    core_.do_deferred(Deadline::only_try());
   }
 }
 
@@ -134,7 +134,7 @@ void TableSettings::announce() {
 
 void TableSettings::configure(const LimiterState* limiter, const double* alpha, const double* beta,
                               const i64* max_staleness, Deadline deadline, bool opens) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   if (!opens) require_filled();
   if (alpha != nullptr && *alpha != header_.alpha) require_alpha(*alpha);
   core_.change();
@@ -160,14 +160,14 @@ void TableSettings::require_filled() const {
 }
 
 void TableSettings::finish(Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   require_filled();
   header_.finished = kFinished;
   announce();
 }
 
 void TableSettings::give_up(Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   header_.finished = kTakenOver;
   announce();
 }
@@ -175,7 +175,7 @@ void TableSettings::give_up(Deadline deadline) {
 // A kill in between leaves some of the counts, and items in another order. That is harmless: the table is not open for
 // draws yet (kBeingImported).
 void TableSettings::restore(const RestoredCounts& counts, std::span<const u64> keys, Deadline deadline) {
-  TableCore::Guard guard(core_, deadline);
+  TableGuard guard(core_, deadline);
   core_.change();
   core_.undo.set(header_.epoch, counts.epoch);
   core_.undo.set(header_.latest_epoch, counts.latest_epoch);

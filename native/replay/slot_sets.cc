@@ -166,7 +166,7 @@ BestTree::BestTree(u8* block, u64 slots, bool largest) : slots_(slots), largest_
   leaves_ = reinterpret_cast<Leaf*>(at);
   at += round_up(std::max<u64>(1, slots) * sizeof(Leaf));
   for (u64 count = std::max<u64>(1, groups_of(slots));; count = groups_of(count)) {
-    Level& level = levels_[depth_++];
+    WinnerLevel& level = levels_[depth_++];
     level.winners = reinterpret_cast<u32*>(at);
     level.count = groups_of(count) * kFan;
     at += round_up(level.count * sizeof(u32));

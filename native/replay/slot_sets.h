@@ -46,7 +46,7 @@ class SumTree {
 
  private:
   static constexpr u32 kMaxLevels = 11;  // 8^11 > 2^32 slots
-  struct Level {
+  struct SumLevel {
     double* values = nullptr;
     u64 groups = 0;  // of 8 values; values past the slots stay 0
   };
@@ -55,7 +55,7 @@ class SumTree {
 
   u64 slots_;
   u32 depth_;  // levels in use; levels_[depth_ - 1] is one group
-  Level levels_[kMaxLevels];
+  SumLevel levels_[kMaxLevels];
 };
 
 // Finds the slot with the least (or largest) key; among equal keys, the slot with the least number. It is a tournament:
@@ -79,7 +79,7 @@ class BestTree {
     double key;
     u64 number;  // 0: absent
   };
-  struct Level {
+  struct WinnerLevel {
     u32* winners = nullptr;  // kNone: no slot below is present
     u64 count = 0;           // rounded up to whole groups; winners past the slots stay kNone
   };
@@ -91,7 +91,7 @@ class BestTree {
   bool largest_;
   u32 depth_;  // winner levels; the last one is a single winner
   Leaf* leaves_;
-  Level levels_[kMaxLevels];
+  WinnerLevel levels_[kMaxLevels];
 };
 
 // The slots present as a dense array, for O(1) uniform draws. With Once, the slots at positions [0, left) are still to

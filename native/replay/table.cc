@@ -64,7 +64,7 @@ std::string Table::why_no_group() {
 void Table::evict_group_of_queue() {
   Steps steps(core.items.slots(), "a table's order");
   u32 slot = core.items.order().first_waiting();
-  for (; slot != kNone && core.groups.has_all(slot); slot = core.items.order().next(slot)) steps.take();
+  for (; slot != kNone && core.groups.has_all(slot); slot = core.items.order().next(slot)) steps.count_one();
   if (slot != kNone) core.remove(slot, true);
 }
 
@@ -187,7 +187,7 @@ void Table::insert(std::span<const NewItem> items, std::vector<u64>* keys, const
 Table::Evicted Table::evict_for_room(Deadline deadline) {
   bool any = false, being_read = false;
   {
-    TableCore::Guard guard(core, deadline);
+    TableGuard guard(core, deadline);
     core.change();
     any = core.chunks.has_unused();  // a chunk can be freed without evicting
     core.chunks.forget_kept_by_readers();
@@ -204,7 +204,7 @@ Table::Evicted Table::evict_for_room(Deadline deadline) {
     }
     if (any) core.room_came().signal(1);
   }
-  core.settle(deadline);
+  core.do_deferred(deadline);
   return being_read ? Evicted::kItemsBeingRead : any ? Evicted::kItems : Evicted::kNothing;
 }
 
@@ -220,7 +220,7 @@ u64 Table::update_priorities(std::span<const u64> keys, std::span<const double> 
   double given[kStep];
   for (std::size_t first = 0; first < keys.size(); first += kStep) {
     const std::size_t count = std::min(kStep, keys.size() - first);
-    TableCore::Guard guard(core, deadline);
+    TableGuard guard(core, deadline);
     require_not_taken_over(core);
     if (alpha != header_.alpha) [[unlikely]] {  // configure() has changed it in between
       alpha = header_.alpha;
@@ -257,7 +257,7 @@ u64 Table::remove(std::span<const u64> keys, Deadline deadline) {
   u64 removed = 0;
   for (std::size_t first = 0; first < keys.size(); first += kBatchStep) {
     {
-      TableCore::Guard guard(core, deadline);
+      TableGuard guard(core, deadline);
       require_not_taken_over(core);
       core.change();
       for (std::size_t i = first; i < std::min(keys.size(), first + kBatchStep); ++i) {
@@ -268,10 +268,10 @@ u64 Table::remove(std::span<const u64> keys, Deadline deadline) {
         ++removed;
       }
       core.commit();
-      core.settle_held_soon();
+      core.charge_held_soon();
       core.room_came().signal(kMaxClients);
     }
-    core.settle(Deadline::only_try());
+    core.do_deferred(Deadline::only_try());
   }
   return removed;
 }
@@ -281,7 +281,7 @@ u64 Table::remove(std::span<const u64> keys, Deadline deadline) {
 void Table::await_recovery(Deadline deadline) {
   constexpr u64 kPatienceNs = 100'000'000;  // far longer than an owner takes from the take-over to begin_recovery()
   try {
-    TableCore::Guard guard(core, deadline.at_most(kPatienceNs));
+    TableGuard guard(core, deadline.at_most(kPatienceNs));
   } catch (const Error& error) {
     if (error.code() == Code::kTableNotFound) return;
     if (error.code() != Code::kTimeout || core.lock.in_recovery())
@@ -296,12 +296,12 @@ u64 Table::check(bool repair, Deadline deadline, std::vector<std::string>* findi
 
 void Table::try_check(bool repair, Deadline deadline, std::vector<std::string>* findings) {
   std::optional<os::Aside> aside;  // the GIL comes back after the locks
-  TableCore::Guard guard(core, deadline);
+  TableGuard guard(core, deadline);
   aside.emplace();
   if (repair) return TableRecovery(core).check(deadline, findings);
   // The private copy still shares unmodified pages with the store. Under the heap's lock no chunk is freed while its
   // uses are counted: otherwise the bytes of a reused block could be taken for a chunk's header.
-  Heap::Guard still(core.arena->heap(), deadline);
+  HeapGuard still(core.arena->heap(), deadline);
   const std::shared_ptr<Arena> copy = core.arena->private_copy();
   for (LockWord* lock : {&copy->table(core.index).lock, &copy->heap_header().lock}) {
     lock->word.store(0);  // in the copy: this process holds both locks in the store

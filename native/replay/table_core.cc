@@ -39,7 +39,7 @@ TableCore::~TableCore() {
   if (!arena->owns(fork_generation_)) forget_parent();
 }
 
-TableCore::Guard::Guard(TableCore& core, Deadline deadline) : core_(core), exceptions_(std::uncaught_exceptions()) {
+TableGuard::TableGuard(TableCore& core, Deadline deadline) : core_(core), exceptions_(std::uncaught_exceptions()) {
   const auto enter = [&core, deadline]() DI_UNCHECKED {
     core.lock.acquire(deadline);
     try {
@@ -57,7 +57,7 @@ TableCore::Guard::Guard(TableCore& core, Deadline deadline) : core_(core), excep
   patiently(*core.arena, deadline, enter);  // a recovery takes the heap's lock
 }
 
-TableCore::Guard::~Guard() {
+TableGuard::~TableGuard() {
   const bool clean = std::uncaught_exceptions() == exceptions_;
   if (clean) {
     core_.header.stat_size.store(core_.header.size, std::memory_order_relaxed);
@@ -237,31 +237,31 @@ void TableCore::free_slot(u32 slot) {
 // -------------------------------------------------------------------------------------------------------- housekeeping
 
 // May exceed the budget, but draw() has charged the bytes before.
-void TableCore::settle_held(Deadline deadline) {
+void TableCore::charge_held(Deadline deadline) {
   const u64 right = header.held * header.item_bytes, now = header.held_bytes.load();
   if (right != now) arena->heap().claims.hold(index, static_cast<i64>(right - now), deadline, true);
 }
 
 // If the heap's lock is not available, too many bytes stay charged for a while, never too few: draw() charges first.
-void TableCore::settle_held_soon() {
+void TableCore::charge_held_soon() {
   try {
-    settle_held(Deadline::brief());
+    charge_held(Deadline::brief());
   } catch (...) {
     rethrow_lasting();
     mark_late();
   }
 }
 
-void TableCore::settle(Deadline deadline) {
-  if (!chunks.unsettled()) return;
+void TableCore::do_deferred(Deadline deadline) {
+  if (!chunks.has_deferred()) return;
   std::vector<u32> unused;
   try {
     {
-      Guard guard(*this, deadline);
+      TableGuard guard(*this, deadline);
       chunks.take_unused(&unused);
     }
     arena->heap().chunks.detach(unused, index, deadline);
-    settle_late(deadline);
+    do_late(deadline);
   } catch (...) {
     chunks.put_back(unused);
     if (!deadline.tries_only()) throw;
@@ -269,12 +269,12 @@ void TableCore::settle(Deadline deadline) {
 }
 
 // Does the work that earlier calls left because the heap's lock or this table's was not available.
-void TableCore::settle_late(Deadline deadline) {
+void TableCore::do_late(Deadline deadline) {
   if (!late_.exchange(false, std::memory_order_relaxed)) return;
   try {
-    Guard guard(*this, deadline);
+    TableGuard guard(*this, deadline);
     change();
-    settle_held(deadline);
+    charge_held(deadline);
     writers.end_late();
   } catch (...) {
     late_.store(true, std::memory_order_relaxed);

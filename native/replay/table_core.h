@@ -46,22 +46,6 @@ class TableCore {
   TableCore(const TableCore&) = delete;
   TableCore& operator=(const TableCore&) = delete;
 
-  // One hold of the lock. The constructor first recovers from a dead owner.
-  class DI_SCOPED_CAPABILITY Guard {
-   public:
-    Guard(TableCore& core, Deadline deadline) DI_ACQUIRE(core.lock);
-    ~Guard() DI_RELEASE();
-    Guard(const Guard&) = delete;
-    Guard& operator=(const Guard&) = delete;
-
-    void stay_marked() { marked_ = true; }  // lets the next owner recover the table, as after a death
-
-   private:
-    TableCore& core_;
-    int exceptions_;
-    bool marked_ = false;
-  };
-
   void refresh();        // finds the blocks that the header names, if they have changed since the last call
   void forget_blocks();  // makes the next refresh() find them again
 
@@ -96,16 +80,17 @@ class TableCore {
   // Sets the charge of held items to their number times item_bytes. Takes the heap's lock. It is called before a hold
   // ends, and by every recovery. So a kill in between leaves a wrong charge only until the table's lock has its next
   // owner.
-  void settle_held(Deadline deadline) DI_REQUIRES(lock);
-  // The same after a call has had its effect: it neither fails nor waits long, and the next settle() does the rest.
-  void settle_held_soon() DI_REQUIRES(lock);
+  void charge_held(Deadline deadline) DI_REQUIRES(lock);
+  // The same after a call has had its effect: it neither fails nor waits long, and the next do_deferred() does the
+  // rest.
+  void charge_held_soon() DI_REQUIRES(lock);
   // Frees chunks that this table no longer uses, and does the work that earlier calls have left. With
   // Deadline::only_try() it neither fails nor waits, for calls that have had their effect; the next call does the rest.
-  void settle(Deadline deadline);
+  void do_deferred(Deadline deadline);
 
-  void mark_late() {  // notes that the next settle() has work to do
+  void mark_late() {  // notes that the next do_deferred() has work to do
     late_.store(true, std::memory_order_relaxed);
-    chunks.mark_unsettled();
+    chunks.mark_deferred();
   }
 
   bool live() const;
@@ -132,13 +117,30 @@ class TableCore {
   OpenWriters writers;
 
  private:
+  friend class TableGuard;
   void forget_parent();
   void forget_hold() noexcept;
-  void settle_late(Deadline deadline);
+  void do_late(Deadline deadline);
 
   u64 fork_generation_;
   u32 links_block_ = kNone;        // header.links_block at the last refresh(); kNone: none yet
   std::atomic<bool> late_{false};  // too much is charged for held items, or writers are still to be closed
+};
+
+// One hold of the lock. The constructor first recovers from a dead owner.
+class DI_SCOPED_CAPABILITY TableGuard {
+ public:
+  TableGuard(TableCore& core, Deadline deadline) DI_ACQUIRE(core.lock);
+  ~TableGuard() DI_RELEASE();
+  TableGuard(const TableGuard&) = delete;
+  TableGuard& operator=(const TableGuard&) = delete;
+
+  void stay_marked() { marked_ = true; }  // lets the next owner recover the table, as after a death
+
+ private:
+  TableCore& core_;
+  int exceptions_;
+  bool marked_ = false;
 };
 
 [[noreturn]] void refuse_taken_over(const TableCore& core);

@@ -41,7 +41,7 @@ void UsedChunks::note_reads(u32 chunk, u32 count) {
 
 void UsedChunks::end_now() {
   for (std::size_t i = 0; i < ending_.size();) {  // consecutive uses of the same chunks end in one step
-    const Use& use = ending_[i];
+    const UseChange& use = ending_[i];
     u64 units = 0;
     for (; i < ending_.size() && ending_[i].chunk == use.chunk && ending_[i].count == use.count; ++i)
       units += ending_[i].unit;
@@ -54,7 +54,7 @@ void UsedChunks::end_now() {
 void UsedChunks::note_unused(u32 chunk) noexcept {
   try {
     unused_.push_back(chunk);
-    mark_unsettled();
+    mark_deferred();
   } catch (const std::bad_alloc&) {
   }
 }
@@ -64,7 +64,7 @@ void UsedChunks::take_unused(std::vector<u32>* chunks) {
   os::LocalGuard<std::recursive_mutex> local(arena_.local());
   chunks->insert(chunks->end(), put_back_.begin(), put_back_.end());
   put_back_.clear();
-  unsettled_.store(false, std::memory_order_relaxed);
+  deferred_.store(false, std::memory_order_relaxed);
 }
 
 void UsedChunks::put_back(const std::vector<u32>& chunks) {
@@ -73,7 +73,7 @@ void UsedChunks::put_back(const std::vector<u32>& chunks) {
     put_back_.insert(put_back_.end(), chunks.begin(), chunks.end());
   } catch (const std::bad_alloc&) {  // ChunkEnds::sweep() finds the chunks
   }
-  mark_unsettled();
+  mark_deferred();
 }
 
 }  // namespace di

@@ -51,12 +51,12 @@ class UsedChunks {
   bool kept_by_readers() const { return kept_by_readers_; }
   void forget_kept_by_readers() { kept_by_readers_ = false; }
 
-  // Whether TableCore::settle() has work to do: unused chunks, or work that an earlier call has left.
-  bool unsettled() const { return unsettled_.load(std::memory_order_relaxed); }
-  void mark_unsettled() { unsettled_.store(true, std::memory_order_relaxed); }
+  // Whether TableCore::do_deferred() has work to do: unused chunks, or work that an earlier call has left.
+  bool has_deferred() const { return deferred_.load(std::memory_order_relaxed); }
+  void mark_deferred() { deferred_.store(true, std::memory_order_relaxed); }
 
  private:
-  struct Use {
+  struct UseChange {
     u32 chunk, count;
     u64 unit;
   };
@@ -66,11 +66,11 @@ class UsedChunks {
   Arena& arena_;
   u32 table_;
   bool tiered_;
-  std::vector<Use> ending_;       // [table]
-  std::vector<u32> unused_;       // [table]
-  bool kept_by_readers_ = false;  // [table]
-  std::vector<u32> put_back_;     // not detached because the heap's lock was not available; guarded by Arena::local()
-  std::atomic<bool> unsettled_{false};
+  std::vector<UseChange> ending_;  // [table]
+  std::vector<u32> unused_;        // [table]
+  bool kept_by_readers_ = false;   // [table]
+  std::vector<u32> put_back_;      // not detached because the heap's lock was not available; guarded by Arena::local()
+  std::atomic<bool> deferred_{false};
 };
 
 }  // namespace di

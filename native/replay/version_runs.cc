@@ -4,9 +4,9 @@
 
 namespace di {
 
-std::vector<VersionRuns::Run>::const_iterator VersionRuns::holding(i64 raw) const {
-  const auto after =
-      std::upper_bound(runs_.begin(), runs_.end(), raw, [](i64 value, const Run& run) { return value < run.first; });
+std::vector<VersionRuns::VersionRun>::const_iterator VersionRuns::holding(i64 raw) const {
+  const auto after = std::upper_bound(runs_.begin(), runs_.end(), raw,
+                                      [](i64 value, const VersionRun& run) { return value < run.first; });
   return after == runs_.begin() ? after : after - 1;
 }
 

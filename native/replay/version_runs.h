@@ -23,12 +23,12 @@ class VersionRuns {
   std::size_t size() const { return runs_.size(); }
 
  private:
-  struct Run {
+  struct VersionRun {
     i64 first;
     i64 version;
   };
-  std::vector<Run>::const_iterator holding(i64 raw) const;  // the run of this row, or the first one
-  std::vector<Run> runs_;
+  std::vector<VersionRun>::const_iterator holding(i64 raw) const;  // the run of this row, or the first one
+  std::vector<VersionRun> runs_;
 };
 
 }  // namespace di

@@ -12,7 +12,7 @@ Writer::Writer(std::shared_ptr<Arena> arena, WriterPlan plan, Deadline deadline)
       fork_generation_(state_.arena->fork_generation()) {
   HeapHeader& heap = state_.arena->heap_header();
   {
-    Heap::Guard guard(state_.arena->heap(), deadline);
+    HeapGuard guard(state_.arena->heap(), deadline);
     state_.chunk_plan.stream = static_cast<u32>(heap.next_stream);
     heap.next_stream += state_.plan.lanes;
   }
@@ -155,7 +155,7 @@ void Writer::number_call(u64 seq) {
   state_.marks->begin(seq);
 }
 
-Blocked Writer::finish(Deadline deadline) {
+Blocked Writer::end_open_episodes(Deadline deadline) {
   WriterCall call;
   call.closes = true;
   for (u32 i = 0; i < state_.plan.lanes; ++i) call.lanes.push_back(i);
@@ -207,7 +207,7 @@ void Writer::let_tables_go() {
   for (u32 i = 0; i < table_entries_.size(); ++i) {
     TableCore& table = state_.plan.tables[i].table->core;
     table.writers.close(table_entries_[i]);
-    table.settle(Deadline::only_try());
+    table.do_deferred(Deadline::only_try());
   }
   table_entries_.clear();
 }

@@ -37,7 +37,7 @@ class Writer {
   // Inserts items over these rows. `next`: the raw row before which no further item will begin; chunks before it are
   // closed. Throws kInvalid for rows that don't exist.
   Blocked restore_items(std::vector<GivenItem> items, i64 next, Deadline deadline);
-  Blocked finish(Deadline deadline);             // ends open episodes as end_episode() does
+  Blocked end_open_episodes(Deadline deadline);  // ends open episodes as end_episode() does
   Blocked resume() { return commit_.resume(); }  // inserts the rest of a call that has passed; kNothing: all is done
   void close();                                  // closes the writer's chunks; its tables no longer count the writer
 

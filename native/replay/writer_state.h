@@ -10,7 +10,7 @@
 
 namespace di {
 
-struct Pending {
+struct PendingItem {
   u32 lane;
   Window window;
   double priority;
@@ -42,11 +42,11 @@ struct WriterState {
   bool several = false;         // the call has more than one row for a lane, or rows inserted whole
   std::vector<u8> next_covers;  // by table: next= gives all columns that the table takes from the row after an item
   std::vector<double> alpha;
-  std::vector<std::vector<Pending>> pending;  // by table
-  std::vector<std::vector<MadeItem>> made;    // by table
-  std::vector<Window> windows;                // of one table, from the row just written
-  std::vector<i64> restored;                  // raw numbers of the restored rows
-  std::vector<GivenItem> given;               // restored items
+  std::vector<std::vector<PendingItem>> pending;  // by table
+  std::vector<std::vector<MadeItem>> made;        // by table
+  std::vector<Window> windows;                    // of one table, from the row just written
+  std::vector<i64> restored;                      // raw numbers of the restored rows
+  std::vector<GivenItem> given;                   // restored items
 
   i64 next_given = 0;  // for a restoring writer: raw row before which no further item begins
 };

@@ -16,7 +16,7 @@ u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 
 // Where the parts of a chunk lie. Offsets of body parts count from the body's start, which without a disk tier is the
 // head's start.
-struct Parts {
+struct ChunkParts {
   u64 tier, crcs, packs, late, marks, head_end;
   u64 records, columns, heap, end;
   u32 pack_parts;
@@ -34,7 +34,7 @@ bool keeps_records(const LayoutInfo& layout, const ChunkPlan& plan) {
 
 // Calls use(PackPart) for each part of a body that may be packed.
 template <class Use>
-void for_pack_parts(const LayoutInfo& layout, const ChunkPlan& plan, const Parts& parts, Use&& use) {
+void for_pack_parts(const LayoutInfo& layout, const ChunkPlan& plan, const ChunkParts& parts, Use&& use) {
   if (!plan.tiered || plan.pack_rows == 0 || parts.end > ~u32{0}) return;
   const auto part = [&](u64 offset, u64 row_bytes, u64 rows) {
     if (row_bytes != 0 && rows != 0) use(PackPart{offset, row_bytes, rows, block_rows(row_bytes, plan.pack_rows)});
@@ -47,7 +47,7 @@ void for_pack_parts(const LayoutInfo& layout, const ChunkPlan& plan, const Parts
 }
 
 // Adds room in the head for the data that unpacking needs, behind the checksums.
-void add_packs(const LayoutInfo& layout, const ChunkPlan& plan, Parts* parts) {
+void add_packs(const LayoutInfo& layout, const ChunkPlan& plan, ChunkParts* parts) {
   u64 blocks = 0;
   for_pack_parts(layout, plan, *parts, [&](const PackPart& part) {
     ++parts->pack_parts;
@@ -58,10 +58,10 @@ void add_packs(const LayoutInfo& layout, const ChunkPlan& plan, Parts* parts) {
   parts->head_end = parts->packs + parts->pack_parts * sizeof(PackPart) + blocks * sizeof(u32);
 }
 
-Parts parts_of(const LayoutInfo& layout, const ChunkPlan& plan) {
+ChunkParts parts_of(const LayoutInfo& layout, const ChunkPlan& plan) {
   const u64 rows = plan.rows, tables = std::max<u64>(plan.tables.size(), 1);
   const u64 record_bytes = round_up(rows * layout.record_bytes, 64);
-  Parts parts{};
+  ChunkParts parts{};
   parts.records_in_head = keeps_records(layout, plan);
   parts.tier = round_up(sizeof(ChunkHeader) + sizeof(Attachment) * (tables - 1), 64);
   parts.late = parts.tier + (plan.tiered ? round_up(sizeof(ChunkTier), 64) : 0);
@@ -138,7 +138,7 @@ u32 publish_layout(Arena& arena, const LayoutHeader& header, std::span<const Col
   std::memcpy(reinterpret_cast<u8*>(&fresh) + text_at, text.data(), text.size());
   u32 index = kNone;
   try {
-    Heap::Guard guard(heap, deadline);
+    HeapGuard guard(heap, deadline);
     index = known(seen);
     if (index == kNone && arena.header().layout_count.load() < kMaxLayouts) {
       index = arena.header().layout_count.load();
@@ -222,7 +222,7 @@ u64 chunk_head_bytes(const LayoutInfo& layout, const ChunkPlan& plan) {
 }
 
 u64 chunk_block_bytes(const LayoutInfo& layout, const ChunkPlan& plan) {
-  const Parts parts = parts_of(layout, plan);
+  const ChunkParts parts = parts_of(layout, plan);
   return Blocks::block_bytes(parts.end) + (plan.tiered ? Blocks::block_bytes(parts.head_end) : 0);
 }
 
@@ -299,7 +299,7 @@ class NewBody {
   u32 descriptor_ = kNone, entry_ = kNone;
 };
 
-void format_head(u8* at, const LayoutInfo& layout, const ChunkPlan& plan, const Parts& parts, u32 writer) {
+void format_head(u8* at, const LayoutInfo& layout, const ChunkPlan& plan, const ChunkParts& parts, u32 writer) {
   ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(at);
   std::memset(at, 0, parts.late);
   const u64 words = u64{plan.rows} * (sizeof(LateWord) + plan.tables.size() * sizeof(u32));
@@ -324,7 +324,7 @@ void format_head(u8* at, const LayoutInfo& layout, const ChunkPlan& plan, const 
   }
 }
 
-ChunkTier& format_tier(u8* head, const LayoutInfo& layout, const ChunkPlan& plan, const Parts& parts) {
+ChunkTier& format_tier(u8* head, const LayoutInfo& layout, const ChunkPlan& plan, const ChunkParts& parts) {
   ChunkHeader& header = *reinterpret_cast<ChunkHeader*>(head);
   header.tier_offset = static_cast<u32>(parts.tier);
   header.records_in_head = parts.records_in_head ? 1 : 0;
@@ -342,7 +342,7 @@ ChunkTier& format_tier(u8* head, const LayoutInfo& layout, const ChunkPlan& plan
 
 MakeResult OpenChunk::open(Arena& arena, const LayoutInfo& layout, const ChunkPlan& plan, Deadline deadline,
                            OpenChunk* out, std::string* why, ShortOf* short_of) {
-  const Parts parts = parts_of(layout, plan);
+  const ChunkParts parts = parts_of(layout, plan);
   MakeRequest request;
   request.tables = plan.tables;
   request.generations = plan.table_generations;

@@ -14,7 +14,7 @@ inline u32 chunks_covered(const Heap& heap, u32 chunk, u32 row, u32 rows) {
   u32 count = 0;
   while (chunk != kNone) {
     const ChunkHeader& header = heap.chunk_memory.head(chunk);
-    steps.take();
+    steps.count_one();
     ++count;
     const u32 here = header.published.load(std::memory_order_acquire);
     if (left <= here) break;

@@ -36,7 +36,7 @@ void store_float(u8* to, double value) {
 }
 
 // The stored value of an output of an item inserted whole (kItemFinished), or nullptr if the output must be computed.
-const u8* finished(const Output& output, const Block& block, const Rows& item, u32 count) {
+const u8* finished(const Output& output, const ItemBlock& block, const Rows& item, u32 count) {
   if ((item.flags & kItemFinished) == 0 || output.finished == kNone) return nullptr;
   return fixed(block.place(item, item.back), output.finished, u64{number_bytes(output.finished_number)} * count);
 }
@@ -79,7 +79,7 @@ bool Returns::stops(const Place& place) const {
   return true;
 }
 
-void Returns::cut(Block& block) const {
+void Returns::cut(ItemBlock& block) const {
   if (plan_.spec.kind != ViewKind::kTransition || plan_.discount_column == kNone) return;
   for (Rows& item : block.items) {
     for (u32 i = 0; i + 1 < item.steps; ++i) {
@@ -91,7 +91,7 @@ void Returns::cut(Block& block) const {
   }
 }
 
-void Returns::reward(const Block& block, u8* to) const {
+void Returns::reward(const ItemBlock& block, u8* to) const {
   const ColumnLayout* layout = block.map == nullptr ? nullptr : &block.map->column[plan_.reward_column];
   const bool plain = layout != nullptr && plan_.discount_column == kNone && plan_.reward_count == 1 &&
                      plan_.reward_number == Number::kF4 && layout->place == static_cast<u32>(ColumnPlace::kRecord);
@@ -108,7 +108,7 @@ void Returns::reward(const Block& block, u8* to) const {
   }
 }
 
-void Returns::reward_of(const Block& block, const Rows& item, u8* to) const {
+void Returns::reward_of(const ItemBlock& block, const Rows& item, u8* to) const {
   const u32 bytes = number_bytes(plan_.reward_number);
   const bool weighted = plan_.discount_column != kNone && (item.flags & kItemFinished) == 0;
   for (u32 e = 0; e < plan_.reward_count; ++e) {
@@ -124,7 +124,7 @@ void Returns::reward_of(const Block& block, const Rows& item, u8* to) const {
   }
 }
 
-void Returns::discount(const Output& output, const Block& block, u8* to) const {
+void Returns::discount(const Output& output, const ItemBlock& block, u8* to) const {
   const u32 count = output.row_bytes / 4;
   for (const Rows& item : block.items) {
     if (const u8* whole = finished(output, block, item, count)) {
@@ -142,7 +142,7 @@ void Returns::discount(const Output& output, const Block& block, u8* to) const {
   }
 }
 
-void Returns::discount_of(const Block& block, const Rows& item, u32 count, u8* to) const {
+void Returns::discount_of(const ItemBlock& block, const Rows& item, u32 count, u8* to) const {
   for (u32 e = 0; e < count; ++e) {
     double factor = 1;
     for (u32 i = 0; i < item.steps; ++i) factor *= plan_.gamma * weight(block.place(item, item.back + i), e);
@@ -150,7 +150,7 @@ void Returns::discount_of(const Block& block, const Rows& item, u32 count, u8* t
   }
 }
 
-void Returns::steps(const Output& output, const Block& block, u8* to) const {
+void Returns::steps(const Output& output, const ItemBlock& block, u8* to) const {
   for (const Rows& item : block.items) {
     u32 steps = item.steps;
     if (const u8* whole = finished(output, block, item, 1)) {

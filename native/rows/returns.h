@@ -17,16 +17,16 @@ class Returns {
   explicit Returns(const ViewPlan& plan);
   // Cuts transitions at the first step whose `discount` column is 0: steps and next_* then refer to that step. If a
   // writer passed `stops` to Windows::row(), its items already end there.
-  void cut(Block& block) const;
+  void cut(ItemBlock& block) const;
   // Each function fills its output for all items of the block, from `to` on without gaps.
-  void reward(const Block& block, u8* to) const;
-  void discount(const Output& output, const Block& block, u8* to) const;
-  void steps(const Output& output, const Block& block, u8* to) const;
+  void reward(const ItemBlock& block, u8* to) const;
+  void discount(const Output& output, const ItemBlock& block, u8* to) const;
+  void steps(const Output& output, const ItemBlock& block, u8* to) const;
 
  private:
   bool stops(const Place& place) const;
-  void reward_of(const Block& block, const Rows& item, u8* to) const;
-  void discount_of(const Block& block, const Rows& item, u32 count, u8* to) const;
+  void reward_of(const ItemBlock& block, const Rows& item, u8* to) const;
+  void discount_of(const ItemBlock& block, const Rows& item, u32 count, u8* to) const;
   double weight(const Place& place, u32 element) const;
 
   const ViewPlan& plan_;

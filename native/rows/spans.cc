@@ -87,21 +87,21 @@ const u8* fixed(const Place& place, u32 column, u64 bytes) {
   return layout.place == static_cast<u32>(ColumnPlace::kRecord) ? place.record() + layout.offset : place.column(layout);
 }
 
-void Block::forget_views() {
+void ItemBlock::forget_views() {
   if (views.empty()) return;
   views.clear();
   seen.fill(0);
   map = nullptr;
 }
 
-void Block::point() {
+void ItemBlock::point() {
   row.resize(items.size());
   next.resize(items.size());
   last.resize(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
     const Rows& item = items[i];
     if (item.pieces == 1) {
-      const Piece& piece = pieces[item.piece];
+      const RowPiece& piece = pieces[item.piece];
       const u64 stride = views[piece.view].map->record_bytes;
       const u8* first = Place{&views[piece.view], piece.row}.record();
       row[i] = first + item.back * stride;
@@ -157,7 +157,7 @@ const ColumnMap& Resolver::map(u32 layout) {
   return *found;
 }
 
-void Resolver::open(const ChunkBytes& chunk, Block& block) {
+void Resolver::open(const ChunkBytes& chunk, ItemBlock& block) {
   if (chunk.head_bytes < sizeof(ChunkHeader)) damaged("a chunk is shorter than its header");
   // The view is checked against this map, even if the header's number has changed since.
   const ColumnMap& columns = map(reinterpret_cast<const ChunkHeader*>(chunk.head)->layout);
@@ -173,8 +173,8 @@ void Resolver::open(const ChunkBytes& chunk, Block& block) {
 
 // Index of the view of the chunk that a span begins in. A view opened for an earlier item is reused: all items of a
 // call were drawn before any view was opened, so every view covers the rows of all of them.
-u32 Resolver::opened(const Span& span, Block& block) {
-  u32& seen = block.seen[reinterpret_cast<u64>(span.chunk.head) * kHashFactor >> (64 - Block::kSeenBits)];
+u32 Resolver::opened(const Span& span, ItemBlock& block) {
+  u32& seen = block.seen[reinterpret_cast<u64>(span.chunk.head) * kHashFactor >> (64 - ItemBlock::kSeenBits)];
   if (seen == 0 || block.views[seen - 1].head != span.chunk.head) {
     open(span.chunk, block);
     seen = static_cast<u32>(block.views.size());
@@ -185,7 +185,7 @@ u32 Resolver::opened(const Span& span, Block& block) {
 // Appends the pieces of a span that needs several, starting in the view opened last. It leaves out final observations
 // between the span's episodes, but keeps all rows from row `keep` of the span on (the row after its last step). Returns
 // the number of rows it took.
-u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
+u32 Resolver::walk(const Span& span, u32 keep, ItemBlock& block) {
   u32 row = span.row, done = 0, taken = 0;
   Steps steps(u64{span.rows} + kMostEmptyChunks, "damaged store: an item's chain of chunks");
   while (done < span.rows) {
@@ -214,7 +214,7 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
       continue;
     }
     if (row > view.rows || view.next == 0) damaged("an item's rows are not in its chunks");
-    steps.take();
+    steps.count_one();
     const ChunkBytes chunk = source_.chunk(view.next - 1);
     if (chunk.head == nullptr) damaged("an item goes on in a chunk that does not exist");
     open(chunk, block);
@@ -224,13 +224,13 @@ u32 Resolver::walk(const Span& span, u32 keep, Block& block) {
 }
 
 // Drops the item's rows before row `first`. The item is the last one in the block so far.
-static void drop_rows(Rows& item, u32 first, Block& block) {
+static void drop_rows(Rows& item, u32 first, ItemBlock& block) {
   while (first >= block.pieces[item.piece].at + block.pieces[item.piece].count) {
     ++item.piece;
     --item.pieces;
   }
   for (u32 i = item.piece; i < item.piece + item.pieces; ++i) {
-    Piece& piece = block.pieces[i];
+    RowPiece& piece = block.pieces[i];
     const u32 gone = first > piece.at ? first - piece.at : 0;
     piece.row += gone;
     piece.count -= gone;
@@ -251,7 +251,7 @@ static void choose_future(const ViewSpec& spec, u32 pick, Rows& item) {
 
 // Reduces an item with random starts to the window that this draw gives. All windows are equally likely, up to starts /
 // 2^32.
-void Resolver::choose(const Span& span, Rows& item, Block& block) const {
+void Resolver::choose(const Span& span, Rows& item, ItemBlock& block) const {
   const ViewSpec& spec = plan_.spec;
   if (spec.horizon != 0) return choose_future(spec, span.pick, item);
   const u32 starts = item.steps > spec.span() ? item.steps - spec.span() + 1 : 1;
@@ -269,7 +269,7 @@ void Resolver::choose(const Span& span, Rows& item, Block& block) const {
   drop_rows(item, first - item.back, block);
 }
 
-void Resolver::resolve_one(const Span& span, Rows& item, Block& block) {
+void Resolver::resolve_one(const Span& span, Rows& item, ItemBlock& block) {
   const ViewSpec& spec = plan_.spec;
   bool next = spec.has_next() && (span.flags & (kItemNoNext | kItemFinished)) == 0;
   u32 outside = span.back + (next ? 1 : 0);
@@ -285,7 +285,7 @@ void Resolver::resolve_one(const Span& span, Rows& item, Block& block) {
   item.next = next;
   item.later = item.future = 0;
   if (!spec.cross_episodes && u64{span.row} + span.rows <= view.rows) {
-    Piece& piece = block.pieces.emplace_back();
+    RowPiece& piece = block.pieces.emplace_back();
     piece.view = at;
     piece.row = span.row;
     piece.count = span.rows;
@@ -305,7 +305,7 @@ void Resolver::resolve_one(const Span& span, Rows& item, Block& block) {
   block.finished = block.finished || (span.flags & kItemFinished) != 0;
 }
 
-void Resolver::resolve(const Span* spans, u32 n, u32 left, Block& block) {
+void Resolver::resolve(const Span* spans, u32 n, u32 left, ItemBlock& block) {
   block.items.resize(n);
   block.pieces.clear();
   block.finished = false;

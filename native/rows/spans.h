@@ -41,16 +41,16 @@ struct Rows {  // one item
   u32 end() const { return next ? back + steps : back + steps - 1; }  // the row that next_* is read from
 };
 
-struct Piece {  // consecutive rows of an item in one chunk
-  u32 view;     // index of the chunk's view in the block
-  u32 row;      // the first one, in the chunk
-  u32 at;       // the same row, in the item
+struct RowPiece {  // consecutive rows of an item in one chunk
+  u32 view;        // index of the chunk's view in the block
+  u32 row;         // the first one, in the chunk
+  u32 at;          // the same row, in the item
   u32 count;
 };
 
-struct Block {  // a group of drawn items, resolved together
+struct ItemBlock {  // a group of drawn items, resolved together
   std::vector<Rows> items;
-  std::vector<Piece> pieces;
+  std::vector<RowPiece> pieces;
   bool finished = false;  // some item carries kItemFinished
   // The chunks of these items, and of earlier items of the same call: items of small steps share few chunks.
   std::vector<ChunkView> views;
@@ -65,13 +65,13 @@ struct Block {  // a group of drawn items, resolved together
   std::vector<const u8*> row, next, last;
   void point();
 
-  const Piece& piece(const Rows& item, u32 at) const {
-    const Piece* piece = &pieces[item.piece];
+  const RowPiece& piece(const Rows& item, u32 at) const {
+    const RowPiece* piece = &pieces[item.piece];
     while (at - piece->at >= piece->count) ++piece;
     return *piece;
   }
   Place place(const Rows& item, u32 at) const {
-    const Piece& in = piece(item, at);
+    const RowPiece& in = piece(item, at);
     return {&views[in.view], in.row + (at - in.at)};
   }
 };
@@ -113,14 +113,14 @@ class Resolver {
   }
   // Fills the block from the first n of the call's remaining `left` spans, and prefetches the records of its items.
   // Throws kCorruptData. Keeps its views, unless there are too many.
-  void resolve(const Span* spans, u32 n, u32 left, Block& block);
+  void resolve(const Span* spans, u32 n, u32 left, ItemBlock& block);
 
  private:
-  void open(const ChunkBytes& chunk, Block& block);
-  u32 opened(const Span& span, Block& block);
-  void resolve_one(const Span& span, Rows& item, Block& block);
-  u32 walk(const Span& span, u32 steps_end, Block& block);
-  void choose(const Span& span, Rows& item, Block& block) const;
+  void open(const ChunkBytes& chunk, ItemBlock& block);
+  u32 opened(const Span& span, ItemBlock& block);
+  void resolve_one(const Span& span, Rows& item, ItemBlock& block);
+  u32 walk(const Span& span, u32 steps_end, ItemBlock& block);
+  void choose(const Span& span, Rows& item, ItemBlock& block) const;
   const ColumnMap& map(u32 layout);
   void check(const ColumnMap& map) const;
 

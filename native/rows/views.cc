@@ -33,33 +33,33 @@ class Gather::Engine {
   void use(const ColdBodies* bodies) { cold_ = bodies; }
 
  private:
-  void list_piece(const ChunkView& view, const Piece& piece, const std::vector<u32>& columns, ColdBody* body) const;
+  void list_piece(const ChunkView& view, const RowPiece& piece, const std::vector<u32>& columns, ColdBody* body) const;
   std::vector<u32> columns_of(const std::vector<u32>& outputs) const;
   void check_plan() const;
   void begin(const ColdBodies* cold, bool lists);
-  void copy_block(const Block& block, u64 first, const Target* targets);
-  void identify(const Block& block, u64 first, const Identities& to) const;
-  bool copy_records(const Output& output, const Block& block, u8* to) const;
-  bool list_rows(const Output& output, const Block& block, u8* to);
-  void copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to);
-  bool copy_finished(const Output& output, const Block& block, const Rows& item, u8* to);
-  u8* copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to);
-  void copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at, const Target& target);
-  void compute(const Output& output, const Block& block, u8* to) const;
-  void marks(const Block& block, const Rows& item, u8* to) const;
-  void move_all();
+  void copy_block(const ItemBlock& block, u64 first, const Target* targets);
+  void identify(const ItemBlock& block, u64 first, const Identities& to) const;
+  bool copy_records(const Output& output, const ItemBlock& block, u8* to) const;
+  bool list_rows(const Output& output, const ItemBlock& block, u8* to);
+  void copy_fixed(const Output& output, const ItemBlock& block, const Rows& item, u8* to);
+  bool copy_finished(const Output& output, const ItemBlock& block, const Rows& item, u8* to);
+  u8* copy_rows(const Output& output, const ItemBlock& block, const Rows& item, u32 from, u32 count, u8* to);
+  void copy_ragged(const Output& output, const ItemBlock& block, const Rows& item, u64 at, const Target& target);
+  void compute(const Output& output, const ItemBlock& block, u8* to) const;
+  void marks(const ItemBlock& block, const Rows& item, u8* to) const;
+  void make_copies();
 
   const ViewPlan& plan_;
   Resolver resolver_;
   Returns returns_;
   std::vector<char> done_;  // by output: whether it is filled for the current block
-  struct Move {
+  struct ContiguousCopy {
     u8* to;
     const u8* from;
     u64 bytes;
   };
-  std::vector<Move> moves_;  // the block's contiguous copies: listed first, so that they can be prefetched
-  std::array<Block, 2> blocks_;
+  std::vector<ContiguousCopy> copies_;  // the block's contiguous copies: listed first, so that they can be prefetched
+  std::array<ItemBlock, 2> blocks_;
   const ColdBodies* cold_ = nullptr;
   bool stream_ = false;  // the current batch is too large to stay in the cache
 };
@@ -101,12 +101,12 @@ void Gather::Engine::check_plan() const {
 // Call before the first block of a call. Views that an earlier call has opened may be invalid.
 void Gather::Engine::begin(const ColdBodies* cold, bool lists) {
   resolver_.begin(cold, lists);
-  for (Block& block : blocks_) block.forget_views();
+  for (ItemBlock& block : blocks_) block.forget_views();
 }
 
 void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targets, const Identities& identities) {
   begin(cold_, false);
-  moves_.clear();  // left by a call that threw
+  copies_.clear();  // left by a call that threw
   u64 total = 0;
   for (size_t o = 0; o < plan_.outputs.size(); ++o) {
     if (targets[o].data != nullptr && !plan_.outputs[o].ragged) total += n * item_bytes(plan_, static_cast<u32>(o));
@@ -126,7 +126,7 @@ void Gather::Engine::run(const Span* spans, u32 n, u64 first, const Target* targ
   }
 }
 
-void Gather::Engine::copy_block(const Block& block, u64 first, const Target* targets) {
+void Gather::Engine::copy_block(const ItemBlock& block, u64 first, const Target* targets) {
   bool rest = false;
   done_.assign(plan_.outputs.size(), 1);
   for (size_t o = 0; o < plan_.outputs.size(); ++o) {
@@ -153,12 +153,12 @@ void Gather::Engine::copy_block(const Block& block, u64 first, const Target* tar
       }
     }
   }
-  move_all();
+  make_copies();
 }
 
 // Fills an output that is one small value of each item's record, for the whole block. False: the output is of another
 // kind.
-bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* to) const {
+bool Gather::Engine::copy_records(const Output& output, const ItemBlock& block, u8* to) const {
   if (block.map == nullptr || (block.finished && output.finished != kNone)) return false;
   const ColumnLayout& layout = block.map->column[output.column];
   if (layout.place != static_cast<u32>(ColumnPlace::kRecord) || layout.row_bytes != output.row_bytes) return false;
@@ -170,7 +170,7 @@ bool Gather::Engine::copy_records(const Output& output, const Block& block, u8* 
 
 // Lists the copies of an output that is one row of a column-wise column for each item. False: the output is of another
 // kind.
-bool Gather::Engine::list_rows(const Output& output, const Block& block, u8* to) {
+bool Gather::Engine::list_rows(const Output& output, const ItemBlock& block, u8* to) {
   if (block.map == nullptr || output.op > Op::kLast || (block.finished && output.finished != kNone)) return false;
   const ColumnLayout& layout = block.map->column[output.column];
   if (layout.place != static_cast<u32>(ColumnPlace::kColumn) || layout.row_bytes != output.row_bytes) return false;
@@ -178,44 +178,45 @@ bool Gather::Engine::list_rows(const Output& output, const Block& block, u8* to)
     const u32 at = output.op == Op::kNext   ? item.end()
                    : output.op == Op::kLast ? item.back + item.steps - 1
                                             : item.back;
-    moves_.push_back({to, block.place(item, at).column(layout), output.row_bytes});
+    copies_.push_back({to, block.place(item, at).column(layout), output.row_bytes});
     to += output.row_bytes;
   }
   return true;
 }
 
-void Gather::Engine::move_all() {
+void Gather::Engine::make_copies() {
   u64 total = 0;
-  for (const Move& move : moves_) total += move.bytes;
-  const u64 count = moves_.size(), each = total / std::max<u64>(count, 1) + 1;
+  for (const ContiguousCopy& move : copies_) total += move.bytes;
+  const u64 count = copies_.size(), each = total / std::max<u64>(count, 1) + 1;
   const u64 ahead = std::clamp<u64>(kAheadBytes / each, 1, kAheadMost);
   auto fetch = [this](u64 i) {
-    for (u64 at = 0; at < std::min(moves_[i].bytes, kTouchBytes); at += 64) __builtin_prefetch(moves_[i].from + at);
+    for (u64 at = 0; at < std::min(copies_[i].bytes, kTouchBytes); at += 64) __builtin_prefetch(copies_[i].from + at);
   };
   for (u64 i = 0; i < std::min(ahead, count); ++i) fetch(i);
   for (u64 i = 0; i < count; ++i) {
     if (i + ahead < count) fetch(i + ahead);
-    const Move& move = moves_[i];
+    const ContiguousCopy& move = copies_[i];
     if (!stream_) {
       std::memcpy(move.to, move.from, move.bytes);
     } else {
       os::copy_streaming(move.to, move.from, move.bytes);
     }
   }
-  moves_.clear();
+  copies_.clear();
 }
 
 // Writes `count` rows of the item from row `from` on; returns the end of the written bytes.
-u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Rows& item, u32 from, u32 count, u8* to) {
+u8* Gather::Engine::copy_rows(const Output& output, const ItemBlock& block, const Rows& item, u32 from, u32 count,
+                              u8* to) {
   const u64 bytes = output.row_bytes;
   while (count > 0) {
-    const Piece& piece = block.piece(item, from);
+    const RowPiece& piece = block.piece(item, from);
     const u32 inside = from - piece.at;
     const u32 here = std::min(count, piece.count - inside);
     Place place{&block.views[piece.view], piece.row + inside};
     const ColumnLayout& layout = place.layout(output.column);
     if (layout.place == static_cast<u32>(ColumnPlace::kColumn) && layout.row_bytes == bytes) {
-      moves_.push_back({to, place.column(layout), here * bytes});
+      copies_.push_back({to, place.column(layout), here * bytes});
     } else if (layout.place == static_cast<u32>(ColumnPlace::kRecord) && layout.row_bytes == bytes) {
       copy_strided(to, place.record() + layout.offset, place.view->map->record_bytes, here, output.row_bytes);
     } else if (layout.place == static_cast<u32>(ColumnPlace::kLate) && layout.row_bytes == bytes) {
@@ -224,7 +225,7 @@ u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Ro
       for (u32 i = 0; i < here; ++i, ++place.row) {
         const u8* value = fixed(place, output.column, bytes);
         if (value != nullptr) {
-          moves_.push_back({to + i * bytes, value, bytes});
+          copies_.push_back({to + i * bytes, value, bytes});
         } else {
           std::memset(to + i * bytes, 0, bytes);
         }
@@ -238,7 +239,7 @@ u8* Gather::Engine::copy_rows(const Output& output, const Block& block, const Ro
 }
 
 // Copies an output that a row of an item inserted whole has as a column. False: it must be made from rows.
-bool Gather::Engine::copy_finished(const Output& output, const Block& block, const Rows& item, u8* to) {
+bool Gather::Engine::copy_finished(const Output& output, const ItemBlock& block, const Rows& item, u8* to) {
   if ((item.flags & kItemFinished) == 0) return false;
   const Place place = block.place(item, item.back);
   const u64 whole = u64{output.row_bytes} * output.rows();
@@ -247,11 +248,11 @@ bool Gather::Engine::copy_finished(const Output& output, const Block& block, con
   if (column == kNone) return false;
   const u8* value = fixed(place, column, whole);
   if (value == nullptr) return false;
-  moves_.push_back({to, value, whole});
+  copies_.push_back({to, value, whole});
   return true;
 }
 
-void Gather::Engine::copy_fixed(const Output& output, const Block& block, const Rows& item, u8* to) {
+void Gather::Engine::copy_fixed(const Output& output, const ItemBlock& block, const Rows& item, u8* to) {
   if (copy_finished(output, block, item, to)) return;
   const u64 bytes = output.row_bytes;
   const Frames rows = frames(plan_.spec, output, item);
@@ -286,7 +287,7 @@ std::vector<u32> Gather::Engine::columns_of(const std::vector<u32>& outputs) con
   return columns;
 }
 
-void Gather::Engine::list_piece(const ChunkView& view, const Piece& piece, const std::vector<u32>& columns,
+void Gather::Engine::list_piece(const ChunkView& view, const RowPiece& piece, const std::vector<u32>& columns,
                                 ColdBody* body) const {
   const Place first{&view, piece.row};
   const u64 record_bytes = u64{piece.count} * view.map->record_bytes;
@@ -310,11 +311,11 @@ bool Gather::Engine::list_cold(const Span* spans, u32 n, const std::vector<u32>&
   begin(nullptr, true);
   bool more = false;
   for (u32 at = 0; at < n; at += kBlock) {
-    Block& block = blocks_[0];
+    ItemBlock& block = blocks_[0];
     resolver_.resolve(spans + at, std::min(kBlock, n - at), n - at, block);
     for (ChunkView& view : block.views)  // also of a chunk without rows of the item: run() opens it again
       if (view.body == nullptr) view.cold = &bodies->of(view.head, view.descriptor);
-    for (const Piece& piece : block.pieces) {
+    for (const RowPiece& piece : block.pieces) {
       const ChunkView& view = block.views[piece.view];
       if (view.body != nullptr) continue;
       ColdBody& body = bodies->of(view.head, view.descriptor);
@@ -349,7 +350,7 @@ struct Noted {
   }
 };
 
-Noted ragged_value(const Output& output, const Block& block, const Rows& item, u32 row) {
+Noted ragged_value(const Output& output, const ItemBlock& block, const Rows& item, u32 row) {
   if (row == kNone) return {};
   const Place place = block.place(item, row);
   if ((item.flags & kItemFinished) != 0 && output.op == Op::kNext && output.finished != kNone) {
@@ -362,7 +363,7 @@ Noted ragged_value(const Output& output, const Block& block, const Rows& item, u
 
 }  // namespace
 
-void Gather::Engine::copy_ragged(const Output& output, const Block& block, const Rows& item, u64 at,
+void Gather::Engine::copy_ragged(const Output& output, const ItemBlock& block, const Rows& item, u64 at,
                                  const Target& target) {
   const Frames rows = frames(plan_.spec, output, item);
   const i64* offsets = target.offsets + at * output.rows();
@@ -371,8 +372,8 @@ void Gather::Engine::copy_ragged(const Output& output, const Block& block, const
     // measure() has computed the target's size. A length that has changed since then would be written past its end.
     if (offsets[i + 1] - offsets[i] != i64{value.count}) damaged("a value's length changed while it was read");
     if (value.count == 0) continue;
-    moves_.push_back({target.data + static_cast<u64>(offsets[i]) * output.row_bytes, value.data,
-                      u64{value.count} * output.row_bytes});
+    copies_.push_back({target.data + static_cast<u64>(offsets[i]) * output.row_bytes, value.data,
+                       u64{value.count} * output.row_bytes});
   }
 }
 
@@ -381,7 +382,7 @@ u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) 
   begin(cold_, false);
   i64 total = 0;
   for (u32 at = 0; at < n; at += kBlock) {
-    Block& block = blocks_[0];
+    ItemBlock& block = blocks_[0];
     resolver_.resolve(spans + at, std::min(kBlock, n - at), n - at, block);
     returns_.cut(block);
     for (const Rows& item : block.items) {
@@ -398,7 +399,7 @@ u64 Gather::Engine::measure(u32 number, const Span* spans, u32 n, i64* offsets) 
 
 // ---------------------------------------------------------------------------------------------------------- computed
 
-void Gather::Engine::compute(const Output& output, const Block& block, u8* to) const {
+void Gather::Engine::compute(const Output& output, const ItemBlock& block, u8* to) const {
   if (output.op == Op::kReward) return returns_.reward(block, to);
   if (output.op == Op::kDiscount) return returns_.discount(output, block, to);
   if (output.op == Op::kSteps) return returns_.steps(output, block, to);
@@ -418,14 +419,14 @@ void Gather::Engine::compute(const Output& output, const Block& block, u8* to) c
   }
 }
 
-void Gather::Engine::marks(const Block& block, const Rows& item, u8* to) const {
+void Gather::Engine::marks(const ItemBlock& block, const Rows& item, u8* to) const {
   for (u32 i = 0; i < plan_.spec.taken(item.steps); ++i) {
     const Place place = block.place(item, item.back + i * plan_.spec.stride);
     to[i] = is_first(*place.view, place.row) ? 1 : 0;
   }
 }
 
-void Gather::Engine::identify(const Block& block, u64 first, const Identities& to) const {
+void Gather::Engine::identify(const ItemBlock& block, u64 first, const Identities& to) const {
   for (size_t i = 0; i < block.items.size(); ++i) {
     const Place place = block.place(block.items[i], block.items[i].back);
     if (to.episodes != nullptr) to.episodes[first + i] = static_cast<i64>(episode_of(*place.view, place.row));

@@ -39,10 +39,10 @@ Windows::Windows(const ViewSpec& spec) : spec_(spec) {
   }
 }
 
-const Windows::Segment& Windows::segment(i64 step) const {
+const Windows::EpisodeSteps& Windows::steps_of(i64 step) const {
   if (step >= current_.step || older_.empty()) return current_;
   auto after = std::upper_bound(older_.begin(), older_.end(), step,
-                                [](i64 value, const Segment& segment) { return value < segment.step; });
+                                [](i64 value, const EpisodeSteps& steps) { return value < steps.step; });
   return after == older_.begin() ? older_.front() : *(after - 1);
 }
 
@@ -53,8 +53,8 @@ i64 Windows::needed() const {
     case ViewKind::kSequence: {
       const i64 start = std::min(start_, steps_);
       if (spec_.tail != Tail::kShift || spec_.random_start) return start;
-      // A shifted tail begins time() steps before the end of the run. If the open episode is discarded, the run ends
-      // before that episode, so those steps are needed too.
+      // A shifted tail begins time() steps before the end of the series. If the open episode is discarded, the series
+      // ends before that episode, so those steps are needed too.
       const bool withdrawn = open_ && spec_.cross_episodes && made_ <= current_.step;
       return std::min(start, std::max<i64>(0, (withdrawn ? current_.step : steps_) - spec_.span()));
     }
@@ -66,7 +66,7 @@ i64 Windows::needed() const {
 i64 Windows::oldest_needed() const {
   if (!open_ && !spec_.cross_episodes) return current_.raw + steps();
   i64 step = needed();
-  const Segment& in = segment(step);
+  const EpisodeSteps& in = steps_of(step);
   i64 number = step - in.step;
   return in.raw + number - std::min<i64>(spec_.stack - 1, number);
 }
@@ -98,8 +98,8 @@ void Windows::begin(i64 raw) {
 }
 
 void Windows::emit(i64 start, i64 stop, bool next, u32 flags, std::vector<Window>& out) const {
-  const Segment& from = segment(start);
-  const Segment& to = segment(stop - 1);
+  const EpisodeSteps& from = steps_of(start);
+  const EpisodeSteps& to = steps_of(stop - 1);
   i64 number = start - from.step;
   i64 back = std::min<i64>(spec_.stack - 1, number);
   i64 first = from.raw + number - back;
@@ -133,8 +133,8 @@ void Windows::reached(bool known, bool next, u32 flags, std::vector<Window>& out
   start_ += spec_.period;
 }
 
-// Makes the windows with random starts that are left at the end of the run. `known`: as in reached(). A run that is
-// shorter than one window gets a padded one.
+// Makes the windows with random starts that are left at the end of the series. `known`: as in reached(). A series that
+// is shorter than one window gets a padded one.
 void Windows::rest(bool known, bool next, u32 flags, std::vector<Window>& out) {
   const i64 stop = known ? steps_ : steps_ - 1;
   const bool padded = known && start_ == 0 && stop < spec_.span() && spec_.tail != Tail::kDrop && warm() < stop;
@@ -242,7 +242,7 @@ void Windows::close(std::vector<Window>& out) {
   if (spec_.cross_episodes) end_run(current_.raw + steps(), out);
 }
 
-// Makes the tail of the run. A new run begins at raw row `raw` or later.
+// Makes the tail of the series. A new series begins at raw row `raw` or later.
 void Windows::end_run(i64 raw, std::vector<Window>& out) {
   if (!spec_.bootstrap) {
     tail(false, 0, out);

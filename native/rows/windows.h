@@ -24,8 +24,8 @@
 //    last observation is repeated after termination, and no item is made after truncation.
 //  * random_start: the windows are those of period 1. An item stands for `period` of them: the windows that start at
 //    the `period` rows from one start of the grid on. It covers the rows of all these windows, and is made as soon as
-//    the last one is complete; at the end of the run it is made with the windows that exist by then. Resolver::choose()
-//    says which of them a draw gives. Only the last window can lack its bootstrap row, so the item ends in front of
+//    the last one is complete; at the end of the series it is made with the windows there are by then. A draw gives the
+//    one that Resolver::choose() says. Only the last window can lack its bootstrap row, so the item ends in front of
 //    that window. Across episodes any window could lack it, so cross_episodes and bootstrap exclude each other here.
 //  * stride: windows are counted in steps here, including the steps between the rows taken. A window reaches the end if
 //    its last row taken is the last step. Rows behind it, between the rows of a stack or at an episode's start may be
@@ -33,9 +33,9 @@
 //  * horizon: a transition is made when so many steps follow it, or when its episode is over. If the observation behind
 //    an episode never came, the episode's last transitions cover the steps before that observation. Transitions whose n
 //    steps end there are not made, even if their sum stops earlier.
-//  * discard(): items already made stay, and the episode makes no others. With cross_episodes it also ends the run: the
+//  * discard(): items already made stay, and the episode makes no others. With cross_episodes it ends the series: the
 //    rows before the episode get their tail as at close(), unless an item has reached into the episode. The next
-//    episode begins a new run.
+//    episode begins a new series.
 #pragma once
 
 #include <algorithm>
@@ -124,7 +124,7 @@ class Windows {  // state of one table and lane; copies are cheap
   void end(bool terminated, bool has_final, std::vector<Window>& out, bool counted = true);
   // Makes no further items from the open episode, if there is one.
   void discard(std::vector<Window>& out);
-  // The lane's stream ends (its writer closes): makes the tail of a cross_episodes run. Call end() or discard() before.
+  // The lane's stream ends (its writer closes): makes the tail of a cross_episodes series, after end() or discard().
   void close(std::vector<Window>& out);
   // No future window needs a raw row before this one: the writer may close older chunks.
   i64 oldest_needed() const;
@@ -136,12 +136,12 @@ class Windows {  // state of one table and lane; copies are cheap
   u64 left_out() const { return left_out_; }
 
  private:
-  struct Segment {  // consecutive steps of one episode
-    i64 step;       // number of the first in the run (an episode, or all of a cross_episodes lane)
+  struct EpisodeSteps {  // consecutive steps of one episode
+    i64 step;            // number of the first in the series (an episode, or all of a cross_episodes lane)
     i64 raw;
   };
   i64 warm() const { return i64{spec_.burn_in} * spec_.stride; }  // steps in front of the first row to learn from
-  const Segment& segment(i64 step) const;
+  const EpisodeSteps& steps_of(i64 step) const;
   i64 needed() const;
   void forget();
   void restart(i64 raw);
@@ -156,11 +156,11 @@ class Windows {  // state of one table and lane; copies are cheap
   u64 unmade() const;
 
   ViewSpec spec_;
-  Segment current_{0, 0};
-  std::vector<Segment> older_;  // cross_episodes: earlier episodes that pending windows reach into
-  i64 steps_ = 0;               // complete steps of the run
-  i64 start_ = 0;               // start of the next window; a step of the run
-  i64 made_ = 0;                // end of the furthest window made so far; a step of the run
+  EpisodeSteps current_{0, 0};
+  std::vector<EpisodeSteps> older_;  // cross_episodes: earlier episodes that pending windows reach into
+  i64 steps_ = 0;                    // complete steps of the series
+  i64 start_ = 0;                    // start of the next window; a step of the series
+  i64 made_ = 0;                     // end of the furthest window made so far; a step of the series
   u64 left_out_ = 0;
   bool open_ = false;
   bool observed_ = false;  // the observation behind step steps_ - 1 is known

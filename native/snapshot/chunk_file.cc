@@ -28,7 +28,7 @@ std::span<const u8> bytes_of(const Snapshot& from, const ObjectImage& object, st
   for (int moves = 0; moves < ObjectReader::kMostMoves; ++moves) {
     LogPlace place;
     {
-      const Heap::Guard guard(heap, Deadline::in(kPatienceNs));
+      const HeapGuard guard(heap, Deadline::in(kPatienceNs));
       const Descriptor& there = heap.descriptor(object.descriptor);
       if (!is_away(there)) return {heap.block(object.descriptor), object.bytes};
       place = heap.disk.place_of(there);

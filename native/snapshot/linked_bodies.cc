@@ -25,13 +25,13 @@ u32 LinkedBodies::link_one(const SavedFile& file, bool own, Deadline deadline) {
   const TierHeader& header = heap_.memory.tier_header();
   u32 entry = kNone, name = 0;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     entry = heap_.disk.take_link(file.bytes(), file.filled_bytes(), own, &name);
   }
   if (entry == kNone) return kNone;
   DI_FAULT("restore.link_counted");
   if (os::link_file(file.path(), folder_of(header) + "/" + segment_name(name)) == 0) return entry;
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   heap_.disk.seal(entry, true);
   return kNone;
 }
@@ -85,7 +85,7 @@ bool LinkedBodies::fits(u32 chunk, std::span<u8> head, const RecordHeader& recor
 // Sets the same state as a body that was written and has then left memory.
 void LinkedBodies::adopt(u32 chunk, std::span<u8> head, const RecordHeader& record, u32 entry, u32 page,
                          Deadline deadline) {
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   ChunkTier& tier = *heap_.chunk_memory.tier(chunk);
   const std::span<u8> made = heap_.chunk_memory.head_bytes(chunk);
   const ChunkTier& saved = *find_tier(head.data(), head.size());
@@ -110,7 +110,7 @@ void LinkedBodies::adopt(u32 chunk, std::span<u8> head, const RecordHeader& reco
 }
 
 void LinkedBodies::end(Deadline deadline) {
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   for (const auto& [file, entry] : entries_) heap_.disk.seal(entry);
   entries_.clear();
 }

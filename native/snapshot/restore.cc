@@ -209,7 +209,7 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
   TableHeader& header = core.header;
   std::sort(chunks_.begin(), chunks_.end());
   {
-    TableCore::Guard guard(core, deadline);
+    TableGuard guard(core, deadline);
     const u64 slots = core.items.slots();
     if (image.items.size() != slots) damaged("the number of items of a table");
     const auto are_slots = [slots](const std::vector<u32>& all) {
@@ -244,7 +244,7 @@ void Restore::fill(u32 number, const TableImage& image, Deadline deadline) {
     table.draws.settle_entry(draw, deadline);
     arena_->ledger().give(entry);
   }
-  core.settle(deadline);
+  core.do_deferred(deadline);
 }
 
 namespace {
@@ -324,7 +324,7 @@ void Restore::add_object(const SavedObject& saved, const u8* bytes, const std::p
 // The newest versions come last, so each is published as the next one. The numbers of removed versions stay used.
 u32 Restore::add_weights(const std::string& name, i64 newest, i64 oldest, Deadline deadline) {
   const u32 entry = Weights(arena_->heap()).entry(name, deadline);
-  const Heap::Guard guard(arena_->heap(), deadline);
+  const HeapGuard guard(arena_->heap(), deadline);
   WeightsEntry& at = arena_->weights(entry);
   if (at.durable.load() == 0) {
     at.newest.store(newest);

@@ -52,10 +52,10 @@ class Restore {
  private:
   void restore_orders(TableCore& core, const TableImage& image);
   void add_object(const SavedObject& saved, const u8* bytes, const std::pair<u32, i64>* version, Deadline deadline);
-  struct Free {
+  struct FreeMemory {
     void operator()(u8* at) const { std::free(at); }
   };
-  using Unpacked = std::unique_ptr<u8[], Free>;
+  using Unpacked = std::unique_ptr<u8[], FreeMemory>;
   // The result lies in the file's memory or in *room.
   static std::span<const u8> unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
                                       Unpacked* room);

@@ -20,7 +20,7 @@ SavedFile::SavedFile(const std::string& path, const Uuid& uuid) : path_(path) {
     case SegmentState::kDamaged: damaged("its first page is not what was written");
   }
   reader_.walk([this](const FoundRecord& found) {
-    records_.emplace(found.header.page, Found{found.header, {found.head.begin(), found.head.end()}});
+    records_.emplace(found.header.page, SavedRecord{found.header, {found.head.begin(), found.head.end()}});
     filled_bytes_ += (end_page(found.header) - found.header.page) * kPageBytes;
     if (found.header.stored_bytes != 0)
       by_body_page_.emplace(static_cast<u32>(body_page(found.header)), found.header.page);

@@ -22,7 +22,7 @@ class SavedFile {
   u64 filled_bytes() const { return filled_bytes_; }  // bytes of records in the file
 
  private:
-  struct Found {
+  struct SavedRecord {
     RecordHeader header;
     std::vector<u8> head;
   };
@@ -30,7 +30,7 @@ class SavedFile {
 
   std::string path_;
   SegmentReader reader_;
-  std::map<u32, Found> records_;  // by page
+  std::map<u32, SavedRecord> records_;  // by page
   std::map<u32, u32> by_body_page_;
   std::vector<u8> body_;  // reused: fresh pages cost as much as reading them from a drive
   u64 filled_bytes_ = 0;

@@ -18,7 +18,7 @@ class AllTables {
  public:
   AllTables(const std::vector<std::shared_ptr<Table>>& tables, Deadline deadline) DI_UNCHECKED {
     for (const std::shared_ptr<Table>& table : tables) {
-      held_.push_back(std::make_unique<TableCore::Guard>(table->core, deadline));
+      held_.push_back(std::make_unique<TableGuard>(table->core, deadline));
     }
   }
   ~AllTables() {
@@ -28,7 +28,7 @@ class AllTables {
   AllTables& operator=(const AllTables&) = delete;
 
  private:
-  std::vector<std::unique_ptr<TableCore::Guard>> held_;
+  std::vector<std::unique_ptr<TableGuard>> held_;
 };
 
 bool is_there(u64 word, ObjectKind kind) {
@@ -63,7 +63,7 @@ Snapshot::Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>*
     for (int tries = 0;; ++tries) {
       try {
         reserve(deadline);
-        if (patiently(*arena_, deadline, [&] { return take(deadline); })) break;
+        if (patiently(*arena_, deadline, [&] { return capture(deadline); })) break;
       } catch (const Error& error) {  // a table was dropped after it was listed
         if (error.code() != Code::kTableNotFound || tries == kMostTries) throw;
       }
@@ -119,7 +119,7 @@ void Snapshot::reserve(Deadline deadline) {
   heap_.ledger.take(static_cast<u32>(chunks_.capacity() + objects_.capacity()), &spare_, deadline);
 }
 
-bool Snapshot::take(Deadline deadline) {
+bool Snapshot::capture(Deadline deadline) {
   const AllTables guards(tables_, deadline);
   for (u32 i = 0; i < tables_.size(); ++i)
     if (tables_[i]->header().slots > images_[i].items.size()) return false;
@@ -127,7 +127,7 @@ bool Snapshot::take(Deadline deadline) {
   copy_draws();
   bool all = false;
   {
-    const Heap::Guard guard(heap_, deadline);  // first: if the wait for this lock fails, no table must be rebuilt
+    const HeapGuard guard(heap_, deadline);  // first: if the wait for this lock fails, no table must be rebuilt
     for (const std::shared_ptr<Table>& table : tables_) table->core.change();
     all = hold_all();
     for (const std::shared_ptr<Table>& table : tables_) table->core.commit();
@@ -189,7 +189,7 @@ void Snapshot::copy_draws() {
   });
 }
 
-u32 Snapshot::take_entry() {
+u32 Snapshot::spare_entry() {
   const u32 entry = spare_.back();
   spare_.pop_back();
   return entry;
@@ -233,7 +233,7 @@ bool Snapshot::hold_chunk(u32 chunk) {
   made.uid = next_uid_ - static_cast<u32>(static_cast<u32>(next_uid_) - all[0].serial);
   made.table = table;
   made.late = header.late_offset != 0 ? 1 : 0;
-  made.entry = take_entry();
+  made.entry = spare_entry();
   tables_[table]->core.chunks.hold(chunk);
   LedgerEntry& ledger = heap_.ledger.entry(made.entry);
   ledger.ref.store(0, std::memory_order_relaxed);
@@ -252,7 +252,7 @@ bool Snapshot::hold_object(u32 descriptor) {
   made.expires_ns = object.expires_ns;
   made.flags = object.flags & (kFlagHasId | kFlagWeights);
   made.descriptor = descriptor;
-  made.entry = take_entry();
+  made.entry = spare_entry();
   heap_.object_ends.pin(descriptor, made.entry, true);
   return true;
 }
@@ -280,7 +280,7 @@ std::vector<u8> Snapshot::head_of(const ChunkImage& chunk) const {
 
 void Snapshot::find_copies(Deadline deadline) {
   if (!arena_->tiered()) return;
-  const Heap::Guard guard(heap_, deadline);
+  const HeapGuard guard(heap_, deadline);
   const TierHeader& header = arena_->tier_header();
   for (ChunkImage& chunk : chunks_) {
     if (chunk.entry == kNone || chunk.closed == 0) continue;

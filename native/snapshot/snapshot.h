@@ -92,7 +92,7 @@ class Snapshot {
 
  private:
   using Tables = std::vector<std::shared_ptr<Table>>;
-  bool take(Deadline deadline);  // false: the room set aside was too small for the store's content
+  bool capture(Deadline deadline);  // false: the room set aside was too small for the store's content
   void reserve(Deadline deadline);
   void copy_table(Table& table, TableImage* image) DI_UNCHECKED;
   void copy_draws();
@@ -100,7 +100,7 @@ class Snapshot {
   bool hold_chunk(u32 chunk) DI_UNCHECKED;
   bool hold_object(u32 descriptor) DI_UNCHECKED;
   void copy_late(const ChunkImage& chunk);
-  u32 take_entry();
+  u32 spare_entry();
   void forget(Deadline deadline);
 
   std::shared_ptr<Arena> arena_;

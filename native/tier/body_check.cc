@@ -20,7 +20,7 @@ constexpr u64 kHead = 0, kBody = 1;  // low bit of a read's tag
 void BodyCheck::list(Deadline deadline) {
   bodies_.clear();
   const TierHeader& tier_header = heap_.memory.tier_header();
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   const u32 count = heap_.descriptor_count();
   u64 bytes = 0;
   for (u32 looked = 0; next_ < count && looked < kLookedAt && bytes < kStepBytes; ++looked, ++next_) {
@@ -135,7 +135,7 @@ bool BodyCheck::is_still_there(const Listed& body) const {
 
 void BodyCheck::report(Deadline deadline) {
   if (bad_.empty()) return;
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   for (const auto& [number, bad] : bad_) {
     const Listed& body = bodies_[number];
     if (!is_still_there(body)) continue;

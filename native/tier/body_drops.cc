@@ -31,7 +31,7 @@ BodyDrops::Keeps BodyDrops::what_keeps(u32 chunk) const {
 
 u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline) {
   TableLocks locks(heap_, tables, deadline);
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   u64 got = 0;
   for (const u32 chunk : chunks) {
     if (got >= bytes) break;
@@ -47,14 +47,14 @@ u64 BodyDrops::drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, 
   return got;
 }
 
-bool BodyDrops::Search::passes(const std::vector<u32>& tables) const {
+bool BodyDrops::BodySearch::passes(const std::vector<u32>& tables) const {
   const bool hot = std::any_of(tables.begin(), tables.end(), [this](u32 table) { return spared.test(table); });
   return !hot && !held_up.contains(tables);
 }
 
 // Looks at the next descriptors of the round; *left of the round remain. Under the heap's lock.
-std::vector<BodyDrops::Found> BodyDrops::look(u64 bytes, u32* left, Search* search) {
-  std::vector<Found> found;
+std::vector<BodyDrops::Candidate> BodyDrops::look(u64 bytes, u32* left, BodySearch* search) {
+  std::vector<Candidate> found;
   TierHeader& header = heap_.memory.tier_header();
   u32& chunk = header.drop_hand;
   const u32 count = heap_.descriptor_count();
@@ -78,11 +78,11 @@ std::vector<BodyDrops::Found> BodyDrops::look(u64 bytes, u32* left, Search* sear
 }
 
 // The least read bodies, chosen from `search->choice` times as many.
-BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, Search* search, Deadline deadline) {
+BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, BodySearch* search, Deadline deadline) {
   ByTables all;
-  Heap::Guard guard(heap_, deadline);
-  std::vector<Found> found = look(std::min(bytes, kMostBytes) * search->choice, left, search);
-  std::sort(found.begin(), found.end(), [](const Found& a, const Found& b) {
+  HeapGuard guard(heap_, deadline);
+  std::vector<Candidate> found = look(std::min(bytes, kMostBytes) * search->choice, left, search);
+  std::sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {
     return a.warmth != b.warmth ? a.warmth < b.warmth : a.chunk < b.chunk;
   });
   const std::size_t most = *left == 0 ? found.size() : (found.size() + search->choice - 1) / search->choice;
@@ -92,7 +92,7 @@ BodyDrops::ByTables BodyDrops::find(u64 bytes, u32* left, Search* search, Deadli
   return all;
 }
 
-u64 BodyDrops::drop_some(u64 bytes, Search* search, Deadline deadline) {
+u64 BodyDrops::drop_some(u64 bytes, BodySearch* search, Deadline deadline) {
   u64 got = 0;
   for (u32 left = heap_.descriptor_count(); got < bytes && left != 0;) {
     for (const auto& [tables, chunks] : find(bytes - got, &left, search, deadline)) {
@@ -108,7 +108,7 @@ u64 BodyDrops::drop_some(u64 bytes, Search* search, Deadline deadline) {
 }
 
 u64 BodyDrops::drop(u64 bytes, bool hot_too, Deadline deadline) {
-  Search search;
+  BodySearch search;
   search.choice = kChoice;
   {
     os::LocalGuard<std::mutex> local(mutex_);

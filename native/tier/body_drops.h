@@ -35,7 +35,7 @@ class BodyDrops {
 
  private:
   using ByTables = std::map<std::vector<u32>, std::vector<u32>>;  // chunks by their tables
-  struct Search {
+  struct BodySearch {
     TableHeat::Tables spared;
     u32 choice = 1;  // one body in so many goes
     std::set<std::vector<u32>> held_up;
@@ -43,14 +43,15 @@ class BodyDrops {
     bool any = false;   // it met bodies that may go
     bool passes(const std::vector<u32>& tables) const;
   };
-  u64 drop_some(u64 bytes, Search* search, Deadline deadline);
-  struct Found {
+  u64 drop_some(u64 bytes, BodySearch* search, Deadline deadline);
+  struct Candidate {
     double warmth;  // reads a byte
     u32 chunk;
     u64 bytes;
   };
-  std::vector<Found> look(u64 bytes, u32* left, Search* search);  // at least `search->choice`, of `bytes` and more
-  ByTables find(u64 bytes, u32* left, Search* search, Deadline deadline);
+  std::vector<Candidate> look(u64 bytes, u32* left,
+                              BodySearch* search);  // at least `search->choice`, of `bytes` and more
+  ByTables find(u64 bytes, u32* left, BodySearch* search, Deadline deadline);
   u64 drop_of(const std::vector<u32>& tables, std::vector<u32> chunks, u64 bytes, Deadline deadline);
   enum class Keeps { kNothing, kReaders, kMore };
   Keeps what_keeps(u32 chunk) const;

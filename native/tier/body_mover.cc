@@ -47,7 +47,7 @@ bool BodyMover::take_turn() {
 bool BodyMover::begin(bool all, Deadline deadline) {
   u64 room = 0;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     if (!take_turn()) return false;
     const u64 usual = segment_bytes(heap_.memory.tier_header().capacity.load());
     room = segment_.room_bytes() + (heap_.disk.room() >= usual ? usual : 0);
@@ -65,7 +65,7 @@ void BodyMover::end(Deadline deadline) {
   bodies_.clear();
   held_.clear();
   next_ = 0;
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   Shared<u32>& mover = heap_.memory.tier_header().mover;
   if (mover.load() == lock_owner_word(heap_.client)) mover.store(0);
 }
@@ -89,7 +89,7 @@ BodyMover::Await BodyMover::await(Deadline deadline) {
     const u64 since = std::max(held_up_ns_, seen_ns_);  // another process may make progress
     if (deadline.tries_only() || (now > since && now - since > (read_ ? kReadersNs : kPatienceNs)))
       return Await::kGaveUp;
-    if (deadline.over()) return Await::kLater;
+    if (deadline.over()) return Await::kTimedOut;
   }
   const os::Blocking scope;
   os::sleep_ns(kMomentNs);
@@ -130,7 +130,7 @@ bool BodyMover::claim_one(const StoredBody& body) {
 }
 
 void BodyMover::claim(Deadline deadline) {
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   for (u64 bytes = 0; next_ < bodies_.size() && bytes < kSliceOfMoves; ++next_)
     if (claim_one(bodies_[next_])) bytes += moves_.back().stored_bytes;
   DI_FAULT("tier.move_claimed");
@@ -139,7 +139,7 @@ void BodyMover::claim(Deadline deadline) {
 void BodyMover::end_claims(std::size_t count, Deadline deadline) {  // ends the first ones; takes them off the list
   if (count == 0) return;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     for (std::size_t i = 0; i < count; ++i) {
       if (heap_.descriptor(moves_[i].chunk).word.load() != moves_[i].word) continue;
       ChunkTier& tier = *heap_.chunk_memory.tier(moves_[i].chunk);
@@ -151,7 +151,7 @@ void BodyMover::end_claims(std::size_t count, Deadline deadline) {  // ends the 
   moves_.erase(moves_.begin(), moves_.begin() + static_cast<std::ptrdiff_t>(count));
 }
 
-void BodyMover::settle(Deadline deadline) {
+void BodyMover::end_left_claims(Deadline deadline) {
   const os::LongGuard local(mutex_);
   end_claims(moves_.size(), deadline);
 }
@@ -244,7 +244,7 @@ u64 BodyMover::commit_unread(std::size_t count, Deadline deadline) {
   for (const auto& [tables, numbers] : by_tables) {
     try {
       const TableLocks locks(heap_, tables, deadline.at_most(kTablesNs));
-      Heap::Guard guard(heap_, deadline);
+      HeapGuard guard(heap_, deadline);
       for (const std::size_t i : numbers) moved += move_held(tables, &moves_[i]) ? 1 : 0;
     } catch (const Error& error) {  // a table is held up: the bodies of its chunks stay in place
       if (error.code() != Code::kTimeout) throw;

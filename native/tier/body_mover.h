@@ -33,10 +33,10 @@ class BodyMover {
   // Moves some MiB. kHeldUp: another process has the turn, or readers hold the bodies that are left. Throws when a file
   // cannot be written.
   Result move_some(bool all, Deadline deadline);  // all: of more files (sparse_files.h)
-  void settle(Deadline deadline);                 // ends claims that an earlier call could not end
-  // Sleeps for a moment, after kHeldUp. kLater: the deadline is over. kGaveUp: the move was held up for too long, or
+  void end_left_claims(Deadline deadline);        // ends claims that an earlier call could not end
+  // Sleeps for a moment, after kHeldUp. kTimedOut: the deadline is over. kGaveUp: the move was held up for too long, or
   // may not wait.
-  enum class Await { kWaited, kLater, kGaveUp };
+  enum class Await { kWaited, kTimedOut, kGaveUp };
   Await await(Deadline deadline);
 
  private:

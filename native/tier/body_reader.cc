@@ -49,11 +49,11 @@ struct BodyReader::Stored {
 };
 
 // One read: bytes of a body as it was in memory, extended to whole blocks if it is packed.
-struct BodyReader::Extent {
+struct BodyReader::BodyRange {
   const Stored* of = nullptr;
   u64 from = 0, bytes = 0;                // in the body
   u64 stored_from = 0, stored_bytes = 0;  // on disk
-  PackPlan::Blocks blocks{};
+  PackPlan::BlockRange blocks{};
   std::vector<BodyPart*> parts;  // parts that lie in it
 };
 
@@ -80,15 +80,15 @@ BodyReader::Stored BodyReader::find(u32 chunk) const {
   return found;
 }
 
-// Adds a part of a packed body as the blocks that hold it. If some of these blocks are in an extent already, the part
-// joins that extent.
-void BodyReader::add_packed(const Stored& of, BodyPart* part, std::vector<Extent>* extents) {
+// Adds a part of a packed body as the blocks that hold it. If some of these blocks are in a range already, the part
+// joins that range.
+void BodyReader::add_packed(const Stored& of, BodyPart* part, std::vector<BodyRange>* ranges) {
   const PackPlan& plan = of.packs->plan;
-  PackPlan::Blocks blocks = plan.blocks_of(part->from, part->bytes);
-  Extent* to = &extents->emplace_back();
-  if (extents->size() > 1 && (to - 1)->of == &of && blocks.first <= (to - 1)->blocks.last) {
-    extents->pop_back();
-    to = &extents->back();
+  PackPlan::BlockRange blocks = plan.blocks_of(part->from, part->bytes);
+  BodyRange* to = &ranges->emplace_back();
+  if (ranges->size() > 1 && (to - 1)->of == &of && blocks.first <= (to - 1)->blocks.last) {
+    ranges->pop_back();
+    to = &ranges->back();
     blocks = {to->blocks.first, std::max(to->blocks.last, blocks.last)};
   } else {
     to->from = part->from;
@@ -107,36 +107,36 @@ void BodyReader::add_packed(const Stored& of, BodyPart* part, std::vector<Extent
   to->parts.push_back(part);
 }
 
-std::vector<BodyReader::Extent> BodyReader::extents_of(const Stored& of, const std::vector<BodyPart*>& parts) {
-  std::vector<Extent> extents;
+std::vector<BodyReader::BodyRange> BodyReader::ranges_of(const Stored& of, const std::vector<BodyPart*>& parts) {
+  std::vector<BodyRange> ranges;
   for (BodyPart* const part : parts) {
     if (of.packs)
-      add_packed(of, part, &extents);
+      add_packed(of, part, &ranges);
     else
-      extents.push_back({&of, part->from, part->bytes, part->from, part->bytes, {}, {part}});
+      ranges.push_back({&of, part->from, part->bytes, part->from, part->bytes, {}, {part}});
   }
-  return extents;
+  return ranges;
 }
 
-// `stored`: the bytes of the extent as they lie on disk. Runs on threads of the pool.
-void BodyReader::unpack(const Extent& extent, std::span<const u8> stored, u8* to) {
-  const Stored& of = *extent.of;
+// `stored`: the bytes of the range as they lie on disk. Runs on threads of the pool.
+void BodyReader::unpack(const BodyRange& range, std::span<const u8> stored, u8* to) {
+  const Stored& of = *range.of;
   if (!of.packs) {
     std::memcpy(to, stored.data(), stored.size());
     return;
   }
   const PackPlan& plan = of.packs->plan;
-  const PackedBody packed(plan, of.packs->ends, stored, extent.stored_from);
+  const PackedBody packed(plan, of.packs->ends, stored, range.stored_from);
   u64 end = 0;  // filled up to here
-  for (u32 number = extent.blocks.first; number <= extent.blocks.last; ++number) {
+  for (u32 number = range.blocks.first; number <= range.blocks.last; ++number) {
     const u32 part = plan.part_of(number);
     const PackPlan::Block block = plan.block(part, number);
-    const u64 at = block.offset - extent.from;
+    const u64 at = block.offset - range.from;
     std::memset(to + end, 0, at - end);  // the gap between parts
     packed.block(part, number, {to + at, block.bytes});
     end = at + block.bytes;
   }
-  std::memset(to + end, 0, extent.bytes - end);
+  std::memset(to + end, 0, range.bytes - end);
 }
 
 u64 BodyReader::memory_for(const ColdBodies& bodies) const {
@@ -150,7 +150,7 @@ u64 BodyReader::memory_for(const ColdBodies& bodies) const {
         continue;
       }
       const PackPlan& plan = stored.packs->plan;
-      const PackPlan::Blocks blocks = plan.blocks_of(part.from, part.bytes);
+      const PackPlan::BlockRange blocks = plan.blocks_of(part.from, part.bytes);
       const PackPlan::Block first = plan.block(plan.part_of(blocks.first), blocks.first);
       const PackPlan::Block last = plan.block(plan.part_of(blocks.last), blocks.last);
       bytes += aligned(last.offset + last.bytes - first.offset);
@@ -159,10 +159,10 @@ u64 BodyReader::memory_for(const ColdBodies& bodies) const {
   return bytes;
 }
 
-// Threads of the pool use the extents, so the object must stay in place until the reads have ended.
-class BodyReader::Reads : public BodyReads {
+// Threads of the pool use the ranges, so the object must stay in place until the reads have ended.
+class BodyReader::PendingReads : public BodyReads {
  public:
-  Reads(TierHeader& header, LostBodies& bodies) : header_(header), bodies_(bodies) {}
+  PendingReads(TierHeader& header, LostBodies& bodies) : header_(header), bodies_(bodies) {}
 
   void wait() override {
     fetch_.wait();
@@ -171,20 +171,20 @@ class BodyReader::Reads : public BodyReads {
       for (const Lost& each : lost_) bodies_.note(each.of->chunk, each.what, each.no_file ? each.of->file : kNone);
       throw Error(Code::kRowsLost, lost_.front().what).told();
     }
-    for (std::size_t i = 0; i < extents_.size(); ++i)
-      for (BodyPart* const part : extents_[i].parts) part->at = reads_[i].to + (part->from - extents_[i].from);
+    for (std::size_t i = 0; i < ranges_.size(); ++i)
+      for (BodyPart* const part : ranges_[i].parts) part->at = reads_[i].to + (part->from - ranges_[i].from);
     header_.read_bytes.fetch_add(stored_bytes_, std::memory_order_relaxed);
-    header_.read_calls.fetch_add(extents_.size(), std::memory_order_relaxed);
+    header_.read_calls.fetch_add(ranges_.size(), std::memory_order_relaxed);
     reads_.clear();
   }
 
  private:
   friend class BodyReader;
-  bool take(const Read& read, std::span<const u8> pages) const {
-    const Extent& extent = extents_[read.tag];
-    if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages)) return false;
+  bool accept(const Read& read, std::span<const u8> pages) const {
+    const BodyRange& range = ranges_[read.tag];
+    if (!verify_pages(range.of->checksums, read.offset / kPageBytes - range.of->first_page, pages)) return false;
     try {
-      unpack(extent, pages.subspan(read.offset % kPageBytes, read.bytes), read.to);
+      unpack(range, pages.subspan(read.offset % kPageBytes, read.bytes), read.to);
     } catch (const Error& error) {  // the checksums hold, and yet the blocks are invalid: the body is lost
       if (error.code() != Code::kCorruptData) throw;
       return false;
@@ -198,14 +198,14 @@ class BodyReader::Reads : public BodyReads {
   };
   void lose(const LostRead& lost) {
     const std::lock_guard<std::mutex> guard(mutex_);
-    lost_.push_back({extents_[lost.read.tag].of, lost.what, lost.no_file});
+    lost_.push_back({ranges_[lost.read.tag].of, lost.what, lost.no_file});
   }
 
   TierHeader& header_;
   LostBodies& bodies_;
-  std::deque<Stored> stored_;  // extents point to them
-  std::vector<Extent> extents_;
-  std::vector<Read> reads_;  // one for each extent; empty when they are done
+  std::deque<Stored> stored_;  // ranges point to them
+  std::vector<BodyRange> ranges_;
+  std::vector<Read> reads_;  // one for each range; empty when they are done
   u64 stored_bytes_ = 0;
   std::mutex mutex_;  // held by threads of the pool
   std::vector<Lost> lost_;
@@ -213,27 +213,27 @@ class BodyReader::Reads : public BodyReads {
 };
 
 std::unique_ptr<BodyReads> BodyReader::begin(ColdBodies* bodies, BodyBuffers* buffers) {
-  auto made = std::make_unique<Reads>(heap_.memory.tier_header(), lost_);
+  auto made = std::make_unique<PendingReads>(heap_.memory.tier_header(), lost_);
   u64 bytes = 0;
   for (auto& [head, body] : *bodies) {
     if (!body.wants()) continue;
     made->stored_.push_back(find(body.chunk()));
-    for (Extent& extent : extents_of(made->stored_.back(), body.missing(ReadPool::kGapBytes))) {
-      bytes += aligned(extent.bytes);
-      made->stored_bytes_ += extent.stored_bytes;
-      made->extents_.push_back(std::move(extent));
+    for (BodyRange& range : ranges_of(made->stored_.back(), body.missing(ReadPool::kGapBytes))) {
+      bytes += aligned(range.bytes);
+      made->stored_bytes_ += range.stored_bytes;
+      made->ranges_.push_back(std::move(range));
     }
   }
-  if (made->extents_.empty()) return made;
+  if (made->ranges_.empty()) return made;
   buffers->buffers_.push_back(memory_.take(bytes));
   u8* to = buffers->buffers_.back().data();
-  for (const Extent& each : made->extents_) {
+  for (const BodyRange& each : made->ranges_) {
     const u64 offset = each.of->first_page * kPageBytes + each.stored_from;
     made->reads_.push_back({each.of->file, offset, each.stored_bytes, to, made->reads_.size()});
     to += aligned(each.bytes);
   }
   const auto take = [reads = made.get()](const Read& read, std::span<const u8> pages) {
-    return reads->take(read, pages);
+    return reads->accept(read, pages);
   };
   const auto lose = [reads = made.get()](const LostRead& lost) { reads->lose(lost); };
   made->fetch_ = ReadPool::of_process().begin(folder_of(heap_.memory.tier_header()), made->reads_, take, lose);

@@ -70,12 +70,12 @@ class BodyReader {
 
  private:
   struct Stored;
-  struct Extent;
-  class Reads;
+  struct BodyRange;
+  class PendingReads;
   Stored find(u32 chunk) const;
-  static void add_packed(const Stored& of, BodyPart* part, std::vector<Extent>* extents);
-  static std::vector<Extent> extents_of(const Stored& of, const std::vector<BodyPart*>& parts);
-  static void unpack(const Extent& extent, std::span<const u8> stored, u8* to);
+  static void add_packed(const Stored& of, BodyPart* part, std::vector<BodyRange>* ranges);
+  static std::vector<BodyRange> ranges_of(const Stored& of, const std::vector<BodyPart*>& parts);
+  static void unpack(const BodyRange& range, std::span<const u8> stored, u8* to);
 
   const Heap& heap_;
   LostBodies& lost_;

@@ -90,7 +90,7 @@ void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
   others_.clear();
   u32 at = kNone;  // own to this call: others move the hand meanwhile, and this call must skip no chunk
   for (u32 looked = 0, count = 1; looked < count && bodies_.empty();) {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     u32& hand = heap_.memory.tier_header().hand;
     if (at == kNone) at = hand;
     count = heap_.descriptor_count();
@@ -172,14 +172,14 @@ u64 BodyWriter::commit(std::size_t count, Deadline deadline) {
   if (count == 0) return 0;
   u64 bytes = 0;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     for (std::size_t i = 0; i < count; ++i) bytes += commit_one(bodies_[i]);
   }
   bodies_.erase(bodies_.begin(), bodies_.begin() + static_cast<std::ptrdiff_t>(count));
   return bytes;
 }
 
-void BodyWriter::settle(Deadline deadline) {
+void BodyWriter::end_left_claims(Deadline deadline) {
   const os::LongGuard local(mutex_);
   commit(bodies_.size(), deadline);
 }

@@ -33,7 +33,7 @@ class BodyWriter {
   // Returns the bytes of bodies that now have a copy on disk. 0: *why, or every wanted body has one. Throws when a file
   // can't be written.
   u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
-  void settle(Deadline deadline);  // ends claims that an earlier call could not end
+  void end_left_claims(Deadline deadline);  // ends claims that an earlier call could not end
   // Sleeps for a moment if other processes are writing copies of bodies, as write_some() found. False: no process is,
   // or the bodies have been the same ones for a second.
   bool await_others(Deadline deadline);

@@ -60,7 +60,7 @@ u64 LogReader::next_sound(u64 from) {
 
 LogWalk LogReader::walk(const Each& each) {
   LogWalk walk;
-  Found found;
+  SoundRecord found;
   found.reader_ = this;
   for (u64 at = kLogUnit;;) {
     if (!read_record(at, &found.record_)) {
@@ -77,8 +77,8 @@ LogWalk LogReader::walk(const Each& each) {
   }
 }
 
-LogReader::Found LogReader::at(u64 offset) {
-  Found found;
+LogReader::SoundRecord LogReader::at(u64 offset) {
+  SoundRecord found;
   found.reader_ = this;
   found.offset_ = offset;
   if (!read_record(offset, &found.record_))
@@ -86,7 +86,7 @@ LogReader::Found LogReader::at(u64 offset) {
   return found;
 }
 
-bool LogReader::Found::extra(WeightsExtra* extra, std::string* name) const {
+bool LogReader::SoundRecord::extra(WeightsExtra* extra, std::string* name) const {
   const u64 bytes = record_.extra_bytes, at = offset_ + sizeof record_;
   if (bytes <= sizeof *extra || bytes > sizeof *extra + kNameBytes || !reader_->fetch(at, bytes)) return false;
   std::memcpy(extra, reader_->window_at(at), sizeof *extra);
@@ -95,7 +95,7 @@ bool LogReader::Found::extra(WeightsExtra* extra, std::string* name) const {
 }
 
 // A small object is read through the window, a large one directly to its place.
-bool LogReader::Found::copy_to(u8* to) const {
+bool LogReader::SoundRecord::copy_to(u8* to) const {
   const u64 at = offset_ + sizeof record_, extra = record_.extra_bytes, bytes = record_.bytes;
   if (extra + bytes <= kWindow) {
     if (!reader_->fetch(at, extra + bytes)) return false;

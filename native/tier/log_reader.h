@@ -29,7 +29,7 @@ class LogReader {
   LogState open(const std::string& path, const Uuid& uuid, u32 number);
 
   // A sound record. Its bytes are checked when they are copied.
-  class Found {
+  class SoundRecord {
    public:
     const LogRecord& record() const { return record_; }
     u64 offset() const { return offset_; }
@@ -42,9 +42,9 @@ class LogReader {
     LogRecord record_;
     u64 offset_ = 0;
   };
-  using Each = std::function<void(const Found&)>;
+  using Each = std::function<void(const SoundRecord&)>;
   LogWalk walk(const Each& each);
-  Found at(u64 offset);  // the record that walk() found there. Throws kCorruptData if it is no longer sound
+  SoundRecord at(u64 offset);  // the record that walk() found there. Throws kCorruptData if it is no longer sound
 
  private:
   bool fetch(u64 offset, u64 bytes);  // into the window; false: the file is shorter

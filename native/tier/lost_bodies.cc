@@ -56,7 +56,7 @@ void LostBodies::lose_copy(u32 chunk, u64 uid, const std::string& what) {
   heap_.forget_copy(chunk);
 }
 
-std::vector<LostBody> LostBodies::take(bool marked, Deadline deadline) {
+std::vector<LostBody> LostBodies::collect(bool marked, Deadline deadline) {
   std::map<u32, std::string> files;
   {
     os::LocalGuard<std::mutex> local(mutex_);
@@ -64,7 +64,7 @@ std::vector<LostBody> LostBodies::take(bool marked, Deadline deadline) {
   }
   std::vector<LostBody> found;
   for (u32 next = 0; (marked || !files.empty()) && next < heap_.descriptor_count();) {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     for (u32 seen = 0; seen < kLookedAt && next < heap_.descriptor_count(); ++seen, ++next) {
       if (!is_closed(heap_, next)) continue;
       const ChunkTier& tier = *heap_.chunk_memory.tier(next);

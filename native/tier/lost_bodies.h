@@ -36,7 +36,7 @@ class LostBodies {
   void lose_copy(u32 chunk, u64 uid, const std::string& what) DI_UNCHECKED;
   // Takes all bodies off the list and returns them, with all bodies of files that are gone. `marked`: also every marked
   // chunk, whichever process marked it.
-  std::vector<LostBody> take(bool marked, Deadline deadline);
+  std::vector<LostBody> collect(bool marked, Deadline deadline);
   void put_back(const std::vector<LostBody>& lost);
 
  private:

@@ -26,7 +26,7 @@ void ObjectDrops::note(u32 index) noexcept {
   }
 }
 
-bool ObjectDrops::take_most() const {
+bool ObjectDrops::exceed_bodies() const {
   const HeapHeader& heap = heap_.memory.heap_header();
   return heap.object_bytes.load() > heap.chunk_bytes.load();
 }
@@ -48,7 +48,7 @@ ObjectDrops::Look ObjectDrops::look(u32 index) const {
 }
 
 // An object that may go: drops it, or chooses it for writing. False: there is no room to choose more.
-bool ObjectDrops::take(u32 index, Search* search) {
+bool ObjectDrops::choose_one(u32 index, ObjectSearch* search) {
   const u64 block = Blocks::block_bytes(heap_.descriptor(index).bytes);
   if (is_logged(heap_.descriptor(index))) {
     heap_.drop_bytes(index);
@@ -63,7 +63,7 @@ bool ObjectDrops::take(u32 index, Search* search) {
   return true;
 }
 
-bool ObjectDrops::take_listed(Search* search) {
+bool ObjectDrops::choose_listed(ObjectSearch* search) {
   os::LocalGuard<std::mutex> local(list_mutex_);
   if (list_.empty()) search->listed = 0;
   if (search->listed == 0) return true;
@@ -71,37 +71,37 @@ bool ObjectDrops::take_listed(Search* search) {
   const u32 index = static_cast<u32>(listed);
   const bool same = word_generation(heap_.descriptor(index).word.load()) == listed >> 32;
   const Look found = same ? look(index) : Look::kStays;
-  if (found == Look::kMayGo && !take(index, search)) return false;
+  if (found == Look::kMayGo && !choose_one(index, search)) return false;
   list_.pop_front();
   --search->listed;
   if (found == Look::kRead) list_.push_back(listed);
   return true;
 }
 
-bool ObjectDrops::take_other(Search* search) {
+bool ObjectDrops::choose_other(ObjectSearch* search) {
   if (search->others == 0) return true;
   u32& hand = heap_.memory.tier_header().object_hand;
   if (hand >= heap_.descriptor_count()) hand = 0;
-  if (look(hand) == Look::kMayGo && !take(hand, search)) return false;
+  if (look(hand) == Look::kMayGo && !choose_one(hand, search)) return false;
   ++hand;
   --search->others;
   return true;
 }
 
-void ObjectDrops::choose(Search* search, Deadline deadline) {
-  Heap::Guard guard(heap_, deadline);
+void ObjectDrops::choose(ObjectSearch* search, Deadline deadline) {
+  HeapGuard guard(heap_, deadline);
   const u64 before = search->got;
   bool room = true;
   for (u32 looked = 0; room && looked < kLookedAt && search->missing(); ++looked) {
-    room = take_listed(search);
-    for (u32 i = 0; room && i < kOthers && search->missing(); ++i) room = take_other(search);
+    room = choose_listed(search);
+    for (u32 i = 0; room && i < kOthers && search->missing(); ++i) room = choose_other(search);
   }
   if (search->got != before) heap_.budget.announce_room();
 }
 
 // Ends the pins of the chosen objects. Those whose record was written leave memory; the others are listed anew.
-void ObjectDrops::settle_chosen(Search* search, Deadline deadline) {
-  Heap::Guard guard(heap_, deadline);
+void ObjectDrops::drop_chosen(ObjectSearch* search, Deadline deadline) {
+  HeapGuard guard(heap_, deadline);
   for (const Chosen& each : chosen_) {
     const bool written = each.place.segment != kNone;
     Descriptor& object = heap_.descriptor(each.descriptor);
@@ -122,16 +122,16 @@ void ObjectDrops::settle_chosen(Search* search, Deadline deadline) {
   if (search->got != 0) heap_.budget.announce_room();
 }
 
-void ObjectDrops::end_chosen(Search* search, Deadline deadline) {
+void ObjectDrops::end_chosen(ObjectSearch* search, Deadline deadline) {
   search->chosen = 0;
   if (chosen_.empty()) return;
-  settle_chosen(search, deadline);
+  drop_chosen(search, deadline);
   for (const Chosen& each : chosen_)
-    if (each.place.segment != kNone) log_.settle(each.place);
+    if (each.place.segment != kNone) log_.acknowledge(each.place);
   chosen_.clear();
 }
 
-void ObjectDrops::write_chosen(Search* search, Deadline deadline) {
+void ObjectDrops::write_chosen(ObjectSearch* search, Deadline deadline) {
   TierHeader& tier = heap_.memory.tier_header();
   try {
     const os::Blocking scope;
@@ -156,7 +156,7 @@ u64 ObjectDrops::drop(u64 bytes, Deadline deadline) {
   const os::LongGuard local(mutex_);
   const u64 began = os::now_ns();
   if (heap_.memory.heap_header().live_bytes.load() == 0 || began < again_ns_) return 0;
-  Search search;
+  ObjectSearch search;
   search.bytes = std::max(bytes, kLeastBytes);
   {
     os::LocalGuard<std::mutex> list(list_mutex_);

@@ -30,7 +30,7 @@ class ObjectDrops {
   // full; objects dropped before that stay dropped. The caller holds no lock.
   u64 drop(u64 bytes, Deadline deadline);
   // Whether objects take more memory than bodies do. Then objects go first.
-  bool take_most() const;
+  bool exceed_bodies() const;
 
  private:
   struct Chosen {
@@ -38,20 +38,20 @@ class ObjectDrops {
     LogPlace place;
   };
   // How many objects are still to be looked at, and for how many bytes.
-  struct Search {
+  struct ObjectSearch {
     u64 bytes = 0, got = 0, chosen = 0;
     u64 listed = 0, others = 0;
     bool missing() const { return got + chosen < bytes && listed + others != 0; }
   };
   enum class Look { kStays, kRead, kMayGo };
   Look look(u32 descriptor) const DI_UNCHECKED;  // this and the next three: under the heap's lock
-  bool take(u32 descriptor, Search* search) DI_UNCHECKED;
-  bool take_listed(Search* search) DI_UNCHECKED;
-  bool take_other(Search* search) DI_UNCHECKED;
-  void choose(Search* search, Deadline deadline);
-  void write_chosen(Search* search, Deadline deadline);
-  void end_chosen(Search* search, Deadline deadline);
-  void settle_chosen(Search* search, Deadline deadline);
+  bool choose_one(u32 descriptor, ObjectSearch* search) DI_UNCHECKED;
+  bool choose_listed(ObjectSearch* search) DI_UNCHECKED;
+  bool choose_other(ObjectSearch* search) DI_UNCHECKED;
+  void choose(ObjectSearch* search, Deadline deadline);
+  void write_chosen(ObjectSearch* search, Deadline deadline);
+  void end_chosen(ObjectSearch* search, Deadline deadline);
+  void drop_chosen(ObjectSearch* search, Deadline deadline);
 
   Heap& heap_;
   ObjectLog& log_;

@@ -59,13 +59,13 @@ bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
 }
 
 // Takes room for a file of *bytes, or of fewer but at least `least`. Files kept for reuse are removed first.
-DiskSpace::Taken ObjectLog::take(u64 least, bool copy, u64* bytes, Deadline deadline) {
+DiskSpace::Taken ObjectLog::new_file(u64 least, bool copy, u64* bytes, Deadline deadline) {
   for (;;) {
     DiskSpace::Taken taken;
     std::string why;
     u32 spare = 0;
     {
-      Heap::Guard guard(heap_, deadline);
+      HeapGuard guard(heap_, deadline);
       if (leaves_room(*bytes, copy, &why) && heap_.disk.take_log(*bytes, passing_, &taken, &why)) return taken;
       if (!heap_.disk.take_spare(&spare, 0)) spare = kNone;
     }
@@ -105,14 +105,14 @@ bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
   return true;
 }
 
-// A kill after take() leaves a log whose owner is gone, and whose file may not exist.
+// A kill after new_file() leaves a log whose owner is gone, and whose file may not exist.
 void ObjectLog::begin_file(u64 record_bytes, bool copy, Deadline deadline) {
   const u64 least = whole_pages(std::max(kLeastFile, sizeof(LogHeader) + record_bytes));
   u64 bytes = std::max(least, usual_file_bytes(heap_.memory.tier_header().capacity.load()));
-  const DiskSpace::Taken taken = take(least, copy, &bytes, deadline);
+  const DiskSpace::Taken taken = new_file(least, copy, &bytes, deadline);
   DI_FAULT("log.file_taken");
   const auto forget = [&] {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     heap_.disk.seal_log(taken.number, 0);
     heap_.disk.forget_log(taken.number, taken.file);
   };
@@ -137,14 +137,14 @@ bool ObjectLog::seal(u32 number, Deadline deadline) {
   if (found == open_.end() || found->second.records != 0 || found->second.bytes == 0) return false;
   DI_FAULT("log.before_seal");
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     heap_.disk.seal_log(number, found->second.bytes);
   }
   open_.erase(found);
   return true;
 }
 
-void ObjectLog::settle(const LogPlace& place) noexcept {
+void ObjectLog::acknowledge(const LogPlace& place) noexcept {
   try {
     const os::LongGuard lock(mutex_);
     const auto found = open_.find(place.segment);
@@ -167,7 +167,7 @@ void ObjectLog::end_file(Deadline deadline) {
   for (const u32 number : others) seal(number, deadline);
   if (!seal(taken_.number, deadline) || end_ != sizeof(LogHeader)) return;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     if (!heap_.disk.forget_log(taken_.number, taken_.file)) return;
   }
   remove_file(taken_.file);
@@ -298,7 +298,7 @@ void ObjectLog::require_files(Deadline deadline) {
     const SegmentUse use = static_cast<SegmentUse>(at.use.load());
     if ((use != SegmentUse::kLog && use != SegmentUse::kSealedLog) || at.live.load() == 0) continue;
     if (os::names_of(path_of(at.file)) != 0) continue;
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     for (const DiskSpace::Log& log : heap_.disk.logs())
       if (log.number == number && !log.passing && log.live != 0 && os::names_of(path_of(log.file)) == 0)
         fail(log.file, "found, in which durable objects lie", ENOENT);
@@ -316,7 +316,7 @@ void ObjectLog::sync_marks(Deadline deadline) {
   };
   std::vector<DiskSpace::Log> logs;
   {
-    Heap::Guard guard(heap_, deadline);  // under the lock no entry passes to another file
+    HeapGuard guard(heap_, deadline);  // under the lock no entry passes to another file
     logs = heap_.disk.logs();
     std::erase_if(logs, [&](const DiskSpace::Log& log) {
       u32 found = dirty(log).load();

@@ -6,7 +6,7 @@
 // all that was appended before. A full file is sealed and another one begun. A forked child has a log of its own.
 //
 // A kill leaves whole records, then perhaps part of one, which no reader takes for a record. They may include a record
-// that was never acknowledged: settle_logs() (objects/durable_logs.h) marks it as void.
+// that was never acknowledged: void_stray_records() (objects/durable_logs.h) marks it as void.
 #pragma once
 
 #include <condition_variable>
@@ -50,7 +50,7 @@ class ObjectLog {
   Appended append(const LoggedObject& object, Deadline deadline);
   // Call this once an object names the record at `place`, or once none ever will. Until then its file is not sealed, so
   // no process takes the file for one that is not needed. Call without the heap's lock.
-  void settle(const LogPlace& place) noexcept;
+  void acknowledge(const LogPlace& place) noexcept;
   void sync(u64 ticket);  // after an error, records up to the ticket may or may not be on disk
   // Writes a mark (kMark…) into a record's file; on disk after sync_marks(). A file that is gone needs no mark.
   void mark(const LogPlace& place, u32 mark);
@@ -73,7 +73,7 @@ class ObjectLog {
     u32 file;
     int number;
   };
-  struct Open {
+  struct UnsealedFile {
     u64 records = 0;  // records that are not settled
     u64 bytes = 0;    // size of a full file; 0: the file is still being filled
   };
@@ -81,7 +81,7 @@ class ObjectLog {
   bool seal(u32 number, Deadline deadline);
   void end_file(Deadline deadline);
   bool make_file(const DiskSpace::Taken& taken, u64 bytes);  // false: another folder's file has that name
-  DiskSpace::Taken take(u64 least, bool copy, u64* bytes, Deadline deadline);
+  DiskSpace::Taken new_file(u64 least, bool copy, u64* bytes, Deadline deadline);
   bool leaves_room(u64 bytes, bool copy, std::string* why) DI_UNCHECKED;  // under the heap's lock
   void write(const LogRecord& record, const LoggedObject& object);
   void leave_cache();
@@ -100,7 +100,7 @@ class ObjectLog {
   u64 appended_ = 0, synced_ = 0;  // tickets: counts of units appended
   bool syncing_ = false;
   std::vector<Failed> failed_;
-  std::map<u32, Open> open_;  // by number of the log
+  std::map<u32, UnsealedFile> open_;  // by number of the log
   std::vector<u8> buffer_;
   std::atomic<bool> rolled_{false};
   std::atomic<u32> syncs_{0};  // counts calls of sync_marks()

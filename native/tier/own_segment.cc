@@ -30,11 +30,11 @@ bool OwnSegment::open(u64 head_bytes, u64 body_bytes, Deadline deadline, std::st
   DiskSpace::Taken taken;
   for (u32 spare = 0;;) {
     {
-      Heap::Guard guard(heap_, deadline);
+      HeapGuard guard(heap_, deadline);
       const u64 keep = use_ == For::kMoves ? 0 : files_for_moves(header.capacity.load()) * usual;
-      const DiskSpace::Take take = heap_.disk.take(bytes, keep, &taken, why);
-      if (take == DiskSpace::Take::kDone) break;
-      if (take == DiskSpace::Take::kFull || !heap_.disk.take_spare(&spare, 0)) return false;
+      const DiskSpace::TakeResult result = heap_.disk.take_segment(bytes, keep, &taken, why);
+      if (result == DiskSpace::TakeResult::kDone) break;
+      if (result == DiskSpace::TakeResult::kFull || !heap_.disk.take_spare(&spare, 0)) return false;
     }
     // The file has another size. If it cannot be removed, there is one file too many.
     os::remove_file(folder_of(header) + "/" + segment_name(spare));
@@ -68,7 +68,7 @@ void OwnSegment::make_file(SegmentOwner owner, u64 bytes, bool again, Deadline d
   // file until a store opens the folder again.
   if (again && (os::names_of(path) > 1 || (owner.number & kLinkedFile) != 0)) {
     {
-      Heap::Guard guard(heap_, deadline);
+      HeapGuard guard(heap_, deadline);
       owner.number = heap_.disk.rename(number_);
     }
     DI_FAULT("tier.segment_renamed");
@@ -97,7 +97,7 @@ void OwnSegment::close(Deadline deadline) {
   count();
   if (segment_) memory_ = segment_->return_memory();
   segment_.reset();
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   heap_.disk.seal(number_);
   number_ = kNone;
 }

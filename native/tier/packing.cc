@@ -19,20 +19,20 @@ constexpr u64 kLeastRows = 8, kMostRows = 64;
 
 [[noreturn]] void corrupt(const char* what) { throw Error(Code::kCorruptData, what); }
 
-struct Free {
+struct FreeContext {
   void operator()(ZSTD_CCtx* context) const { ZSTD_freeCCtx(context); }
   void operator()(ZSTD_DCtx* context) const { ZSTD_freeDCtx(context); }
 };
 
 ZSTD_CCtx* packer() {
-  thread_local std::unique_ptr<ZSTD_CCtx, Free> context{ZSTD_createCCtx()};
+  thread_local std::unique_ptr<ZSTD_CCtx, FreeContext> context{ZSTD_createCCtx()};
   if (context == nullptr) context.reset(ZSTD_createCCtx());
   if (context == nullptr) throw std::bad_alloc();
   return context.get();
 }
 
 ZSTD_DCtx* unpacker() {
-  thread_local std::unique_ptr<ZSTD_DCtx, Free> context{ZSTD_createDCtx()};
+  thread_local std::unique_ptr<ZSTD_DCtx, FreeContext> context{ZSTD_createDCtx()};
   if (context == nullptr) context.reset(ZSTD_createDCtx());
   if (context == nullptr) throw std::bad_alloc();
   return context.get();
@@ -58,7 +58,7 @@ class Sample {
   static bool promises(const u8* body, const PackPart& part) {
     if (part.row_bytes * part.rows < kLeastPart) return true;
     Sample sample;
-    for (u64 place = 0; place < kPlaces; ++place) sample.take(body, part, place);
+    for (u64 place = 0; place < kPlaces; ++place) sample.add(body, part, place);
     std::array<u8, ZSTD_COMPRESSBOUND(kPlaces * 2 * kWindow)> to;
     return squeeze(sample.bytes_, to) * 8 < sample.bytes_.size() * 7;
   }
@@ -66,7 +66,7 @@ class Sample {
  private:
   static constexpr u64 kPlaces = 4, kWindow = 256;
 
-  void take(const u8* body, const PackPart& part, u64 place) {
+  void add(const u8* body, const PackPart& part, u64 place) {
     const u8* rows = body + part.offset;
     const u64 bytes = part.row_bytes * part.rows;
     u8* to = bytes_.data() + place * 2 * kWindow;
@@ -171,10 +171,10 @@ u32 PackPlan::part_of(u32 number) const {
   return static_cast<u32>(std::upper_bound(first_.begin(), first_.end() - 1, number) - first_.begin()) - 1;
 }
 
-PackPlan::Blocks PackPlan::blocks_of(u64 from, u64 bytes) const {
+PackPlan::BlockRange PackPlan::blocks_of(u64 from, u64 bytes) const {
   if (from > body_bytes_ || bytes > body_bytes_ - from) corrupt("a row lies outside its chunk");
   const u32 none = blocks();
-  Blocks found{none, none};
+  BlockRange found{none, none};
   for (u32 part = 0; part < parts_.size(); ++part) {
     const PackPart& of = parts_[part];
     const u64 end = of.offset + of.rows * of.row_bytes;

@@ -39,12 +39,12 @@ class PackPlan {
   u32 first_block(u32 part) const { return first_[part]; }  // part == parts().size(): blocks()
   u32 part_of(u32 number) const;                            // the part that the block belongs to
 
-  struct Blocks {
+  struct BlockRange {
     u32 first, last;
   };
   // The blocks that hold bytes [from, from + bytes) of the body, except bytes between parts. Throws kCorruptData when
   // no block holds any of them.
-  Blocks blocks_of(u64 from, u64 bytes) const;
+  BlockRange blocks_of(u64 from, u64 bytes) const;
 
   const std::vector<PackPart>& parts() const { return parts_; }
   u64 body_bytes() const { return body_bytes_; }

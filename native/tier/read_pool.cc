@@ -205,7 +205,7 @@ void ReadPool::start_threads() {
 }
 
 void ReadPool::work(u8* slot) {
-  Memory memory{slot, kSlotBytes, {}};
+  ThreadBuffers memory{slot, kSlotBytes, {}};
   std::unique_lock<std::mutex> lock(mutex_);
   for (;;) {
     while (queue_.empty()) {
@@ -218,7 +218,7 @@ void ReadPool::work(u8* slot) {
   }
 }
 
-u8* ReadPool::Memory::of(u64 bytes) {
+u8* ReadPool::ThreadBuffers::of(u64 bytes) {
   if (bytes <= slot_bytes) return slot;
   if (large.bytes() < bytes) {
     large.clear();  // first, so that there are never two buffers
@@ -228,7 +228,7 @@ u8* ReadPool::Memory::of(u64 bytes) {
 }
 
 // Releases the lock while it performs the run.
-void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, Memory* memory) {
+void ReadPool::perform_next(std::unique_lock<std::mutex>* lock, ThreadBuffers* memory) {
   Run run = std::move(queue_.front());
   queue_.pop_front();
   lock->unlock();
@@ -250,7 +250,7 @@ void ReadPool::wait_once(Fetch::Batch* batch, u64 most_ns) {
   std::unique_lock<std::mutex> lock(mutex_);
   if (batch->pending == 0) return;
   if (threads_ == 0 && !queue_.empty()) {  // no thread could be started
-    Memory memory;
+    ThreadBuffers memory;
     perform_next(&lock, &memory);
     return;
   }
@@ -270,7 +270,7 @@ int ReadPool::read(const std::string& path, u64 first_page, u8* to, u64 bytes, u
 }
 
 // Reads each read of a failed run by itself: perhaps only another read's part of the drive is damaged.
-void ReadPool::lose(const Run& run, const std::string& path, int number, Memory* memory) {
+void ReadPool::lose(const Run& run, const std::string& path, int number, ThreadBuffers* memory) {
   const Error error = os::file_error("the segment " + path + " cannot be read", number);
   if (!run.batch->lose || !is_loss(number)) throw error;
   if (number != ENOENT && run.end - run.first > 1) {
@@ -283,7 +283,7 @@ void ReadPool::lose(const Run& run, const std::string& path, int number, Memory*
   }
 }
 
-void ReadPool::perform(const Run& run, Memory* memory) {
+void ReadPool::perform(const Run& run, ThreadBuffers* memory) {
   const std::vector<Read>& reads = run.batch->reads;
   const u64 first = first_page(reads[run.first]);
   u64 last = first;
@@ -329,7 +329,7 @@ int ReadPool::open(const std::string& path, File* file) {
     gone = std::move(oldest->second.file);
     files_.erase(oldest);
   }
-  Open& open = files_[path];
+  OpenFile& open = files_[path];
   if (open.file == nullptr) open.file = std::move(fresh);  // otherwise another thread was faster
   open.used = ++uses_;
   *file = open.file;

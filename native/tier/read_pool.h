@@ -99,13 +99,13 @@ class ReadPool {
     std::shared_ptr<Fetch::Batch> batch;
     u64 first = 0, end = 0;
   };
-  struct Open {
+  struct OpenFile {
     File file;
     u64 used = 0;  // value of uses_ at the last use
   };
 
   // Memory of one thread. A buffer for a run that does not fit into the slot is kept until there is nothing to do.
-  struct Memory {
+  struct ThreadBuffers {
     u8* slot = nullptr;
     u64 slot_bytes = 0;
     os::AlignedBuffer large;
@@ -117,10 +117,10 @@ class ReadPool {
   static std::vector<Run> plan(const std::shared_ptr<Fetch::Batch>& batch);
   void start_threads();
   void work(u8* slot);
-  void perform_next(std::unique_lock<std::mutex>* lock, Memory* memory);
-  void perform(const Run& run, Memory* memory);
+  void perform_next(std::unique_lock<std::mutex>* lock, ThreadBuffers* memory);
+  void perform(const Run& run, ThreadBuffers* memory);
   int read(const std::string& path, u64 first_page, u8* to, u64 bytes, u64* got);
-  void lose(const Run& run, const std::string& path, int number, Memory* memory);
+  void lose(const Run& run, const std::string& path, int number, ThreadBuffers* memory);
   void wait_once(Fetch::Batch* batch, u64 most_ns);
   int open(const std::string& path, File* file);
   void renew_in_child();
@@ -130,7 +130,7 @@ class ReadPool {
   std::deque<Run> queue_;
   u32 threads_ = 0, idle_ = 0;
   os::AlignedBuffer slots_;
-  std::unordered_map<std::string, Open> files_;
+  std::unordered_map<std::string, OpenFile> files_;
   u64 uses_ = 0, looked_ns_ = 0;
 };
 

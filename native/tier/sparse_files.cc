@@ -31,13 +31,13 @@ bool SparseFiles::leaves_in_order(u32 chunk) const {
   return any;
 }
 
-SparseFiles::Found SparseFiles::look(const std::vector<DiskSpace::Sparse>& candidates, Deadline deadline) const {
-  Found found{std::vector<std::vector<StoredBody>>(candidates.size()), std::vector<std::vector<u64>>(candidates.size()),
-              std::vector<bool>(candidates.size())};
+SparseFiles::Candidates SparseFiles::look(const std::vector<DiskSpace::Sparse>& candidates, Deadline deadline) const {
+  Candidates found{std::vector<std::vector<StoredBody>>(candidates.size()),
+                   std::vector<std::vector<u64>>(candidates.size()), std::vector<bool>(candidates.size())};
   std::vector<u32> candidate(kMaxSegments, kNone);
   for (u32 i = 0; i < candidates.size(); ++i) candidate[candidates[i].number] = i;
   for (u32 chunk = 0, count = 1; chunk < count;) {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     count = heap_.descriptor_count();
     for (const u32 end = std::min(count, chunk + kLookedAt); chunk < end; ++chunk) {
       const u64 word = heap_.descriptor(chunk).word.load();
@@ -63,13 +63,13 @@ std::vector<StoredBody> SparseFiles::find(u64 bytes, bool all, Deadline deadline
   std::vector<DiskSpace::Sparse> candidates;
   u64 next_uid = 0;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     next_uid = heap_.memory.heap_header().next_uid;
     for (const DiskSpace::Sparse& each : heap_.disk.sparse(all ? kMostNeededOfAll : kMostNeeded))
       if (candidates.size() < kCandidates && !left_out_.contains(each.incarnation)) candidates.push_back(each);
   }
   if (candidates.empty()) return {};
-  const Found found = look(candidates, deadline);
+  const Candidates found = look(candidates, deadline);
   const u64 soon = found.first_in_order + (next_uid - std::min(next_uid, found.first_in_order)) / kSoonShare;
   std::vector<StoredBody> bodies;
   u64 needed = 0;

@@ -28,13 +28,13 @@ class SparseFiles {
   void leave_out(u32 segment) { left_out_.insert(heap_.memory.tier_header().segment[segment].incarnation); }
 
  private:
-  struct Found {
+  struct Candidates {
     std::vector<std::vector<StoredBody>> bodies;  // one list per candidate
     std::vector<std::vector<u64>> in_order;       // uids of bodies whose items leave in order
     std::vector<bool> held;                       // readers or another process's move hold some of them
     u64 first_in_order = ~u64{0};                 // uid
   };
-  Found look(const std::vector<DiskSpace::Sparse>& candidates, Deadline deadline) const;
+  Candidates look(const std::vector<DiskSpace::Sparse>& candidates, Deadline deadline) const;
   bool leaves_in_order(u32 chunk) const;
 
   Heap& heap_;

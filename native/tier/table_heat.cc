@@ -29,7 +29,7 @@ void TableHeat::look() {
   const u32 count = std::min(memory_.table_count(), kMaxTables);
   for (u32 i = 0; i < count; ++i) {
     const TableHeader& table = memory_.table(i);
-    Seen& seen = seen_[i];
+    DrawRate& seen = seen_[i];
     const u32 generation = table.generation.load();
     const u64 samples = read_freely(table.total_samples);
     if (!table.is(TableState::kLive) || generation != seen.generation || samples < seen.samples)

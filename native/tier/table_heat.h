@@ -21,7 +21,7 @@ class TableHeat {
   const Tables& hot();
 
  private:
-  struct Seen {
+  struct DrawRate {
     u32 generation = 0;
     u64 samples = 0;   // at the last look
     double draws = 0;  // recent draws: halved at each look
@@ -29,7 +29,7 @@ class TableHeat {
   void look();
 
   const Memory& memory_;
-  std::array<Seen, kMaxTables> seen_{};
+  std::array<DrawRate, kMaxTables> seen_{};
   Tables hot_;
   u64 looked_ns_ = 0;
 };

@@ -9,7 +9,7 @@ namespace di {
 namespace {
 
 constexpr u32 kLookedAt = 256, kLookedAtFirst = 8192;  // descriptors looked at in one hold
-constexpr double kAlike = 1.05;                        // factors that differ by less count as equal
+constexpr double kTieFactor = 1.05;                    // factors that differ by less count as equal
 
 }  // namespace
 
@@ -21,7 +21,7 @@ void TableShares::look(u32 chunk) {
   const double bytes = static_cast<double>(heap_.chunk_memory.block_bytes(chunk));
   const u32 pages = tier.stored_pages.load();
   for (const u32 table : tables_of(heap_, chunk)) {
-    Seen& seen = seen_[table];
+    ChunkTotals& seen = seen_[table];
     const u32 generation = heap_.memory.table(table).generation.load();
     if (seen.generation != generation) seen = {.generation = generation};
     seen.bytes += bytes;
@@ -36,7 +36,7 @@ void TableShares::look_at_some() {
     if (++hand_ >= count) {
       hand_ = 0;
       all_seen_ = true;
-      for (Seen& seen : seen_) {
+      for (ChunkTotals& seen : seen_) {
         seen.bytes /= 2;
         seen.taken /= 2;
       }
@@ -51,7 +51,7 @@ void TableShares::look_at_some() {
 // have.
 double TableShares::factor(u32 index) const {
   const TableHeader& table = heap_.memory.table(index);
-  const Seen& seen = seen_[index];
+  const ChunkTotals& seen = seen_[index];
   const u64 item_bytes = __atomic_load_n(&table.item_bytes, __ATOMIC_RELAXED);
   const u64 used = std::min(table.used_bytes.load(), table.stat_size.load() * item_bytes);
   if (!table.is(TableState::kLive) || used == 0 || table.used_bytes.load() == table.open_bytes.load()) return 0;
@@ -64,11 +64,11 @@ double TableShares::factor(u32 index) const {
 }
 
 u32 TableShares::most_over(u32 own, Deadline deadline) {
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   os::LocalGuard<std::mutex> local(mutex_);  // after the heap's lock: the mutex's holder waits for no other process
   look_at_some();
   u32 found = kNone;
-  double most = std::max(1.0, own == kNone ? 0 : factor(own) * kAlike);
+  double most = std::max(1.0, own == kNone ? 0 : factor(own) * kTieFactor);
   for (u32 i = 0; i < heap_.memory.table_count(); ++i) {
     const double at = i == own ? 0 : factor(i);
     if (at <= most) continue;

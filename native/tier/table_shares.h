@@ -23,7 +23,7 @@ class TableShares {
   u32 most_over(u32 own, Deadline deadline);
 
  private:
-  struct Seen {  // of the chunks of one table
+  struct ChunkTotals {  // of the chunks of one table
     u32 generation = 0;
     double bytes = 0, taken = 0;  // their size in memory if none were written; their size where they lie now
   };
@@ -33,7 +33,7 @@ class TableShares {
 
   Heap& heap_;
   std::mutex mutex_;
-  std::array<Seen, kMaxTables> seen_{};
+  std::array<ChunkTotals, kMaxTables> seen_{};
   u32 hand_ = 0;
   bool all_seen_ = false;
 };

@@ -37,7 +37,7 @@ bool Tier::take_rolled() {
 void Tier::end_as_last() noexcept {
   std::vector<u32> passing;
   try {
-    Heap::Guard guard(heap_, Deadline::brief());
+    HeapGuard guard(heap_, Deadline::brief());
     for (const DiskSpace::Log& log : heap_.disk.logs())
       if (log.passing) passing.push_back(log.file);
   } catch (...) {  // the files stay until a store opens the folder again
@@ -87,7 +87,7 @@ RoomMaker::Emptied Tier::empty_more(Deadline deadline) {
     if (moved == BodyMover::Result::kNothing) return Emptied::kNothing;
     const BodyMover::Await waited = mover_.await(deadline);
     if (waited == BodyMover::Await::kWaited) return Emptied::kDone;
-    return waited == BodyMover::Await::kLater ? Emptied::kLater : Emptied::kNothing;
+    return waited == BodyMover::Await::kTimedOut ? Emptied::kTimedOut : Emptied::kNothing;
   } catch (const Error& error) {  // a file error
     if (error.code() == Code::kTimeout) throw;
     return Emptied::kNothing;
@@ -102,7 +102,7 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
     Scope() { inside = true; }
     ~Scope() { inside = false; }
   } scope;
-  u64 got = object_drops_.take_most() ? drop_objects(bytes, deadline, why) : 0;
+  u64 got = object_drops_.exceed_bodies() ? drop_objects(bytes, deadline, why) : 0;
   if (got >= bytes) return true;
   // Bodies of the tables drawn from most stay until copies of others were written.
   for (bool last = false, writable = true, hot_too = false;; hot_too = true) {
@@ -135,7 +135,7 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
 
 void Tier::resize(u64 capacity, Deadline deadline) {
   folder_.check_space(capacity);
-  Heap::Guard guard(heap_, deadline);
+  HeapGuard guard(heap_, deadline);
   TierHeader& header = heap_.memory.tier_header();
   const u64 all = reserved_in_tiers(heap_.memory) + others_in_tiers(heap_.memory, heap_.disk);
   const u64 least = std::max(least_disk(all, heap_.budget.spendable()), header.file_bytes.load());
@@ -152,7 +152,7 @@ void Tier::resize(u64 capacity, Deadline deadline) {
 bool Tier::remove_file(Deadline deadline) {
   u32 file = 0;
   {
-    Heap::Guard guard(heap_, deadline);
+    HeapGuard guard(heap_, deadline);
     if (!heap_.disk.take_spare(&file)) return false;
   }
   DI_FAULT("tier.file_forgotten");
@@ -169,8 +169,8 @@ bool Tier::move_ahead(Deadline deadline) {
 }
 
 bool Tier::chore(Deadline deadline) {
-  writer_.settle(deadline);
-  mover_.settle(deadline);
+  writer_.end_left_claims(deadline);
+  mover_.end_left_claims(deadline);
   if (remove_file(deadline)) return true;
   try {
     if (move_ahead(deadline)) return true;

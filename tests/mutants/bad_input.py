@@ -174,7 +174,7 @@ MUTANTS = [
     Mutant(
         "chains-without-an-end",
         "input",
-        "native/base/status.h::Steps::take",
+        "native/base/status.h::Steps::count_one",
         "if (left_-- == 0) [[unlikely]]",
         "if (left_ == ~0ull) [[unlikely]]",
         ("native:test_circles", "tests/test_bad_ledger.py"),

@@ -50,8 +50,8 @@ MUTANTS = [
     Mutant(
         "bytes-from-disk-not-checked",
         "disk",
-        "native/tier/body_reader.cc::BodyReader::Reads::take",
-        "    if (!verify_pages(extent.of->checksums, read.offset / kPageBytes - extent.of->first_page, pages))"
+        "native/tier/body_reader.cc::BodyReader::PendingReads::accept",
+        "    if (!verify_pages(range.of->checksums, read.offset / kPageBytes - range.of->first_page, pages))"
         " return false;\n",
         "",
         ("tests/test_disk_damage.py::test_damaged_rows_remove_only_their_items",),
@@ -283,7 +283,7 @@ MUTANTS = [
     Mutant(
         "what-is-drawn-most-goes-first",
         "disk",
-        "native/tier/body_drops.cc::BodyDrops::Search::passes",
+        "native/tier/body_drops.cc::BodyDrops::BodySearch::passes",
         "return !hot && !held_up",
         "return !held_up",
         ("tests/test_disk.py::test_frequently_drawn_rows_stay_in_memory",),
@@ -292,7 +292,7 @@ MUTANTS = [
         "tables-evict-only-their-own-items",
         "disk",
         "native/tier/table_shares.cc::TableShares::most_over",
-        "double most = std::max(1.0, own == kNone ? 0 : factor(own) * kAlike);",
+        "double most = std::max(1.0, own == kNone ? 0 : factor(own) * kTieFactor);",
         "double most = 1e300;",
         ("tests/test_disk_shares.py",),
     ),

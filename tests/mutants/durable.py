@@ -20,7 +20,7 @@ MUTANTS = [
     Mutant(
         "bytes-of-objects-are-not-verified",
         "durable",
-        "native/tier/log_reader.cc::LogReader::Found::copy_to",
+        "native/tier/log_reader.cc::LogReader::SoundRecord::copy_to",
         "    if (crc32c(from, extra + bytes) != record_.body_crc) return false;\n",
         "",
         (f"{DAMAGE}::test_a_flipped_bit_costs_only_its_object",),
@@ -124,7 +124,7 @@ MUTANTS = [
     Mutant(
         "records-of-the-dead-count",
         "durable",
-        "native/objects/durable_logs.cc::settle_log",
+        "native/objects/durable_logs.cc::void_strays_of",
         "if (!named) own.mark(place, kMarkVoid);",
         "",
         (f"{KILLS}::test_deleted_objects_of_dead_processes_do_not_return",),

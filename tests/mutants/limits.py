@@ -97,7 +97,7 @@ MUTANTS = [
     Mutant(
         "give-back-announces-nothing",
         "standstill",
-        "native/replay/draws.cc::Draws::finish",
+        "native/replay/draws.cc::Draws::end",
         "    if (give_back) core_.items_came().signal(kMaxClients);\n",
         "",
         ("tests/test_wakes.py",),

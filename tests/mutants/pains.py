@@ -207,7 +207,7 @@ MUTANTS = [
     Mutant(
         "waiters-not-listed",
         "pain-20",
-        "native/process/waits.cc::WaitRecord::take",
+        "native/process/waits.cc::WaitRecord::claim_slot",
         "  record_->owner.store(token_, std::memory_order_release);  // pairs",
         "  // pairs",
         ("tests/test_pains_20_numbers.py::test_every_waiter_is_listed",),
@@ -215,7 +215,7 @@ MUTANTS = [
     Mutant(
         "waits-as-old-as-the-last-one",
         "pain-20",
-        "native/process/waits.cc::WaitRecord::take",
+        "native/process/waits.cc::WaitRecord::claim_slot",
         "  record_->since_ns.store(since_ns_, std::memory_order_relaxed);",
         "  if (record_->since_ns.load() == 0) record_->since_ns.store(since_ns_);",
         ("tests/test_waits.py::test_the_age_of_a_wait_is_that_of_the_call_in_progress",),
@@ -223,7 +223,7 @@ MUTANTS = [
     Mutant(
         "a-wait-inside-a-call-has-a-record-of-its-own",
         "pain-20",
-        "native/process/waits.cc::WaitRecord::take",
+        "native/process/waits.cc::WaitRecord::claim_slot",
         "  inside_ = is_ours();",
         "  inside_ = false;",
         ("tests/crash/test_shown_waits.py",),

@@ -43,7 +43,7 @@ MUTANTS = [
         "items-go-though-another-process-empties-files",
         "disk",
         "native/tier/tier.cc::Tier::empty_more",
-        "return waited == BodyMover::Await::kLater ? Emptied::kLater : Emptied::kNothing;",
+        "return waited == BodyMover::Await::kTimedOut ? Emptied::kTimedOut : Emptied::kNothing;",
         "return Emptied::kNothing;",
         (f"{ROOM}::test_a_table_that_is_drawn_from_all_the_time_holds_its_capacity",),
     ),

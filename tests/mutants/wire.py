@@ -62,7 +62,7 @@ MUTANTS = [
     Mutant(
         "rows-of-the-wire-lie-anywhere",
         "wire",
-        "native/replay/row_form.cc::RowForm::require_leaves",
+        "native/replay/row_form.cc::RowForm::require_places",
         "if (!product_fits(row_bytes[leaf.column], rows, stride_ - leaf.at)) refuse();",
         "",
         (f"{FRAMES}::test_rows_outside_their_message_are_refused",),

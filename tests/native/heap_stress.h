@@ -140,7 +140,7 @@ inline void stress_heap(u64 budget, const std::string& folder) {
   plan.after_kill = [&](u64 seed) { judge(field, seed); };
   plan.now_and_then = [&] {
     {
-      Heap::Guard guard(field.arena->heap(), soon());  // bytes pass from one counter to another in between
+      HeapGuard guard(field.arena->heap(), soon());  // bytes pass from one counter to another in between
       CHECK(committed_bytes(*field.arena) <= budget + kMiB);
     }
     if (++turn % 50 == 0) check_heap(field.arena);

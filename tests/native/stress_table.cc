@@ -52,7 +52,7 @@ void sample(Table& table, Random& random) {
     for (const Drawn& drawn : set.items) CHECK(read_number(table.arena(), drawn) != ~u64{0});
     return random.below(8) != 0;
   };
-  if (at_once && !table.draws.take(&set, want, copy, soon())) CHECK(set.items.empty());
+  if (at_once && !table.draws.draw_at_once(&set, want, copy, soon())) CHECK(set.items.empty());
   if (at_once) return;
   table.draws.draw(&set, want, {0, random.below(2) == 0 ? static_cast<double>(want) : 0}, soon(), &why);
   std::vector<u64> keys;

@@ -142,7 +142,7 @@ inline void check_tables(const std::shared_ptr<Arena>& arena) {
   for (const std::string& name : TableDirectory(arena).names()) {
     const auto table = TableDirectory(arena).find(name);
     table->check(true, soon(), &findings);
-    table->core.settle(soon());
+    table->core.do_deferred(soon());
     // What a call changes together is changed together, whoever died in the middle.
     TableHeader& header = table->header();
     SharedLock lock(*arena, header.lock, name);

@@ -249,7 +249,7 @@ void use_groups(const std::shared_ptr<Arena>& arena) {
   attempt([&] { groups->draws.draw(&drawn, 4, {}, shortly(), &why); });
   attempt([&] { check_answers(*arena, drawn.items, true); });
   attempt([&] { groups->draws.deliver(&drawn, shortly()); });
-  attempt([&] { groups->draws.take(&small, 4, [] { return true; }, shortly()); });
+  attempt([&] { groups->draws.draw_at_once(&small, 4, [] { return true; }, shortly()); });
   attempt([&] { groups->reads.peek(groups->reads.keys(0, 8, shortly()), &seen, shortly()); });
   attempt([&] { groups->draws.deliver(&seen, shortly()); });
   attempt([&] { groups->reads.look(groups->reads.keys(0, 8, shortly()), &looked, [] { return true; }, shortly()); });

@@ -234,7 +234,7 @@ void read_table(const std::shared_ptr<Table>& table, const ViewSpec& spec, int r
       return true;
     };
   };
-  attempt([&] { table->draws.take(&small, 8, copy(small), shortly()); });
+  attempt([&] { table->draws.draw_at_once(&small, 8, copy(small), shortly()); });
   std::vector<u64> keys;
   attempt([&] { keys = table->reads.keys(2, 20, shortly()); });
   attempt([&] { table->reads.waiting(shortly()); });

@@ -32,7 +32,7 @@ void test_against_a_model() DI_UNCHECKED {
   u64 state = 1;
   const auto counts = [&](u64 value) { return std::find(known.begin(), known.end(), value) != known.end(); };
   for (u64 step = 0; step < 3 * kEndedGroups; ++step) {
-    TableCore::Guard guard(core, soon());
+    TableGuard guard(core, soon());
     core.change();
     const u64 value = below(20, &state) == 0 && !known.empty() ? known[below(known.size(), &state)] : ~step;
     core.ended.add(value);
@@ -51,7 +51,7 @@ void test_against_a_model() DI_UNCHECKED {
     for (u64 i = 0; i < known.size(); i += 37) CHECK(core.ended.has(known[i]));
     CHECK(!core.ended.has(1u << 30));
   }
-  TableCore::Guard guard(core, soon());
+  TableGuard guard(core, soon());
   core.change();
   core.ended.forget();
   core.commit();
@@ -64,12 +64,12 @@ void test_few_values() DI_UNCHECKED {
   const auto table = make_table(arena);
   TableCore& core = table->core;
   for (u64 step = 0; step < 2 * kEndedGroups; ++step) {
-    TableCore::Guard guard(core, soon());
+    TableGuard guard(core, soon());
     core.change();
     core.ended.add(step % 3);
     core.commit();
   }
-  TableCore::Guard guard(core, soon());
+  TableGuard guard(core, soon());
   for (u64 value = 0; value < 5; ++value) CHECK(core.ended.has(value) == (value < 3));
   const u32* const next = reinterpret_cast<u32*>(arena->heap().block(core.header.ended_block - 1)) + 2 * kEndedGroups;
   u64 listed = 0;
@@ -85,7 +85,7 @@ void test_damage() DI_UNCHECKED {
   TableCore& core = table->core;
   u64 state = 7, refused = 0;
   for (u64 round = 0; round < 200; ++round) {
-    TableCore::Guard guard(core, soon());
+    TableGuard guard(core, soon());
     core.change();
     for (u64 i = 0; i < 200; ++i) core.ended.add(below(1000, &state));
     core.commit();

@@ -153,7 +153,7 @@ bool is_refused(Code code, Call call) {
 void test_blocks_of_a_range() {
   const PackPlan plan({{10, 1, 0, 1}, {10, 10, 10, 3}, {120, 7, 4, 2}, {150, 1, 50, 50}}, 210);  // blocks 0-3, 4-5, 6
   const auto is = [&plan](u64 from, u64 bytes, u32 first, u32 last) {
-    const PackPlan::Blocks blocks = plan.blocks_of(from, bytes);
+    const PackPlan::BlockRange blocks = plan.blocks_of(from, bytes);
     return blocks.first == first && blocks.last == last;
   };
   CHECK(is(10, 1, 0, 0) && is(39, 1, 0, 0) && is(39, 2, 0, 1) && is(100, 10, 3, 3) && is(0, 210, 0, 6));

@@ -20,9 +20,9 @@ u64 some(Random& random, u64 most) {
   }
 }
 
-std::vector<RowForm::Leaf> some_leaves(Random& random) {
-  std::vector<RowForm::Leaf> made(random() % 3);
-  for (RowForm::Leaf& leaf : made)
+std::vector<RowForm::ValuePlace> some_leaves(Random& random) {
+  std::vector<RowForm::ValuePlace> made(random() % 3);
+  for (RowForm::ValuePlace& leaf : made)
     leaf = {static_cast<u32>(random() % 16 == 0 ? random() : random() % 4), some(random, 48)};
   return made;
 }

@@ -43,7 +43,7 @@ struct Scene {
   }
   std::vector<Drawn> take(u32 n) const {
     DrawSet set;
-    CHECK(table->draws.take(&set, n, [] { return true; }, soon()));
+    CHECK(table->draws.draw_at_once(&set, n, [] { return true; }, soon()));
     for (Drawn& drawn : set.items) CHECK(drawn.rows == kLength && drawn.back == 0);
     return set.items;
   }
