@@ -21,7 +21,7 @@ def test_another_major_version_of_sb3_is_refused(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(stable_baselines3, "__version__", "3.0.1")
     for name in [name for name in sys.modules if name.startswith("di_store.adapters.sb3")]:
         monkeypatch.delitem(sys.modules, name)
-    with pytest.raises(ImportError, match=r"works with Stable-Baselines3 2, and 3\.0\.1 is installed"):
+    with pytest.raises(ImportError, match=r"works with stable_baselines3 >=2\.3,<3, and 3\.0\.1 is installed"):
         importlib.import_module("di_store.adapters.sb3")
 
 

@@ -477,4 +477,4 @@ def test_bad_input_is_refused() -> None:
 def test_another_version_is_named() -> None:
     program = "import torchrl; torchrl.__version__ = '1.2.0'; import di_store.adapters.torchrl"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert "works with torchrl 0.14, and 1.2.0 is installed" in found.stderr.splitlines()[-1]
+    assert "works with torchrl >=0.14,<0.15, and 1.2.0 is installed" in found.stderr.splitlines()[-1]

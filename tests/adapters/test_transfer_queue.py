@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import os
 import pickle
+import re
 import shutil
 import subprocess
 import sys
@@ -27,7 +29,6 @@ from transfer_queue_jobs import ROOT, Worker, get, put, ray_here
 import di_store
 from di_store.adapters.transfer_queue import StorageClient, register, starting
 from di_store.adapters.transfer_queue import client as client_module
-from di_store.adapters.transfer_queue.versions import refusal
 from di_store.store.handle import opening
 
 KEYS = [f"sample_{at}" for at in range(4)]
@@ -194,14 +195,18 @@ def test_settings_that_do_not_exist_are_named() -> None:
         StorageClient({})
 
 
-@pytest.mark.parametrize("version", ["0.1.9", "0.2.0", "1.0"])
-def test_another_version_is_named(version: str) -> None:
-    assert f"0.1.10 and later 0.1 versions, and {version} is installed" in str(refusal(version))
-
-
-def test_supported_versions_are_accepted() -> None:
-    for version in ("0.1.10", "0.1.11", "0.1.12.dev0"):
-        assert refusal(version) is None
+@pytest.mark.parametrize(
+    ("version", "fits"),
+    [("0.1.9", False), ("0.1.10", True), ("0.1.11", True), ("0.1.12.dev0", True), ("0.2.0", False), ("1.0", False)],
+)
+def test_supported_versions_are_accepted_and_others_named(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tq, "__version__", version)
+    monkeypatch.delitem(sys.modules, "di_store.adapters.transfer_queue")
+    if fits:
+        importlib.import_module("di_store.adapters.transfer_queue")
+        return
+    with pytest.raises(ImportError, match=re.escape(f"transfer_queue >=0.1.10,<0.2, and {version} is installed")):
+        importlib.import_module("di_store.adapters.transfer_queue")
 
 
 def test_a_queue_holds_more_than_memory(tmp_path: Path, count: Callable[[int, int], int]) -> None:

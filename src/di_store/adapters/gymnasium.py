@@ -12,17 +12,12 @@ from typing import Any
 import numpy as np
 
 import di_store
+from di_store.adapters.framework import require
 
-try:
-    import gymnasium as gym
-    from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
-except ImportError as error:
-    raise ImportError("di_store.adapters.gymnasium needs gymnasium>=1.1: pip install di-store[gymnasium]") from error
-if gym.__version__.partition(".")[0] != "1":
-    raise ImportError(
-        f"di_store.adapters.gymnasium was tested with gymnasium 1 and this is gymnasium {gym.__version__}: "
-        "pip install di-store[gymnasium]"
-    )
+require("gymnasium", "gymnasium", ">=1.1,<2")
+
+import gymnasium as gym
+from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from di_store.adapters.casts import cast
 from di_store.adapters.spaces import converter, mapped, step_specs

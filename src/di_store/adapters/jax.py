@@ -6,22 +6,17 @@ holds a reference to it, also while a computation still reads it.
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Any
 
 import numpy as np
 
 import di_store
+from di_store.adapters.framework import require
 
-try:
-    import jax
-    import jax.numpy as jnp
-except ImportError as error:
-    raise ImportError("di_store.adapters.jax needs jax: pip install di-store[jax]") from error
-if version("jax").partition(".")[0] != "0":
-    raise ImportError(
-        f"di_store.adapters.jax was tested with jax 0.10 and this is jax {version('jax')}: pip install di-store[jax]"
-    )
+require("jax", "jax", ">=0.4,<1", package="jax")
+
+import jax
+import jax.numpy as jnp
 
 __all__ = ["as_jax"]
 

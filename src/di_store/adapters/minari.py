@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from importlib.metadata import version
 from itertools import islice
 from typing import Any
 
 import numpy as np
 
 import di_store
+from di_store.adapters.framework import require
 
-try:
-    import gymnasium as gym
-    import minari
-    from gymnasium import spaces
-    from minari.data_collector import EpisodeBuffer
-except ImportError as error:
-    raise ImportError("di_store.adapters.minari needs minari: pip install di-store[minari]") from error
-if not version("minari").startswith("0.5."):
-    raise ImportError(
-        f"di_store.adapters.minari was tested with minari 0.5 and this is minari {version('minari')}: "
-        "pip install di-store[minari]"
-    )
+require("minari", "minari", ">=0.5,<0.6", package="minari")
+
+import gymnasium as gym
+import minari
+from gymnasium import spaces
+from minari.data_collector import EpisodeBuffer
 
 from di_store.adapters.casts import cast
 from di_store.adapters.spaces import converter, mapped, original, parts, specs, step_specs

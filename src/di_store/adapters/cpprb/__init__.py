@@ -8,17 +8,9 @@ A buffer is a table that evicts its oldest items first. cpprb numbers the places
 number s since the last `clear` lies at index ``s % size``. The adapter computes that number from the insertion order.
 """
 
-from importlib.metadata import version
+from di_store.adapters.framework import require
 
-try:
-    import cpprb as cpprb
-except ImportError as error:
-    raise ImportError("di_store.adapters.cpprb needs cpprb: pip install di-store[cpprb]") from error
-if version("cpprb").partition(".")[0] != "11":
-    raise ImportError(
-        f"di_store.adapters.cpprb was tested with cpprb 11 and this is cpprb {version('cpprb')}: "
-        "pip install di-store[cpprb]"
-    )
+require("cpprb", "cpprb", ">=11,<12", package="cpprb")
 
 from di_store.adapters.cpprb.buffers import (
     MPPrioritizedReplayBuffer,

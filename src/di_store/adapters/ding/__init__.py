@@ -4,17 +4,9 @@
 the same seed, a training run is the same.
 """
 
-from importlib.metadata import version
+from di_store.adapters.framework import require
 
-try:
-    from ding.data.buffer import DequeBuffer as _DequeBuffer  # noqa: F401
-except ImportError as error:
-    raise ImportError("di_store.adapters.ding needs DI-engine: pip install di-store[ding]") from error
-if not version("DI-engine").startswith("0.5."):
-    raise ImportError(
-        f"di_store.adapters.ding was tested with DI-engine 0.5 and this is {version('DI-engine')}: "
-        "pip install di-store[ding]"
-    )
+require("ding", "ding.data.buffer", ">=0.5,<0.6", package="DI-engine")
 
 from di_store.adapters.ding.buffer import Buffer
 

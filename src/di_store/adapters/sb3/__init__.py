@@ -4,17 +4,9 @@
 observation is stored once, even if it is also the next observation of the previous step.
 """
 
-try:
-    import stable_baselines3
-    import torch  # noqa: F401
-except ImportError as error:
-    raise ImportError("di_store.adapters.sb3 needs Stable-Baselines3 and PyTorch: pip install di-store[sb3]") from error
+from di_store.adapters.framework import require
 
-if stable_baselines3.__version__.partition(".")[0] != "2":
-    raise ImportError(
-        f"di_store.adapters.sb3 works with Stable-Baselines3 2, and {stable_baselines3.__version__} is installed: "
-        "pip install 'stable-baselines3>=2.3,<3'"
-    )
+require("sb3", "stable_baselines3 torch", ">=2.3,<3")
 
 from di_store.adapters.sb3.hindsight import HerReplayBuffer
 from di_store.adapters.sb3.loading import convert_what_is_loaded

@@ -4,17 +4,9 @@
 `TensorDictReplayBuffer` over it; either TorchRL or the table draws.
 """
 
-try:
-    import tensordict  # noqa: F401
-    import torchrl
-except ImportError as error:
-    raise ImportError("di_store.adapters.torchrl needs TorchRL and PyTorch: pip install di-store[torchrl]") from error
+from di_store.adapters.framework import require
 
-if torchrl.__version__.split(".")[:2] != ["0", "14"]:
-    raise ImportError(
-        f"di_store.adapters.torchrl works with torchrl 0.14, and {torchrl.__version__} is installed: "
-        "pip install 'torchrl>=0.14,<0.15'"
-    )
+require("torchrl", "torchrl tensordict", ">=0.14,<0.15")
 
 from di_store.adapters.torchrl.buffer import ReplayBuffer
 from di_store.adapters.torchrl.storage import Storage
