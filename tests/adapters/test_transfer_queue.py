@@ -29,7 +29,7 @@ from transfer_queue_jobs import ROOT, Worker, get, put, ray_here
 import di_store
 from di_store.adapters.transfer_queue import StorageClient, register, starting
 from di_store.adapters.transfer_queue import client as client_module
-from di_store.store.handle import opening
+from di_store.store import opening
 
 KEYS = [f"sample_{at}" for at in range(4)]
 TENSORS = {
@@ -199,7 +199,9 @@ def test_settings_that_do_not_exist_are_named() -> None:
     ("version", "fits"),
     [("0.1.9", False), ("0.1.10", True), ("0.1.11", True), ("0.1.12.dev0", True), ("0.2.0", False), ("1.0", False)],
 )
-def test_supported_versions_are_accepted_and_others_named(version: str, fits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_supported_versions_are_accepted_and_others_named(
+    version: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tq, "__version__", version)
     monkeypatch.delitem(sys.modules, "di_store.adapters.transfer_queue")
     if fits:
