@@ -172,7 +172,7 @@ def test_bytes_logical_is_right_during_writes(store: Any) -> None:
     assert store.check() == []
 
 
-def test_a_table_that_is_held_up_counts_without_its_ragged_values(store: Any) -> None:
+def test_a_locked_table_is_counted_without_its_ragged_values(store: Any) -> None:
     """A process stopped in the table's lock holds no `stats` up."""
     schema = {"x": di_store.Spec((None,), "i8", max=64), "n": di_store.Spec((), "i8")}
     table = store.create_table("t", capacity=50, schema=schema)

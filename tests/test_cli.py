@@ -281,7 +281,7 @@ def test_status_answers_beside_a_stopped_and_a_dead_process(holder: subprocess.P
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
-def test_hold_until_told_to_stop(name: str, number: signal.Signals) -> None:
+def test_hold_keeps_a_store_until_a_signal(name: str, number: signal.Signals) -> None:
     with process(*command("hold", name, "--memory", "64MiB", "--json")) as keeper:
         assert keeper.stdout is not None
         assert json.loads(keeper.stdout.readline()) == {"name": name, "pid": keeper.pid, "made": True}

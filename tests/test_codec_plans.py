@@ -116,7 +116,7 @@ def test_decoded_values_do_not_share_memory(store: Any) -> None:
     assert kept.tolist() == [0.0] * 3, "its memory is not used again while the tensor lives"
 
 
-def test_plans_do_not_keep_evicted_items() -> None:
+def test_evicted_items_decode_to_none() -> None:
     assert decode_blobs(*joined([1, GONE, "a", GONE])) == [1, None, "a", None]
 
 

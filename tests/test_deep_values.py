@@ -56,7 +56,7 @@ def test_unknown_names_of_any_kind_are_shown(store: Any) -> None:
         writer.append(row, priority={"u": 1.0, 3: 2.0, None: 1.0})
 
 
-def test_a_schema_is_not_followed_deeper_than_columns_may_lie(store: Any) -> None:
+def test_a_schema_nested_too_deep_is_refused(store: Any) -> None:
     with pytest.raises(ValueError, match="does a dict hold itself"):
         store.create_table("t", capacity=10, schema=endless(dict))
     space = type("Dict", (), {})()

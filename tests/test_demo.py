@@ -206,7 +206,9 @@ def _member(state: ActorState, reported: float) -> FleetMember:
     ],
     ids=["running", "silent", "ended", "dead"],
 )
-def test_an_actors_screen_row_is_fresh(state: ActorState, silent_seconds: float, cells: tuple[str, ...]) -> None:
+def test_an_actors_screen_row_shows_no_stale_figures(
+    state: ActorState, silent_seconds: float, cells: tuple[str, ...]
+) -> None:
     now = time.monotonic()
     assert actor_cells(_member(state, now - silent_seconds), now) == ("actor 0", *cells)
 

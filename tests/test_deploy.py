@@ -122,7 +122,7 @@ def test_everything_pods_refer_to_exists(document: dict[str, Any]) -> None:
             assert name in {one["name"] for one in each["env"]}
 
 
-def test_the_image_holds_what_pods_run() -> None:
+def test_the_image_contains_the_programs_of_the_pods() -> None:
     """The programs are where the Dockerfile puts them, and the images have one name."""
     text = (DEPLOY / "Dockerfile").read_text()
     assert "COPY . /src/" in text

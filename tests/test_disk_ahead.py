@@ -48,7 +48,7 @@ def check(batch: di_store.Batch) -> None:
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 @pytest.mark.parametrize("columns", [None, "action"])
-def test_batches_are_whole_and_read_beside_the_learner(
+def test_batches_are_whole_and_read_while_the_learner_works(
     store: di_store.Store, table: di_store.Table, prefetch: int, columns: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     threads: set[int] = set()
@@ -68,7 +68,7 @@ def test_batches_are_whole_and_read_beside_the_learner(
     assert not store.check()
 
 
-def test_the_budget_holds_fewer_batches_ahead_and_says_so_once(tmp_path: Path) -> None:
+def test_a_small_staging_budget_prefetches_less_and_warns_once(tmp_path: Path) -> None:
     """Of 1 MiB, five batches of 32 rows of 6 KiB; of the default, the eighth part of the memory, ten."""
     for staging, ahead in (("1MiB", 5), (None, 10), (1, 1)):
         with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB", staging=staging) as store:

@@ -93,7 +93,7 @@ def test_a_table_beside_objects_that_are_held_holds_its_capacity(tmp_path: Path,
         assert store.check() == []
 
 
-def test_limits_can_be_raised_beside_objects_that_came_later(tmp_path: Path) -> None:
+def test_limits_can_be_raised_after_objects_filled_the_store(tmp_path: Path) -> None:
     """Tables and objects take more than there is: each larger limit is taken, the present ones too, no smaller ones."""
     with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         capacity = largest(store, 4_000)
@@ -144,7 +144,7 @@ def test_a_store_that_fits_grows_for_what_the_disk_lacks(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("again", ["opened", "restored"])
-def test_tables_are_made_again_beside_objects_that_came_later(tmp_path: Path, again: str) -> None:
+def test_tables_can_be_recreated_after_objects_filled_the_store(tmp_path: Path, again: str) -> None:
     """However much of their room these take: what could be made once can be made again with the same limits."""
     limits: dict[str, Any] = {"memory": "32MiB", "disk": tmp_path / "disk", "disk_capacity": "128MiB"}
     with di_store.open(**limits) as store:
@@ -351,7 +351,7 @@ def _write_both(name: str, seed: int) -> None:
             writer.extend({"x": random.integers(0, 256, (250, 2_000), np.uint8)}, timeout=60)
 
 
-def test_several_writers_over_both_tables_go_on(tmp_path: Path) -> None:
+def test_several_writers_over_two_tables_never_stall(tmp_path: Path) -> None:
     """Each raises what the tables set aside, while rows of others fill memory: nobody keeps a table's lock for that."""
     spawn = mp.get_context("spawn")
     with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:

@@ -120,5 +120,5 @@ def test_a_stream_without_end_flags_warns_once(store: Any, view: Any) -> None:
 
 def test_the_warning_names_a_nested_end_flag(store: Any) -> None:
     table = store.create_table("t", capacity=10, view=di_store.Transition())
-    with table.writer() as writer, pytest.warns(RuntimeWarning, match="'info/terminated' lies below"):
+    with table.writer() as writer, pytest.warns(RuntimeWarning, match="'info/terminated' is nested in another dict"):
         writer.append(row(info={"terminated": False}))

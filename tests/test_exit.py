@@ -226,7 +226,7 @@ print(len(table))
 """
 
 
-def test_a_long_copy_that_waits_for_a_lock_where_there_was_a_sub_interpreter(store: di_store.Store) -> None:
+def test_a_copy_waiting_for_a_lock_survives_a_sub_interpreter(store: di_store.Store) -> None:
     store.create_table("large", capacity=50, schema={"x": di_store.Spec((1 << 20,), "u1")})
     done = subprocess.run([sys.executable, "-c", SUB_INTERPRETER, store.name], capture_output=True, text=True)
     assert (done.stdout, done.stderr, done.returncode) == ("True\n1\n", "", 0)

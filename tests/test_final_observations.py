@@ -244,7 +244,7 @@ def test_flags_and_discount_are_taken_from_the_step_itself(store: Any) -> None:
                     call(short)
 
 
-def test_a_final_observation_may_hold_what_is_stored_once_a_sequence(store: Any) -> None:
+def test_a_final_observation_may_give_columns_stored_once_per_sequence(store: Any) -> None:
     """Such columns lie among the values of varying length, and this one takes its room there like any other."""
     spec = di_store.Spec
     schema = {"obs": spec((), "f4"), "state": spec((64,), "f4"), "terminated": spec((), "?")}

@@ -307,7 +307,7 @@ def test_batches_of_groups_have_the_documented_shape(store: di_store.Store) -> N
     assert table.stats()["bytes_logical"] == 8 * 4 * (600 * 4 + 16)
 
 
-def test_groups_are_drawn_alike(store: di_store.Store) -> None:
+def test_groups_of_one_table_are_drawn_uniformly(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=64, view=Group(3), schema=PLAIN)
     for group in range(20):
         table.extend(answers(group, [group] * 3))

@@ -302,7 +302,7 @@ def test_a_failed_batch_gives_everything_back() -> None:
         assert np.asarray(partial.data["x"]).tolist() == [0, 1, 2, 3, 4]
 
 
-def test_a_finished_table_gives_what_remains_and_then_ends() -> None:
+def test_a_finished_table_gives_its_remaining_items_and_ends() -> None:
     with di_store.open(memory="64MiB") as store:
         table = store.create_table("t", capacity=10, limiter=di_store.Queue(10))
         table.extend({"x": np.arange(5)})

@@ -252,7 +252,7 @@ def test_a_killed_learners_prefetched_batches_are_given_back(store: Any) -> None
     assert stats["samples"] == stats["limiter"]["samples"] == 50
 
 
-def test_a_loader_whose_thread_ends_before_it_draws_says_so(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loader_whose_thread_ends_early_raises(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where memory is used up a thread may start and never come to its work."""
     table = numbered(store, 10)
     monkeypatch.setattr(background, "MOST_STARTS", 3)

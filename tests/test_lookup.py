@@ -202,7 +202,7 @@ def test_items_do_not_keep_a_closed_store() -> None:
     assert made.episodes.tolist() == [-1]
 
 
-def test_a_grown_table_keeps_the_order_of_slots(store: Any) -> None:
+def test_positions_are_right_in_a_grown_table(store: Any) -> None:
     """New slots come behind those that were freed before: the slot after a slot is then not the next item's."""
     table = table_of(store, 1_500)
     table.resize(4_000)

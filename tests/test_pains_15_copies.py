@@ -59,7 +59,7 @@ sys.stdin.readline()
 
 
 @pytest.mark.parametrize("kind", ["numpy", pytest.param("torch", marks=pytest.mark.extended), "bfloat16"])
-def test_one_copy_in_and_none_out(
+def test_a_put_copies_once_and_a_get_not_at_all(
     count: Callable[[int, int], int], store_name: Callable[[], str], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = count(64, 1024) * MIB

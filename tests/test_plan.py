@@ -186,7 +186,7 @@ def test_ragged_and_late_columns_take_what_is_planned(kind: dict[str, Any], tmp_
         assert (late.reshape(kind["capacity"], -1)[:, 0] == np.arange(kind["capacity"]) // 100 * 100).all()
 
 
-def test_memory_that_lacks_a_quarter_of_what_may_leave_holds_the_rest() -> None:
+def test_a_quarter_less_memory_keeps_three_quarters_of_the_rows() -> None:
     """Of what may leave memory: late columns are there in any case."""
     tables = {"t": LATE | {"capacity": 100_000}}
     whole = forecast({"tables": tables})
@@ -238,7 +238,7 @@ def test_the_example_file_of_the_page_can_be_planned(tmp_path: Path) -> None:
         ({"columns": ["acts"]}, "table 'replay': columns: no column 'acts'"),
     ],
 )
-def test_what_cannot_be_planned_names_table_and_option(change: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_an_impossible_plan_names_table_and_option(change: dict[str, Any], words: str, tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_text(json.dumps({"tables": {"replay": FRAMES | change}}))
     said = fails(2, "plan", str(path), by=call)

@@ -154,7 +154,7 @@ def test_more_than_the_table_holds_waits_or_is_refused(store: Any) -> None:
     assert len(np.unique(table.sample(100, replace=False).keys)) == 90
 
 
-def test_items_of_priority_zero_are_not_drawn_for_want_of_others(store: Any) -> None:
+def test_items_of_priority_zero_are_never_drawn(store: Any) -> None:
     table = filled(store, di_store.Prioritized(alpha=1.0), np.array([0.0, 1.0, 0.0, 2.0]))
     with pytest.raises(di_store.Timeout, match="2 of 3 drawn"):
         table.sample(3, replace=False, timeout=0.05)

@@ -58,7 +58,7 @@ def test_local_writers_have_no_marks(store: di_store.Store, session: bytes) -> N
     assert fixed(store) == before + 2 * PAGE, "a rebuild counts the pages of marks too"
 
 
-def test_a_mark_says_how_far_the_calls_have_come(store: di_store.Store, session: bytes) -> None:
+def test_a_mark_records_the_last_completed_call(store: di_store.Store, session: bytes) -> None:
     """Of one item, of many, and of none: that leaves it as it is."""
     table = steps(store)
     writer = SessionWriter(table, session=session)

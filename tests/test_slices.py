@@ -82,7 +82,7 @@ def end(child: Any, pipe: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("way", ["writer", "table"])
-def test_others_go_on_between_the_slices_of_an_extend(store: Any, way: str) -> None:
+def test_other_calls_run_between_the_slices_of_an_extend(store: Any, way: str) -> None:
     table = store.create_table("t", capacity=2 * MANY, schema={"n": 0})
     child, pipe = start(table, way, "writer.between_slices:1:stop")
     assert numbers(table) == list(range(FIRST))
@@ -95,7 +95,7 @@ def test_others_go_on_between_the_slices_of_an_extend(store: Any, way: str) -> N
     assert store.check() == []
 
 
-def test_an_extend_that_has_passed_ends_with_all_its_items(store: Any) -> None:
+def test_an_extend_past_the_limiter_writes_all_its_items(store: Any) -> None:
     """Also when somebody who is stopped holds the lock, for longer than its timeout."""
     table = store.create_table("t", capacity=2 * MANY, schema={"n": 0})
     child, pipe = start(table, "writer", "writer.between_slices:1:stop")
@@ -138,7 +138,7 @@ def test_dropping_a_table_between_slices_ends_the_call(store: Any) -> None:
     assert store.check() == []
 
 
-def test_others_go_on_while_keys_are_listed(store: Any) -> None:
+def test_other_calls_run_while_keys_are_listed(store: Any) -> None:
     table = store.create_table("t", capacity=MANY, schema={"n": 0})
     table.extend({"n": np.arange(MANY)})
     before = table.keys().tolist()

@@ -30,7 +30,9 @@ def step_of(side: int, lanes: int | None, at: int, ended: Any = False) -> dict[s
 
 @pytest.mark.parametrize("lanes", [None, 8])
 @pytest.mark.parametrize("held", ["capacity", "max_bytes"])
-def test_a_short_table_beside_long_episodes_keeps_its_items(lanes: int | None, held: str, full: bool) -> None:
+def test_a_short_table_sharing_a_stream_with_long_episodes_keeps_its_items(
+    lanes: int | None, held: str, full: bool
+) -> None:
     """`lanes=` of the short table is the default, and the store is almost empty."""
     side, capacity, length = (84, 1_000, 10_000) if full else (42, 200, 800)
     episodes = {"capacity": 9, "max_bytes": 700 * MIB} if held == "capacity" else {"max_bytes": 700 * MIB}
@@ -89,7 +91,7 @@ def test_a_raised_reserve_does_not_creep_up_as_a_table_grows_and_shrinks() -> No
         assert store.check() == []
 
 
-def test_what_lanes_have_open_does_not_grow_with_the_capacity() -> None:
+def test_the_bytes_open_lanes_need_do_not_grow_with_capacity() -> None:
     """A table that begins small and grows: it shares large chunks with one of long episodes."""
     row = {"obs": np.zeros(8, "f4"), "reward": np.float32(0), "terminated": False, "truncated": False}
     with di_store.open(memory="512MiB") as store, di_store.open(memory="512MiB") as other:
@@ -107,7 +109,7 @@ def test_what_lanes_have_open_does_not_grow_with_the_capacity() -> None:
             assert short.stats()["reserve_bytes"] <= small
 
 
-def test_a_table_without_capacity_keeps_what_its_lanes_have_open() -> None:
+def test_a_table_without_capacity_keeps_room_for_its_open_lanes() -> None:
     """It gets a capacity while it shares chunks that are larger than its own."""
     with di_store.open(memory="512MiB") as store:
         short = store.create_table("short", capacity=None, max_bytes="128MiB", lanes=1)

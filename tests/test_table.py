@@ -423,7 +423,7 @@ def test_public_names_are_those_of_the_contract() -> None:
         assert hasattr(di_store, name)
 
 
-def test_a_table_that_nobody_writes_to_is_not_waited_for_forever(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_table_without_writers_ends(store: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waits, "ABANDONED_SECONDS", 0.3)
     table = store.create_table("t", capacity=10, limiter=di_store.MinSize(2))
     table.insert({"n": 1})
@@ -441,7 +441,7 @@ def test_a_table_that_nobody_writes_to_is_not_waited_for_forever(store: Any, mon
     assert len(found) == 1
 
 
-def test_a_long_wait_says_what_it_waits_for(
+def test_a_long_wait_names_its_reason(
     store: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(waits, "LOG_SECONDS", 0.15)

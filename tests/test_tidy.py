@@ -218,7 +218,7 @@ def test_private_names_stay_in_their_package() -> None:
     assert not faults, "\n".join(faults)
 
 
-def test_programs_use_what_is_open_to_all() -> None:
+def test_programs_use_only_the_public_api() -> None:
     """The command line, the demo and the loads reach into no part of the package that handles are made of."""
     package = ROOT / "src/di_store"
     rooms = {path.stem for path in package.iterdir()} - {*OPEN_TO_ALL, *OUTSIDE}
@@ -261,7 +261,7 @@ def test_native_folders_include_only_downwards() -> None:
     assert not unused, f"no longer needed in NATIVE_UP: {unused}"
 
 
-def test_files_include_what_they_name() -> None:
+def test_files_include_the_headers_they_use() -> None:
     """Also of the headers that every build parses once and gives to all files (CMakeLists.txt)."""
     texts = {
         str(path.relative_to(ROOT / "native")): path.read_text() for path in _files(".h", ".cc", under=("native",))
@@ -311,7 +311,7 @@ def test_only_bindings_know_python() -> None:
     assert not faults, faults
 
 
-def test_the_core_imports_no_module_of_ours() -> None:
+def test_the_core_imports_no_di_store_module() -> None:
     """The package hands over what the core calls: see `_core.set_python`."""
     faults = [_name(path) for path in _files(".cc", ".h", under=("native",)) if "PyImport_" in path.read_text()]
     assert not faults, faults

@@ -129,7 +129,7 @@ def test_select_returns_the_columns_below_a_name(wanted: str | list[str], found:
     ("name", "hint"),
     [("rewards", "did you mean 'reward'"), ("zzz", "there are: 'obs/pixels'"), ("obs/", "did you mean")],
 )
-def test_unknown_names_are_answered_with_close_ones(name: str, hint: str) -> None:
+def test_errors_about_unknown_names_suggest_close_ones(name: str, hint: str) -> None:
     with pytest.raises(ValueError, match=f"frame_stack: no column '{name}'.*{hint}"):
         tree.select(PATHS, name, option="frame_stack")
     with pytest.raises(TypeError, match="column names must be text"):

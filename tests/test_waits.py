@@ -186,7 +186,7 @@ class Blocked:
 
 
 @pytest.mark.parametrize("how", ["append", "extend", "insert", "table.extend"])
-def test_an_insert_ends_when_its_learners_have_gone(store: Any, queue: Any, how: str) -> None:
+def test_a_waiting_insert_ends_when_its_learners_are_gone(store: Any, queue: Any, how: str) -> None:
     """They had been there, and for a minute of the wait none was: nobody will let it pass."""
     with Program(DRAW, store.name) as learner:
         assert learner.line() == "drawn"

@@ -47,7 +47,7 @@ def test_an_old_version_lives_as_long_as_it_is_read(store: Any) -> None:
     assert store.latest("policy").version == 11
 
 
-def test_a_version_whose_weights_travel_elsewhere(store: Any) -> None:
+def test_a_version_number_without_local_weights_can_be_used(store: Any) -> None:
     assert store.publish("policy", None) == 1
     found = store.latest("policy")
     assert (found.version, found.value) == (1, None)

@@ -270,7 +270,7 @@ def test_reading_a_removed_item_raises() -> None:
     assert "removed" not in repr(item)
 
 
-def test_a_view_has_the_same_items_and_middleware_of_its_own() -> None:
+def test_a_view_shares_items_and_has_its_own_middleware() -> None:
     buffer = Buffer(10)
     view = buffer.view().use(clone_object())
     view.push(torch.ones(2))

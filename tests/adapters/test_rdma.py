@@ -207,7 +207,7 @@ def test_a_wrong_checksum_is_read_again_over_tcp(
 
     monkeypatch.setitem(STREAM_CALLS, "lend_payload", wrong)
     with altered(store_name(), tmp_path, places, "mooncake-tcp") as nodes:
-        nodes.check("came with a wrong checksum")
+        nodes.check("arrived with a wrong checksum")
 
 
 def test_memory_that_was_not_lent_cannot_be_read(

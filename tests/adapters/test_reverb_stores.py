@@ -55,7 +55,7 @@ def _waits(client: reverb.Client) -> None:
         drawn(client, "q", 2)
 
 
-def test_a_client_of_another_process_is_told_when_its_table_is_dropped() -> None:
+def test_a_waiting_client_ends_when_its_table_is_dropped() -> None:
     """`stop` leaves the table of a store that is given, so who waits for its items goes on: another server may come."""
     with di_store.open(memory="256MiB") as store:
         server = reverb.Server([reverb.Table.queue("q", 8)], store=store)

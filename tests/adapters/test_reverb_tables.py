@@ -53,7 +53,7 @@ def test_a_writer_that_leaves_waits_for_its_items(serve: Serve) -> None:
     assert len(found) == 3
 
 
-def test_a_closed_writer_drops_what_waits(serve: Serve) -> None:
+def test_a_closed_writer_drops_waiting_items(serve: Serve) -> None:
     client = serve(reverb.Table.queue("t", 1))
     writer = client.trajectory_writer(1)
     writer.append([1])
@@ -251,7 +251,7 @@ def insert_many(writer: reverb.Writer, count: int) -> None:
         writer.create_item("t", 1, 1.0)
 
 
-def test_a_table_larger_than_memory_holds_what_fits() -> None:
+def test_a_table_larger_than_memory_holds_as_much_as_fits() -> None:
     server = reverb.Server([table(max_size=10**12)], memory="64MiB")
     client = server.localhost_client()
     with client.writer(1) as writer, pytest.warns(RuntimeWarning, match="evicted before capacity"):
@@ -308,7 +308,7 @@ def test_a_dataset_gives_batches(serve: Serve) -> None:
     assert [len(each) for each in doubled] == [4, 2]
 
 
-def test_a_dataset_ends_when_nothing_comes(serve: Serve) -> None:
+def test_a_dataset_ends_when_no_item_arrives(serve: Serve) -> None:
     client = filled(serve, sampler=reverb.selectors.Fifo(), max_times_sampled=1)
     options = {"max_in_flight_samples_per_worker": 3, "rate_limiter_timeout_ms": 20}
     dataset = reverb.TrajectoryDataset(client.server_address, "t", DTYPES, SHAPES, **options)

@@ -213,7 +213,7 @@ def test_pickles_and_copies_hold_the_steps(which: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["vectors", "nested lists"])
 @pytest.mark.parametrize("which", PAIRS)
-def test_states_go_from_either_buffer_into_the_other(which: str, kind: str) -> None:
+def test_states_can_be_exchanged_with_rllibs_buffer(which: str, kind: str) -> None:
     theirs, ours = filled(which, kind)
     their_state, state = copy.deepcopy(theirs.get_state()), ours.get_state()
     for one in (state, their_state):
@@ -485,7 +485,7 @@ def test_training_gives_the_same_result_as_rllibs_buffer(cluster: None, name: st
     check(*results, "weights")
 
 
-def test_training_goes_on_after_a_worker_died(cluster: None, tmp_path: Any) -> None:
+def test_training_continues_after_a_worker_died(cluster: None, tmp_path: Any) -> None:
     trained = algorithm("DQN", PrioritizedEpisodeReplayBuffer, runners=1)
     trained.train()
     before = trained.local_replay_buffer.get_added_timesteps()

@@ -284,7 +284,7 @@ def test_columns_have_the_layout_of_transfer_queue(system: str) -> None:
     assert padded.shape == (4, 5)
 
 
-def test_what_one_process_puts_another_gets(system: str) -> None:
+def test_values_put_by_one_process_are_read_by_another(system: str) -> None:
     put(KEYS, {"a": torch.arange(12).reshape(4, 3)})
     worker = Worker.remote()
     found = ray.get(worker.get.remote([KEYS[2], KEYS[0]]))

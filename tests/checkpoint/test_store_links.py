@@ -236,7 +236,7 @@ def test_a_killed_restore_leaves_a_folder_for_the_next_one(fault: str, folder: P
 
 
 @MOSTLY_RAW
-def test_no_file_stays_when_a_store_ends(folder: Path, tmp_path: Path) -> None:
+def test_a_closed_restored_store_leaves_no_file(folder: Path, tmp_path: Path) -> None:
     for _ in range(2):
         with di_store.restore(folder, disk=tmp_path / "disk", **TIER) as store:
             assert links(tmp_path / "disk") > 0

@@ -98,7 +98,7 @@ def test_a_checkpoint_ends_even_if_rows_outpace_the_drive(tmp_path: Path) -> Non
                 store.checkpoint(tmp_path / "checkpoint")
 
 
-def test_rows_that_came_later_are_not_written(tmp_path: Path) -> None:
+def test_rows_written_later_are_not_in_the_checkpoint(tmp_path: Path) -> None:
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         table = sequences(store, "t")
         list(writes(table, 3))
@@ -112,7 +112,7 @@ def test_rows_that_came_later_are_not_written(tmp_path: Path) -> None:
             last = arena.last_uid(SECONDS)
 
 
-def test_what_is_not_durable_is_not_written(tmp_path: Path) -> None:
+def test_tables_that_are_not_durable_are_not_written(tmp_path: Path) -> None:
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         few = sequences(store, "few", durability="disk", sync_every=3_600)
         many = store.create_table("many", capacity=10_000, lanes=1, schema=SCHEMA)

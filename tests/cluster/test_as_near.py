@@ -185,7 +185,7 @@ def test_calls_that_need_the_stores_machine_are_refused(tmp_path: Path) -> None:
             assert all(f"`{call.__name__}`" in page for page in pages), call.__name__
 
 
-def test_an_insert_whose_answer_is_lost_is_made_once(store: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_insert_with_a_lost_answer_is_made_once(store: di_store.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """The only connection of the client breaks: it comes back, and hears what was answered before."""
     table = store.create_table("t", capacity=10, schema={"n": spec()})
     near = di_store.attach(store.name).table("t")

@@ -76,7 +76,7 @@ def test_keys_are_sent_again_if_the_answer_was_lost(store: di_store.Store, cut: 
     assert len(done) == 2
 
 
-def test_draws_of_an_interrupted_call_come_back_with_the_next(store: di_store.Store, cut: Cut) -> None:
+def test_draws_of_an_interrupted_call_are_given_to_the_next(store: di_store.Store, cut: Cut) -> None:
     """The agent has made the draws, and the loader never heard of them."""
     table = queue(store, 3)
     near = di_store.attach(store.name).table("t")

@@ -227,7 +227,7 @@ def test_a_process_and_its_forked_child_can_poll(served: Node, near: di_store.St
         program.finish()
 
 
-def test_the_agent_tells_when_something_is_new(store_name: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_agent_reports_new_versions_at_once(store_name: Names, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not only as often as it says that nothing is."""
     monkeypatch.setattr(version_watch, "TELL_SECONDS", 3600.0)
     with di_store.open(store_name(), memory="64MiB") as near, agent_here(near) as agent:

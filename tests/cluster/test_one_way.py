@@ -100,7 +100,9 @@ def in_time(call: Callable[[], Any]) -> None:
 
 @pytest.mark.parametrize("end", ["heal", "reset"])
 @pytest.mark.parametrize("direction", ["there", "back"])
-def test_bytes_go_in_one_direction_only(served: Node, store_name: Callable[[], str], direction: str, end: str) -> None:
+def test_a_connection_broken_in_one_direction_loses_no_row(
+    served: Node, store_name: Callable[[], str], direction: str, end: str
+) -> None:
     name = store_name()
     with way_to(served) as way, di_store.connect(f"di-store://127.0.0.1:{way.port}") as store:
         ref = store.put(np.arange(100_000))

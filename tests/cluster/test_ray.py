@@ -162,7 +162,7 @@ def test_repeated_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
         quick.setattr(ray_actors, "LOOK_SECONDS", 0.001)
         ray_actors.look_again(look, stopped, "keeper")
     told = [each.getMessage() for each in caplog.records]
-    assert told == ["the keeper goes on trying after OSError: one", "the keeper goes on trying after KeyError: 'three'"]
+    assert told == ["the keeper keeps trying after OSError: one", "the keeper keeps trying after KeyError: 'three'"]
 
 
 def test_handles_pass_through_tasks_and_actors(store: ClusterStore) -> None:

@@ -78,7 +78,7 @@ def test_put_many_is_all_or_nothing(far: di_store.Store, near: di_store.Store) -
     assert far.delete(refs) == 3
 
 
-def test_a_wait_ends_when_the_object_comes(far: di_store.Store, near: di_store.Store) -> None:
+def test_a_wait_ends_when_the_object_is_put(far: di_store.Store, near: di_store.Store) -> None:
     name = "ab" * 20
     threading.Timer(0.3, lambda: near.put("late", id=name)).start()
     assert far.get(name, timeout=60) == "late"

@@ -260,7 +260,7 @@ def test_no_changed_byte_makes_a_row(count: Callable[[int, int], int]) -> None:
             assert len(running.store.table("t")) == 1
 
 
-def test_a_client_that_reads_nothing_holds_nobody_up() -> None:
+def test_a_client_that_reads_nothing_blocks_nobody() -> None:
     """Acknowledgements that do not fit the socket are sent when it has room, and each comes as a whole."""
     with writing(None) as running:
         running.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)

@@ -132,7 +132,7 @@ def test_a_call_ends_by_its_deadline_and_a_second(store: ClusterStore, nodes: li
     assert took < MOST_SECONDS
 
 
-def test_priorities_are_not_held_up_by_a_shard_that_falls_silent(store: ClusterStore, nodes: list[Node]) -> None:
+def test_priority_updates_do_not_wait_for_a_silent_shard(store: ClusterStore, nodes: list[Node]) -> None:
     """One that has answered a moment ago, and is stopped by now: the call has a minute, and does not wait for that."""
     table, keys = filled(store, "t", [100, 100, 100], draw="mass")
     table.stats()

@@ -150,7 +150,7 @@ def test_rows_are_written_once_despite_a_killed_agent(nodes: list[Node], stores:
     until(lambda: set(shards_of(table.sample(300, timeout=60).keys)) == {0, 1, 2}, "all shards to be drawn from")
 
 
-def test_a_stopped_node_holds_nobody_up(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_stopped_node_blocks_no_writer(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its shard is left out after a second, and comes back with it. A call of it alone ends by its deadline."""
     assert len(stores[0].nodes()) == 3
     table, _ = filled(stores[0], "t", [20, 20, 20], draw="mass")

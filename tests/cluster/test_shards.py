@@ -63,7 +63,7 @@ def tables_of(nodes: list[Node]) -> set[str]:
     return found
 
 
-def test_every_row_is_there_once_and_an_episode_in_one_shard(stores: list[ClusterStore]) -> None:
+def test_every_row_is_stored_once_and_each_episode_in_one_shard(stores: list[ClusterStore]) -> None:
     """16 lanes of two writers on different nodes, with and without an axis of time."""
     view = di_store.Transition(n_step=2, obs=("n",))
     schema = {**SCHEMA, "reward": di_store.Spec((), "float32")}

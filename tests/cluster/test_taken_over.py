@@ -147,7 +147,7 @@ def test_a_resumed_node_gives_up_tables_taken_over_by_another(three: Three) -> N
 
 
 @pytest.mark.parametrize("directory", [pytest.param("peers", marks=pytest.mark.extended), "etcd"])
-def test_sync_says_that_another_node_has_the_table(three: Three) -> None:
+def test_sync_raises_if_another_node_has_the_table(three: Three) -> None:
     """Also where nobody serves the store any more: rows that were written since then are not safe."""
     left, lost, spare = three.nodes
     with cluster.attach(lost.name, timeout=60) as near, cluster.attach(left.name, timeout=60) as far:

@@ -156,7 +156,7 @@ def test_keys_lists_only_own_objects(stores: list[ClusterStore]) -> None:
     assert not any(local(each, theirs[1]) for each in stores)
 
 
-def test_copies_go_with_the_object(stores: list[ClusterStore]) -> None:
+def test_deleting_an_object_deletes_its_copies(stores: list[ClusterStore]) -> None:
     """60 times three copies of 10 MB, deleted by any node: no store, which has 512 MiB, fills up."""
     for turn in range(60):
         ref = stores[turn % 3].put(LARGE[:10_000_000], copies=3)

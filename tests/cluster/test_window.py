@@ -150,7 +150,7 @@ def test_a_call_continues_without_its_cut_lanes() -> None:
     assert window.lanes.dropped == 2
 
 
-def test_rows_behind_an_end_inside_an_extend_are_kept() -> None:
+def test_rows_after_an_episode_end_inside_an_extend_are_kept() -> None:
     """Two lanes are cut; one has an end in the middle of the next call, the other has none."""
     window = SendWindow(OpenLanes(3, spans=True), 16)
     window.lanes.ends = True

@@ -70,7 +70,7 @@ def extend_many(name: str) -> None:
         table.insert({"x": 1}, priority=2.0)
 
 
-def test_priorities_that_the_new_alpha_takes_go_on(crew: Crew, store_name: Callable[[], str]) -> None:
+def test_priorities_valid_for_the_new_alpha_are_kept(crew: Crew, store_name: Callable[[], str]) -> None:
     table = change_alpha_in_between(crew, store_name(), "extend_well")
     assert len(table) == ITEMS
     batch = table.peek(table.keys())

@@ -194,7 +194,7 @@ def outcome(call: Callable[[], Any]) -> tuple[BaseException | None, float]:
 
 
 @pytest.mark.parametrize("lock", LOCKS)
-def test_every_call_ends_by_its_deadline_and_names_who_is_stopped(
+def test_every_call_ends_by_its_deadline_and_names_the_stopped_process(
     field: Field, lock: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waits, "CALL_SECONDS", PATIENCE)
@@ -264,7 +264,7 @@ def waits_here(store: Any) -> list[dict[str, Any]]:
     return [wait for wait in store.stats()["waiters"] if wait["slot"] in mine and wait["seconds"] > 0.6]
 
 
-def test_an_insert_that_waits_for_a_lock_names_who_holds_it(field: Field) -> None:
+def test_an_insert_waiting_for_a_lock_names_its_holder(field: Field) -> None:
     """In `stats` and `status`, for as long as it waits: no limiter keeps it."""
     writer = field.store.table("replay").writer()
 
@@ -345,7 +345,7 @@ def test_a_wait_without_limit_can_be_interrupted(field: Field, lock: str) -> Non
     assert field.store.check() == []
 
 
-def test_a_stopped_creator_of_a_name_is_named_by_who_attaches(field: Field) -> None:
+def test_attaching_names_a_stopped_creator(field: Field) -> None:
     """It holds the file of that name in the folder."""
     hand = field.hands[field.start("attacher", "arena.before_claim:1:stop")]
     field.crew.until(lambda: hand.stopped or hand.status is not None, "somebody to stop while attaching")
@@ -371,7 +371,7 @@ def figures(table: Any) -> dict[str, Any]:
     return {name: value for name, value in table.stats().items() if "seconds" not in name}
 
 
-def test_a_resize_held_up_in_the_middle_has_changed_nothing(field: Field) -> None:
+def test_a_resize_blocked_in_the_middle_changes_nothing(field: Field) -> None:
     """Its new blocks are there, and somebody stops with the heap in hand: neither reserve nor capacity is another."""
     replay = field.store.table("replay")
     before, reserved = figures(replay), field.store.stats()["reserved"]
@@ -404,7 +404,7 @@ ROWS = 200
 """More items than one hold of a table's lock takes."""
 
 
-def test_a_call_held_up_between_two_holds_says_so_and_the_next_one_ends_it(field: Field, tmp_path: Path) -> None:
+def test_a_call_blocked_halfway_is_finished_by_the_next_call(field: Field, tmp_path: Path) -> None:
     """All of its items are there in the end, each once, behind its rows."""
     path = str(tmp_path / "said")
     extending = field.crew.start("crash.test_deadlines:extend_and_go_on", field.store.name, path)

@@ -138,7 +138,7 @@ def write(name: str, first: int, count: int) -> None:
         fill(store.table("replay"), first, count)
 
 
-def test_writers_wait_for_what_others_move(store: di_store.Store) -> None:
+def test_writers_wait_for_bodies_being_moved(store: di_store.Store) -> None:
     """All bodies in memory may be claimed at once by others: no item is evicted for that, while the disk has room."""
     table = store.create_table("replay", capacity=40_000, lanes=3)
     children = [WARM.Process(target=write, args=(store.name, 100_000 * i, 13_000)) for i in range(3)]

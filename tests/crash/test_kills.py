@@ -68,7 +68,7 @@ def test_every_fault_point_is_reached() -> None:
 
 
 @pytest.mark.timeout(3_600)
-def test_kills_while_others_go_on(
+def test_processes_survive_kills_of_others(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str], full: bool
 ) -> None:
     """Kills at every point; over the full run each is hit."""

@@ -176,7 +176,7 @@ def sample_patiently(name: str) -> None:
         words.check_transitions(store.table("replay").sample(16).data)
 
 
-def test_a_fork_that_waits_lets_other_threads_run(field: Field) -> None:
+def test_a_blocked_fork_lets_other_threads_run(field: Field) -> None:
     """The child repeats the parent's pins, for which it needs the heap; meanwhile the parent's threads go on."""
     forker = field.crew.start("crash.test_stops:fork_beside", field.store.name)
     field.crew.until(lambda: field.store.contains(VIEWED), "the forker to have its view")

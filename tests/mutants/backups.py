@@ -22,7 +22,7 @@ MUTANTS = [
         "src/di_store/cluster/backups.py::Backups._check_own",
         "if lost := taken_over(self._session) - self._lost:",
         "if lost := set[str]():",
-        (f"{TAKEN}::test_sync_says_that_another_node_has_the_table",),
+        (f"{TAKEN}::test_sync_raises_if_another_node_has_the_table",),
     ),
     Mutant(
         "a-table-that-was-taken-over-is-used-on",

@@ -86,7 +86,7 @@ MUTANTS = [
         "src/di_store/replay/handle.py::TableHandle.needs_resized",
         "max(0, held.open_bytes - alone.open_bytes)\n",
         "round(max(0, held.open_bytes - alone.open_bytes) * share)\n",
-        ("tests/test_streams.py::test_what_lanes_have_open_does_not_grow_with_the_capacity",),
+        ("tests/test_streams.py::test_the_bytes_open_lanes_need_do_not_grow_with_capacity",),
     ),
     Mutant(
         "a-resize-forgets-how-a-stream-cuts",

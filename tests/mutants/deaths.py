@@ -358,7 +358,7 @@ MUTANTS = [
         "native/bindings/bindings.cc::leave_gil",
         "return has_gil() ? PyEval_SaveThread() : nullptr;",
         "return PyGILState_Check() ? PyEval_SaveThread() : nullptr;",
-        ("tests/test_exit.py::test_a_long_copy_that_waits_for_a_lock_where_there_was_a_sub_interpreter",),
+        ("tests/test_exit.py::test_a_copy_waiting_for_a_lock_survives_a_sub_interpreter",),
     ),
     Mutant(
         "the-end-parks-threads-that-wait",

@@ -37,7 +37,7 @@ MUTANTS = [
         "src/di_store/runtime/staging.py::Staging.has_room",
         "return limit is None or sum(",
         "return True or sum(",
-        ("tests/test_disk_ahead.py::test_the_budget_holds_fewer_batches_ahead_and_says_so_once",),
+        ("tests/test_disk_ahead.py::test_a_small_staging_budget_prefetches_less_and_warns_once",),
     ),
     Mutant(
         "a-batch-is-read-in-one-piece",

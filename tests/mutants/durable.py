@@ -175,7 +175,7 @@ MUTANTS = [
         "native/tier/body_writer.cc::BodiesWanted::has",
         "if (heap.chunk_memory.tier(chunk)->uid > last_uid) return false;",
         "if (heap.chunk_memory.tier(chunk)->uid > last_uid) {}",
-        (f"{WRITERS}::test_rows_that_came_later_are_not_written",),
+        (f"{WRITERS}::test_rows_written_later_are_not_in_the_checkpoint",),
     ),
     Mutant(
         "checkpoints-write-other-tables",
@@ -183,7 +183,7 @@ MUTANTS = [
         "native/tier/body_writer.cc::BodiesWanted::has",
         "if (tables.empty()) return true;",
         "return true;",
-        (f"{WRITERS}::test_what_is_not_durable_is_not_written",),
+        (f"{WRITERS}::test_tables_that_are_not_durable_are_not_written",),
     ),
     Mutant(
         "own-files-are-refused-for-want-of-room",

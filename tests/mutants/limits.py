@@ -67,7 +67,7 @@ MUTANTS = [
         "native/replay/item_commit.cc::ItemCommit::let_go",
         "      past[i] = std::max(past[i], all);\n",
         "      past[i] = reached_[i];\n",
-        ("tests/test_streams.py::test_a_short_table_beside_long_episodes_keeps_its_items",),
+        ("tests/test_streams.py::test_a_short_table_sharing_a_stream_with_long_episodes_keeps_its_items",),
     ),
     Mutant(
         "open-chunks-are-short-of-items",

@@ -116,7 +116,7 @@ MUTANTS = [
         "native/process/learners.cc::learners",
         "if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !is_dead(self, slot)) ++count;",
         "if (drew || client.state.load() != static_cast<u32>(ClientState::kFree)) ++count;",
-        ("tests/test_waits.py::test_an_insert_ends_when_its_learners_have_gone",),
+        ("tests/test_waits.py::test_a_waiting_insert_ends_when_its_learners_are_gone",),
     ),
     Mutant(
         "draws-search-leaf-by-leaf",
@@ -145,7 +145,7 @@ MUTANTS = [
         "        if id is None and ttl is None and durability is _MEMORY and",
         "        value = __import__('copy').deepcopy(value)\n"
         "        if id is None and ttl is None and durability is _MEMORY and",
-        ("tests/test_pains_15_copies.py::test_one_copy_in_and_none_out",),
+        ("tests/test_pains_15_copies.py::test_a_put_copies_once_and_a_get_not_at_all",),
     ),
     Mutant(
         "views-over-writable-pages",

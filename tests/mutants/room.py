@@ -101,7 +101,7 @@ MUTANTS = [
         "native/heap/tiers.cc::left_for_tables",
         "again ? left : left",
         "left",
-        (f"{ROOM}::test_tables_are_made_again_beside_objects_that_came_later",),
+        (f"{ROOM}::test_tables_can_be_recreated_after_objects_filled_the_store",),
     ),
     Mutant(
         "rows-on-disk-are-room-for-slots",

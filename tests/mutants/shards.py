@@ -63,7 +63,7 @@ MUTANTS = [
         "src/di_store/cluster/shards/lanes.py::Lanes._place",
         "live[chosen(lane_key(self._key, lane), live)]",
         "min(live.values())",
-        (f"{SHARDS}::test_every_row_is_there_once_and_an_episode_in_one_shard",),
+        (f"{SHARDS}::test_every_row_is_stored_once_and_each_episode_in_one_shard",),
     ),
     Mutant(
         "a-lane-changes-its-shard-in-mid-episode",
@@ -103,7 +103,7 @@ MUTANTS = [
         "src/di_store/cluster/shards/parts.py::Parts.call_or_skip",
         "deadline.sooner(LOOK_SECONDS)",
         "deadline",
-        ("tests/cluster/test_shard_deadlines.py::test_priorities_are_not_held_up_by_a_shard_that_falls_silent",),
+        ("tests/cluster/test_shard_deadlines.py::test_priority_updates_do_not_wait_for_a_silent_shard",),
     ),
     Mutant(
         "each-step-has-a-grace-of-its-own",

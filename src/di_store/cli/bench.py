@@ -103,7 +103,7 @@ def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
         if not found:
             known = [*QUICK, "loads", *GROUPS, *LOADS]
             close = did_you_mean(name, known).partition("; there are")[0]
-            raise click.UsageError(f"{name!r} is no workload{close}; there are {', '.join(known)}")
+            raise click.UsageError(f"{name!r} is not a workload{close}; there are {', '.join(known)}")
         named |= {load.name: load for load in found}
     return list(quick), list(named.values())
 

@@ -265,7 +265,7 @@ def look_again(look: Callable[[], None], stopped: threading.Event, what: str) ->
             failing = False
         except Exception as error:  # Ray is busy, or a node has just gone: the next look may do better
             if not failing and not stopped.is_set():
-                logger.warning("the %s goes on trying after %s: %s", what, type(error).__name__, error)
+                logger.warning("the %s keeps trying after %s: %s", what, type(error).__name__, error)
             failing = True
         if stopped.wait(LOOK_SECONDS):
             return

@@ -63,7 +63,7 @@ class Column:
                 + (
                     "late values have a fixed shape; declare the largest, and pad"
                     if self.ragged
-                    else "it ends the lane's episode, so every step gives it"
+                    else "it ends the lane's episode, so every step must give it"
                 )
             )
         if min(self.shape, default=0) < 0 or self.dtype.itemsize < 1:

@@ -70,7 +70,7 @@ def _dimension(size: Any, at: int, shape: Any) -> int | None:
     try:
         number = operator.index(size)
     except (TypeError, ValueError, RuntimeError):  # torch raises the others for values that it cannot convert
-        raise TypeError(f"shape={shown(shape)}: {shown(size)} is no whole number") from None
+        raise TypeError(f"shape={shown(shape)}: {shown(size)} is not a whole number") from None
     if number < 0:
         raise ValueError(f"shape={shown(shape)}: a dimension of {number} is below 0")
     return number

@@ -287,7 +287,7 @@ class ArchiveReader:
             if not 1 <= counts.max_priority < math.inf:
                 raise ValueError("its largest priority is below 1")
             if min(numbers) < 0 or max(numbers) > self._bytes or manifest.waiting > manifest.items:
-                raise ValueError("it holds less than it says")
+                raise ValueError("it holds fewer bytes than its counts need")
         return manifest
 
     @contextmanager

@@ -106,7 +106,7 @@ class EngineBulk:
         if failed:
             raise failed[0]
         if answer != _core.crc32c(room.payload):
-            raise EngineFailed(f"object {raw.hex()} came with a wrong checksum")
+            raise EngineFailed(f"object {raw.hex()} arrived with a wrong checksum")
 
 
 def _check_time(far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:

@@ -165,7 +165,7 @@ class Client:
 
     def checkpoint(self) -> str:
         """Not supported in this version."""
-        raise NotImplementedError("checkpoints are not in this version of Di-store")
+        raise NotImplementedError("this version of Di-store does not support Reverb checkpoints")
 
 
 def table_info(table: served.ServedTable) -> TableInfo:

@@ -160,7 +160,7 @@ class Server:
         if duplicates := [name for name, count in names.items() if count > 1]:
             raise ValueError(f"Multiple items in tables have the same name: {', '.join(duplicates)}")
         if checkpointer is not None:
-            raise ValueError("checkpointer: checkpoints are not in this version of Di-store")
+            raise ValueError("checkpointer: this version of Di-store does not support Reverb checkpoints")
         for table in tables:
             item_selectors.remover(table.spec.remover)
         specs = {table.name: table.spec for table in tables}

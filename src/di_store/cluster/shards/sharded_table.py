@@ -235,7 +235,7 @@ class ShardedTable(Table):
         if len(wanted) != len(given):
             raise ValueError(f"update_priorities: {len(wanted)} keys but {len(given)} priorities")
         if wrong := given[~(np.isfinite(given) & (given >= 0))][:1].tolist():
-            raise ValueError(f"priority {wrong[0]} is no finite number of at least 0; nothing was changed")
+            raise ValueError(f"priority {wrong[0]} is not a finite number of at least 0; nothing was changed")
 
         def call(table: Table, at: Array, own: Array, within: Any) -> int:
             return table.update_priorities(own, given[at], timeout=within)
