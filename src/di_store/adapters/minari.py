@@ -20,6 +20,7 @@ from minari.data_collector import EpisodeBuffer
 
 from di_store.adapters.casts import cast
 from di_store.adapters.spaces import converter, mapped, original, parts, specs, step_specs
+from di_store.adapters.trees import cut, joined
 
 __all__ = ["read", "write"]
 
@@ -179,8 +180,8 @@ def _append(writer: di_store.Writer, steps: Any, observations: Any, total: int) 
     """Append one episode; `observations` has one row more."""
     for start in range(0, total, _ROWS):
         stop = min(start + _ROWS, total)
-        rows = {**_cut(steps, start, stop), "obs": _cut(observations, start, stop)}
-        writer.extend(rows, next={"obs": _cut(observations, start + 1, stop + 1)})
+        rows = {**cut(steps, slice(start, stop)), "obs": cut(observations, slice(start, stop))}
+        writer.extend(rows, next={"obs": cut(observations, slice(start + 1, stop + 1))})
     writer.end_episode()
 
 
@@ -265,19 +266,19 @@ def _episodes(table: di_store.Table) -> Iterator[dict[str, Any]]:
         for batch in _peeked(table, table.keys(), 16):
             for row in np.flatnonzero(np.asarray(batch.live)).tolist():
                 total = int(batch.data["lengths"][row])
-                whole = {name: _lane(batch.data[name], row) for name in _COLUMNS}
-                yield {**_cut(whole, 0, total), "obs": _cut(whole["obs"], 0, total + final)}
+                whole = {name: cut(batch.data[name], row) for name in _COLUMNS}
+                yield {**cut(whole, slice(0, total)), "obs": cut(whole["obs"], slice(0, total + final))}
         return
     columns = [*_COLUMNS, "next_obs"] if isinstance(table.view, di_store.Transition) else list(_COLUMNS)
     for keys in _runs(table):
         batches = list(_peeked(table, keys, _ROWS, columns=columns))
-        whole = {name: _joined([batch.data[name] for batch in batches]) for name in columns}
+        whole = {name: joined([batch.data[name] for batch in batches]) for name in columns}
         live = np.flatnonzero(np.concatenate([np.asarray(batch.live) for batch in batches]))
         for piece in np.split(live, np.flatnonzero(np.diff(live) != 1) + 1):
             if piece.size:
-                rows = _cut(whole, int(piece[0]), int(piece[-1]) + 1)
+                rows = cut(whole, slice(int(piece[0]), int(piece[-1]) + 1))
                 if "next_obs" in rows:
-                    rows["obs"] = _joined([rows["obs"], _cut(rows.pop("next_obs"), -1, None)])
+                    rows["obs"] = joined([rows["obs"], cut(rows.pop("next_obs"), slice(-1, None))])
                 yield rows
 
 
@@ -300,29 +301,13 @@ def _peeked(table: di_store.Table, keys: Any, rows: int, **options: Any) -> Iter
         yield table.peek(keys[start : start + rows], **options)
 
 
-def _cut(leaves: Any, start: int, stop: int | None) -> Any:
-    """Rows of nested leaves."""
-    return mapped(lambda leaf: leaf[start:stop], leaves)
-
-
-def _lane(leaves: Any, row: int) -> Any:
-    return mapped(lambda leaf: leaf[row], leaves)
-
-
-def _joined(parts: list[Any]) -> Any:
-    """Nested leaves, one after the other."""
-    if isinstance(parts[0], dict):
-        return {name: _joined([part[name] for part in parts]) for name in parts[0]}
-    return np.concatenate(parts)
-
-
 def _buffer(rows: dict[str, Any], space: dict[str, Any]) -> Any:
     """An episode as Minari takes it; None if it has no whole step."""
     total = len(rows["reward"])
     ends = total > 0 and bool(rows["terminated"][-1])
     observed = len(_first_leaf(rows["obs"]))
     if observed == total and ends:  # nothing follows a terminated episode, so any final observation will do
-        rows["obs"] = _joined([rows["obs"], _cut(rows["obs"], -1, None)])
+        rows["obs"] = joined([rows["obs"], cut(rows["obs"], slice(-1, None))])
     elif observed == total:
         total -= 1
     if total < 1:

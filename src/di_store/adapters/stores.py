@@ -104,9 +104,9 @@ Made = TypeVar("Made", bound=HasTable)
 
 
 class MadeAtFirst(Generic[Made]):
-    """`store` and `table` of a buffer whose first write makes the table, since it decides the columns."""
+    """`store` and `table` of a buffer, also where the first write makes the table, since it decides the columns."""
 
-    _given: di_store.Store | None
+    _given: di_store.Store | None = None
     _first_call = "add"
 
     def _made(self) -> Made | None:

@@ -12,10 +12,11 @@ from cpprb.multiprocessing import try_start
 
 import di_store
 from di_store.adapters.casts import cast
-from di_store.adapters.cpprb.columns import Array, Rows, TransitionColumns
+from di_store.adapters.cpprb.columns import Rows, TransitionColumns
 from di_store.adapters.cpprb.episode import OpenEpisode
 from di_store.adapters.cpprb.nsteps import NSteps, waiting
 from di_store.adapters.cpprb.ring import ItemRing
+from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import StoreLike, given_store
 
 _FLOAT = np.dtype(np.float32)

@@ -7,12 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 import di_store
 from di_store.adapters.casts import cast
+from di_store.adapters.stored_array import Array
 
-Array = npt.NDArray[Any]
 Rows = dict[str, Array]
 
 ROW_NODE = "row"

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 import di_store
-from di_store.adapters.cpprb.columns import ROW_NODE, Array, Rows, TransitionColumns
+from di_store.adapters.cpprb.columns import ROW_NODE, Rows, TransitionColumns
+from di_store.adapters.stored_array import Array
 
 
 class OpenEpisode:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 import di_store
-from di_store.adapters.cpprb.columns import Array
+from di_store.adapters.stored_array import Array
 
 _LOOKS = 1_000
 """How often to look for an item's number while other processes insert."""

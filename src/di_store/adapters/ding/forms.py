@@ -19,8 +19,8 @@ from treevalue.tree.common import create_storage
 
 import di_store
 from di_store.adapters.casts import zeros
+from di_store.adapters.stored_array import Array
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
 Build: TypeAlias = Callable[[Sequence[Any]], Any]
 
 _MOST_COLUMNS = 64

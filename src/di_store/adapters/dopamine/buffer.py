@@ -13,8 +13,8 @@ from dopamine.jax.replay_memory.replay_buffer import ReplayBuffer as DopamineRep
 
 from di_store.adapters.dopamine.frames import Frames
 from di_store.adapters.dopamine.leaves import Leaves, rows_of
-from di_store.adapters.dopamine.values import Array
 from di_store.adapters.ring import Ring
+from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 

@@ -12,8 +12,9 @@ from dopamine.jax.replay_memory.elements import ReplayElement
 import di_store
 from di_store.adapters.casts import cast
 from di_store.adapters.dopamine.stored import InTable, new_rows
-from di_store.adapters.dopamine.values import Array, Values
+from di_store.adapters.dopamine.values import Values
 from di_store.adapters.ring import Ring
+from di_store.adapters.stored_array import Array
 
 _PIECE_BYTES = 64 << 20
 """The most bytes of one array of a checkpoint."""

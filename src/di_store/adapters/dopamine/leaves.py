@@ -11,7 +11,8 @@ import numpy as np
 import di_store
 from di_store.adapters.casts import cast
 from di_store.adapters.dopamine.stored import InTable, new_rows
-from di_store.adapters.dopamine.values import Array, Values
+from di_store.adapters.dopamine.values import Values
+from di_store.adapters.stored_array import Array
 
 
 class Leaves(InTable):

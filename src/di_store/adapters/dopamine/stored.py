@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import di_store
-from di_store.adapters.dopamine.values import Array
 from di_store.adapters.ring import Ring
+from di_store.adapters.stored_array import Array
 
 
 def new_rows(specs: Mapping[str, di_store.Spec], slots: int, store: di_store.Store | None, table: str) -> Ring:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from di_store.adapters.stored_array import Array
 
 _TYPES = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float64)}
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from di_store.adapters.rllib.parts import Array
 from di_store.adapters.rllib.stored import StoredEpisode
 from di_store.adapters.rllib.windows import Window, read
+from di_store.adapters.stored_array import Array
 
 
 class BatchRows:

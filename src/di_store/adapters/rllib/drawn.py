@@ -10,9 +10,10 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from scipy.signal import lfilter
 
-from di_store.adapters.rllib.parts import Array, Name
+from di_store.adapters.rllib.parts import Name
 from di_store.adapters.rllib.rows import EpisodeTable
 from di_store.adapters.rllib.stored import StoredEpisode
+from di_store.adapters.stored_array import Array
 
 _GIVEN = {
     "id_",

@@ -10,7 +10,8 @@ import tree
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-Array: TypeAlias = "np.ndarray[Any, Any]"
+from di_store.adapters.stored_array import Array
+
 Name: TypeAlias = "str | tuple[str, Any]"
 """Of a sequence of an episode: obs, action, reward, or ("extra", key) for the model output of that key."""
 

@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import di_store
-from di_store.adapters.rllib.parts import Array, Content, Name, Part
+from di_store.adapters.rllib.parts import Content, Name, Part
+from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import own_store
 
 _OPTION = 'replay_buffer_config={"capacity": …}'

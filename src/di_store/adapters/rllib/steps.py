@@ -7,7 +7,7 @@ from typing import Any, overload
 
 import numpy as np
 
-from di_store.adapters.rllib.parts import Array
+from di_store.adapters.stored_array import Array
 
 _LEAST = 1_024
 

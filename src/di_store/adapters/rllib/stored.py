@@ -11,8 +11,9 @@ import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 
-from di_store.adapters.rllib.parts import Array, Content, Name
+from di_store.adapters.rllib.parts import Content, Name
 from di_store.adapters.rllib.rows import EpisodeTable
+from di_store.adapters.stored_array import Array
 
 _PLAIN = ("agent_id", "module_id", "multi_agent_episode_id", "_start_time", "_last_step_time")
 

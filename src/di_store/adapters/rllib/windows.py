@@ -9,8 +9,9 @@ import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 from di_store.adapters.rllib.drawn import Maker
-from di_store.adapters.rllib.parts import Array, Name
+from di_store.adapters.rllib.parts import Name
 from di_store.adapters.rllib.stored import StoredEpisode
+from di_store.adapters.stored_array import Array
 
 
 class Window:

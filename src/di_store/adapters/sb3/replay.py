@@ -15,13 +15,13 @@ from stable_baselines3.common.type_aliases import DictReplayBufferSamples, Repla
 import di_store
 from di_store.adapters.ring import parts
 from di_store.adapters.sb3.steps import DRAWN, Sb3Steps
-from di_store.adapters.sb3.stored_spaces import check_spaces
+from di_store.adapters.sb3.stored_spaces import check_spaces, column_of
 from di_store.adapters.stored_array import Array
-from di_store.adapters.stores import StoreLike
+from di_store.adapters.stores import MadeAtFirst, StoreLike
 from di_store.adapters.trees import cut
 
 
-class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
+class ReplayBuffer(MadeAtFirst[Sb3Steps], sb3.ReplayBuffer):  # type: ignore[misc]
     """A replacement for SB3's `ReplayBuffer` and `DictReplayBuffer`.
 
     `rewards`, `dones` and `timeouts` are arrays as in SB3; `observations`, `next_observations` and `actions` read from
@@ -76,11 +76,10 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
     def _open(self, store: StoreLike, table: str) -> None:
         actions = di_store.Spec((self.action_dim,), self._maybe_cast_dtype(self.action_space.dtype))
         space, shape = self.observation_space, self.obs_shape
-        obs: Any = space.spaces if isinstance(space, spaces.Dict) else {"": space}
-        self._keys, self._reshaped = [key for key in obs if key], isinstance(space, (spaces.Dict, spaces.Discrete))
-        self._discrete = [number for number, each in enumerate(obs.values()) if isinstance(each, spaces.Discrete)]
-        obs = {key: di_store.Spec(shape[key] if key else shape, each.dtype) for key, each in obs.items()}
-        obs = obs if self._keys else obs[""]
+        entries: dict[str, Any] = space.spaces if isinstance(space, spaces.Dict) else {"": space}
+        self._keys, self._reshaped = [key for key in entries if key], isinstance(space, (spaces.Dict, spaces.Discrete))
+        self._discrete = [number for number, each in enumerate(entries.values()) if isinstance(each, spaces.Discrete)]
+        obs = column_of(space, shape)
         self._rows = rows = Sb3Steps(obs, actions, self.buffer_size, self.n_envs, store, table)
         if rows.given:
             self.pos, self.full = (rows.newest // self.n_envs + 1) % self.buffer_size, rows.count == self.buffer_size
@@ -122,15 +121,8 @@ class ReplayBuffer(sb3.ReplayBuffer):  # type: ignore[misc]
 
     # -- reading ------------------------------------------------------------------------------------------------
 
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the steps."""
-        return self._rows.store
-
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the steps, which other processes can draw from."""
-        return self._rows.table
+    def _made(self) -> Sb3Steps:
+        return self._rows
 
     @property
     def observations(self) -> Any:

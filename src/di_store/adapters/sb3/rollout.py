@@ -14,12 +14,12 @@ from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, Roll
 import di_store
 from di_store.adapters.casts import assign
 from di_store.adapters.ring import Ring
-from di_store.adapters.sb3.stored_spaces import check_spaces
+from di_store.adapters.sb3.stored_spaces import check_spaces, column_of
 from di_store.adapters.stored_array import Array
-from di_store.adapters.stores import StoreLike
+from di_store.adapters.stores import MadeAtFirst, StoreLike
 
 
-class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
+class RolloutBuffer(MadeAtFirst[Ring], sb3.RolloutBuffer):  # type: ignore[misc]
     """A replacement for SB3's `RolloutBuffer` and `DictRolloutBuffer`, for PPO and A2C.
 
     Observations and actions lie in a store. Everything else is in arrays, as in SB3: rewards, values, advantages and
@@ -64,13 +64,10 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         self.reset()
 
     def _open(self, store: StoreLike, table: str) -> None:
-        space, shape = self.observation_space, self.obs_shape
-        # By key of a Dict space, or "".
-        self._spaces = space.spaces if isinstance(space, spaces.Dict) else {"": space}
-        self._columns = {key: f"obs.{key}" if key else "obs" for key in self._spaces}
-        self._shapes = shape if isinstance(space, spaces.Dict) else {"": shape}
-        specs = {self._columns[key]: di_store.Spec(self._shapes[key], each.dtype) for key, each in self._spaces.items()}
-        specs["action"] = di_store.Spec((self.action_dim,), self.action_space.dtype)
+        specs = {
+            "obs": column_of(self.observation_space, self.obs_shape),
+            "action": di_store.Spec((self.action_dim,), self.action_space.dtype),
+        }
         slots = self.buffer_size * self.n_envs
         self._rows = Ring(specs, slots, chunk=self.n_envs, option="n_steps=", store=store, table=table)
         # SB3 numbers samples through the steps of an environment first.
@@ -103,23 +100,17 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         self.log_probs[time] = log_prob.cpu().numpy()
         staged, part = self._rows.place(time * n_envs, n_envs)
         assign(staged["action"][part], action.reshape(n_envs, -1), "action")
-        for key, column in self._columns.items():
-            given = obs[key] if key else obs
-            assign(staged[column][part], np.reshape(given, (n_envs, *self._shapes[key])), "observation")
+        columns = staged["obs"]
+        pairs = [(columns[key], obs[key]) for key in columns] if isinstance(columns, dict) else [(columns, obs)]
+        for column, given in pairs:
+            assign(column[part], np.reshape(given, column[part].shape), "observation")
         self.pos = time + 1
         if self.pos == self.buffer_size:
             self.full = True
             self._rows.flush()
 
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the steps."""
-        return self._rows.store
-
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the steps."""
-        return self._rows.table
+    def _made(self) -> Ring:
+        return self._rows
 
     def get(self, batch_size: int | None = None) -> Iterator[Any]:
         """All steps, in an order drawn with numpy's global generator, the same order as in SB3.
@@ -144,30 +135,30 @@ class RolloutBuffer(sb3.RolloutBuffer):  # type: ignore[misc]
         tensor = torch.from_numpy if self.device.type == "cpu" else self._moved
         late = [tensor(each.take(batch_inds)) for each in (self.values, self.log_probs, self.advantages, self.returns)]
         actions = tensor(data["action"].astype(np.float32, copy=False))
-        if "" in self._columns:
-            return RolloutBufferSamples(tensor(data["obs"]), actions, *late)
-        observations = {key: tensor(data[column]) for key, column in self._columns.items()}
-        return DictRolloutBufferSamples(observations, actions, *late)
+        obs = data["obs"]
+        if isinstance(obs, dict):
+            return DictRolloutBufferSamples({key: tensor(each) for key, each in obs.items()}, actions, *late)
+        return RolloutBufferSamples(tensor(obs), actions, *late)
 
     def _moved(self, array: Array) -> Any:
         return self.to_torch(array, copy=False)
 
-    def _whole(self, column: str) -> Array:
+    def _whole(self, column: str) -> Any:
         """A column as SB3's array: ``[buffer_size, n_envs, …]``, after `get` ``[buffer_size · n_envs, …]``."""
-        slots: Any = self._order if self.generator_ready else slice(None)
-        found: Array = self._rows.read(slots, (column,))[column]
-        return found if self.generator_ready else found.reshape(self.buffer_size, self.n_envs, *found.shape[1:])
+        if self.generator_ready:
+            return self._rows.read(self._order, (column,))[column]
+        return self._rows.read(np.arange(self._rows.slots).reshape(-1, self.n_envs), (column,))[column]
 
     @property
     def observations(self) -> Any:
         """A copy of all observations; for a Dict space by key."""
-        found = {key: self._whole(column) for key, column in self._columns.items()}
-        return found.get("", found)
+        return self._whole("obs")
 
     @property
     def actions(self) -> Array:
         """A copy of all actions."""
-        return self._whole("action")
+        found: Array = self._whole("action")
+        return found
 
     def __getstate__(self) -> dict[str, Any]:
         """The attributes and the steps themselves: what is loaded is a buffer with another store.

@@ -6,6 +6,8 @@ from typing import Any
 
 from gymnasium import spaces
 
+import di_store
+
 _STORED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -19,3 +21,15 @@ def check_spaces(observations: Any, actions: Any) -> None:
                 f"{what} is {type(space).__name__}: ReplayBuffer stores Box, Discrete, MultiDiscrete and "
                 "MultiBinary, and observations also as one Dict of these"
             )
+
+
+def column_of(space: Any, shape: Any) -> Any:
+    """Type of the column of a space, or a dict of types by key.
+
+    Args:
+        space: the space.
+        shape: shape of its values in SB3's buffers, or a dict of shapes.
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: column_of(each, shape[key]) for key, each in space.spaces.items()}
+    return di_store.Spec(shape, space.dtype)

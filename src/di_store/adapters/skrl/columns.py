@@ -11,7 +11,7 @@ import di_store
 from di_store.adapters.casts import assign, cast
 from di_store.adapters.ring import Ring
 from di_store.adapters.stored_array import Array
-from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
+from di_store.adapters.stores import StoreLike
 
 _STORED = {
     getattr(torch, name): np.dtype(name)
@@ -57,7 +57,7 @@ class Rows(Ring):
         self._stage()
 
 
-class Columns(MadeAtFirst[Rows]):
+class Columns:
     """Tensors by name, ``[memory_size * num_envs, …]``, written and read by slots.
 
     Slots number all environments of a time, then those of the next time. The first `write` decides which tensors are in
@@ -81,10 +81,8 @@ class Columns(MadeAtFirst[Rows]):
         copied: whether ordinary tensors hold copies of the table's tensors.
     """
 
-    _first_call = "add_samples"
-
     def __init__(
-        self, memory_size: int, num_envs: int, device: Any, store: StoreLike = None, table: str = "replay"
+        self, memory_size: int, num_envs: int, device: Any, store: di_store.Store | None = None, table: str = "replay"
     ) -> None:
         self.kinds: dict[str, tuple[Any, tuple[int, ...]]] = {}
         self.rows: Rows | None = None
@@ -95,13 +93,10 @@ class Columns(MadeAtFirst[Rows]):
         self._arrays: dict[str, Array] = {}  # the same as numpy sees them, where it has the type
         self._shared = False
         self._shared_keys: Any = None
-        self._given, self._table = given_store(store), table
+        self._given, self._table = store, table
         if self._given is not None and (specs := _stored_specs(self._given, table)):
             self.rows = self._make_rows(specs)
             self._next = (self.rows.newest + 1) % self._slots
-
-    def _made(self) -> Rows | None:
-        return self.rows
 
     def declare(self, name: str, dtype: Any, shape: tuple[int, ...]) -> None:
         """Add a tensor, with samples of this shape."""

@@ -10,15 +10,14 @@ import torch
 from skrl.memories.torch import RandomMemory
 from skrl.utils.spaces.torch import compute_space_size
 
-import di_store
-from di_store.adapters.skrl.columns import Columns
-from di_store.adapters.stores import NO_KEY, StoreLike
+from di_store.adapters.skrl.columns import Columns, Rows
+from di_store.adapters.stores import NO_KEY, MadeAtFirst, StoreLike, given_store
 
 _AT_ONCE = 4_096
 """Samples that are written in one call while a file is loaded."""
 
 
-class Memory(RandomMemory):  # type: ignore[misc]
+class Memory(MadeAtFirst[Rows], RandomMemory):  # type: ignore[misc]
     """A replacement for skrl's `RandomMemory`, with its arguments, methods and results.
 
     The first `add_samples` decides which tensors lie in the store: those that it names. The others are ordinary
@@ -48,6 +47,8 @@ class Memory(RandomMemory):  # type: ignore[misc]
         memory needs more than the machine's memory.
     """
 
+    _first_call = "add_samples"
+
     def __init__(
         self,
         *,
@@ -72,7 +73,8 @@ class Memory(RandomMemory):  # type: ignore[misc]
         )
         self.memory_index: int
         self.env_index: int
-        self._columns = Columns(memory_size, num_envs, self.device, store, table)
+        self._given = given_store(store)
+        self._columns = Columns(memory_size, num_envs, self.device, self._given, table)
         self._count_rows()
         self.tensors: Mapping[str, Any] = _NamedTensors(self._columns, flat=False)
         self.tensors_view: Mapping[str, Any] = _NamedTensors(self._columns, flat=True)
@@ -84,23 +86,8 @@ class Memory(RandomMemory):  # type: ignore[misc]
             self.filled = bool((rows.keys != NO_KEY).all())
             self.memory_index, self.env_index = divmod((rows.newest + 1) % rows.slots, self.num_envs)
 
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the samples.
-
-        Raises:
-            RuntimeError: it is a store of its own, and the first `add_samples`, which makes it, is still to come.
-        """
-        return self._columns.store
-
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the samples.
-
-        Raises:
-            RuntimeError: nothing was added yet, so there is none.
-        """
-        return self._columns.table
+    def _made(self) -> Rows | None:
+        return self._columns.rows
 
     # -- columns ------------------------------------------------------------------------------------------------
 
