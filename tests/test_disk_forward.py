@@ -197,7 +197,7 @@ def test_the_write_budget_makes_inserts_wait(tmp_path: Path) -> None:
         fill(table, rows, 2 * CAPACITY)
         assert len(table) == rows + 2 * CAPACITY
         assert disk(store)["write_budget"] == 10**14
-        with pytest.raises(ValueError, match="least"):
+        with pytest.raises(ValueError, match="minimum"):
             store.resize(write_budget=1)
         store.resize(write_budget="10GB")
         fill(table, 0, CAPACITY, timeout=0)  # far less than an hour's part: nothing waits

@@ -45,7 +45,7 @@ def core_path(path: Any, option: str = "path") -> str:
     try:
         text.encode()
     except UnicodeError:
-        raise ValueError(f"{option}={shown(path)} is not valid UTF-8: give another path") from None
+        raise ValueError(f"{option}={shown(path)}: give a path that is valid UTF-8") from None
     return text
 
 
