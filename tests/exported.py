@@ -47,7 +47,7 @@ def moved(table: di_store.Table, path: Path, **options: Any) -> di_store.Table:
     """The table, exported and imported into another store."""
     table.export(path)
     found = di_store.open(memory="64MiB").import_table(path, **options)
-    assert found._session.arena.check(False, 10.0) == []
+    assert found._backend.session.arena.check(False, 10.0) == []
     return found
 
 

@@ -26,7 +26,7 @@ class Bomb:
 
 
 def arena_of(store: di_store.Store) -> _core.Arena:
-    return store._session.arena
+    return store._backend.session.arena
 
 
 def reserved(store: di_store.Store, value: Any, id: bytes | None = None, **options: Any) -> _core.Reserved:

@@ -28,7 +28,7 @@ class SessionWriter:
     """
 
     def __init__(self, *tables: di_store.Table, session: bytes, lanes: int | None = None) -> None:
-        handles = sorted((table._handle for table in tables), key=lambda handle: handle.native.index)
+        handles = sorted((table._backend.handle for table in tables), key=lambda handle: handle.native.index)
         self.native: _core.Writer = build_native(handles, lanes, autoreset_mode(None), 60.0, session)[0]
 
     def extend(self, seq: int, rows: int) -> Any:
@@ -49,7 +49,7 @@ def rows_of(seq: int, rows: int) -> dict[str, Any]:
 
 def marks_of(store: di_store.Store, session: bytes) -> dict[str, Mark]:
     """What the session's marks say, by table."""
-    return store._session.arena.session_marks(session)
+    return store._backend.session.arena.session_marks(session)
 
 
 def items_by_call(table: di_store.Table) -> Counter[int]:

@@ -48,7 +48,7 @@ def test_a_bad_timeout_is_refused_before_anything_is_written(store: di_store.Sto
         refuse(lambda timeout: writer.end_episode(timeout=timeout))
         refuse(lambda timeout: writer.close(timeout=timeout))
         assert len(steps) == 0
-        assert (steps._handle.schema is None) == (writer._stream.native is None)
+        assert (steps._backend.handle.schema is None) == (writer._backend.stream.native is None)
         writer.append(ROW)
         plain.insert(ROW)
         steps.reset()

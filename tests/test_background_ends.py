@@ -33,7 +33,7 @@ def looks() -> Iterator[list[Callable[[_core.Arena], None]]]:
 
 
 def _arena(store: di_store.Store) -> weakref.ref[Any]:
-    return weakref.ref(store._session.arena)
+    return weakref.ref(store._backend.session.arena)
 
 
 def test_close_waits_for_background_writes(
@@ -49,7 +49,7 @@ def test_close_waits_for_background_writes(
         work(arena)
 
     store = di_store.open(store_name(), memory="16MiB", disk=tmp_path, disk_capacity="64MiB")
-    session, arena = store._session, _arena(store)
+    session, arena = store._backend.session, _arena(store)
     monkeypatch.setattr(durable, "_renew", slowly)
     table = store.create_table("t", capacity=100, lanes=1, durability="disk", schema=SCHEMA)
     with table.writer() as writer:
@@ -81,7 +81,7 @@ def test_close_waits_for_the_thread_of_a_dropped_loader(store_name: Callable[[],
 def test_no_thread_starts_after_the_last_close(store_name: Callable[[], str]) -> None:
     """Somebody is in a call of the store for a little longer."""
     store = di_store.open(store_name(), memory="16MiB")
-    inside = store._session.arena
+    inside = store._backend.session.arena
     store.create_table("t", capacity=100, lanes=1, schema=SCHEMA).writer()
     thread = chores._all[id(inside)].thread
     other = di_store.attach(store.name)
@@ -160,7 +160,7 @@ def test_a_stopping_thread_is_not_restarted(store_name: Callable[[], str], monke
     with di_store.open(store_name(), memory="16MiB") as store:
         table = store.create_table("t", capacity=100, lanes=1, schema=SCHEMA)
         table.writer()
-        known, starts = chores._all[id(store._session.arena)], list[None]()
+        known, starts = chores._all[id(store._backend.session.arena)], list[None]()
         known.end()
         assert known.thread.join(60)
         monkeypatch.setattr(known.thread, "start", lambda: starts.append(None))

@@ -13,7 +13,7 @@ import sys, di_store
 store = di_store.open(sys.argv[1], memory="16MiB")
 store.put(7, id="ab" * 20)
 views = [store.get(di_store.Ref.parse("ab" * 20)) for _ in range(3)]
-print(store._session.arena.fd_number, store._session.arena.slot, flush=True)
+print(store._backend.session.arena.fd_number, store._backend.session.arena.slot, flush=True)
 sys.stdin.readline()
 """
 

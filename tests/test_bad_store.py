@@ -277,7 +277,7 @@ def test_a_removed_store_is_not_listed(store_name: Callable[[], str]) -> None:
         code = "import sys, di_store; print([i.bytes for i in di_store.list_stores() if i.name == sys.argv[1]])"
         seen = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=120)
         assert seen.stdout.strip() == f"[{mine[0].bytes}]"
-        store._session.arena.remove()
+        store._backend.session.arena.remove()
         assert name not in {info.name for info in di_store.list_stores()}
         seen = subprocess.run([sys.executable, "-c", code, name], capture_output=True, text=True, timeout=120)
         assert seen.stdout.strip() == "[]"

@@ -191,7 +191,7 @@ def test_items_with_damaged_lengths_are_not_counted(store: Any) -> None:
     table = store.create_table("t", capacity=50, schema=schema)
     table.extend({"x": [np.zeros(40, np.uint8)] * 30, "n": np.full(30, 0x1122334455667788)})
     number, length = (0x1122334455667788).to_bytes(8, "little"), (40).to_bytes(4, "little")  # in one record
-    with open(f"/proc/self/fd/{store._session.arena.fd_number}", "r+b", buffering=0) as file:
+    with open(f"/proc/self/fd/{store._backend.session.arena.fd_number}", "r+b", buffering=0) as file:
         data = os.pread(file.fileno(), 64 << 20, 0)
         found, at = list[int](), data.find(number)
         while at >= 0:

@@ -30,7 +30,7 @@ def store(store_name: Callable[[], str]) -> Iterator[Any]:
 
 def add(store: Any, field: str, delta: int) -> None:
     """Falsify a figure of the heap or of table 0 behind everybody's back."""
-    fd = store._session.arena.fd_number
+    fd = store._backend.session.arena.fd_number
     memory = Memory(fd)
     part = "heap" if field.startswith("HeapHeader") else "tables"
     offset, size = memory.fields[field]
@@ -73,7 +73,7 @@ def chunks_of(memory: Memory) -> list[int]:
 )
 def test_check_repairs_chunk_descriptors(store: Any, field: str, left: int) -> None:
     """Of two tables on one stream, with uses of their own; also where the first one has let the chunk go."""
-    memory = Memory(store._session.arena.fd_number)
+    memory = Memory(store._backend.session.arena.fd_number)
     before = chunks_of(memory)
     steps = store.create_table("steps", capacity=100)
     pairs = store.create_table("pairs", capacity=100, view=di_store.Sequence(2))
@@ -205,7 +205,7 @@ def test_the_rest_of_a_punched_huge_page_stays_counted(store_name: Callable[[], 
     """A punched part of a huge page may stay there: the budget must know it, or the store outgrows it."""
     with di_store.open(store_name(), memory="96MiB") as opened:
         refs = [opened.put(np.full(65_000, number % 251, np.uint8)) for number in range(640)]
-        while opened._session.arena.chore():  # whole slices become huge pages, where the kernel has them
+        while opened._backend.session.arena.chore():  # whole slices become huge pages, where the kernel has them
             pass
         kept = refs[::31]  # at least one in every slice
         with Program(GRASP, os.getpid(), opened.name) as program:

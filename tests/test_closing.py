@@ -240,16 +240,16 @@ def test_closing_from_two_threads_is_safe(make: Any) -> None:
     scene = make()
     scene.touch()
     errors: list[BaseException | None] = []
-    native = scene.table._inserter._native
+    native = scene.table._backend.inserter._native
 
     class Native:
         def close(self) -> None:
-            other = threading.Thread(target=lambda: errors.append(outcome(scene.store._session.close)))
+            other = threading.Thread(target=lambda: errors.append(outcome(scene.store._backend.session.close)))
             other.start()
             other.join(60)
             native.close()
 
-    scene.table._inserter._native = Native()
+    scene.table._backend.inserter._native = Native()
     scene.store.close()
     assert errors == [None]
 

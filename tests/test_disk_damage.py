@@ -368,7 +368,7 @@ def test_check_rewrites_damaged_rows_that_are_still_in_memory(tmp_path: Path) ->
     with di_store.open(memory="64MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         table = store.create_table("replay", capacity=4_000, schema=SCHEMA, lanes=1, compress=None)
         fill(table, 0, 4_000)
-        arena = store._session.arena
+        arena = store._backend.session.arena
         last = arena.last_uid(60)
         while arena.write_to_disk(None, last, 60):
             pass

@@ -388,7 +388,7 @@ def test_a_writer_over_two_tables_has_smaller_chunks_than_one_of_them(tmp_path: 
 def test_smaller_chunks_whose_heads_do_not_fit_are_refused(tmp_path: Path) -> None:
     with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         table = store.create_table("t", capacity=10_000, schema=of_bytes(4_000), compress=None)
-        native, before = table._handle.native, table.stats()
+        native, before = table._backend.handle.native, table.stats()
         size, open_bytes = before["reserve_wanted"], before["reserve_open"]
         assert size > 40 * MIB
         seen = before["capacity"], size, open_bytes

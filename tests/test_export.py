@@ -161,7 +161,7 @@ def test_late_values_and_waiting_items_come_back(store: di_store.Store, tmp_path
     assert (len(again), again.stats()["waiting"]) == (3, 17)
     with np.load(tmp_path / "t.npz") as file:
         old = file["items/key"]
-    waiting = again._open().native.waiting(1.0)
+    waiting = again._backend.open().native.waiting(1.0)
     assert again.update(waiting, {"reward": np.zeros((17, 2), "f4")}) == 17
     assert again.peek(again.keys()).data["x"].tolist() == [7, 3, 11, *(i for i in range(20) if i not in (3, 7, 11))]
     assert old.tolist() == keys[[7, 3, 11, *(i for i in range(20) if i not in (3, 7, 11))]].tolist()
@@ -180,7 +180,7 @@ def test_current_settings_are_exported_and_can_be_overridden(store: di_store.Sto
     assert (again.capacity, again.sampler) == (30, di_store.Prioritized(0.9, None))
     assert again.stats()["limiter"]["min_size"] == 5
     same = {"view": table.view, "sampler": sampler, "schema": {"x": Spec((), "i8")}, "capacity": 1, "exist_ok": True}
-    assert di_store.attach(again._session.name).create_table("t", **same).capacity == 30
+    assert di_store.attach(again._backend.session.name).create_table("t", **same).capacity == 30
     again.insert({"x": 1})
     assert again.peek(again.keys()).priorities[-1] == 9  # the largest priority ever given
     text = np.load(path)["table.json"]

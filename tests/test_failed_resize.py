@@ -62,7 +62,7 @@ def assert_unchanged(store: Any, table: Any, kind: type[Exception], capacity: in
                 of = {"slots": stats["slots"], "reserve_bytes": stats["reserve_bytes"], "block": 0} | numbers
                 seen = stats["capacity"], stats["reserve_wanted"], stats["reserve_open"]
                 reserve = of["reserve_bytes"], stats["reserve_open"], of["block"], 0
-                table._handle.native.resize(capacity, of["slots"], reserve, seen, 60.0)
+                table._backend.handle.native.resize(capacity, of["slots"], reserve, seen, 60.0)
             else:
                 table.resize(capacity)
         assert figures(store, table) == before
@@ -104,7 +104,7 @@ def test_a_resize_beyond_the_most_slots_changes_nothing(store: Any, table: Any) 
 
 @pytest.mark.parametrize("less", [True, False])
 def test_a_failed_store_resize_changes_nothing(store: Any, table: Any, less: bool) -> None:
-    before, memory = figures(store, table), MIB if less else 2 * store._session.arena.range_bytes
+    before, memory = figures(store, table), MIB if less else 2 * store._backend.session.arena.range_bytes
     for _ in range(TIMES):
         with pytest.raises(di_store.CapacityError):
             store.resize(memory)

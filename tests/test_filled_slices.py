@@ -18,7 +18,7 @@ MIB = 1 << 20
 FILLER = """
 import sys, di_store
 from di_store import _core
-arena = di_store.attach(sys.argv[1], timeout=60)._session.arena
+arena = di_store.attach(sys.argv[1], timeout=60)._backend.session.arena
 for point in sys.argv[2:]:
     _core.arm_fault(point)
 sys.stdin.readline()
@@ -29,7 +29,7 @@ print("done", flush=True)
 PASSING_FILLER = """
 import sys, threading, di_store
 from di_store import _core
-arena = di_store.attach(sys.argv[1], timeout=60)._session.arena
+arena = di_store.attach(sys.argv[1], timeout=60)._backend.session.arena
 _core.arm_fault(sys.argv[2])
 
 def fill():
@@ -60,7 +60,7 @@ COMMITS, COLLAPSES = ("chores.charged:1:stop", "+chores.committed:1"), ("chores.
 
 def sweep(store: di_store.Store) -> None:
     """What every process does now and then: settle what the dead left."""
-    arena = store._session.arena
+    arena = store._backend.session.arena
     arena.reap()
     assert store.check() == []
 
@@ -163,7 +163,7 @@ def test_prepared_memory_causes_no_fault_per_page(store_name: Callable[[], str])
     """A free slice is committed as one huge page, where the kernel has them: who fills it then waits for it once."""
     huge = makes_huge_pages()
     with di_store.open(store_name(), memory="128MiB") as store:
-        refs, arena = fill_store(store), store._session.arena
+        refs, arena = fill_store(store), store._backend.session.arena
         while arena.chore():
             pass
         value, before = np.ones(65_000, np.uint8), resource.getrusage(resource.RUSAGE_THREAD).ru_minflt

@@ -93,7 +93,7 @@ def test_a_table_without_capacity_grows_past_33_million_items(full: bool) -> Non
 def test_a_shrunk_table_frees_its_pages() -> None:
     """Pages of its rows, in the background, and so do those of a dropped one. Those of rows that are replaced stay."""
     with di_store.open(memory="256MiB") as store:
-        arena = store._session.arena
+        arena = store._backend.session.arena
         rows = {"x": np.ones((1_000, 4096), np.uint8), "terminated": np.zeros(1_000, bool)}
         for shrink in ("resize", "drop"):
             table = store.create_table("table", capacity=20_000, lanes=1)

@@ -16,7 +16,7 @@ HEADER = 64
 @pytest.mark.parametrize("run", [1, 2, 3])
 def test_objects_of_whole_slices_fit_at_the_end_of_the_store(memory: str, run: int) -> None:
     with di_store.open(memory=memory) as store:
-        store.resize(memory=store._session.arena.range_bytes)
+        store.resize(memory=store._backend.session.arena.range_bytes)
         refs = []
         while True:  # a slice each, from the lowest on
             try:

@@ -192,7 +192,7 @@ def test_a_group_evicted_for_a_slot_does_not_restart() -> None:
         options: dict[str, Any] = {"max_times_sampled": 1, "limiter": di_store.MinSize(1), "sampler": di_store.Fifo()}
         view = Group(2, by="group", unique=True)
         table = store.create_table("t", capacity=700, view=view, schema=PLAIN, lanes=1, **options)
-        native = table._session.arena.table("t")
+        native = table._backend.session.arena.table("t")
 
         def write(first: int, groups: int) -> None:
             table.extend({"group": np.repeat(np.arange(first, first + groups), 2), "x": np.zeros(2 * groups, "i8")})

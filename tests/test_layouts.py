@@ -15,9 +15,9 @@ def test_a_layout_with_names_beyond_its_text_is_refused(length: int) -> None:
         schema = {"x": di_store.Spec((), "f4"), "yy": di_store.Spec((), "i8")}
         table = store.create_table("t", capacity=10, schema=schema)
         table.insert({"x": np.float32(1), "yy": np.int64(2)})
-        with Memory(f"/proc/self/fd/{store._session.arena.fd_number}") as memory:
+        with Memory(f"/proc/self/fd/{store._backend.session.arena.fd_number}") as memory:
             layouts = memory.number(SIZES["ArenaHeader.layouts"], 8)
-            for index in range(store._session.arena.layout_count()):
+            for index in range(store._backend.session.arena.layout_count()):
                 block = memory.block_of(memory.number(layouts + 4 * index, 4) - 1)
                 second = block + SIZES["LayoutHeader.column"] + SIZES["ColumnLayout"] + SIZES["ColumnLayout.name_bytes"]
                 assert memory.number(second, 8) == len("yy")
@@ -35,4 +35,4 @@ def test_layouts_with_equal_concatenated_names_stay_distinct(first: tuple[str, .
             row = {name: np.float32(at + 10 * number) for at, name in enumerate(names)}
             table.insert(row)
             assert {name: float(value[0]) for name, value in table.sample(1).data.items()} == row
-        assert store._session.arena.layout_count() == 2
+        assert store._backend.session.arena.layout_count() == 2

@@ -67,7 +67,7 @@ def test_a_snapshot_can_end_while_the_heap_is_locked(store_name: Callable[[], st
     """What it has let go is settled later: its end does not fail for a lock that somebody holds just then."""
     with di_store.open(store_name(), memory="64MiB") as store:
         store.put(np.arange(64))
-        arena = store._session.arena
+        arena = store._backend.session.arena
         snapshot = _core.Snapshot(arena, None, 60.0)
         child = subprocess.Popen([sys.executable, "-c", CHILD, store.name])
         try:

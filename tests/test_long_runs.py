@@ -50,7 +50,7 @@ def whole(data: Any) -> bool:
 def chunks_of_an_item(table: Any) -> float:
     """How many of the table's chunks one item takes."""
     stats = table.stats()
-    block = table._handle.needs(table._handle.schema, EPISODES).reserve.chunk_block
+    block = table._backend.handle.needs(table._backend.handle.schema, EPISODES).reserve.chunk_block
     return float(stats["used_bytes"] / block / stats["size"])
 
 

@@ -85,7 +85,7 @@ def test_held_items_have_no_position(store: Any) -> None:
     """A drawn item at its use limit is not live: neither listed nor found, until it comes back."""
     table = table_of(store, 10, max_times_sampled=1)
     keys = table.keys()
-    reader = table._open().reader()
+    reader = table._backend.open().reader()
     draws = reader.begin()
     assert reader.draw(draws, 3) == 3
     held = set(keys.tolist()) - set(table.keys().tolist())

@@ -50,7 +50,7 @@ def test_draws_given_back_late_still_count_in_each_epoch(store: Any) -> None:
     """Another learner is an epoch ahead when draws come back: each item still comes once for each epoch."""
     table = store.create_table("t", capacity=6, sampler=di_store.Once(3))
     table.extend({"n": np.arange(6)})
-    reader = table._handle.reader()
+    reader = table._backend.handle.reader()
     late = reader.begin()
     assert reader.draw(late, 4) == 4
     ahead = table.sample(2 + 6 + 1, timeout=60).data["n"].tolist()

@@ -112,7 +112,7 @@ def test_a_changed_limiter_over_a_full_table_lets_both_sides_move(store: Any) ->
 def test_a_reconfigured_queue_keeps_its_items(store: Any) -> None:
     table = store.create_table("t", capacity=20, limiter=di_store.Queue(5))
     table.extend({"n": np.arange(5)})
-    reader = table._handle.reader()
+    reader = table._backend.handle.reader()
     held = reader.begin()
     assert reader.draw(held, 2) == 2
     table.configure(limiter=di_store.Queue(10))
@@ -128,7 +128,7 @@ def test_draws_given_back_after_a_limiter_change_cause_no_deadlock(store: Any) -
     """They lift the table above capacity, while the limiter in force lets nothing be drawn."""
     table = store.create_table("t", capacity=4, sampler=di_store.Fifo(), max_times_sampled=1)
     table.extend({"n": np.arange(4)})
-    reader = table._handle.reader()
+    reader = table._backend.handle.reader()
     held = reader.begin()
     assert reader.draw(held, 2) == 2
     table.extend({"n": np.arange(4, 6)})

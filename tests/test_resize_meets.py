@@ -97,7 +97,7 @@ def test_descriptors_are_reserved_for_columns_of_the_first_step() -> None:
             settings: dict[str, Any] = {"schema": schema, "lanes": 1, "remover": di_store.Uniform()}
             table = store.create_table("t", capacity=20_000, max_bytes="8MiB", **settings)
             table.extend({"x": np.zeros((8, 10), "f4")}, timeout=0)
-            free.append(store._session.arena.available(0, 60.0))
+            free.append(store._backend.session.arena.available(0, 60.0))
     assert abs(free[0] - free[1]) < 128 << 10
 
 

@@ -36,7 +36,7 @@ def steps(store: di_store.Store, name: str = "t", **options: object) -> di_store
 
 def fixed(store: di_store.Store) -> int:
     """Bytes of the store's headers and tables of fixed size."""
-    return int(store._session.arena.stats()["fixed"])
+    return int(store._backend.session.arena.stats()["fixed"])
 
 
 def test_local_writers_have_no_marks(store: di_store.Store, session: bytes) -> None:
@@ -147,7 +147,7 @@ def test_a_writer_without_a_session_has_no_numbers(store: di_store.Store) -> Non
     """And a session is named by 16 bytes."""
     table = steps(store)
     with table.writer() as writer, pytest.raises(ValueError, match="writes for no session"):
-        writer._stream.native.begin_call(1)  # type: ignore[union-attr]
+        writer._backend.stream.native.begin_call(1)  # type: ignore[union-attr]
     for wrong, kind in ((b"short", ValueError), ("x" * 16, TypeError)):
         with pytest.raises(kind, match="session"):
             SessionWriter(table, session=wrong)  # type: ignore[arg-type]
@@ -194,8 +194,8 @@ def test_an_ended_session_has_no_marks(store: di_store.Store, session: bytes) ->
     other = SessionWriter(one, session=b"o" * 16)
     other.extend(7, 1)
     writer.extend(1, 5)
-    assert store._session.arena.end_session(session, 10) == 2
-    assert store._session.arena.end_session(session, 10) == 0
+    assert store._backend.session.arena.end_session(session, 10) == 2
+    assert store._backend.session.arena.end_session(session, 10) == 0
     assert marks_of(store, session) == {}
     with pytest.raises(di_store.WriterClosed, match="has ended"):
         writer.extend(2, 1)

@@ -116,7 +116,7 @@ class Memory:
 
 
 def _memory(store: di_store.Store) -> Memory:
-    return Memory(store._session.arena.fd_number)
+    return Memory(store._backend.session.arena.fd_number)
 
 
 @pytest.fixture
@@ -141,7 +141,7 @@ def test_header_and_parts_are_as_documented(store: di_store.Store) -> None:
     assert parts[-1] + size == os.fstat(memory.fd).st_size
     assert parts[1] - parts[0] == memory.constants["kMaxClients"] * memory.sizes["ClientSlot"]
     assert memory.number("HeapHeader.budget", parts[1]) == 64 << 20
-    slot = parts[0] + store._session.arena.slot * memory.sizes["ClientSlot"]
+    slot = parts[0] + store._backend.session.arena.slot * memory.sizes["ClientSlot"]
     assert memory.number("ClientSlot.pid", slot) == os.getpid()
 
 

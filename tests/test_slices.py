@@ -13,6 +13,7 @@ import pytest
 
 import di_store
 from di_store import _core
+from di_store.store.local import LocalStore
 
 MANY = 1_000
 FIRST = 64
@@ -37,7 +38,7 @@ def act(table: Any, way: str, fault: str, pipe: Any) -> None:
             _core.arm_fault(fault)
             keys = writer.extend({"n": np.arange(MANY)}, timeout=0.2).keys
     elif way == "both":
-        writer = di_store.Store(table[0]._session).writer(table)
+        writer = di_store.Store(LocalStore(table[0]._backend.session)).writer(table)
         _core.arm_fault(fault)
         with pytest.raises(di_store.TableNotFound) as caught:
             writer.extend({"n": np.arange(MANY)})

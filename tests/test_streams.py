@@ -65,11 +65,14 @@ def test_a_reserve_that_a_stream_has_raised_stays_with_a_resize() -> None:
         whole = store.create_table("whole", capacity=4, lanes=1, view=di_store.Episode(1_000))
         with store.writer([short, whole]) as writer:
             writer.append(step_of(42, None, 0), timeout=0)
-            alone = short._handle.needs(short._handle.schema).reserve.bytes
+            alone = short._backend.handle.needs(short._backend.handle.schema).reserve.bytes
             assert short.stats()["reserve_bytes"] > alone, "chunks of the stream are larger than its own"
             for capacity in (400, 100):
                 short.resize(capacity)
-                assert short.stats()["reserve_bytes"] > short._handle.needs(short._handle.schema).reserve.bytes
+                assert (
+                    short.stats()["reserve_bytes"]
+                    > short._backend.handle.needs(short._backend.handle.schema).reserve.bytes
+                )
             for at in range(900):
                 writer.append(step_of(42, None, at), timeout=0)
         assert len(short) == 100
@@ -117,7 +120,7 @@ def test_a_table_without_capacity_keeps_room_for_its_open_lanes() -> None:
         with store.writer([short, whole]) as writer:
             writer.append(step_of(84, None, 0), timeout=0)
             short.resize(50)
-            alone = short._handle.needs(short._handle.schema).reserve
+            alone = short._backend.handle.needs(short._backend.handle.schema).reserve
             assert held_reserve(short.stats()).open_bytes > alone.open_bytes
             for at in range(900):
                 writer.append(step_of(84, None, at), timeout=0)
@@ -154,10 +157,10 @@ def test_no_resize_undoes_another() -> None:
             held = held_reserve(now)
             return int(now["capacity"]), int(now["slots"]), held._replace(bytes=held.bytes + (1 << 20))
 
-        table._handle.resize(wider, 60.0)
+        table._backend.handle.resize(wider, 60.0)
         assert seen == [1_000, 3_000]
         assert table.stats()["capacity"] == 3_000
-        own = table._handle.needs(table._handle.schema).reserve
+        own = table._backend.handle.needs(table._backend.handle.schema).reserve
         assert held_reserve(table.stats()).bytes == own.bytes + (1 << 20)
 
 

@@ -324,7 +324,7 @@ def test_chunks_are_planned_as_writers_cut_them(store: Any, schema: Any, least: 
     """One lane's chunks take what `reserve` says, to the byte."""
     view = di_store.Sequence(least, period=1, tail="drop")
     table = store.create_table("t", capacity=capacity, lanes=1, schema=schema, view=view)
-    settings, columns = table._handle.settings, Schema.from_tree(schema)
+    settings, columns = table._backend.handle.settings, Schema.from_tree(schema)
     needed = reserve.table_needs(settings, columns, capacity)
     rows, block = reserve.chunk_rows(make_layout(columns), needed.cut.target, needed.cut.least_rows, 0)
     row = {name: np.zeros(spec.shape, spec.dtype) for name, spec in schema.items()}

@@ -266,7 +266,7 @@ def test_learners_are_counted_by_table(store: Any) -> None:
 
 def native(table: Any) -> Any:
     """The core's handle of a table."""
-    return table._handle.native
+    return table._backend.handle.native
 
 
 # -- who may be the culprit -------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def sleeps(thread: threading.Thread) -> bool:
 
 def assert_wakes(store: Any, wait: Callable[..., None], seen: int, change: Callable[[], object]) -> None:
     """A thread sleeps until the number is another one than `seen`; the change must wake it."""
-    shown = _core.Wait(store._session.arena)
+    shown = _core.Wait(store._backend.session.arena)
     sleeper = threading.Thread(target=wait, args=(shown, seen, ASLEEP_SECONDS), daemon=True)
     sleeper.start()
     until(lambda: store.stats()["waiters"] and sleeps(sleeper), "the thread to be asleep")
@@ -52,13 +52,13 @@ def assert_wakes(store: Any, wait: Callable[..., None], seen: int, change: Calla
 
 def items(store: Any, table: Any, change: Callable[[], object]) -> None:
     """The change announces items."""
-    native = table._handle.native
+    native = table._backend.handle.native
     assert_wakes(store, native.wait_items, native.items_seq(), change)
 
 
 def room(store: Any, table: Any, change: Callable[[], object]) -> None:
     """The change announces room for inserts."""
-    native = table._handle.native
+    native = table._backend.handle.native
     assert_wakes(store, native.wait_room, native.room_seq(), change)
 
 
@@ -77,7 +77,7 @@ def test_inserts_wake_waiting_samples(store: Any) -> None:
 
 def test_draws_and_their_return_wake_waiting_calls(store: Any) -> None:
     table = filled(store, limiter=di_store.Queue(10))
-    reader = table._handle.reader()
+    reader = table._backend.handle.reader()
     draws = reader.begin()
     room(store, table, lambda: reader.draw(draws, 9))  # of 8: whoever has to wait lets others go on first
     items(store, table, lambda: reader.give_back(draws))
@@ -118,14 +118,14 @@ def test_a_dead_process_wakes_waiting_calls(store: Any) -> None:
     child.start()
     child.join(BOUND_SECONDS)
     assert child.exitcode == -9
-    items(store, table, lambda: until(lambda: store._session.arena.reap(), "the death to be settled"))
+    items(store, table, lambda: until(lambda: store._backend.session.arena.reap(), "the death to be settled"))
     assert len(table) == 4
 
 
 def draw_and_die(name: str) -> None:
     """In a child: hold two draws, and be killed."""
     with di_store.attach(name, timeout=BOUND_SECONDS) as store:
-        reader = store.table("t")._handle.reader()
+        reader = store.table("t")._backend.handle.reader()
         draws = reader.begin()
         held = reader.draw(draws, 2)
         assert held == 2

@@ -127,5 +127,5 @@ def test_versions_of_stores_that_were_closed_take_no_memory() -> None:
         gc.collect()
         assert len(session._versions) <= 70
         with di_store.attach(kept.name) as again:
-            assert again._session.versions is kept._session.versions
-            assert again._session.uuid == kept._session.uuid == kept.stats()["uuid"]
+            assert again._backend.session.versions is kept._backend.session.versions
+            assert again._backend.session.uuid == kept._backend.session.uuid == kept.stats()["uuid"]

@@ -37,7 +37,7 @@ def stop_outside_locks(pid: int, *tables: Any) -> None:
             for table in tables:
                 table.keys(n=1, timeout=0.5)
                 if hasattr(table, "_handle"):  # else its agent takes the locks
-                    table._handle.arena.available(0, 0.5)
+                    table._backend.handle.arena.available(0, 0.5)
         except di_store.Timeout:
             os.kill(pid, signal.SIGCONT)
         else:

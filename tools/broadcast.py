@@ -125,7 +125,7 @@ def role(name: str, address: str) -> None:
                 data = np.random.default_rng(word["publish"]).integers(0, 255, word["bytes"], np.uint8)
                 began = time.monotonic()
                 version = store.publish(NAME, data)
-                call = far._far.link.call  # type: ignore[attr-defined]
+                call = far._backend.session.link.call  # type: ignore[attr-defined]
                 call("spread", {"name": NAME, "version": version, "keep": 1, "epoch": 1, "members": word["members"]})
                 print(json.dumps([version, began]), flush=True)
             else:

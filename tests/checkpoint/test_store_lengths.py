@@ -80,7 +80,7 @@ def packed(tmp_path: Path) -> Path:
     with di_store.open(memory=MEMORY, disk=tmp_path / "tier", disk_capacity="256MiB") as store:
         table = store.create_table("t", capacity=4_000, schema={"x": di_store.Spec((1024,), "i8")})
         table.extend({"x": rows()})
-        arena = store._session.arena
+        arena = store._backend.session.arena
         while arena.write_to_disk(None, arena.last_uid(60), 60):
             pass
         store.checkpoint(tmp_path / "c")

@@ -102,7 +102,7 @@ def test_rows_written_later_are_not_in_the_checkpoint(tmp_path: Path) -> None:
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
         table = sequences(store, "t")
         list(writes(table, 3))
-        arena = store._session.arena
+        arena = store._backend.session.arena
         last = arena.last_uid(SECONDS)
         list(writes(table, 10))
         for most, least in ((5, 1), (16, 8)):

@@ -15,8 +15,10 @@ from cluster.certificates import Authority
 from di_store.client.session import RemoteSession
 from di_store.client.store import RemoteStore
 from di_store.client.table import RemoteTable
-from di_store.replay.table import Table
+from di_store.replay.table import backend_of
+from di_store.runtime.deadline import Deadline
 from di_store.server.server import Agent, Served
+from di_store.store.handle import backend_of as store_backend_of
 from di_store.store.opening import attach as real_attach
 from di_store.store.opening import open as real_open
 
@@ -37,12 +39,12 @@ class Near:
         self._thread.start()
         self.handles = 0
 
-    def connect(self) -> RemoteStore:
+    def connect(self) -> di_store.Store:
         """Another handle."""
         tls = _certificate[2] if _certificate else None
         session = RemoteSession.connect(f"di-store://{self.agent.address}/{self.store.name}", TOKEN, tls, True, 10)
         self.handles += 1
-        return _made_far(RemoteStore(session), self)
+        return di_store.Store(FarStore(session, self))
 
     def let_go(self) -> None:
         """A handle was closed; the last one ends the agent and the store."""
@@ -62,25 +64,29 @@ def _served_tls() -> ssl.SSLContext | None:
     return context
 
 
-def _made_far(store: RemoteStore, near: Near) -> RemoteStore:
+class FarStore(RemoteStore):
     """A store that ends its agent, and whose files are read by a program on the machine of the store."""
-    at: list[Near] = [near]
 
-    def close() -> None:
-        RemoteStore.close(store)
-        while at:
-            at.pop().let_go()
+    def __init__(self, session: RemoteSession, near: Near) -> None:
+        super().__init__(session)
+        self._at = [near]
 
-    def import_table(path: Any, name: str | None = None, **options: Any) -> Table:
-        return store.table(near.store.import_table(path, name, **options).name)
+    def close(self) -> None:
+        super().close()
+        while self._at:
+            self._at.pop().let_go()
 
-    store.close, store.import_table = close, import_table  # type: ignore[method-assign]
-    return store
+    def import_table(
+        self, path: Any, name: str | None, changes: Any, allow_pickle: bool, deadline: Deadline
+    ) -> RemoteTable:
+        near = store_backend_of(_agents[self.name].store)
+        made = near.import_table(path, name, changes, allow_pickle, deadline)
+        return self.table(made.name, deadline)
 
 
-def export_there(table: RemoteTable, path: Any, **options: Any) -> Any:
+def export_there(table: RemoteTable, path: Any, deadline: Deadline) -> Any:
     """By a program on the machine of the store."""
-    return _agents[table._far.name].store.table(table.name).export(path, **options)
+    return backend_of(_agents[table.session.name].store.table(table.name)).export(path, deadline)
 
 
 def open_far(name: str | None = None, **options: Any) -> di_store.Store:

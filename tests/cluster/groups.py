@@ -33,8 +33,8 @@ class Member:
 
     def call(self, method: str, **arguments: Any) -> Any:
         """A call to the agent."""
-        assert isinstance(self._far, RemoteStore)
-        return self._far._far.channel.call(method, arguments)
+        assert isinstance(self._far._backend, RemoteStore)
+        return self._far._backend.session.channel.call(method, arguments)
 
     def spread(self, version: int, members: list[Member], *, epoch: int = 1, keep: int = 1) -> None:
         """Send a version that was published here."""

@@ -8,6 +8,7 @@ import numpy as np
 from scipy import stats
 
 import di_store
+from di_store.cluster.shards.shard import Shard
 from di_store.cluster.store import ClusterStore
 from di_store.replay.keys import with_shard
 
@@ -17,14 +18,19 @@ SCHEMA = {"n": di_store.Spec((), "int64"), "terminated": di_store.Spec((), "bool
 ROWS: dict[str, Any] = {"capacity": 9000, "schema": SCHEMA, "lanes": 16}
 
 
+def table_of(shard: Shard) -> di_store.Table:
+    """The shard's own table."""
+    return di_store.Table(shard.table(60))
+
+
 def filled(store: ClusterStore, name: str, sizes: list[int], priorities: Any = None, **options: Any) -> Any:
     """A table whose shards hold so many items, with the numbers 0, 1, … in the column `n`. Returns it and its keys."""
     table = store.create_table(name, shards="learners", **{**ROWS, **options})
     keys, first = [], 0
-    for shard, size in zip(table._parts.shards, sizes, strict=True):
+    for shard, size in zip(table._backend.parts.shards, sizes, strict=True):
         rows = {"n": np.arange(first, first + size), "terminated": np.zeros(size, np.bool_)}
         mine = None if priorities is None else np.asarray(priorities)[first : first + size]
-        keys.append(with_shard(shard.table(60).extend(rows, priority=mine), shard.number))
+        keys.append(with_shard(table_of(shard).extend(rows, priority=mine), shard.number))
         first += size
     return table, np.concatenate(keys)
 

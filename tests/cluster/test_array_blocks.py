@@ -46,7 +46,7 @@ def served() -> Iterator[Node]:
 
 def block(store: di_store.Store, ref: di_store.Ref) -> bytes:
     """The whole of an object, as it lies in the store."""
-    return Objects(store._session).raw(ref.raw, 10).tobytes()
+    return Objects(store._backend.session).raw(ref.raw, 10).tobytes()
 
 
 def test_arrays_put_by_a_client_have_the_local_layout(far: di_store.Store, near: di_store.Store) -> None:
@@ -66,13 +66,13 @@ def test_arrays_put_by_a_client_have_the_local_layout(far: di_store.Store, near:
 
 
 def test_copied_arrays_have_the_layout_of_the_original(far: di_store.Store, near: di_store.Store) -> None:
-    assert isinstance(far, RemoteStore)
-    session = far._far
+    assert isinstance(far._backend, RemoteStore)
+    session = far._backend.session
     with di_store.open(memory="512MiB") as other:
         for value in [*ARRAYS, *PACKED]:
             ref = near.put(value)
             head, total = head_of(session, ref.raw, 10)
-            make_copy(other._session, session, ref.raw, head, total, 10)
+            make_copy(other._backend.session, session, ref.raw, head, total, 10)
             there, here = block(near, ref), block(other, ref)
             start = payload_start(np.frombuffer(there, np.uint8))
             front = b"DSF1" if there[:4] == b"DSP1" else b"DSA1"
@@ -81,7 +81,7 @@ def test_copied_arrays_have_the_layout_of_the_original(far: di_store.Store, near
 
 def test_array_headers_that_do_not_fit_are_refused(near: di_store.Store) -> None:
     """By the core, whoever has made them."""
-    arena, encoded = near._session.arena, codec.encode(np.zeros((3, 4), "f4"))
+    arena, encoded = near._backend.session.arena, codec.encode(np.zeros((3, 4), "f4"))
     head = array_head(encoded.header, encoded.payload_bytes)
     assert head is not None
     arena.reserve(head, 48, secrets.token_bytes(20), 0.0)

@@ -34,6 +34,7 @@ from di_store.cluster import joining
 from di_store.cluster.joining import STORE_ENV
 from di_store.cluster.store import ClusterStore
 from di_store.objects import codec
+from di_store.replay.local_table import LocalTable
 from di_store.server.membership import Membership
 
 SCHEMA = {"x": di_store.Spec((4,), "float32")}
@@ -190,7 +191,7 @@ def test_a_killed_copying_reader_blocks_no_other_reader(nodes: list[Node], store
 def test_a_copy_by_another_reader_is_waited_for(stores: list[ClusterStore]) -> None:
     """Beyond the deadline: the object is there, and on its way."""
     ref, encoded = stores[0].put(LARGE), codec.encode(LARGE)
-    copy = stores[1]._session.arena.reserve(encoded.header, encoded.payload_bytes, ref.raw, 60.0)
+    copy = stores[1]._backend.session.arena.reserve(encoded.header, encoded.payload_bytes, ref.raw, 60.0)
     copy.payload()[:] = LARGE
     sealing = threading.Timer(2.5, copy.seal)
     sealing.start()
@@ -211,7 +212,7 @@ def test_a_copy_that_failed_is_not_waited_for(stores: list[ClusterStore], monkey
 
     monkeypatch.setattr(OwnTcp, "fill", killed_once)
     assert same(stores[0].get(ref, timeout=60), LARGE)
-    assert stores[0]._session.arena.contains(ref.raw, 10.0)
+    assert stores[0]._backend.session.arena.contains(ref.raw, 10.0)
 
 
 def test_an_object_put_later_is_found_by_its_id(stores: list[ClusterStore]) -> None:
@@ -257,7 +258,7 @@ def test_a_cluster_table_is_opened_by_name_everywhere(stores: list[ClusterStore]
     """One name everywhere; in memory where it lies, through the agent elsewhere."""
     here = stores[0].create_table("t", **TABLE)
     there = stores[1].table("t")
-    assert (type(here), type(there)) == (di_store.Table, RemoteTable)
+    assert (type(here._backend), type(there._backend)) == (LocalTable, RemoteTable)
     with there.writer() as writer:
         for number in range(10):
             writer.append({"x": np.full(4, number, np.float32)})
@@ -275,7 +276,7 @@ def test_a_cluster_table_is_opened_by_name_everywhere(stores: list[ClusterStore]
 
 def test_a_table_on_another_node_works(nodes: list[Node], stores: list[ClusterStore]) -> None:
     stores[0].create_table("t", node=nodes[2].name, **TABLE)
-    assert type(stores[2].table("t")) is di_store.Table
+    assert type(stores[2].table("t")._backend) is LocalTable
     with stores[0].writer(["t"]) as writer, stores[2].writer(["t"]) as own:
         writer.append({"x": np.ones(4, np.float32)})
         own.append({"x": np.ones(4, np.float32)})
@@ -404,7 +405,7 @@ def _there(name: str, sent: list[bytes], answer: Any) -> None:
     for each in sent:
         store, table, ref = pickle.loads(each)
         again, _, _ = pickle.loads(each)
-        answer.put((store.name, again is store, type(table).__name__, len(table), store.get(ref)))
+        answer.put((store.name, again is store, type(table._backend).__name__, len(table), store.get(ref)))
 
 
 def test_pickled_handles_open_the_same_table(nodes: list[Node], stores: list[ClusterStore]) -> None:
@@ -414,7 +415,7 @@ def test_pickled_handles_open_the_same_table(nodes: list[Node], stores: list[Clu
     answer = mp.get_context("spawn").Queue()
     handles = stores[1].table("t"), stores[0].table("t")
     sent = [pickle.dumps((stores[0], one, stores[0].put("value"))) for one in handles]
-    for at, kind in enumerate(("RemoteTable", "Table", "RemoteTable")):
+    for at, kind in enumerate(("RemoteTable", "LocalTable", "RemoteTable")):
         child = mp.get_context("spawn").Process(target=_there, args=(nodes[at].name, sent, answer))
         child.start()
         for _ in handles:

@@ -355,8 +355,8 @@ def test_dropped_writers_share_one_second_at_the_end(served: Node) -> None:
             each.append({"n": 1})
         writers.clear()
         del each
-        assert isinstance(store, RemoteStore)
-        channel = store._far.channel
+        assert isinstance(store._backend, RemoteStore)
+        channel = store._backend.session.channel
         assert len([its for its in leaving.leaving.values() if its is channel]) == 40
         began = time.monotonic()
         leaving.settle(channel, 0.3)

@@ -109,7 +109,7 @@ def test_a_cluster_works_with_etcd(etcd: Etcd, nodes: list[Node], stores: list[C
     with pytest.raises(TableExists):
         stores[1].create_table("t", **TABLE)
     remote = stores[1].table("t")
-    assert isinstance(remote, RemoteTable)
+    assert isinstance(remote._backend, RemoteTable)
     remote.extend({"x": np.zeros((3, 4), np.float32)})
     assert len(table) == 3
     assert stores[2].get(stores[1].put({"a": 1}, copies=2)) == {"a": 1}

@@ -444,7 +444,7 @@ def test_rows_outside_their_message_are_refused(count: Callable[[int, int], int]
     with di_store.open(memory="32MiB") as store:
         table = store.create_table("t", capacity=4, schema={"a": Spec((), np.int64), "b": Spec((2,), np.int64)})
         with table.writer() as writer:
-            native = writer._stream.native  # type: ignore[union-attr]
+            native = writer._backend.stream.native  # type: ignore[union-attr]
             assert native is not None
             for _ in range(count(2_000, 200_000)):
                 column, at, stride, begin = (choice.choice(numbers) for _ in range(4))

@@ -142,7 +142,7 @@ def test_groups_work_while_the_directory_is_away(nodes: list[Node], name: str) -
 
 def _published(learner: ClusterStore, name: str) -> bool:
     number = learner.publish(name, 0, group=name)
-    return number > 0 and learner._cluster.directory.read(f"owner/{name}", 20) is not None
+    return number > 0 and learner.node.cluster.directory.read(f"owner/{name}", 20) is not None
 
 
 def test_wrong_names_are_refused(stores: list[ClusterStore]) -> None:
@@ -199,7 +199,7 @@ def test_concurrent_publishers_get_consistent_versions(
     first, member = stores[0], stores[2]
     assert member.latest(name, group=name) is None
     with cluster.attach(nodes[0].name) as second:
-        look, others = first._groups._newest_of, iter([second])
+        look, others = first.node._groups._newest_of, iter([second])
 
         def publish_meanwhile(*given: Any) -> int:
             newest = look(*given)
@@ -207,7 +207,7 @@ def test_concurrent_publishers_get_consistent_versions(
                 assert each.publish(name, "second", group=name) == 1
             return newest
 
-        monkeypatch.setattr(first._groups, "_newest_of", publish_meanwhile)
+        monkeypatch.setattr(first.node._groups, "_newest_of", publish_meanwhile)
         version = first.publish(name, "first", group=name)
         assert member.latest(name, version=version, timeout=60, group=name).value == "first"  # type: ignore[union-attr]
         with pytest.raises(StoreError, match="another process"):

@@ -90,8 +90,8 @@ def test_waits_for_an_agent_that_is_stopped_can_be_interrupted(store_name: Names
         store.create_table("t", capacity=1_000, schema=schema)
         table = near.table("t")
         writer = store.table("t").writer()
-        assert isinstance(writer, RemoteWriter)
-        shared = writer._pipe._connection
+        assert isinstance(writer._backend, RemoteWriter)
+        shared = writer._backend._pipe._connection
         numbers, made = itertools.count(), dict[int, Any]()
 
         def append() -> None:
@@ -152,7 +152,7 @@ writer.append({"n": 1})
 writer.flush()  # the queue takes two
 
 def tell():
-    while writer._pipe.window.has_room():
+    while writer._backend._pipe.window.has_room():
         threading.Event().wait(0.01)
     print("full", flush=True)
 
@@ -192,9 +192,9 @@ def test_calls_not_done_by_a_stopped_agent_are_counted(served: Node) -> None:
     with served.connect() as store:
         store.create_table("t", capacity=10, schema=ROW)
         writer = store.table("t").writer()
-        assert isinstance(writer, RemoteWriter)
+        assert isinstance(writer._backend, RemoteWriter)
         writer.append({"n": 1}, timeout=60)
-        writer._pipe._heard -= 1_000.0
+        writer._backend._pipe._heard -= 1_000.0
         stopped = served.agent
         stop(stopped)
         with pytest.raises(di_store.Timeout, match="a call is not acknowledged") as told:

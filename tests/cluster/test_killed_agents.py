@@ -66,7 +66,7 @@ class Actor(threading.Thread):
             writer.flush(timeout=60)
             for each in waiting:
                 self.take(*each)
-            self.dropped = writer._pipe.lanes.dropped
+            self.dropped = writer._backend._pipe.lanes.dropped
 
     def take(self, n: int, made: Any) -> None:
         """Note what has become of a row."""

@@ -53,9 +53,9 @@ class Reader:
     """Polls as an actor does. `asked`: how many calls its process has made."""
 
     def __init__(self, store: di_store.Store, name: str = "w") -> None:
-        assert isinstance(store, RemoteStore)
+        assert isinstance(store._backend, RemoteStore)
         self.store, self.name, self.version = store, name, 0
-        self.client = store._far.channel.client
+        self.client = store._backend.session.channel.client
 
     @property
     def asked(self) -> int:
@@ -261,10 +261,10 @@ def test_an_agent_of_protocol_1_is_asked(store_name: Names, monkeypatch: pytest.
 )
 def test_odd_calls_are_refused(served: Node, known: Any) -> None:
     with served.connect() as far:
-        assert isinstance(far, RemoteStore)
+        assert isinstance(far._backend, RemoteStore)
         with pytest.raises((TypeError, ValueError)):
-            far._far.call("watch_versions", {"known": known})
-        assert far._far.call("watch_versions", {"known": {"w": -1}}) == {"w": 0}
+            far._backend.session.call("watch_versions", {"known": known})
+        assert far._backend.session.call("watch_versions", {"known": {"w": -1}}) == {"w": 0}
 
 
 def test_polling_works_on_a_cluster_store(store_name: Names) -> None:

@@ -122,8 +122,8 @@ def test_a_sharded_table_opens_whole_while_the_directory_is_away(nodes: list[Nod
 def test_an_agent_is_killed_while_a_table_is_dropped(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Its part is dropped by the next one: else the name could not be given again."""
     stores[0].create_table("dropped", shards="learners", **TABLE)
-    agent, away = nodes[1].agent, stores[1]._cluster.here
-    sessions = stores[0]._cluster.sessions
+    agent, away = nodes[1].agent, stores[1].node.cluster.here
+    sessions = stores[0].node.cluster.sessions
     stop(agent)
     dropping = threading.Thread(target=stores[0].drop_table, args=("dropped",), kwargs={"timeout": 60})
     dropping.start()

@@ -27,6 +27,7 @@ from di_store.cluster import ray as cluster
 from di_store.cluster import ray_actors
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE
 from di_store.cluster.store import ClusterStore
+from di_store.replay.local_table import LocalTable
 
 SCHEMA = {"x": di_store.Spec((4,), "float32"), "n": di_store.Spec((), "int64")}
 TABLE: dict[str, Any] = {"capacity": 10_000, "schema": SCHEMA, "lanes": 64}
@@ -84,7 +85,7 @@ class Actor:
         with table.writer() as writer:
             for number in range(first, first + count):
                 writer.append({"x": np.zeros(4, np.float32), "n": np.int64(number)})
-        return type(table).__name__
+        return type(table._backend).__name__
 
     def read(self, store: ClusterStore, refs: list[di_store.Ref]) -> list[Any]:
         assert store is cluster.store()
@@ -179,10 +180,10 @@ def test_handles_pass_through_tasks_and_actors(store: ClusterStore) -> None:
     assert found[1:] == [{"a": "b"}, TypeError]
     assert store.get(refs[1], timeout=600) == {"a": "b"}
     other = ray.get(one.make.remote("other"))
-    assert isinstance(other, RemoteTable)
+    assert isinstance(other._backend, RemoteTable)
     ray.get([two.write.remote(other, 0, 5), one.write.remote(other, 5, 5)])
     assert numbers(store.table("other")) == list(range(10))
-    assert type(pickle.loads(pickle.dumps(table))) is di_store.Table
+    assert type(pickle.loads(pickle.dumps(table))._backend) is LocalTable
     store.drop_table("other")
     assert len({store.name, *ray.get([one.name.remote(), two.name.remote()])}) == 3
 

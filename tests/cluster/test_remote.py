@@ -190,9 +190,9 @@ def test_a_call_that_always_breaks_the_connection_ends_the_writer(far: di_store.
     """It closes the connection, whoever sends it: after some attempts the writer says so."""
     table = far.create_table("odd", capacity=100, schema=_steps())
     writer = table.writer()
-    assert isinstance(writer, RemoteWriter)
+    assert isinstance(writer._backend, RemoteWriter)
     none = np.zeros(1, np.bool_)
-    writer._pipe.push(Sent(Record(0, "no such call", [], {"step": []}), [], np.zeros(1, np.int64), none), None)
+    writer._backend._pipe.push(Sent(Record(0, "no such call", [], {"step": []}), [], np.zeros(1, np.int64), none), None)
     with pytest.raises(di_store.NodeUnavailable, match="closes the connection whenever it gets call 1"):
         writer.flush(timeout=60)
     far.drop_table("odd")
@@ -345,7 +345,7 @@ def test_calls_of_closed_handles_raise(served: Node) -> None:
 
 def test_groups_are_for_stores_of_a_cluster(far: di_store.Store) -> None:
     for call in (lambda: far.publish("w", 1, group="g"), lambda: far.latest("w", group="g")):
-        with pytest.raises(ValueError, match="group='g': groups need a store of a cluster"):
+        with pytest.raises(ValueError, match="group='g' is for a store of a cluster"):
             call()
 
 

@@ -14,7 +14,7 @@ from pains import until
 
 import di_store
 from cluster.nodes import Node, cluster_nodes, stopped
-from cluster.shards import ROWS, SCHEMA, filled, numbers, step
+from cluster.shards import ROWS, SCHEMA, filled, numbers, step, table_of
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreClosed, WriterClosed
 from di_store.cluster.store import ClusterStore
@@ -101,7 +101,7 @@ def test_a_sharded_writer_writes_the_same_rows_as_a_plain_one(stores: list[Clust
     parts = stores[0].create_table("t", shards="learners", **options)
     whole = stores[0].create_table("whole", **options)
     writers = [each.writer(lanes=12, autoreset=mode) for each in (whole, parts)]
-    assert len(set(writers[1]._lanes.at.tolist())) > 1
+    assert len(set(writers[1]._backend._lanes.at.tolist())) > 1
     made = 0
     for method, given in by_hand(np.random.default_rng(3)) if mode is None else stepped(np.random.default_rng(4), mode):
         one, other = (getattr(writer, method)(**given) for writer in writers)
@@ -143,7 +143,7 @@ def test_rows_are_written_once_despite_a_killed_agent(nodes: list[Node], stores:
                 nodes[1].kill_agent()
             writer.append(step(100 * np.arange(LANES) + t))
         writer.flush()
-        assert writer._lanes.dropped == 0
+        assert writer._backend._lanes.dropped == 0
     batch = table.peek(table.keys())
     assert sorted(numbers(batch)) == sorted(100 * lane + t for lane in range(LANES) for t in range(60))
     assert set(shards_of(batch.keys)) == {0, 1, 2}
@@ -154,7 +154,7 @@ def test_a_stopped_node_blocks_no_writer(nodes: list[Node], stores: list[Cluster
     """Its shard is left out after a second, and comes back with it. A call of it alone ends by its deadline."""
     assert len(stores[0].nodes()) == 3
     table, _ = filled(stores[0], "t", [20, 20, 20], draw="mass")
-    at = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
+    at = [shard.uuid for shard in table._backend.parts.shards].index(stores[1].node.cluster.here.uuid)
     table.sample(10, timeout=60)
     with stopped(*nodes[1].pids):
         until(lambda: at not in shards_of(table.sample(50, timeout=20).keys), "its share to be 0")
@@ -173,7 +173,7 @@ def test_writers_of_a_closed_store_raise(nodes: list[Node], stores: list[Cluster
     next(loader)
     writer.append(step(np.arange(8)))
     store.close()
-    table._parts.answers.forget()
+    table._backend.parts.answers.forget()
     began = time.monotonic()
     for call in (
         lambda: table.sample(1),
@@ -193,7 +193,7 @@ def test_a_creator_that_lost_a_race_opens_the_table(
     """Between its look and its own word another process has made the table."""
     made = stores[0].create_table("t", shards="learners", **ROWS)
     made.insert(step(1))
-    late = stores[1]._everywhere
+    late = stores[1].node.tables
     looks, entry = iter([None]), late._entry
 
     def look(name: str, timeout: float | None) -> Any:
@@ -221,8 +221,8 @@ def test_a_late_call_does_not_ask_for_long_whether_a_shard_is_lost(
 ) -> None:
     """It ends by its deadline and a second. What it has asked is known to the next one."""
     table = stores[0].create_table("t", shards="learners", **ROWS)
-    parts, why = table._parts, NodeUnavailable("it does not answer")
-    shard = next(each for each in parts.shards if each.uuid == stores[1]._cluster.here.uuid)
+    parts, why = table._backend.parts, NodeUnavailable("it does not answer")
+    shard = next(each for each in parts.shards if each.uuid == stores[1].node.cluster.here.uuid)
     assert len(table) == 0
     with stopped(*nodes[1].pids):
         assert not parts.is_lost(shard, why, Deadline(0.5).step(100))
@@ -235,7 +235,7 @@ def test_lanes_of_a_lost_node_move_to_other_shards(nodes: list[Node], stores: li
     options: dict[str, Any] = {**ROWS, "schema": COLUMNS, "view": VIEW}
     table = stores[0].create_table("t", shards="learners", draw="mass", **options)
     local = stores[2].create_table("u", shards="learners", **ROWS)
-    lost = [shard.uuid for shard in table._parts.shards].index(stores[1]._cluster.here.uuid)
+    lost = [shard.uuid for shard in table._backend.parts.shards].index(stores[1].node.cluster.here.uuid)
     others = {0, 1, 2} - {lost}
     stores[1].close()
     writer = table.writer(lanes=LANES)
@@ -252,7 +252,7 @@ def test_lanes_of_a_lost_node_move_to_other_shards(nodes: list[Node], stores: li
     late = stores[2].table("t", timeout=1)
     assert set(shards_of(late.sample(50, timeout=20).keys)) == others
     with late.writer(lanes=LANES) as second:
-        assert set(second._lanes.at.tolist()) == others
+        assert set(second._backend._lanes.at.tolist()) == others
     inserts = 0
     while inserts < 8:
         try:
@@ -260,14 +260,14 @@ def test_lanes_of_a_lost_node_move_to_other_shards(nodes: list[Node], stores: li
             inserts += 1
         except NodeUnavailable:
             assert inserts < 8
-    assert set(shards_of(local.sample(5, timeout=20).keys)) == {local._parts.own().number}
+    assert set(shards_of(local.sample(5, timeout=20).keys)) == {local._backend.parts.own().number}
     with pytest.raises(NodeUnavailable):
         local.delete(np.array([lost << 56], np.uint64), timeout=0.1)
     for name in "tu":
         stores[0].drop_table(name, timeout=1)
     with di_store.attach(stores[2].name) as plain:
         assert not plain.stats()["tables"]
-    assert len(stores[0].create_table("t", shards="learners", **ROWS)._parts.shards) == 2
+    assert len(stores[0].create_table("t", shards="learners", **ROWS)._backend.parts.shards) == 2
     stores[0].drop_table("t")
 
 
@@ -291,7 +291,7 @@ def _draws_go_on(table: Any, before: Any, lost: int) -> None:
 
 def _lanes_move(table: Any, writer: Any, lost: int) -> None:
     """With their next episode. What the lost shard's lanes write until then is in none."""
-    gone = writer._lanes.at == lost
+    gone = writer._backend._lanes.at == lost
     lanes, kept = 1000 * np.arange(LANES), np.flatnonzero(~gone)
     with (
         pytest.warns(RuntimeWarning, match="is lost; its open episodes"),
@@ -301,12 +301,12 @@ def _lanes_move(table: Any, writer: Any, lost: int) -> None:
     assert failed.value.written == kept.tolist()  # type: ignore[attr-defined]
     items = writer.append(rows(lanes + 5, True), next={"n": lanes + 6}, timeout=20)
     assert set(items.lanes.tolist()) == set(kept.tolist())
-    assert writer._lanes.dropped == 2 * gone.sum()
+    assert writer._backend._lanes.dropped == 2 * gone.sum()
     for t in range(100, 103):
         writer.append(rows(lanes + t, t == 102), next={"n": lanes + t + 1}, timeout=20)
     writer.close()
-    assert len(set(writer._lanes.at.tolist()) - {lost}) == 2
-    found = [table._parts.shards[at].table(60) for at in range(3) if at != lost]
+    assert len(set(writer._backend._lanes.at.tolist()) - {lost}) == 2
+    found = [table_of(table._backend.parts.shards[at]) for at in range(3) if at != lost]
     there = np.concatenate([numbers(each.peek(each.keys())) for each in found])
     first = {1000 * lane + t for lane in kept.tolist() for t in range(6)}
     again = {1000 * lane + t for lane in range(LANES) for t in range(100, 103)}

@@ -144,13 +144,13 @@ def test_an_unknown_object_is_refused_in_time(
     stores: list[ClusterStore], nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The directory takes its second, and none is left for nodes that do not answer."""
-    everywhere, pause = stores[0]._cluster.others(fresh=True), threading.Event()
+    everywhere, pause = stores[0].node.cluster.others(fresh=True), threading.Event()
 
     def slowly() -> list[Any]:
         pause.wait(SECONDS)
         return everywhere
 
-    monkeypatch.setattr(stores[0]._cluster, "others", slowly)
+    monkeypatch.setattr(stores[0].node.cluster, "others", slowly)
     with stopped(nodes[1].agent, nodes[2].agent):
         began = time.monotonic()
         with pytest.raises(ObjectNotFound):
@@ -204,7 +204,7 @@ def test_a_call_shares_its_time_with_a_silent_directory(
     until(lambda: len(stores[1].nodes()) == len(nodes), "all nodes to answer")
     slowly(monkeypatch)
     with stopped(nodes[0].agent):
-        stores[1]._cluster._looked = float("-inf")
+        stores[1].node.cluster._looked = float("-inf")
         began = time.monotonic()
         with pytest.raises((NodeUnavailable, Timeout)):
             stores[1].create_table("late", node=place_of(nodes[2]), timeout=0, **TABLE)
@@ -277,6 +277,6 @@ def test_a_returned_node_is_used_again(
         assert called(other, f"create_table('there', capacity=3, node='{nodes[0].name}').name") == "there"
         assert called(other, "get(store.put(5, copies=3))") == "5"
     with monkeypatch.context() as look:
-        look.setattr(stores[1]._cluster, "last_seen", list)  # a look in which the new store was too slow
+        look.setattr(stores[1].node.cluster, "last_seen", list)  # a look in which the new store was too slow
         assert not stores[1].contains(alone)
     assert stores[1].delete([alone, copied]) == 0

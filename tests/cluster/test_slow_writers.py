@@ -28,28 +28,28 @@ def served() -> Iterator[Node]:
 
 
 @pytest.fixture
-def far(served: Node) -> Iterator[RemoteStore]:
+def far(served: Node) -> Iterator[di_store.Store]:
     with served.connect() as store:
-        assert isinstance(store, RemoteStore)
+        assert isinstance(store._backend, RemoteStore)
         yield store
         for name in list(store.stats()["tables"]):
             store.drop_table(name)
 
 
-def opened(store: di_store.Store, count: int) -> list[RemoteWriter]:
+def opened(store: di_store.Store, count: int) -> list[di_store.Writer]:
     """Writers of one table, each with a row that is there."""
     table = store.create_table("t", capacity=1_000, schema={"n": di_store.Spec((), "i8")})
-    writers: list[RemoteWriter] = []
+    writers: list[di_store.Writer] = []
     for number in range(count):
         writer = table.writer()
-        assert isinstance(writer, RemoteWriter)
+        assert isinstance(writer._backend, RemoteWriter)
         writer.append({"n": number})
         writer.flush()
         writers.append(writer)
     return writers
 
 
-def test_a_large_row_waits_for_the_agent_until_its_deadline(far: RemoteStore, served: Node) -> None:
+def test_a_large_row_waits_for_the_agent_until_its_deadline(far: di_store.Store, served: Node) -> None:
     """It is larger than what sockets hold: who sends it waits for room, with the deadline of the call."""
     spec = di_store.Spec((64 << 20,), "u1")
     with far.create_table("t", capacity=2, lanes=1, schema={"x": spec}).writer() as writer:
@@ -64,7 +64,7 @@ def test_a_large_row_waits_for_the_agent_until_its_deadline(far: RemoteStore, se
     assert len(far.table("t")) == 2
 
 
-def test_a_call_waits_for_all_writers_together(far: RemoteStore, served: Node) -> None:
+def test_a_call_waits_for_all_writers_together(far: di_store.Store, served: Node) -> None:
     """It waits for what they have sent, a second for all of them, and not for each."""
     ref, writers = far.put(1), opened(far, 24)
     with stopped(served.agent):
@@ -79,13 +79,13 @@ def test_a_call_waits_for_all_writers_together(far: RemoteStore, served: Node) -
         each.close()
 
 
-def test_a_broken_writer_fails_only_its_own_next_call(far: RemoteStore, served: Node) -> None:
+def test_a_broken_writer_fails_only_its_own_next_call(far: di_store.Store, served: Node) -> None:
     """The writer's own next call does."""
     ref, (writer,) = far.put(1), opened(far, 1)
 
     def broken() -> None:
-        writer._pipe.broken = ValueError("this writer is broken")
-        writer._pipe._connection.wake()
+        writer._backend._pipe.broken = ValueError("this writer is broken")
+        writer._backend._pipe._connection.wake()
 
     with stopped(served.agent):
         writer.append({"n": -1})
@@ -100,7 +100,7 @@ def test_a_broken_writer_fails_only_its_own_next_call(far: RemoteStore, served: 
 
 
 @pytest.mark.parametrize("timeout", [None, 60.0])
-def test_priorities_of_many_rows_fit_the_frames(far: RemoteStore, timeout: float | None) -> None:
+def test_priorities_of_many_rows_fit_the_frames(far: di_store.Store, timeout: float | None) -> None:
     """They lie in a frame's meta, which takes 1 MiB: also those of one call for several tables."""
     drawn, sampler = np.random.default_rng(0).random(ROWS), di_store.Prioritized(0.6, 0.4)
     tables = [far.create_table(f"t{at}", capacity=400_000, view=di_store.Step(), sampler=sampler) for at in range(3)]
@@ -116,7 +116,7 @@ def test_priorities_of_many_rows_fit_the_frames(far: RemoteStore, timeout: float
 
 
 @pytest.mark.extended
-def test_calls_of_many_lanes_are_split_into_frames(far: RemoteStore, served: Node) -> None:
+def test_calls_of_many_lanes_are_split_into_frames(far: di_store.Store, served: Node) -> None:
     """What gathers while the agent is slow goes in as many frames as its meta needs."""
     lanes = MANY + 100
     table = far.create_table("t", capacity=20 * lanes, view=di_store.Step(), lanes=lanes)

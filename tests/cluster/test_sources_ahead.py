@@ -32,7 +32,7 @@ def test_two_threads_that_connect_share_one_session(monkeypatch: pytest.MonkeyPa
 
     with di_store.open(memory="64MiB") as store, di_store.open(memory="64MiB") as other, agent_here(other) as agent:
         push, address = (
-            ObjectPush(store._session, TOKEN.encode(), None, False),
+            ObjectPush(store._backend.session, TOKEN.encode(), None, False),
             f"di-store://{agent.address}/{other.name}",
         )
         monkeypatch.setattr(RemoteSession, "connect", connect_both)

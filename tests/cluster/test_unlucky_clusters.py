@@ -57,11 +57,11 @@ def stores(nodes: list[Node]) -> Iterator[list[ClusterStore]]:
 def test_a_slow_drop_spares_a_newer_table_of_that_name(stores: list[ClusterStore], nodes: list[Node], at: int) -> None:
     """One process has said that it drops, and is stopped; another one finishes that, and makes a new table."""
     stores[0].create_table("t", node=nodes[at].name, **TABLE)
-    every = stores[0]._everywhere
+    every = stores[0].node.tables
     entry = every._entry("t", Deadline(20))
     assert entry is not None
     dropped = msgspec.structs.replace(entry, dropped=True)
-    assert stores[0]._cluster.directory.swap("table/t", tables.packed(entry), tables.packed(dropped), 20)
+    assert stores[0].node.cluster.directory.swap("table/t", tables.packed(entry), tables.packed(dropped), 20)
     made = stores[1].create_table("t", node=nodes[at].name, **TABLE)
     made.extend({"x": np.zeros((5, 4), np.float32)})
     every._finish_drop("t", dropped, Deadline(20))

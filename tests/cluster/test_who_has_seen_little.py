@@ -100,8 +100,8 @@ def test_copies_ask_again_after_an_incomplete_node_list(stores: list[ClusterStor
         until(lambda: len(stores[1].nodes()) == 2, "the node to be missed")
     until(lambda: len(stores[0].nodes()) == 3, "the node to be there again")
     assert stores[1].delete(stores[1].put(1, copies=3, timeout=20)) == 1
-    stores[1]._cluster._nodes = stores[1]._cluster._nodes[:2]  # as a look in which the node was too slow
-    stores[1]._cluster._looked = time.monotonic()
+    stores[1].node.cluster._nodes = stores[1].node.cluster._nodes[:2]  # as a look in which the node was too slow
+    stores[1].node.cluster._looked = time.monotonic()
     assert stores[1].delete(stores[1].put(1, copies=3, timeout=0)) == 1  # no time for more than one look anew
 
 
@@ -110,7 +110,7 @@ def test_known_nodes_take_copies_while_the_directory_is_away(
 ) -> None:
     """Nodes that were seen take copies, and say what they have; none that was not seen is asked."""
     here, there, chosen = stores[0].put(1), stores[2].put(2), stores[2].put(3, id="ab" * 20)
-    seen = stores[0]._cluster
+    seen = stores[0].node.cluster
 
     def away(*given: Any) -> Any:
         raise unavailable("it is away")
@@ -133,7 +133,7 @@ def test_an_object_with_a_chosen_id_is_found_despite_a_silent_node(
     chosen = stores[0].put(1, id="cd" * 20)
     assert len(stores[1].nodes()) == 3
     with stopped(nodes[2].agent):
-        stores[1]._cluster._looked = float("-inf")
+        stores[1].node.cluster._looked = float("-inf")
         assert stores[1].wait([chosen], 1, timeout=0) == ([chosen], [])
     assert stores[0].delete(chosen) == 1
 
@@ -193,7 +193,7 @@ def test_a_silent_node_leaves_time_for_the_requested_one(
     slowly(monkeypatch)
     rests.clear()
     with stopped(nodes[2].agent):
-        stores[0]._cluster._looked = float("-inf")
+        stores[0].node.cluster._looked = float("-inf")
         assert stores[0].table("there", timeout=0).name == "there"
     assert min(rests) > GRACE_SECONDS, rests  # half of ten times that, but for what the machine was busy with
     stores[0].drop_table("there", timeout=20)
@@ -219,7 +219,7 @@ def test_local_tables_open_though_a_peer_is_silent(
     def silent(*given: Any) -> Any:
         raise Timeout("list of its tables timed out", "no answer")
 
-    directory = stores[2]._cluster.directory
+    directory = stores[2].node.cluster.directory
     assert isinstance(directory, StaticDirectory)
     stores[2].create_table("own", timeout=20, **TABLE)
     with monkeypatch.context() as patched:
@@ -243,7 +243,7 @@ def test_publishers_of_one_process_do_not_block_each_other(stores: list[ClusterS
     with stopped(nodes[1].agent):
         patient = threading.Thread(target=publish, args=("w", 30.0))
         patient.start()
-        until(lambda: stores[1]._groups._publishing["w"].locked(), "the first one to wait")
+        until(lambda: stores[1].node._groups._publishing["w"].locked(), "the first one to wait")
         began = time.monotonic()
         publish("v", 0)
         assert isinstance(publish("w", 0), Timeout)

@@ -70,14 +70,14 @@ def turn(name: str, store: Any, number: int) -> None:
     table.insert(row(number))
     draws = store.table("queue")
     draws.extend({"x": np.full((4, 64), number, "f4")})
-    reader = draws._handle.reader()
+    reader = draws._backend.handle.reader()
     taken = reader.begin()
     assert reader.draw(taken, 4) == 4
     ring(views, store)
     ring(table, table.sample(8))
     ring(ready, loader)
     ring(writer)
-    ring(_core.Attendance(table._handle.native, 60.0))
+    ring(_core.Attendance(table._backend.handle.native, 60.0))
     ring(taken, reader)
     ring(di_store.attach(name), store.mix({"g": 1}))
     before = table.stats()["inserts"]

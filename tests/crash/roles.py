@@ -376,7 +376,7 @@ def prey(context: Context) -> Iterator[bool]:
         context.add(words.ITEMS, len(made.keys))
     held = []
     for table in (queue, replay):
-        reader = table._handle.reader()
+        reader = table._backend.handle.reader()
         draws = reader.begin()
         reader.draw(draws, 5)
         held.append(draws)

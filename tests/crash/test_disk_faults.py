@@ -88,7 +88,7 @@ def test_background_chores_survive_a_file_error(store: di_store.Store) -> None:
     """The thread that runs them ends with any other StoreError."""
     table = store.create_table("replay", capacity=60_000, lanes=1, compress=None)
     fill(table, 0, 8_000)
-    arena = store._session.arena
+    arena = store._backend.session.arena
     while arena.chore():
         pass
     fill(table, 8_000, 3_000)
@@ -196,7 +196,7 @@ def lose_the_lock(name: str, pipe: Any) -> None:
         _core.arm_fault("tier.written:1:stop")
         for _ in range(2):
             try:
-                while store._session.arena.chore():
+                while store._backend.session.arena.chore():
                     pass
                 pipe.send("done")
             except di_store.Timeout:

@@ -223,7 +223,7 @@ def test_a_call_blocked_in_the_middle_is_written_once(crew: Crew, judge: Judge) 
     crew.until(lambda: "passed" in hand.printed() or hand.status is not None, "the call to be blocked")
     assert hand.status is None, hand.printed()
     with pytest.raises(di_store.Timeout, match="stopped"):
-        judge.store._session.arena.session_marks(SESSION, 0.1)
+        judge.store._backend.session.arena.session_marks(SESSION, 0.1)
     other.signal(signal.SIGCONT)
     other.finish()
     crew.until(lambda: hand.stopped, "the writer to stop before it goes on")

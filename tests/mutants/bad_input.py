@@ -116,8 +116,8 @@ MUTANTS = [
         "resize-below-what-the-limiter-needs",
         "input",
         "src/di_store/replay/resizing.py::resize_table",
-        "    if wanted < least:\n",
-        "    if wanted < 0:\n",
+        "    if capacity < least:\n",
+        "    if capacity < 0:\n",
         (f"{BAD}::test_a_resize_below_current_use_changes_nothing",),
     ),
     Mutant(

@@ -142,9 +142,9 @@ MUTANTS = [
         "put-copies-twice",
         "pain-15",
         "src/di_store/store/handle.py::Store.put",
-        "        if id is None and ttl is None and durability is _MEMORY and",
+        "        now = id is None and ttl is None and durability is _MEMORY and",
         "        value = __import__('copy').deepcopy(value)\n"
-        "        if id is None and ttl is None and durability is _MEMORY and",
+        "        now = id is None and ttl is None and durability is _MEMORY and",
         ("tests/test_pains_15_copies.py::test_a_put_copies_once_and_a_get_not_at_all",),
     ),
     Mutant(
@@ -239,17 +239,17 @@ MUTANTS = [
     Mutant(
         "pickled-table-of-another-store",
         "handles",
-        "src/di_store/replay/table.py::Table.__reduce__",
-        "(self._session.name, self._name, self._session.readonly)",
-        '("another", self._name, self._session.readonly)',
+        "src/di_store/replay/local_table.py::LocalTable.pickled",
+        "(self._session.name, self.name, self._session.readonly)",
+        '("another", self.name, self._session.readonly)',
         ("tests/crash/test_fork.py::test_handles_pass_to_processes",),
     ),
     Mutant(
         "handles-forget-that-they-only-read",
         "handles",
-        "src/di_store/store/handle.py::Store.__reduce__",
-        "return loaded, (Store, self.name, self._session.readonly)",
-        "return loaded, (Store, self.name, False)",
+        "src/di_store/store/local.py::LocalStore.pickled",
+        "return load_store, (self.name, self.session.readonly)",
+        "return load_store, (self.name, False)",
         ("tests/test_bad_objects.py::test_pickled_read_only_handles_stay_read_only",),
     ),
     Mutant(

@@ -243,9 +243,9 @@ MUTANTS = [
     Mutant(
         "interrupted-writers-wait-for-room",
         "remote",
-        "src/di_store/client/writer.py::RemoteWriter._close_now",
-        "Deadline(0.0) if self._pipe.interrupted else deadline",
-        "deadline",
+        "src/di_store/client/writer.py::RemoteWriter.close",
+        "Deadline(0.0) if self._pipe.interrupted else _limit(deadline)",
+        "_limit(deadline)",
         (f"{INTERRUPTED}::test_close_after_an_interrupt_does_not_wait_for_room",),
     ),
 ]

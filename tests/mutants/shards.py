@@ -141,8 +141,8 @@ MUTANTS = [
         "a-table-is-opened-at-once-or-not",
         "shards",
         "src/di_store/cluster/tables.py::ClusterTables._shard",
-        "open_remote(session, name, 0, deadline)",
-        "open_remote(session, name, 0)",
+        "open_remote(session, name, deadline, 0)",
+        "open_remote(session, name, Deadline(0))",
         ("tests/cluster/test_silent_nodes.py::test_opening_a_table_waits_for_a_stopped_node",),
     ),
     Mutant(

@@ -32,7 +32,7 @@ BUSY = (di_store.Timeout, di_store.StoreFull)
 
 def in_use(store: Any) -> int:
     """Bytes of the store, without what it keeps free."""
-    stats = store._session.arena.stats()  # without the tables' numbers, which take longer
+    stats = store._backend.session.arena.stats()  # without the tables' numbers, which take longer
     return int(stats["object_pages"] + stats["chunk_pages"] + stats["meta"] + stats["fixed"])
 
 

@@ -65,7 +65,7 @@ def uncounted(store: Any) -> str:
 
 def unsettled(scene: Scene, clients: int, weights: int = WEIGHTS) -> str:
     """Who is still attached though dead, what is still read, what has outlived its time; "" when all is settled."""
-    arena: Any = scene.store._session.arena
+    arena: Any = scene.store._backend.session.arena
     arena.reap()
     while arena.chore():
         pass

@@ -143,7 +143,7 @@ class Scene:
         while refs and words.in_use(self.store) > goal:
             self.store.delete(refs.pop())
         # Tables that were emptied a moment ago keep the room that is set aside for them: objects may get less.
-        arena = self.store._session.arena
+        arena = self.store._backend.session.arena
         while (room := min(goal - words.in_use(self.store), arena.available(0, self.plan.bound))) > LEVEL:
             self._serial += 1
             size = min(some_size(self.rng, self.terms.largest), room - LEVEL // 2)

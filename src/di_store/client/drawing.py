@@ -18,9 +18,9 @@ from di_store.base.tree import name_of
 from di_store.client.agent_client import AgentClient, IdempotencyToken
 from di_store.client.session import RemoteSession
 from di_store.protocol.batches import unpack_batch
-from di_store.replay.batch import Batch, check_out
+from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
-from di_store.replay.sampling import Stopped, Terms, check_n
+from di_store.replay.sampling import Stopped, Terms
 from di_store.runtime.deadline import Deadline
 
 _CLOSE_SECONDS = 1.0
@@ -40,26 +40,16 @@ def sampled(
     session: RemoteSession,
     target: tuple[str, str],
     mixture: int,
-    n: Any,
-    *,
-    timeout: Any,
-    min_n: Any,
-    linger: Any,
-    beta: Any,
+    terms: Terms,
+    beta: float | None,
     columns: str | Iterable[str] | None,
     out: Batch | None,
-    replace: Any,
 ) -> Batch:
-    """`Table.sample` and `Mixture.sample`; `timeout` may be a `Deadline`."""
-    n, deadline = check_n(n), Deadline.given(timeout)
-    if out is not None:
-        check_out(out, n)
-    terms = Terms(n, deadline.timeout, min_n, linger, replace=config.flag("replace", replace))
-    if beta is not None:
-        beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+    """`Table.sample` and `Mixture.sample`."""
+    n, deadline = terms.n, terms.deadline or Deadline(terms.timeout)
     arguments = {
         "n": n,
-        "min_n": min_n,
+        "min_n": None if terms.min_n == n else terms.min_n,
         "linger": terms.linger,
         "beta": beta,
         "columns": None if columns is None else list(config.names("columns", columns)),

@@ -7,21 +7,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from di_store import _core
-from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import NodeUnavailable, ObjectExists, Timeout
 from di_store.client.bulk import what
 from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.objects import codec
-from di_store.objects.refs import Ref, check_ttl
-from di_store.objects.weights import Published, check_own_name
+from di_store.objects.refs import Ref
+from di_store.objects.weights import Published
 from di_store.protocol.connection import Connection, Message
 from di_store.protocol.frame import Buffer, view
 from di_store.protocol.handshake import decoded
 from di_store.protocol.values import Answer, payload_of, value_of, warn
 from di_store.runtime.deadline import Deadline
-from di_store.runtime.waits import check_timeout, logger
+from di_store.runtime.waits import logger
 
 MOST_ATTEMPTS = 20
 """To put what gets a new id, over connections that break."""
@@ -60,12 +59,9 @@ class RemoteObjects:
         self._session = session
 
     def put_many(
-        self, values: Sequence[Any], ids: Sequence[bytes | None], ttl: float | None, timeout: Any, durability: str
+        self, values: Sequence[Any], ids: Sequence[bytes | None], ttl: float, deadline: Deadline, durability: str
     ) -> list[Ref]:
-        """Put each value: all of them or none."""
-        check_ttl(ttl)
-        config.choice("durability", durability, ("memory", "disk"))
-        deadline = Deadline.given(timeout)
+        """Put each value: all of them or none. `ttl` 0: they stay."""
         fresh = all(raw is None for raw in ids)
         for _ in range(MOST_ATTEMPTS):
             sent = [
@@ -86,11 +82,11 @@ class RemoteObjects:
             )
         return [Ref(each.raw) for each in sent if each.raw is not None]
 
-    def _put(self, sent: list[_Sent], ttl: float | None, deadline: Deadline, durability: str, *, once: bool) -> None:
+    def _put(self, sent: list[_Sent], ttl: float, deadline: Deadline, durability: str, *, once: bool) -> None:
         inline = sum(each.bytes for each in sent) <= INLINE_BYTES
         arguments = {
             "entries": [each.entry for each in sent],
-            "ttl": ttl,
+            "ttl": ttl or None,
             "timeout": deadline.left,
             "durability": durability,
             "inline": [each.whole() for each in sent] if inline else None,
@@ -108,27 +104,21 @@ class RemoteObjects:
     def _value(self, block: Array, copy: bool | None) -> Any:
         return _core.read_block(block, copy, foreign=not self._session.channel.allow_pickle)
 
-    def publish(self, name: str, tree: Any, keep: Any, timeout: Any, durability: str) -> int:
+    def publish(self, name: str, tree: Any, keep: int, deadline: Deadline, durability: str) -> int:
         """`Store.publish`."""
-        seconds = check_timeout(timeout)
-        check_own_name(name)
-        kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
-        config.choice("durability", durability, ("memory", "disk"))
-        if durability == "disk" and tree is None:
-            raise ValueError("tree=None has no value to write to disk: leave durability= out")
         sent = None if tree is None else _Sent(tree, None)
         inline = sent is not None and sent.bytes <= INLINE_BYTES
         arguments = {
             "name": name,
-            "keep": kept,
-            "timeout": seconds,
+            "keep": keep,
+            "timeout": deadline.left,
             "durability": durability,
             "entry": None if sent is None else sent.entry,
             "inline": [sent.whole()] if sent is not None and inline else None,
         }
         feed = None if sent is None else _feeding([sent])
         message = self._session.channel.ask(
-            "publish", arguments, timeout=seconds, what=f"publish of {name!r}", once=True, feed=feed
+            "publish", arguments, timeout=deadline, what=f"publish of {name!r}", once=True, feed=feed
         )
         return self._known(name, int(value_of(message)))
 
@@ -183,17 +173,17 @@ class RemoteObjects:
         known = self._session.channel.client.known_versions
         return type(name) is str and type(version) is int and known.is_newest(name, version)
 
-    def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
+    def latest(self, name: str, newer_than: int | None, version: int | None, deadline: Deadline) -> Published | None:
         """`Store.latest`. A poll need not ask the agent (`KnownVersions`)."""
-        seconds, channel = check_timeout(timeout), self._session.channel
-        if seconds == 0 and version is None and self._is_newest(name, newer_than):
+        channel = self._session.channel
+        if deadline.timeout == 0 and version is None and self._is_newest(name, newer_than):
             channel.check_open()
             return None
-        arguments = {"name": name, "newer_than": newer_than, "version": version, "timeout": seconds}
+        arguments = {"name": name, "newer_than": newer_than, "version": version, "timeout": deadline.left}
         try:
-            message = channel.ask("latest", arguments, timeout=seconds, what=f"latest({name!r})")
+            message = channel.ask("latest", arguments, timeout=deadline, what=f"latest({name!r})")
         except (NodeUnavailable, Timeout) as error:
-            if seconds is None:
+            if deadline.timeout is None:
                 raise
             # Nothing newer is known at the deadline: an actor goes on with what it has.
             if not channel.client.quiet:  # once for each silence

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
-from threading import get_ident
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from di_store.base.config import count, flag, listed
+from di_store.base.config import count, listed
 from di_store.base.dtypes import Array
 from di_store.base.errors import EndOfData, NodeUnavailable, SchemaMismatch, StoreError, WriterClosed
 from di_store.client.arguments import blobs, check_priority_of, lane_of, numbers, plain_lane, travelling
@@ -28,7 +26,7 @@ from di_store.policy.views import Group, Opaque, Step
 from di_store.protocol.rows import Record
 from di_store.replay.batch import Batch, Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
-from di_store.replay.writer import CLOSE_SECONDS, Writer
+from di_store.replay.writer import WriterBackend
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import Deadline
 
@@ -38,7 +36,6 @@ _MOST_PRIORITIES = _MOST_LANES = 50_000  # of a call that is sent ahead: they li
 _ENDED: Array = np.ones(1, np.bool_)
 _GOES_ON: Array = np.zeros(1, np.bool_)
 _FALSE = np.False_
-_claims = threading.RLock()
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -47,9 +44,7 @@ def _alone(method: F) -> F:
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
-        self._own()
-        if self._inside:
-            raise StoreError(BUSY, remedy=LATER)
+        self.check_idle()
         try:
             self._inside = True
             return method(self, *args, **options)
@@ -74,12 +69,14 @@ class FarTable(Protocol):
     def settings(self) -> Settings:
         """The settings with which the table was made."""
 
-    def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
+    def peek(self, keys: Array, columns: str | Iterable[str] | None) -> Batch:
         """As `Table.peek`."""
 
 
-class RemoteWriter(Writer):
-    """Appends steps to one stream per lane of tables that an agent serves. For one thread only."""
+class RemoteWriter(WriterBackend):
+    """A writer of tables that an agent serves."""
+
+    closing_seconds = 1.0
 
     def __init__(
         self,
@@ -93,179 +90,138 @@ class RemoteWriter(Writer):
     ) -> None:
         session.channel.check_open()
         autoreset_mode(autoreset)
-        self._far = session
-        self._tables_far = sorted(tables, key=lambda table: table.name) if len(tables) > 1 else list(tables)
-        self._single_far = single
-        self._lanes_far = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
-        self._opaque_far = any(table.settings.opaque for table in tables)
-        if self._opaque_far and len(tables) > 1:
+        self._session = session
+        self._tables = sorted(tables, key=lambda table: table.name) if len(tables) > 1 else list(tables)
+        self.single = single
+        self._lanes = None if lanes is None else count("lanes", lanes, minimum=1, maximum=2**20)
+        self._opaque = any(table.settings.opaque for table in tables)
+        if self._opaque and len(tables) > 1:
             raise ValueError("a table with view=Opaque() cannot share a writer with other tables: give it its own")
         self._tracked = sorted({table.settings.weights for table in tables if table.settings.weights is not None})
         limited = any(table.settings.queued or not _runs_free(table) for table in tables)
         window = int(os.environ.get("DI_STORE_WINDOW", 0)) or (QUEUE_CALLS if limited else WINDOW_CALLS)
         arguments = {
-            "tables": [table.name for table in self._tables_far],
-            "identities": [table.target[1] for table in self._tables_far],
-            "lanes": self._lanes_far,
+            "tables": [table.name for table in self._tables],
+            "identities": [table.target[1] for table in self._tables],
+            "lanes": self._lanes,
             "autoreset": getattr(autoreset, "value", autoreset),
             "single": single,
         }
         spans = any(not isinstance(table.settings.view, (Step, Opaque, Group)) for table in tables)
-        lanes_open = OpenLanes(self._lanes_far or 1, spans=spans)
+        lanes_open = OpenLanes(self._lanes or 1, spans=spans)
         self._pipe = WriterPipe(session.channel, arguments, lanes_open, window)
         self._pipe.start(timeout)
         self._plain: RowColumns | None = None
-        self._owner = 0
         self._inside = False  # a call of the owner is under way
-        self._episodes_far = [_episodes_of(table) for table in self._tables_far]
-        self._why: StoreError | None = None
-        self._forked_from = os.getpid()
-        self._finalizer = weakref.finalize(self, _abandon, self._pipe, self._forked_from)
-        session.follow(self, RemoteWriter._closed_with)
+        self._each = [_episodes_of(table) for table in self._tables]
+        self._finalizer = weakref.finalize(self, _abandon, self._pipe, os.getpid())
+
+    @property
+    def session(self) -> RemoteSession:
+        return self._session
 
     # -- the calls ----------------------------------------------------------------------------------------------
 
-    def append(
-        self,
-        step: Any,
-        *,
-        next: Any = None,
-        final: Any = None,
-        lane: Any = None,
-        priority: Any = None,
-        timeout: float | None = None,
-    ) -> Any:
-        if get_ident() != self._owner or self._why is not None or os.getpid() != self._forked_from:
-            self._own()
+    def append_now(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
         if self._inside:
             raise StoreError(BUSY, remedy=LATER)
         try:  # as `_alone` does; here it would take a fifth of a small row's time
             self._inside = True
-            if lane is None and priority is None and final is None and timeout is None and not self._tracked:
+            if lane is None and priority is None and final is None and not self._tracked:
                 row = self._plain_row(step, next)
                 if row is not None:
                     return self._sent(row)
-            deadline = _deadline(timeout)
-            lane = lane if lane is None else lane_of(lane)
-            priority = priority if priority is None else numbers(priority)
-            if self._tracked:
-                self._tell_versions(deadline)
-            if deadline is None and final is None:
-                call = self._typed("append", step, next, lane, priority, None)
-                if call is not None:
-                    return self._sent(call)
-            given = {"step": self._encoded(step, lane, 0), "next": next}
-            return self._asked("append", given, step, final, lane, priority, deadline, None)
+            return self._append(step, next, final, lane, priority, None)
         finally:
             self._inside = False
 
     @_alone
-    def extend(
-        self,
-        steps: Any,
-        *,
-        next: Any = None,
-        final: Any = None,
-        lane: Any = None,
-        priority: Any = None,
-        timeout: float | None = None,
-    ) -> Any:
-        deadline, lane, priority = _deadline(timeout), lane_of(lane), numbers(priority)
-        if self._opaque_far:
+    def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
+        return self._append(step, next, final, lane, priority, _limit(deadline))
+
+    def _append(self, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline | None) -> Any:
+        lane = lane if lane is None else lane_of(lane)
+        priority = priority if priority is None else numbers(priority)
+        if self._tracked:
+            self._tell_versions(deadline)
+        if deadline is None and final is None:
+            call = self._typed("append", step, next, lane, priority, None)
+            if call is not None:
+                return self._sent(call)
+        given = {"step": self._encoded(step, lane, 0), "next": next}
+        return self._asked("append", given, step, final, lane, priority, deadline, None)
+
+    @_alone
+    def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
+        limit, lane, priority = _limit(deadline), lane_of(lane), numbers(priority)
+        if self._opaque:
             steps = listed("steps", steps, "a list of values")
-        total = len(steps) if self._opaque_far else rows_of(steps)
+        total = len(steps) if self._opaque else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
-        self._tell_versions(deadline)
-        if deadline is None and final is None:
+        self._tell_versions(limit)
+        if limit is None and final is None:
             call = self._typed("extend", steps, next, lane, priority, total)
             if call is not None:
                 return self._sent(call)
         given = {"steps": self._encoded(steps, lane, 1), "next": next}
-        return self._asked("extend", given, steps, final, lane, priority, deadline, total)
+        return self._asked("extend", given, steps, final, lane, priority, limit, total)
 
     @_alone
-    def end_episode(
-        self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
-    ) -> Any:
-        deadline, discard, lane = _deadline(timeout), flag("discard", discard), lane_of(lane)
+    def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
+        limit, lane = _limit(deadline), lane_of(lane)
         which = self._which(lane)
         self._pipe.lanes.ends = True
         short = which is not None and (lane is None or len(which) <= _MOST_LANES)
-        if deadline is None and final is None and self._pipe.schema is not None and which is not None and short:
+        if limit is None and final is None and self._pipe.schema is not None and which is not None and short:
             record = Record(0, "end_episode", [], {}, plain_lane(lane, which), None, discard)
             return self._sent(Sent(record, [], which, np.ones(len(which), np.bool_)))
         which = self._pipe.lanes.every if which is None else which
         call = Sent(Record(0, "end_episode", [1], {}), [], which, np.ones(len(which), np.bool_))
-        arguments = {"final": self._final(final), "lane": lane, "discard": discard, "timeout": _left(deadline)}
-        found = self._pipe.ask("end_episode", arguments, deadline, call)
+        arguments = {"final": self._final(final), "lane": lane, "discard": discard, "timeout": _left(limit)}
+        found = self._pipe.ask("end_episode", arguments, limit, call)
         self._pipe.lanes.acknowledge(call)
         return self._made_of(found["items"])
 
     @_alone
-    def flush(self, *, timeout: float | None = 60) -> None:
-        self._pipe.flush(_deadline(timeout))
-
-    def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
-        if self._why is None:
-            self._close_now(_deadline(timeout))
+    def flush(self, deadline: Deadline) -> None:
+        self._pipe.flush(_limit(deadline))
 
     @_alone
-    def _close_now(self, deadline: Deadline | None) -> None:
-        call = Sent(
-            Record(0, "close", [], {}), [], self._pipe.lanes.every, np.ones(len(self._pipe.lanes.every), np.bool_)
-        )
-        deadline = Deadline(0.0) if self._pipe.interrupted else deadline  # what is on its way has a second
+    def close(self, deadline: Deadline) -> None:
+        every = self._pipe.lanes.every
+        call = Sent(Record(0, "close", [], {}), [], every, np.ones(len(every), np.bool_))
+        limit = Deadline(0.0) if self._pipe.interrupted else _limit(deadline)  # what is on its way has a second
         failure = None
         try:
-            self._pipe.catch_up(Deadline.of(deadline), "close")
+            self._pipe.catch_up(Deadline.of(limit), "close")
             failure = self._pipe.window.take_failure()
-            self._pipe.ask("close", {"timeout": _left(deadline)}, deadline, call)
+            self._pipe.ask("close", {"timeout": _left(limit)}, limit, call)
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
-            self._finish(WriterClosed("this writer was closed"))
             if failure is not None:
                 raise failure
 
-    # -- what they share ----------------------------------------------------------------------------------------
+    def check_idle(self) -> None:
+        if self._inside:
+            raise StoreError(BUSY, remedy=LATER)
 
-    def _own(self) -> None:
-        """The first thread becomes the owner; any other raises."""
-        if self._why is not None:
-            raise type(self._why)(self._why.message, remedy=self._why.remedy)
-        if self._owner == get_ident() and self._forked_from == os.getpid():
-            return
-        if self._forked_from != os.getpid():
-            self._pipe.forget()
-            raise WriterClosed("this writer was opened before fork and belongs to the parent process")
-        with _claims:
-            if not self._owner:
-                self._far.channel.owns(self._pipe)
-                self._owner = get_ident()
-        if self._owner == get_ident():
-            return
-        raise WriterClosed("a writer is for one thread, and this one is used by another")
+    def owned(self) -> None:
+        self._session.channel.owns(self._pipe)
 
-    def _finish(self, why: StoreError) -> None:
-        self._why = why
+    def end(self, why: StoreError, *, idle: bool) -> None:
         self._pipe.close(why)
 
-    def _closed_with(self, why: StoreError) -> None:
-        """The store's handle is closed."""
-        if self._why is None and self._forked_from == os.getpid():
-            if self._owner in (0, get_ident()) and self._pipe.broken is None:
-                self._owner = get_ident()
-                try:
-                    self.close(timeout=1.0)
-                except Exception:  # items that a limiter does not let pass are lost, as is what a dead node had not got
-                    pass
-            self._finish(why)
+    def forget(self, why: StoreError) -> None:
+        self._pipe.forget()
+
+    # -- what they share ----------------------------------------------------------------------------------------
 
     def _tell_versions(self, deadline: Deadline | None) -> None:
         """Rows carry the version of the weights that this process last got: tell the agent when it has changed."""
         for name in self._tracked:
-            version = self._far.versions.get(name, -1)
+            version = self._session.versions.get(name, -1)
             if self._pipe.told.get(name, -1) != version:
                 self._pipe.ask("note_version", {"name": name, "version": version}, deadline, None)
                 self._pipe.told[name] = version
@@ -278,20 +234,20 @@ class RemoteWriter(Writer):
         return self._lazy(call)
 
     def _lazy(self, call: Sent) -> Any:
-        if self._single_far:
-            return RemoteItems(self._pipe, call, 0, self._episodes_far[0])
+        if self.single:
+            return RemoteItems(self._pipe, call, 0, self._each[0])
         return {
             table.name: RemoteItems(self._pipe, call, place, episodes)
-            for place, (table, episodes) in enumerate(zip(self._tables_far, self._episodes_far, strict=True))
+            for place, (table, episodes) in enumerate(zip(self._tables, self._each, strict=True))
         }
 
     def _made_of(self, found: Any) -> Any:
         every = [Items(*parts) for parts in found] or [
-            Items(np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)) for _ in self._tables_far
+            Items(np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)) for _ in self._tables
         ]
-        for items, episodes in zip(every, self._episodes_far, strict=True):
+        for items, episodes in zip(every, self._each, strict=True):
             items._episodes = episodes
-        return every[0] if self._single_far else {t.name: i for t, i in zip(self._tables_far, every, strict=True)}
+        return every[0] if self.single else {t.name: i for t, i in zip(self._tables, every, strict=True)}
 
     def _asked(
         self,
@@ -305,8 +261,8 @@ class RemoteWriter(Writer):
         total: Any,
     ) -> Any:
         """Make a call of any form, and wait for it."""
-        if self._pipe.schema is None and not self._opaque_far:
-            check_lane(lane, self._lanes_far or 1)
+        if self._pipe.schema is None and not self._opaque:
+            check_lane(lane, self._lanes or 1)
             check_priority_of(priority)
         if self._pipe.lanes.any_cut and final is None:  # some lanes may have to be left out
             typed = self._typed(method, step, given["next"], lane, priority, total)
@@ -360,14 +316,14 @@ class RemoteWriter(Writer):
 
     def _final(self, final: Any) -> Any:
         """``final=`` as it travels."""
-        observed = [view.obs[0] for table in self._tables_far if (view := table.settings.view) and hasattr(view, "obs")]
+        observed = [view.obs[0] for table in self._tables if (view := table.settings.view) and hasattr(view, "obs")]
         return travelling(final, finals=observed[0] if observed else "final")
 
     def _encoded(self, value: Any, lane: Any, rows: int) -> Any:
         """The rows of a call as they travel; values of an opaque table are encoded here."""
-        if not self._opaque_far:
+        if not self._opaque:
             return travelling(value)
-        lanes = self._lanes_far is not None and not isinstance(lane, (int, np.integer))
+        lanes = self._lanes is not None and not isinstance(lane, (int, np.integer))
         return blobs(value, rows + lanes)
 
     # -- rows of known columns ----------------------------------------------------------------------------------
@@ -377,7 +333,7 @@ class RemoteWriter(Writer):
         if lane is None:
             return self._pipe.lanes.every
         try:
-            check_lane(lane, self._lanes_far or 1)
+            check_lane(lane, self._lanes or 1)
         except (TypeError, ValueError):
             return None
         named: Array = np.atleast_1d(np.asarray(lane))
@@ -405,14 +361,14 @@ class RemoteWriter(Writer):
         """
         columns, lanes = self._plain, self._pipe.lanes
         if columns is None:
-            if self._pipe.schema is None or self._opaque_far:
+            if self._pipe.schema is None or self._opaque:
                 return None
             columns = self._plain = RowColumns(self._pipe.schema)
         which = lanes.every if lane is None else self._which(lane)
         if which is None or not len(which) or (lane is not None and len(which) > _MOST_LANES):
             return None
         lead: tuple[int, ...] = () if total is None else (total,)
-        if self._lanes_far is not None and not (lane is not None and np.ndim(lane) == 0):
+        if self._lanes is not None and not (lane is not None and np.ndim(lane) == 0):
             lead = (*lead, len(which))
         if priority is not None and not _travels(priority, lead):
             return None
@@ -436,10 +392,9 @@ class RemoteWriter(Writer):
         return Row(record, form, block, at, which, ends)
 
 
-def _deadline(timeout: Any) -> Deadline | None:
-    """Of a call, by its ``timeout=``; None: no limit."""
-    found = None if timeout is None else Deadline.given(timeout)
-    return None if found is None or found.timeout is None else found
+def _limit(deadline: Deadline) -> Deadline | None:
+    """The deadline; None: there is no limit."""
+    return None if deadline.timeout is None else deadline
 
 
 def _left(deadline: Deadline | None) -> float | None:
@@ -472,7 +427,7 @@ def _runs_free(table: FarTable) -> bool:
 def _episodes_of(table: FarTable) -> Any:
     def read(keys: Array) -> Array:
         try:
-            batch = table.peek(keys, columns=())
+            batch = table.peek(keys, ())
         except (StoreError, SchemaMismatch, NodeUnavailable):
             return np.full(len(keys), -1, np.int64)
         found: Array = np.where(np.asarray(batch.live), batch.episodes, -1)

@@ -17,7 +17,6 @@ from functools import partial
 from typing import Any
 
 from di_store import _core
-from di_store.base import config
 from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, Timeout
 from di_store.broadcast.record import BroadcastRecord, Known
 from di_store.client.channel import Seconds
@@ -99,7 +98,7 @@ class GroupWeights:
 
     # -- publishing ---------------------------------------------------------------------------------------------
 
-    def publish(self, name: str, tree: Any, keep: int, group: str, timeout: float | None, durability: str) -> int:
+    def publish(self, name: str, tree: Any, keep: int, group: str, deadline: Deadline, durability: str) -> int:
         """Publish here, and have the agent of this machine send it to the members.
 
         Raises:
@@ -107,8 +106,6 @@ class GroupWeights:
             the first version, or the agent of this machine does not. ValueError: the name is of another group.
         """
         check_group(group)
-        check_own_name(name)
-        deadline = Deadline.given(timeout)
         self._session.writable()
         with self._turn(name, deadline):
             while True:
@@ -166,9 +163,8 @@ class GroupWeights:
 
     def _publish(self, name: str, tree: Any, keep: int, claim: _Claim, timeout: float | None, durability: str) -> int:
         if claim.least <= self._session.arena.newest(name) or durability == "disk" or tree is None:
-            return self._weights.publish(name, tree, keep, None, timeout, durability)
-        kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
-        publish = partial(_publish_above, name, tree, kept, claim.least + 1)
+            return self._weights.publish(name, tree, keep, timeout, durability)
+        publish = partial(_publish_above, name, tree, keep, claim.least + 1)
         return written(self._session, timeout, f"publish of {name!r}", publish)
 
     def _claim(self, group: str, name: str, deadline: Deadline) -> _Claim:

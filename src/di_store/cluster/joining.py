@@ -10,6 +10,7 @@ from collections.abc import Callable
 from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Directory
+from di_store.cluster.node_store import NodeStore
 from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.session_pool import Credentials, SessionPool
 from di_store.cluster.static import StaticDirectory
@@ -178,7 +179,7 @@ def joined(
         raise
     session.abroad = lambda table: (load_table, (membership, table))
     sessions.abroad = session.abroad
-    return ClusterStore(session, cluster, (load_store, (membership,)))
+    return ClusterStore(NodeStore(session, cluster, (load_store, (membership,))))
 
 
 def _directory(membership: Membership, sessions: SessionPool) -> Directory:
@@ -220,4 +221,4 @@ def load_table(membership: Membership, name: str) -> Table:
     Raises:
         TableNotFound: the table was dropped. NodeUnavailable, Timeout: its node does not answer.
     """
-    return load_store(membership).table(name, Deadline.patient(LOAD_SECONDS))  # type: ignore[arg-type]
+    return Table(load_store(membership).node.table(name, Deadline.patient(LOAD_SECONDS)))

@@ -38,10 +38,10 @@ from di_store.cluster.node import Node
 from di_store.cluster.node_objects import COPIES_MARK, NodeObjects, mark_of
 from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.objects.access import Objects
-from di_store.objects.refs import Ref, id_of, listed
+from di_store.objects.refs import Ref
 from di_store.runtime import waits
 from di_store.runtime.deadline import LEAST_SECONDS, Deadline
-from di_store.runtime.waits import check_timeout, countdown
+from di_store.runtime.waits import countdown
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -97,9 +97,9 @@ class ClusterObjects:
                 raise
             return self._from(other, raw, deadline.another(), copy)
 
-    def get_many(self, raws: list[bytes], timeout: float | None, copy: bool | None) -> list[Any]:
+    def get_many(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
-        deadline, found = Deadline(timeout), []
+        found = []
         for raw in raws:
             try:
                 found.append(self._here.get(raw, 0, copy))
@@ -237,13 +237,11 @@ class ClusterObjects:
         """The other nodes of the last look, which has just been, without the one that does not answer."""
         return [each for each in self._cluster.last_seen() if each.uuid != home.uuid]
 
-    def wait(self, refs: Any, num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+    def wait(self, pending: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         """`Store.wait`, if some of the objects may lie elsewhere. Objects on a silent node do not count as there."""
-        left = countdown(check_timeout(timeout))
-        pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
+        left = countdown(timeout)
         if all(ref.raw.startswith(self._session.arena.home) for ref in pending):
             return self._here.wait(pending, num_returns, timeout)
-        self._here.wait(pending, num_returns, 0)  # checks the arguments
         there: set[Ref] = set()
         while True:
             there.update(self._there([ref for ref in pending if ref not in there], num_returns - len(there)))
@@ -316,7 +314,7 @@ class ClusterObjects:
                 time.sleep(_LOOK_SECONDS)
             fresh = True
 
-    def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float | None, timeout: float | None) -> None:
+    def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float, timeout: float | None) -> None:
         """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
 
         Raises:
@@ -332,7 +330,7 @@ class ClusterObjects:
         nodes = others[: copies - 1]
         marked = ref.raw.startswith(self._session.arena.home)  # else `delete` asks all nodes
         if marked:  # first, so that what was put can be found whatever happens
-            self._here.put([node.uuid for node in nodes], mark_of(ref.raw).hex(), ttl, deadline.left, "memory")
+            self._here.put([node.uuid for node in nodes], mark_of(ref.raw), ttl, deadline.left, "memory")
         try:
             for node in nodes:
                 step = deadline.another()

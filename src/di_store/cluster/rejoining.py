@@ -237,7 +237,7 @@ def _settled(store: ClusterStore) -> list[str]:
     Raises:
         StoreError: the directory, or the agent of this machine, does not answer.
     """
-    disk = store._session.arena.disk
+    disk = store.node.session.arena.disk
     folder = durable.folder_of(disk)
     if not disk or not read_home(folder).entries:
         return []
@@ -246,19 +246,19 @@ def _settled(store: ClusterStore) -> list[str]:
 
 
 def _settled_alone(store: ClusterStore, folder: Folder) -> list[str]:
-    home, uuid = read_home(folder), store._session.uuid
+    home, uuid = read_home(folder), store.node.session.uuid
     if home.uuids[0] == uuid and not home.pending:
         return []
     # First: if this process dies behind the change in the directory, the next store finds that these were its own.
     uuids = home.uuids if uuid in home.uuids else (uuid, *home.uuids)
     write_home(folder, Home(uuids, home.entries, home.makers, pending=True))
-    directory, took = store._cluster.directory, []
-    entries_lost = isinstance(directory, StaticDirectory) and directory.lies_with(store._cluster.here)
+    directory, took = store.node.cluster.directory, []
+    entries_lost = isinstance(directory, StaticDirectory) and directory.lies_with(store.node.cluster.here)
     for key, entry in home.entries.items():
         name = key.removeprefix(TABLE)
-        if key.startswith(TABLE) and store._session.arena.table(name) is not None:
+        if key.startswith(TABLE) and store.node.session.arena.table(name) is not None:
             was = unpacked(entry, TableEntry)
-            if store._everywhere.take_over(name, was, home.uuids, entries_lost, SETTLE_SECONDS):
+            if store.node.tables.take_over(name, was, home.uuids, entries_lost, SETTLE_SECONDS):
                 took.append(name)
-    store._backups.note_home(folder, settled=True)
+    store.node.backups.note_home(folder, settled=True)
     return sorted(took)

@@ -16,8 +16,7 @@ import msgspec
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound, Timeout
 from di_store.checkpoint.store import durable
-from di_store.client.channel import Seconds
-from di_store.client.table import RemoteTable, create_remote, open_remote
+from di_store.client.table import create_remote, open_remote
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, call_name, packed, unpacked
 from di_store.cluster.directory_entries import keep_entry, own_entries
@@ -26,10 +25,9 @@ from di_store.cluster.shards.division import LOCAL, shard_settings
 from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.shard import Shard, wait_for_one
 from di_store.cluster.shards.sharded_table import ShardedTable
-from di_store.policy.options import check_table_name
 from di_store.policy.settings import Settings
-from di_store.replay.serving import handle_of
-from di_store.replay.table import Table, open_table
+from di_store.replay.local_table import local_table
+from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import LEAST_SECONDS, Deadline
 from di_store.runtime.waits import countdown, lock_seconds, logger
 from di_store.session import Session
@@ -55,9 +53,9 @@ class ClusterTables:
         settings: Settings,
         nodes: list[Node],
         exist_ok: bool,
-        timeout: Seconds,
+        deadline: Deadline,
         draw: str = LOCAL,
-    ) -> Table:
+    ) -> TableBackend:
         """Make a table with one shard on each of the nodes.
 
         Args:
@@ -65,13 +63,12 @@ class ClusterTables:
             settings: settings of the whole table.
             nodes: nodes that get a shard.
             exist_ok: return an equal table of that name.
-            timeout: seconds; None: no limit.
+            deadline: of the call.
             draw: "local" or "mass": how learners draw from shards.
 
         Raises:
             As `Store.create_table`. NodeUnavailable: the directory or one of the nodes does not answer.
         """
-        deadline = Deadline.given(timeout)
         for number in range(len(nodes)):
             _settings_of(
                 settings, len(nodes), number, draw
@@ -106,7 +103,7 @@ class ClusterTables:
 
     def _made(
         self, name: str, entry: TableEntry, nodes: list[Node], given_up: tuple[str, ...], deadline: Deadline
-    ) -> Table:
+    ) -> TableBackend:
         """Make the shards of an entry that this call wrote. If one fails, those of `given_up` and the entry go."""
         try:
             made = [self._make(node, name, entry, deadline.another()) for node in nodes]
@@ -144,17 +141,15 @@ class ClusterTables:
                         "name, or drop the table there"
                     ),
                 )
-            found = identity_of(own)
+            found = own.identity
         return found
 
-    def open(self, name: str, timeout: float | None) -> Table:
+    def open(self, name: str, deadline: Deadline) -> TableBackend:
         """The table of that name, of the cluster or of this store alone.
 
         Raises:
             TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is gone.
         """
-        check_table_name(name)
-        deadline = Deadline.given(timeout)
         while True:
             try:
                 entry = self._entry(name, deadline)
@@ -165,20 +160,18 @@ class ClusterTables:
             if entry is not None:
                 return self._open(name, entry, deadline)
             if self._session is not None and self._session.arena.table(name) is not None:
-                return open_table(self._session, name, 0)
+                return local_table(self._session, name, 0)
             seconds = deadline.left
             if seconds == 0:
                 raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
             time.sleep(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS))
 
-    def drop(self, name: str, timeout: float | None) -> None:
+    def drop(self, name: str, deadline: Deadline) -> None:
         """Drop a table with all its shards. Shards on nodes that are gone are forgotten.
 
         Raises:
             TableNotFound: there is no such table. NodeUnavailable: the directory or a node does not answer.
         """
-        check_table_name(name)
-        deadline = Deadline.given(timeout)
         while (entry := self._entry(name, deadline)) is not None:
             dropped = msgspec.structs.replace(entry, dropped=True)
             if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), deadline.another()):
@@ -262,7 +255,7 @@ class ClusterTables:
 
     # -- shards -------------------------------------------------------------------------------------------------
 
-    def _open(self, name: str, entry: TableEntry, deadline: Deadline) -> Table:
+    def _open(self, name: str, entry: TableEntry, deadline: Deadline) -> TableBackend:
         """The table of an entry. Of one in parts, shards may be missing: those of nodes that do not answer."""
         if len(entry.shards) == 1:
             return self._open_shard(name, entry, entry.shards[0], deadline)
@@ -282,16 +275,16 @@ class ClusterTables:
             wait_for_one(shards, deadline)
         return self._in_parts(name, entry, shards)
 
-    def _open_here(self, session: Session, name: str) -> Table:
+    def _open_here(self, session: Session, name: str) -> TableBackend:
         """A table that this store has, or has a part of, without the directory: its node keeps the entry."""
-        here = open_table(session, name, 0)
+        here = local_table(session, name, 0)
         stored = own_entries(session).get(_key(name))
         entry = None if stored is None else unpacked(stored, TableEntry)
-        if entry is None or len(entry.shards) == 1 or entry.maker != identity_of(here):
+        if entry is None or len(entry.shards) == 1 or entry.maker != here.identity:
             return here
         return self._joined(name, entry, [here if uuid == session.uuid else None for uuid in entry.shards])
 
-    def _open_shard(self, name: str, entry: TableEntry, uuid: str, deadline: Deadline) -> Table:
+    def _open_shard(self, name: str, entry: TableEntry, uuid: str, deadline: Deadline) -> TableBackend:
         """The shard of one node."""
         own = uuid == self._cluster.here.uuid  # what lies here needs no directory
         node = self._cluster.here if own else self._cluster.awaited(uuid, deadline)
@@ -307,22 +300,22 @@ class ClusterTables:
                 raise
             return self._make(node, name, entry, deadline.another())
 
-    def _joined(self, name: str, entry: TableEntry, found: Sequence[Table | None]) -> Table:
+    def _joined(self, name: str, entry: TableEntry, found: Sequence[TableBackend | None]) -> TableBackend:
         """The shards of a table as one handle; None: one that is opened when its node answers."""
         if len(found) == 1 and found[0] is not None:
             return found[0]
         return self._in_parts(name, entry, self._shards(name, entry, found))
 
-    def _shards(self, name: str, entry: TableEntry, found: Sequence[Table | None]) -> list[Shard]:
+    def _shards(self, name: str, entry: TableEntry, found: Sequence[TableBackend | None]) -> list[Shard]:
         """The shards of a table in parts, of which these handles are there."""
 
-        def opened(uuid: str, timeout: float | None) -> Table:
+        def opened(uuid: str, timeout: float | None) -> TableBackend:
             return self._open_shard(name, entry, uuid, Deadline(timeout))
 
         pairs = enumerate(zip(entry.shards, found, strict=True))
         return [Shard(number, uuid, opened, table) for number, (uuid, table) in pairs]
 
-    def _in_parts(self, name: str, entry: TableEntry, shards: list[Shard]) -> Table:
+    def _in_parts(self, name: str, entry: TableEntry, shards: list[Shard]) -> TableBackend:
         session, abroad, here = self._session, self._cluster.sessions.abroad, self._cluster.here.uuid
         assert session is not None
         assert abroad is not None
@@ -332,28 +325,28 @@ class ClusterTables:
     def _is_here(self, node: Node) -> bool:
         return self._session is not None and node.uuid == self._session.uuid
 
-    def _shard(self, node: Node, name: str, identity: str, deadline: Deadline) -> Table:
+    def _shard(self, node: Node, name: str, identity: str, deadline: Deadline) -> TableBackend:
         """The table of a node that has this name, and identity if one is given; TableNotFound if it has none."""
         if self._session is not None and self._is_here(node):
-            found = open_table(self._session, name, 0)
+            found: TableBackend = local_table(self._session, name, 0)
         else:
             with self._cluster.sessions.calling(node, deadline) as session:
-                found = open_remote(session, name, 0, deadline)
-        if identity not in ("", identity_of(found)):
+                found = open_remote(session, name, deadline, 0)
+        if identity not in ("", found.identity):
             raise TableNotFound(f"node {node.name} has another table {name!r}, which is not part of the cluster")
         return found
 
-    def _make(self, node: Node, name: str, entry: TableEntry, deadline: Deadline) -> Table:
+    def _make(self, node: Node, name: str, entry: TableEntry, deadline: Deadline) -> TableBackend:
         """Make the shard of a node, if nobody has yet, and have the node keep the table's entry."""
         whole = Settings.from_text(entry.settings)
         settings = _settings_of(whole, len(entry.shards), entry.shards.index(node.uuid), entry.draw)
         settings = replace(settings, made=entry.maker)
         if self._session is not None and self._is_here(node):
-            made = durable.made(self._session, name, settings, True, deadline.left)
+            made: TableBackend = durable.made(self._session, name, settings, True, deadline.left)
         else:
             with self._cluster.sessions.calling(node, deadline) as session:
                 made = create_remote(session, name, settings, True, deadline)
-        if identity_of(made) != entry.maker:
+        if made.identity != entry.maker:
             raise TableExists(f"the store of node {node.name} already has its own table {name!r}")
         what = f"create_table({name!r}): its directory entry"
         keep_entry(self._cluster.sessions, node, _key(name), packed(_kept(entry)), deadline, what=what)
@@ -386,11 +379,6 @@ def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -
     if shards > 1 and known.draw != draw:
         return f"draw={draw!r} was given, the table has {known.draw!r}"
     return Settings.from_text(known.settings).difference(settings)
-
-
-def identity_of(table: Table) -> str:
-    """The identity that distinguishes the table from others of its name, here or on another node."""
-    return table.target[1] if isinstance(table, RemoteTable) else handle_of(table).identity
 
 
 def _kept(entry: TableEntry) -> TableEntry:

@@ -16,8 +16,7 @@ from di_store.checkpoint.store.home import read_home
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import TABLE, TableEntry, unpacked
 from di_store.cluster.directory_entries import keep_entry, own_entries
-from di_store.replay.serving import handle_of
-from di_store.replay.table import open_table
+from di_store.replay.local_table import local_table
 from di_store.runtime.waits import logger
 from di_store.session import Session
 
@@ -72,10 +71,9 @@ def _is_elsewhere(now: TableEntry, was: TableEntry, uuids: set[str]) -> bool:
 
 def _give_up(session: Session, name: str, maker: str) -> None:
     try:
-        table = open_table(session, name, 0)
+        handle = local_table(session, name, 0).open()
     except TableNotFound:  # it was dropped here
         return
-    handle = handle_of(table)
     if handle.identity == maker and not handle.native.taken_over:
         handle.native.give_up(_LOCK_SECONDS)
         logger.warning(

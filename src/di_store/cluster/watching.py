@@ -17,6 +17,7 @@ from di_store.runtime.waits import logger
 from di_store.server.supervisor import Serving, credentials_of
 from di_store.session import Session
 from di_store.store.handle import Store
+from di_store.store.local import session_of
 
 LOOK_SECONDS = 3.0
 """How often the directory is asked."""
@@ -30,7 +31,7 @@ def watching(store: Store, address: str, serving: Serving) -> Iterator[None]:
     if not has_directory(serving):
         yield
         return
-    sessions, session = SessionPool(Credentials(*credentials_of(serving))), store._session
+    sessions, session = SessionPool(Credentials(*credentials_of(serving))), session_of(store)
     cluster = Cluster(directory_of(serving, sessions), sessions, Node(session.uuid, socket.gethostname(), address))
     stopped = threading.Event()
     threading.Thread(target=_watch, args=(session, cluster, stopped), name="di-store watch", daemon=True).start()

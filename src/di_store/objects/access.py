@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,9 +10,10 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, StoreFull, Timeout
-from di_store.objects.refs import Ref, check_ttl, id_of, listed, parse_id
+from di_store.objects.refs import Ref
 from di_store.runtime import waits
-from di_store.runtime.waits import SLICE_SECONDS, Missing, check_timeout, countdown, until
+from di_store.runtime.deadline import Deadline
+from di_store.runtime.waits import SLICE_SECONDS, Missing, until
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -25,37 +25,25 @@ class Objects:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def put(self, value: Any, id: str | None, ttl: float | None, timeout: float | None, durability: Any) -> Ref:
-        """`Store.put`, for a value that may have to wait for room."""
+    def put(self, value: Any, raw: bytes | None, ttl: float, timeout: float | None, durability: str) -> Ref:
+        """`Store.put`, for a value that may have to wait for room. `ttl` 0: it stays."""
         durable = is_durable(self._session, durability)
-        raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
 
         def put(arena: _core.Arena) -> bytes:
-            return arena.put_durable(value, raw, seconds) if durable else arena.put(value, raw, seconds)
+            return arena.put_durable(value, raw, ttl) if durable else arena.put(value, raw, ttl)
 
-        return Ref(written(self._session, check_timeout(timeout), "put", put))
+        return Ref(written(self._session, timeout, "put", put))
 
     def put_many(
-        self, values: Iterable[Any], ids: Sequence[str] | None, timeout: float | None, durability: Any
+        self, values: Sequence[Any], raws: Sequence[bytes | None], deadline: Deadline, durability: str
     ) -> list[Ref]:
         """`Store.put_many`. All values are written before the first is sealed; if the call fails, all are freed."""
         durable = is_durable(self._session, durability)
-        if isinstance(values, dict):
-            raise TypeError("put_many() takes a list of values, not one dict: use put() for one value")
-        every = config.listed("values", values, "put_many() a list of values; put() stores one")
-        raws: Sequence[bytes | None] = [None] * len(every)
-        if ids is not None:
-            raws = [parse_id(each) for each in config.listed("ids", ids, "a list of ids, 40 hex characters each")]
-        if len(raws) != len(every):
-            raise ValueError(f"put_many: {len(raws)} ids for {len(every)} values")
-        if twice := [raw.hex() for raw, times in Counter(raws).items() if raw is not None and times > 1]:
-            raise ValueError(f"put_many: id {twice[0]} is given {raws.count(bytes.fromhex(twice[0]))} times")
-        left = countdown(check_timeout(timeout))
         drafts: list[_core.Unsealed] = []
-        for value, raw in zip(every, raws, strict=True):
-            drafts.append(written(self._session, left(), "put", partial(_write, value, raw)))
+        for value, raw in zip(values, raws, strict=True):
+            drafts.append(written(self._session, deadline.left, "put", partial(_write, value, raw)))
         if durable:
-            written(self._session, left(), "put", lambda arena: arena.keep(drafts))
+            written(self._session, deadline.left, "put", lambda arena: arena.keep(drafts))
         for each in drafts:  # takes no lock and cannot block
             each.seal()
         return [Ref(each.id) for each in drafts]
@@ -90,32 +78,24 @@ class Objects:
 
         return until(self._arena, timeout, f"get of object {raw.hex()}", look)
 
-    def get_many(self, refs: Iterable[Ref | str], timeout: float | None, copy: bool | None) -> list[Any]:
+    def get_many(self, raws: list[bytes], deadline: Deadline, copy: bool | None) -> list[Any]:
         """`Store.get_many`: several objects under one deadline."""
-        left, found = countdown(check_timeout(timeout)), []
-        for ref in listed(refs):
-            raw = id_of(ref)
+        found = []
+        for raw in raws:
             try:
                 found.append(self._session.arena.get(raw, copy))
                 continue
             except (ObjectNotFound, StoreFull, Timeout):
                 pass
-            found.append(self.get(raw, left(), copy))
+            found.append(self.get(raw, deadline.left, copy))
         return found
 
-    def wait(self, refs: Iterable[Ref | str], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
+    def wait(self, pending: list[Ref], wanted: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         """`Store.wait`: at most `num_returns` refs of existing objects, and all other refs, each in the given order.
 
         Raises:
             Timeout: another process held a lock until the deadline.
         """
-        seconds = check_timeout(timeout)
-        pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
-        wanted = config.count("num_returns", num_returns, minimum=1)
-        if wanted > len(pending):
-            raise ValueError(f"num_returns={wanted}, but there are {len(pending)} refs to wait for")
-        if len(set(pending)) != len(pending):
-            raise ValueError("wait() was given a ref twice")
         there: set[Ref] = set()
 
         def parted() -> tuple[list[Ref], list[Ref]]:
@@ -133,12 +113,12 @@ class Objects:
                 return parted()
             return Missing(arena.wait_sealed, seen, f"{len(there)} of them are there", late=parted)
 
-        return until(self._arena, seconds, f"wait for {wanted} of {len(pending)} objects", look)
+        return until(self._arena, timeout, f"wait for {wanted} of {len(pending)} objects", look)
 
-    def keys(self, start: Ref | str | None, n: int) -> list[Ref]:
+    def keys(self, start: Ref | None, n: int) -> list[Ref]:
         """`Store.keys`: refs of up to `n` objects after `start`."""
-        arena, after = self._session.arena, None if start is None else id_of(start)
-        return [Ref(raw) for raw in arena.keys(after, config.count("n", n, minimum=0), waits.CALL_SECONDS)]
+        after = None if start is None else start.raw
+        return [Ref(raw) for raw in self._session.arena.keys(after, n, waits.CALL_SECONDS)]
 
     def _arena(self) -> _core.Arena:
         return self._session.arena

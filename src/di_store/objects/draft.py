@@ -17,8 +17,7 @@ from di_store.base.errors import CapacityError, StoreError, shown
 from di_store.base.sizes import format_size
 from di_store.objects import codec
 from di_store.objects.access import written
-from di_store.objects.refs import Ref, check_ttl, parse_id
-from di_store.runtime.waits import check_timeout
+from di_store.objects.refs import Ref
 from di_store.session import Session
 
 _ALIGNMENT = 64
@@ -97,9 +96,8 @@ class Draft:
         return f"<Draft {self.id} ({state})>"
 
 
-def reserve(session: Session, spec: Any, id: str | None, ttl: float | None, timeout: float | None) -> Draft:
+def reserve(session: Session, spec: Any, raw: bytes | None, ttl: float, timeout: float | None) -> Draft:
     """`Store.reserve`."""
-    raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
     leaves = tree.flatten(spec, what="spec") if isinstance(spec, Mapping) else {"": spec}
     types = {name: _type_of(name, leaf) for name, leaf in leaves.items()}
     total = sum(-(-_bytes(shape, dtype) // _ALIGNMENT) * _ALIGNMENT for shape, dtype in types.values())
@@ -112,8 +110,8 @@ def reserve(session: Session, spec: Any, id: str | None, ttl: float | None, time
     # These pages are never touched: the codec only needs to know what lies where.
     shapes = {name: np.empty(shape, dtype) for name, (shape, dtype) in types.items()}
     encoded = codec.encode(tree.unflatten(shapes) if isinstance(spec, Mapping) else shapes[""])
-    write = partial(_reserved, encoded.header, encoded.payload_bytes, raw, seconds)
-    native = written(session, check_timeout(timeout), "reserve", write)
+    write = partial(_reserved, encoded.header, encoded.payload_bytes, raw, ttl)
+    native = written(session, timeout, "reserve", write)
     payload, offsets = native.payload(), iter(encoded.offsets)
     placed: dict[str, Array] = {}
     for name, like in _in_order(spec, shapes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -118,3 +119,34 @@ def check_ttl(ttl: Any) -> float:
     if not seconds > 0:
         raise ValueError(f"ttl={shown(ttl)}: give seconds > 0, or None for an object that stays")
     return 0.0 if seconds > _FOREVER_SECONDS else seconds
+
+
+def checked_ids(ids: Any, n: int) -> list[bytes | None]:
+    """``ids=`` of n new objects; None: each gets a new one.
+
+    Raises:
+        ValueError, TypeError: there are not n different ids.
+    """
+    if ids is None:
+        return [None] * n
+    raws = [parse_id(each) for each in config.listed("ids", ids, "a list of ids, 40 hex characters each")]
+    if len(raws) != n:
+        raise ValueError(f"put_many: {len(raws)} ids for {n} values")
+    if twice := [(raw, times) for raw, times in Counter(raws).items() if times > 1]:
+        raise ValueError(f"put_many: id {twice[0][0].hex()} is given {twice[0][1]} times")
+    return list(raws)
+
+
+def waited_for(refs: Any, num_returns: Any) -> tuple[list[Ref], int]:
+    """The refs of `Store.wait`, and how many of them must be there.
+
+    Raises:
+        ValueError, TypeError: they are too few, or one is given twice.
+    """
+    pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
+    wanted = config.count("num_returns", num_returns, minimum=1)
+    if wanted > len(pending):
+        raise ValueError(f"num_returns={wanted}, but there are {len(pending)} refs to wait for")
+    if len(set(pending)) != len(pending):
+        raise ValueError("wait() was given a ref twice")
+    return pending, wanted

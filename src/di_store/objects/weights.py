@@ -39,26 +39,18 @@ class Weights:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def publish(self, name: str, tree: Any, keep: int, group: Any, timeout: float | None, durability: Any) -> int:
+    def publish(self, name: str, tree: Any, keep: int, timeout: float | None, durability: str) -> int:
         """`Store.publish`: make `tree` the next version of `name`; the newest `keep` stay readable.
 
         Raises:
             StoreFull: no room within `timeout` seconds; the version number did not change.
         """
-        seconds = check_timeout(timeout)
         self._session.check_writable()
-        check_no_group(group)
-        check_own_name(name)
-        kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
         durable = is_durable(self._session, durability)
-        if durable and tree is None:
-            raise ValueError("tree=None has no value to write to disk: leave durability= out")
-        publish = partial(_publish_durable if durable else _publish, name, tree, kept)
-        return written(self._session, seconds, f"publish of {name!r}", publish)
+        publish = partial(_publish_durable if durable else _publish, name, tree, keep)
+        return written(self._session, timeout, f"publish of {name!r}", publish)
 
-    def latest(
-        self, name: str, newer_than: int | None, version: int | None, timeout: float | None, group: Any = None
-    ) -> Published | None:
+    def latest(self, name: str, newer_than: int | None, version: int | None, timeout: float | None) -> Published | None:
         """`Store.latest`: the newest version of `name`, or the given one.
 
         Args:
@@ -66,13 +58,10 @@ class Weights:
             newer_than: only a version above this one; None: any.
             version: exactly this one; None: the newest.
             timeout: seconds to wait for one.
-            group: None, in a store that is in no cluster.
 
         Returns:
             None: nothing is newer at the deadline, or the given version does not exist (any more).
         """
-        if group is not None:
-            check_no_group(group)
         found = self._latest(name, newer_than, version, timeout, lambda arena, at: arena.latest(name, at, None))
         if found is None:
             return None
@@ -83,7 +72,8 @@ class Weights:
         self, name: str, newer_than: int | None, version: int | None, timeout: float | None
     ) -> tuple[int, Array | None] | None:
         """`latest` for a client on another machine: the version and its block (`Objects.raw`)."""
-        return self._latest(name, newer_than, version, timeout, lambda arena, at: arena.raw_weights(name, at))
+        seconds = check_timeout(timeout)
+        return self._latest(name, newer_than, version, seconds, lambda arena, at: arena.raw_weights(name, at))
 
     def _latest(
         self,
@@ -94,14 +84,13 @@ class Weights:
         read: Callable[[_core.Arena, int], T],
     ) -> tuple[int, T | None] | None:
         """The version found, and what `read` gives for it; None for one whose weights travel elsewhere."""
-        seconds = check_timeout(timeout)
         check_name(name)
         if version is not None and newer_than is not None:
             raise ValueError("latest() takes newer_than= or version=, not both")
         wanted = None if version is None else config.count("version", version, minimum=1, maximum=2**62)
         least = 1 if newer_than is None else config.count("newer_than", newer_than, minimum=-1, maximum=2**62) + 1
         look = partial(_look, name, wanted, max(1, least), read)
-        return until(lambda: self._session.arena, seconds, f"latest({name!r})", look)
+        return until(lambda: self._session.arena, timeout, f"latest({name!r})", look)
 
 
 def _publish(name: str, tree: Any, keep: int, arena: _core.Arena) -> int:
@@ -132,13 +121,18 @@ def _look(
             return Missing(arena.wait_weights, seen, error.reason, holder=error.holder, error=error)
 
 
-def check_no_group(group: Any) -> None:
-    """ValueError if a group is given to a store that is in no cluster."""
-    if group is not None:
-        raise ValueError(
-            f"group={shown(group)}: groups need a store of a cluster, from di_store.cluster.attach() or "
-            "di_store.cluster.ray.store(); leave group= out"
-        )
+def check_published(name: Any, tree: Any, keep: Any, durability: Any) -> int:
+    """The checked `keep` of `Store.publish`.
+
+    Raises:
+        ValueError, TypeError: it, or another argument, is wrong.
+    """
+    check_own_name(name)
+    kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")
+    config.choice("durability", durability, ("memory", "disk"))
+    if durability == "disk" and tree is None:
+        raise ValueError("tree=None has no value to write to disk: leave durability= out")
+    return kept
 
 
 def check_name(name: Any) -> None:

@@ -64,12 +64,6 @@ def listed_incomplete(view: Group, found: Found) -> list[IncompleteGroup]:
     return [IncompleteGroup(value, view.size - here, bool(was), own) for value, here, was, own in columns]
 
 
-def incomplete_groups(handle: TableHandle, seconds: float) -> list[IncompleteGroup]:
-    """`Table.incomplete`."""
-    view = check_grouped(handle.name, handle.settings.view)
-    return listed_incomplete(view, found_incomplete(handle, seconds))
-
-
 def _as_declared(values: Array, by: str, schema: Schema | None) -> Array:
     """The core's values, which are the column's bytes with zeros behind them, in the type of the column."""
     if schema is None:

@@ -15,18 +15,15 @@ from di_store.columns.column import Column
 from di_store.columns.schema import Schema
 from di_store.layout.plan import native_column
 from di_store.policy.views import Episode, Group, Sequence
-from di_store.replay.batch import key_array
 from di_store.replay.handle import TableHandle
 from di_store.replay.stream import coercer, kind_of, leading_rows
-from di_store.runtime.waits import lock_seconds
 
 _FAR = 2**63 - 1
 """A row that no item has, and the largest number that the core takes."""
 
 
-def update_late(handle: TableHandle, keys: Any, values: Any, row: Any, timeout: Any) -> int:
-    """`Table.update`, for arguments of any form. Later calls may use `TableHandle.write_late`, made here."""
-    keys, seconds = key_array(keys), lock_seconds(timeout)
+def update_late(handle: TableHandle, keys: Array, values: Any, row: Any, seconds: float) -> int:
+    """`Table.update`, for values of any form. Later calls may use `TableHandle.write_late`, made here."""
     leaves = tree.flatten(values, what="values")
     schema = handle.schema
     if schema is None:

@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
-import copy
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeAlias
 
 from di_store.base import config
-from di_store.base.errors import StoreError, shown
+from di_store.base.dtypes import Array
+from di_store.base.errors import shown
 from di_store.replay.batch import Batch, check_out, host_array, key_array
-from di_store.replay.keys import MOST_SHARDS, plain, shards_of
-from di_store.replay.loader import Loader
-from di_store.replay.lost import without_lost
-from di_store.replay.mixture_source import MixtureDraws, MixtureSource, OutAllocator, TableChoice
-from di_store.replay.sampling import Terms, check_fits, check_n, copied
-from di_store.replay.table import Table, open_table
-from di_store.session import Session, loaded
+from di_store.replay.keys import MOST_SHARDS
+from di_store.replay.loader import Following, Loader
+from di_store.replay.prefetch import DrawSource
+from di_store.replay.sampling import Terms, check_n
+from di_store.runtime.deadline import Deadline
 
 Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str | Mixture, float]"
 """Weights by table name or mixture. A mixture's weight is divided among its tables in proportion to their weights."""
 
 
-def _drawn(draws: MixtureDraws, terms: Terms, beta: float | None, allocate: OutAllocator | None) -> Batch:
-    draws.draw(terms)
-    try:
-        return copied(draws, beta, allocate)
-    except BaseException:  # also Ctrl-C: nobody gets the batch
-        draws.give_back()
-        raise
+class MixtureBackend(ABC):
+    """Where the tables of a mixture are, and how they are reached, for `Mixture`.
+
+    Attributes:
+        weights: weight of each table by name.
+        store: name of the store that has the tables.
+    """
+
+    weights: dict[str, float]
+    store: str
+
+    @property
+    @abstractmethod
+    def session(self) -> Following:
+        """The session that loaders end with."""
+
+    @abstractmethod
+    def shown(self) -> str:
+        """The store for people."""
+
+    @abstractmethod
+    def pickled(self) -> tuple[Any, ...]:
+        """What makes another handle of the mixture, as ``__reduce__`` returns it."""
+
+    @abstractmethod
+    def size(self) -> int:
+        """Number of items of all tables."""
+
+    @abstractmethod
+    def sample(self, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None) -> Batch:
+        """As `Mixture.sample`."""
+
+    @abstractmethod
+    def source(self, columns: str | Iterable[str] | None) -> DrawSource:
+        """The source of a loader."""
+
+    @abstractmethod
+    def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
+        """As `Mixture.update_priorities`."""
 
 
 class Mixture:
@@ -36,41 +67,22 @@ class Mixture:
     In a process that unpickles a mixture, and in a forked child, the random choice of tables restarts from the seed.
     """
 
-    def __init__(
-        self,
-        session: Session,
-        tables: Mapping[str, Table],
-        weights: Mapping[str, float],
-        columns: tuple[str, ...] | None,
-        seed: int | None,
-    ) -> None:
-        self._session = session
-        self._tables = list(tables.values())
-        self._weights = dict(weights)
-        self._columns = columns
-        self._seed = seed
-        self._ended: StoreError | None = None
-        handles = [table._open() for table in self._tables]
-        self._source: MixtureSource | None = MixtureSource(handles, TableChoice(list(weights.values()), seed), columns)
-        session.follow(self, Mixture._end_with)
+    def __init__(self, backend: MixtureBackend) -> None:
+        self._backend = backend
 
     @property
     def weights(self) -> dict[str, float]:
         """Weight of each table by name; a table's probability is its weight divided by the sum of all weights."""
-        return dict(self._weights)
+        return dict(self._backend.weights)
 
     def __len__(self) -> int:
-        return sum(len(table) for table in self._tables)
+        return self._backend.size()
 
     def __repr__(self) -> str:
-        return f"<Mixture {self._weights!r} of store {self._session.name!r}>"
-
-    @property
-    def _store_name(self) -> str:
-        return self._session.name
+        return f"<Mixture {self._backend.weights!r} of {self._backend.shown()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return load_mixture, (self._session.name, self._weights, self._columns, self._seed, self._session.readonly)
+        return self._backend.pickled()
 
     def sample(
         self,
@@ -94,20 +106,12 @@ class Mixture:
             Timeout: not enough items in time; the draws are given back. EndOfData: a table is finished and has too few
             items left. ValueError: a table that had no columns when the mixture was made now has different columns.
         """
-        whole = self._open()
+        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace))
         if beta is not None:
             beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-        n = check_n(n)
-        check_fits(whole.arena, n)
-        whole.check_replace(n, replace)
         if out is not None:
-            check_out(out, n)
-        source = whole if columns is None else whole.only(columns)
-        draws = source.begin(n)
-        terms = Terms(n, timeout, min_n, linger, replace=replace)
-        batch = without_lost(whole.arena, _drawn, draws, terms, beta, None if out is None else OutAllocator(out))
-        draws.deliver()
-        return batch if out is None or len(batch) < n else out.become(batch)
+            check_out(out, terms.n)
+        return self._backend.sample(terms, beta, columns, out)
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities by the keys of this mixture's batches. Returns how many of the items were live.
@@ -120,18 +124,10 @@ class Mixture:
         Raises:
             ValueError: a table refuses its priorities, or there are not n of them; nothing was changed.
         """
-        self._open()
         keys, priorities = key_array(keys), host_array(priorities)
         if len(keys) != len(priorities):
             raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
-        places, own = shards_of(keys), plain(keys)
-        for place, table in enumerate(self._tables):
-            table._open().native.check_priorities(priorities[places == place])
-        return sum(
-            table.update_priorities(own[places == place], priorities[places == place], timeout=timeout)
-            for place, table in enumerate(self._tables)
-            if (places == place).any()
-        )
+        return self._backend.update_priorities(keys, priorities, Deadline.given(timeout))
 
     def loader(
         self,
@@ -147,35 +143,24 @@ class Mixture:
         replace: bool = True,
     ) -> Loader:
         """An iterator over batches that are drawn ahead; arguments as in `Table.loader`."""
-        source = self._open().only(columns)
+        source = self._backend.source(columns)
         return Loader(
-            self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
+            self._backend.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
         )
 
-    def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed."""
-        self._ended = self._ended or why
-        self._source = None  # the last handle to go unmaps the store
 
-    def _open(self) -> MixtureSource:
-        source = self._source
-        if source is None:
-            assert self._ended is not None
-            raise copy.copy(self._ended)
-        for table in self._tables:
-            table._writable()
-        return source
+def backend_of(mixture: Mixture) -> MixtureBackend:
+    """Where the tables of the mixture are, and how they are reached."""
+    return mixture._backend
 
 
-def load_mixture(
-    store: str, weights: dict[str, float], columns: tuple[str, ...] | None, seed: int | None, readonly: bool
-) -> Mixture:
-    """Unpickle a mixture, in the process that loads it."""
-
-    def attach(session: Session) -> Mixture:
-        return Mixture(session, {name: open_table(session, name, 0) for name in weights}, weights, columns, seed)
-
-    return loaded(attach, store, readonly)
+def checked_mix(
+    store: str, weights: Any, columns: Any, seed: Any
+) -> tuple[dict[str, float], tuple[str, ...] | None, int | None]:
+    """The checked arguments of `Store.mix`; raises as `flat_shares`."""
+    shares = flat_shares(store, weights)
+    number = seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
+    return shares, None if columns is None else config.names("columns", columns), number
 
 
 def flat_shares(store: str, weights: Any) -> dict[str, float]:
@@ -210,7 +195,7 @@ def flat_shares(store: str, weights: Any) -> dict[str, float]:
 def _portions(store: str, part: str | Mixture) -> dict[str, float]:
     if isinstance(part, str):
         return {part: 1.0}
-    if part._store_name != store:
+    if part._backend.store != store:
         raise ValueError(f"{part!r} is of another store than {store!r}: a mixture draws from the tables of one store")
     whole = sum(part.weights.values())
     return {name: weight / whole for name, weight in part.weights.items()}

@@ -5,30 +5,24 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from di_store.base import config
 from di_store.base.errors import CapacityError
 from di_store.layout.shape import native_changes, slots_for
 from di_store.policy.changes import check_changes
-from di_store.policy.combination import MAX_CAPACITY
-from di_store.policy.views import answers_of
 from di_store.replay.handle import Size, TableHandle, held_reserve
-from di_store.runtime.waits import lock_seconds
 
 
 def resize_table(handle: TableHandle, capacity: int, seconds: float) -> None:
     """`Table.resize`; `seconds`: to wait for locks, negative: no limit."""
     settings = handle.settings
     handle.native.require_filled()
-    most = MAX_CAPACITY // answers_of(settings.view)
-    wanted = config.count("capacity", capacity, minimum=1, maximum=most, why="a table holds an item")
     stats = handle.native.stats()
     least = int(stats["limiter"]["max_diff"]) if settings.queued else int(stats["limiter"]["min_size"])
-    if wanted < least:
+    if capacity < least:
         raise CapacityError(
-            f"capacity={wanted} is below the {least} items that the limiter of table {handle.name!r} needs",
+            f"capacity={capacity} is below the {least} items that the limiter of table {handle.name!r} needs",
             remedy="change it first with table.configure(limiter=)",
         )
-    handle.resize(partial(_resized, handle, wanted, seconds), seconds)
+    handle.resize(partial(_resized, handle, capacity, seconds), seconds)
 
 
 def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, Any]) -> Size:
@@ -45,8 +39,8 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     return capacity, max(slots_for(capacity, handle.settings.view), slots), reserve
 
 
-def configure_table(handle: TableHandle, changes: dict[str, Any], timeout: Any) -> None:
+def configure_table(handle: TableHandle, changes: dict[str, Any], seconds: float) -> None:
     """`Table.configure`; `changes`: its arguments by name."""
     capacity = handle.native.capacity
     checked = check_changes(handle.settings, capacity, **changes)
-    handle.native.configure(*native_changes(checked), lock_seconds(timeout))
+    handle.native.configure(*native_changes(checked), seconds)

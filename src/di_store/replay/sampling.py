@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from di_store.replay.batch import Batch, check_out
 from di_store.replay.handle import TableHandle
 from di_store.replay.lost import drop_lost
 from di_store.replay.stream import version_column
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import SLICE_SECONDS, SampleWait, check_timeout
 
 
@@ -139,8 +141,10 @@ def read_batch(
 def sample_at_once(handle: TableHandle) -> Callable[[int, float | None, list[int] | None, bool], Any]:
     """The first attempt of `Table.sample`: returns the parts of a batch, a batch, or the draws if they are too few."""
     reader = handle.reader()
-    if not (handle.opaque and handle.settings.uses_items_up):
+    if not handle.special:
         return reader.sample
+    if not (handle.opaque and handle.settings.uses_items_up):
+        return partial(_sampled, handle, reader)
 
     def sample(n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Batch | _core.Draws:
         draws = reader.begin(distinct)
@@ -151,6 +155,14 @@ def sample_at_once(handle: TableHandle) -> Callable[[int, float | None, list[int
         return batch
 
     return sample
+
+
+def _sampled(
+    handle: TableHandle, reader: _core.Reader, n: int, beta: float | None, which: list[int] | None, distinct: bool
+) -> Batch | _core.Draws:
+    """A batch with ragged columns or Python values."""
+    found = reader.sample(n, beta, which, distinct)
+    return handle.batch(found) if isinstance(found, tuple) else found
 
 
 def _given(out: Batch | None, held: int) -> Any:
@@ -180,7 +192,8 @@ class Terms:
         self.n = n
         self.replace = replace
         self.now = now  # wait for nothing
-        self.timeout = check_timeout(timeout)
+        self.deadline = timeout if isinstance(timeout, Deadline) else None  # of a step of a longer call
+        self.timeout = check_timeout(timeout) if self.deadline is None else self.deadline.left
         self.min_n = n if min_n is None else config.count("min_n", min_n, minimum=1)
         if self.min_n > n:
             raise ValueError(f"min_n={self.min_n} is above n={n}: it is the least that sample may return")
@@ -244,13 +257,6 @@ class Terms:
             self.wait = SampleWait(handle.arena, self.timeout, what)
         self.wait.check_attended(handle.native, reason)
         self.wait.pause(handle.native.wait_items, seen, reason, at_most=at_most, table=handle.native, holder=holder)
-
-
-def check_terms(handle: TableHandle, n: Any, timeout: Any, min_n: Any, linger: Any, replace: Any) -> Terms:
-    """The terms of `Table.sample` from its arguments; raises the same errors."""
-    n = check_n(n)
-    check_replace(handle, n, replace)
-    return Terms(n, timeout, min_n, linger, replace=replace)
 
 
 def await_columns(handle: TableHandle, terms: Terms) -> None:

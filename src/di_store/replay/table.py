@@ -1,44 +1,40 @@
-"""The handle of one table: writes to it, reads from it, and changes it while it is in use."""
+"""The handle of one table: writes to it, reads from it, and changes it while it is in use.
+
+`Table` has the signature, the docstring and the argument checks of each call. Where the table is, its `TableBackend`
+knows. The calls that a training loop makes thousands of times a second go to the core directly if the table is in this
+process's memory (`TableBackend.sample_now` and the like).
+"""
 
 from __future__ import annotations
 
-import copy
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
-from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import RowsLost, SchemaMismatch, StoreError
+from di_store.base.errors import RowsLost, SchemaMismatch
 from di_store.layout.shape import UNLIMITED
 from di_store.policy.changes import UNCHANGED, Unchanged
-from di_store.policy.limiters import Limiter
-from di_store.policy.samplers import Once, Prioritized, Sampler
-from di_store.policy.views import View
-from di_store.replay.batch import Batch, empty_batch, host_array, key_array
-from di_store.replay.exporting import Exported, export_table
-from di_store.replay.find import find_table
-from di_store.replay.handle import TableHandle
-from di_store.replay.incomplete import IncompleteGroup, incomplete_groups
-from di_store.replay.inserter import Inserter
-from di_store.replay.keys import GoneKeys, keys_at, positions_of
-from di_store.replay.late import update_late
-from di_store.replay.left_out import warn_left_out
+from di_store.policy.combination import MAX_CAPACITY
+from di_store.policy.limiters import Limiter, check_limiter
+from di_store.policy.samplers import Sampler
+from di_store.policy.views import View, answers_of
+from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
+from di_store.replay.exporting import Exported
+from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_incomplete
 from di_store.replay.loader import Loader
-from di_store.replay.lost import drop_lost, without_lost
-from di_store.replay.resizing import configure_table, resize_table
-from di_store.replay.sampling import beta_of, check_terms, read_batch, sample_at_once
-from di_store.replay.stats import TableStats, table_stats
-from di_store.replay.table_source import TableSource, begin_learning
+from di_store.replay.lost import without_lost
+from di_store.replay.sampling import Terms, check_n
+from di_store.replay.stats import TableStats
+from di_store.replay.table_backend import TableBackend
 from di_store.replay.writer import Writer
-from di_store.runtime.waits import lock_seconds
-from di_store.session import Session, loaded
+from di_store.runtime.deadline import Deadline
 
-_MINUTE = 60
+_MINUTE: float = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _KEY_TYPE = np.dtype(np.uint64)
 _AT_ONCE = 65_536
@@ -46,57 +42,52 @@ _AT_ONCE = 65_536
 
 
 class Table:
-    """A handle of one table; thread-safe. It pickles as the names of store and table, and attaches when unpickled."""
+    """A handle of one table, wherever it is; thread-safe.
 
-    def __init__(self, session: Session, native: _core.Table) -> None:
-        handle = TableHandle(session.arena, native, session.versions)
-        self._session = session
-        self._name = handle.name
-        # Another thread may close the store and set this to None: a call reads it once and uses that handle throughout.
-        self._handle: TableHandle | None = handle
-        self._inserter = Inserter(handle)
-        self._beta_default = isinstance(handle.settings.sampler, Prioritized)
-        self._repeats = not isinstance(handle.settings.sampler, Once)  # a batch may hold an item twice
-        self._sample: Callable[[int, float | None, list[int] | None, bool], Any] = self._first_sample
-        self._closed: StoreError | None = None
-        session.follow(self, Table._end_with)
+    It pickles as the names of store and table, and attaches when unpickled; of a store elsewhere with the address, of a
+    cluster on any node.
+    """
+
+    def __init__(self, backend: TableBackend) -> None:
+        self._backend = backend
 
     @property
     def name(self) -> str:
         """The table's name."""
-        return self._name
+        return self._backend.name
 
     @property
     def schema(self) -> dict[str, Any] | None:
         """The columns as a nested dict of `Spec`, as `create_table` takes it; None: no step has declared them yet."""
-        schema = None if (handle := self._open()).opaque else handle.schema
+        schema = self._backend.schema()
         return None if schema is None else schema.specs()
 
     @property
     def capacity(self) -> int | None:
-        """How many items the table can hold now; None: as many as fit `max_bytes`."""
-        capacity = self._open().native.capacity
-        return None if capacity >= UNLIMITED else capacity
+        """How many items the table can hold now; None: as many as fit `max_bytes`.
+
+        Of a table in parts: of all shards that answer.
+        """
+        return self._backend.capacity()
 
     @property
     def view(self) -> View:
         """How rows become examples."""
-        return self._open().settings.view
+        return self._backend.settings.view
 
     @property
     def sampler(self) -> Sampler:
         """The sampler with its current exponents."""
-        return self._open().sampler()
+        return self._backend.sampler()
 
     def __len__(self) -> int:
-        return int(self._open().native.size())
+        return self._backend.size()
 
     def __repr__(self) -> str:
-        return f"<Table {self.name!r} of store {self._session.name!r}>"
+        return f"<Table {self._backend.shown()}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        local = load_table, (self._session.name, self._name, self._session.readonly)
-        return local if self._session.abroad is None else self._session.abroad(self._name)
+        return self._backend.pickled()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -116,7 +107,7 @@ class Table:
             ``done``, ``dones``, ``terminal`` or ``is_last`` instead of ``terminated`` and ``truncated``. If there are
             none of these columns, a warning is shown once.
         """
-        return Writer(self._session, [self._writable()], lanes, autoreset, single=True)
+        return Writer(self._backend.writer(lanes, autoreset))
 
     def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
         """Insert one item without a stream. Returns its key, uint64[1]; no key for a refused answer (`Group.unique`).
@@ -130,13 +121,13 @@ class Table:
         Raises:
             Timeout, StoreFull, SchemaMismatch: nothing was written. EndOfData: the table is finished.
         """
+        backend = self._backend
         try:
-            if (key := self._inserter.put(value, priority, timeout)) is not None:
+            if (key := backend.inserter.put(value, priority, timeout)) is not None:
                 return key
         except SchemaMismatch:
             pass  # nothing was written; the call below says what is wrong
-        self._writable()
-        return self._inserter.insert(value, priority, timeout)
+        return backend.insert(value, priority, Deadline.given(timeout))
 
     def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
         """Insert n items without a stream. Returns their keys, uint64[n], in order; refused answers have no key.
@@ -149,8 +140,7 @@ class Table:
         Raises:
             ValueError: there are no items, or more than the capacity. Others as in `insert`.
         """
-        self._writable()
-        return self._inserter.insert(batch, priority, timeout, one=False)
+        return self._backend.extend(batch, priority, Deadline.given(timeout))
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -191,35 +181,27 @@ class Table:
             or sampler=Once(). AccessDenied, CorruptData, StoreError: values of an `Opaque` table cannot be loaded here;
             `error.keys` are their items. These items count as drawn; the others of the batch can still be drawn.
         """
-        handle, found = self._handle, None
+        backend, found = self._backend, None
         now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
-        now = now and (replace is True or (replace is False and self._repeats))
-        if now and handle is not None and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
-            if beta is None and self._beta_default and self._closed is None:
-                beta = handle.native.beta
+        now = now and (replace is True or (replace is False and backend.repeats))
+        if now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
+            if beta is None and (native := backend.prioritized) is not None:
+                beta = native.beta
             if beta is None or (type(beta) is float and 0 <= beta < math.inf):
                 try:
-                    found = self._sample(n, beta, None, not replace)
+                    found = (backend.sample_now or backend.first_sample)(n, beta, None, not replace)
                 except RowsLost:
-                    drop_lost(handle.arena)
+                    pass  # the call below draws again, and removes their items
             if type(found) is tuple:
-                return handle.batch(found) if handle.special else Batch(*found)
+                return Batch(*found)
             if type(found) is Batch:
                 return found
-        handle = self._writable()
-        terms = check_terms(handle, n, timeout, min_n, linger, replace)
-        return read_batch(handle, found, terms, beta_of(handle, beta), columns, out)
-
-    def _first_sample(self, n: int, beta: float | None, which: list[int] | None, distinct: bool) -> Any:
-        """Make the core's reader, and sample with it; None: the table has no columns yet."""
-        handle = self._writable()
-        if handle.schema is None:
-            return None
-        begin_learning(handle.arena)
-        sample = self._sample = sample_at_once(handle)
-        if self._closed is not None:  # another thread has closed the handle meanwhile
-            self._sample = self._refuse
-        return sample(n, beta, which, distinct)
+        terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace))
+        if beta is not None:
+            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
+        if out is not None:
+            check_out(out, terms.n)
+        return backend.sample(found, terms, beta, columns, out)
 
     def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
         """The batch that `sample` would return for these items, in `keys` order. Items that are gone have `live` False.
@@ -232,14 +214,17 @@ class Table:
             columns: outputs to copy; None: all.
         """
         # Few frames of Python: beside a training, which empties the caches in between, each takes microseconds.
-        handle = self._handle or self._open()
+        handle = self._backend.handle
         exact = type(keys) is np.ndarray and keys.dtype is _KEY_TYPE and keys.ndim == 1
         wanted = keys if exact else key_array(keys)
+        if handle is None:
+            return self._backend.peek(wanted, columns)
         if handle.peek is None and handle.read_plan() is None:
             return empty_batch(wanted)
         peek = handle.peek or handle.reader().peek
         which = None if columns is None else handle.which(columns)
-        found = without_lost(handle.arena, peek, wanted, handle.native.beta if self._beta_default else None, which)
+        beta = None if (native := self._backend.prioritized) is None else native.beta
+        found = without_lost(handle.arena, peek, wanted, beta, which)
         return handle.batch(found) if handle.special else Batch(*found)
 
     def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
@@ -252,7 +237,7 @@ class Table:
         """
         first = config.count("start", start, minimum=0)
         most = UNLIMITED if n is None else config.count("n", n, minimum=0)
-        return self._open().native.keys(first, most, lock_seconds(timeout))
+        return self._backend.keys(first, most, Deadline.given(timeout))
 
     def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
         """Keys of the items at these positions in insertion order: uint64[n].
@@ -267,7 +252,7 @@ class Table:
         Raises:
             ValueError: a position is outside the table. TypeError: positions are not whole numbers.
         """
-        return keys_at(self._open().native, positions, lock_seconds(timeout))
+        return self._backend.at(positions, Deadline.given(timeout))
 
     def positions(self, keys: Any, *, timeout: float | None = 60) -> Array:
         """Positions of items in insertion order, the reverse of `at`: int64[n]; -1: not in the table.
@@ -276,7 +261,7 @@ class Table:
             keys: uint64[n].
             timeout: as in `at`.
         """
-        return positions_of(self._open().native, key_array(keys), lock_seconds(timeout))
+        return self._backend.positions(key_array(keys), Deadline.given(timeout))
 
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
         """An iterator over the keys of items that leave the table from now on: evicted, deleted, used up or reset.
@@ -291,7 +276,7 @@ class Table:
         Raises:
             StoreError: the loop missed keys: too many, or a process died while removing items. The next loop continues.
         """
-        return GoneKeys(self._writable().native, lock_seconds(timeout))
+        return self._backend.evicted(Deadline.given(timeout))
 
     def incomplete(self, *, timeout: float | None = 60) -> list[IncompleteGroup]:
         """Groups that cannot be drawn yet, oldest first. Only for tables with the view `Group`.
@@ -299,7 +284,8 @@ class Table:
         Raises:
             ValueError: the table has another view.
         """
-        return incomplete_groups(self._open(), lock_seconds(timeout))
+        view = check_grouped(self.name, self.view)
+        return listed_incomplete(view, self._backend.incomplete(Deadline.given(timeout)))
 
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
         """Write late columns of items' rows. Returns how many of the items were in the table.
@@ -319,13 +305,13 @@ class Table:
             SchemaMismatch: a column is not declared with ``Spec(late=True)``, or a value does not fit it; nothing was
             written. ValueError: an item lacks that row.
         """
-        handle = self._handle or self._open()
-        try:
-            if (there := handle.write_late(keys, values, row, timeout)) is not None:
-                return there
-        except SchemaMismatch:
-            pass  # nothing was written; the call below says what is wrong
-        return update_late(self._writable(), keys, values, row, timeout)
+        if (handle := self._backend.handle) is not None:
+            try:
+                if (there := handle.write_late(keys, values, row, timeout)) is not None:
+                    return there
+            except SchemaMismatch:
+                pass  # nothing was written; the call below says what is wrong
+        return self._backend.update(key_array(keys), values, row, Deadline.given(timeout))
 
     def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
         """Set priorities. Returns how many of the items were live. If a key is repeated, its last priority is set.
@@ -343,11 +329,13 @@ class Table:
             priorities = host_array(priorities)
         if type(keys) is not np.ndarray or keys.dtype != np.uint64:
             keys = key_array(keys)
-        return self._writable().native.update(keys, priorities, 60.0 if timeout is _MINUTE else lock_seconds(timeout))
+        if timeout is _MINUTE and (update := self._backend.update_now) is not None:
+            return update(keys, priorities, 60.0)
+        return self._backend.update_priorities(keys, priorities, Deadline.given(timeout))
 
     def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
         """Remove items by key, uint64[n]. Returns how many of them were in the table."""
-        return self._writable().native.remove(key_array(keys), lock_seconds(timeout))
+        return self._backend.delete(key_array(keys), Deadline.given(timeout))
 
     # -- changing -----------------------------------------------------------------------------------------------
 
@@ -356,7 +344,7 @@ class Table:
 
         Batches that are being drawn can still be delivered, but do not count. `max_priority` keeps its value.
         """
-        self._writable().native.reset(lock_seconds(timeout))
+        self._backend.reset(Deadline.given(timeout))
 
     def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
         """Change the capacity while the table is in use. If it shrinks, the remover chooses the items to evict.
@@ -364,7 +352,9 @@ class Table:
         Raises:
             CapacityError: less than the limiter needs, or more than the store has memory for; nothing was changed.
         """
-        resize_table(self._writable(), capacity, lock_seconds(timeout))
+        most = MAX_CAPACITY // answers_of(self.view)
+        wanted = config.count("capacity", capacity, minimum=1, maximum=most, why="a table holds an item")
+        self._backend.resize(wanted, Deadline.given(timeout))
 
     def configure(
         self,
@@ -391,8 +381,9 @@ class Table:
         Raises:
             ValueError: the change contradicts the table's other settings; nothing was changed.
         """
-        changes = {"limiter": limiter, "alpha": alpha, "beta": beta, "max_staleness": max_staleness}
-        configure_table(self._writable(), changes, timeout)
+        given = None if limiter is None else check_limiter(limiter)
+        changes = {"limiter": given, "alpha": alpha, "beta": beta, "max_staleness": max_staleness}
+        self._backend.configure(changes, Deadline.given(timeout))
 
     def finish(self, *, timeout: float | None = 60) -> None:
         """Declare that no more inserts will come. Inserts then raise `EndOfData`, until `reset`.
@@ -402,7 +393,7 @@ class Table:
         tables can be sampled until they are empty. Before `EndOfData`, `sample` waits for draws of others that may be
         given back, and for items that lack only late columns.
         """
-        self._writable().native.finish(lock_seconds(timeout))
+        self._backend.finish(Deadline.given(timeout))
 
     def stats(self) -> TableStats:
         """Counts, bytes and the limiter's state, read without locks.
@@ -412,10 +403,7 @@ class Table:
         which takes some milliseconds. If another process holds the lock, rows that cannot be read in 20 ms are left
         out.
         """
-        handle = self._open()
-        handle.warn_evicted()
-        warn_left_out(handle)
-        return table_stats(handle)
+        return self._backend.stats()
 
     def loader(
         self,
@@ -447,9 +435,9 @@ class Table:
             ImportError: `device` or `pin_memory` needs torch. ValueError: an argument is wrong, or there is no such
             device. CapacityError: the batch does not fit in memory.
         """
-        source = TableSource(self._writable(), columns)
+        source = self._backend.source(columns, timeout)
         return Loader(
-            self._session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
+            self._backend.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
         )
 
     def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
@@ -461,39 +449,29 @@ class Table:
         `StoreError` if another export is doing that. Takes time in proportion to items and rows, and memory of 150
         bytes per item plus 64 MiB or one row.
         """
-        return export_table(self._open(), path, lock_seconds(timeout))
-
-    # -- handles ------------------------------------------------------------------------------------------------
-
-    def _open(self) -> TableHandle:
-        return self._handle or self._refuse()
-
-    def _writable(self) -> TableHandle:
-        handle = self._handle or self._open()
-        if self._session.readonly:
-            self._session.check_writable()
-        return handle
-
-    def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: pending and later calls raise `why`."""
-        if (handle := self._handle) is None:
-            return
-        self._closed = self._closed or why
-        handle.closed = self._closed
-        self._sample = self._refuse
-        self._inserter.end_with(self._closed)
-        self._handle = None  # the last handle to go unmaps the store
-
-    def _refuse(self, *_: Any) -> NoReturn:
-        assert self._closed is not None
-        raise copy.copy(self._closed)
+        return self._backend.export(path, Deadline.given(timeout))
 
 
-def open_table(session: Session, name: str, timeout: float | None) -> Table:
-    """The table `name`; waits and raises as `find_table`."""
-    return Table(session, find_table(session, name, timeout))
+def backend_of(table: Table) -> TableBackend:
+    """Where the table is, and how it is reached."""
+    return table._backend
 
 
-def load_table(store: str, name: str, readonly: bool) -> Table:
-    """Unpickle a table, in the process that loads it."""
-    return loaded(lambda session: open_table(session, name, 0), store, readonly)
+def checked_tables(tables: Any, opened: Callable[[str], Table]) -> list[TableBackend]:
+    """The tables of `Store.writer`; `opened`: gives those that are named.
+
+    Raises:
+        ValueError, TypeError: there is none, or one twice; or something else.
+    """
+    if isinstance(tables, (str, Table)):
+        raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
+    every = config.listed("tables", tables, "a list of tables")
+    found = [opened(each) if isinstance(each, str) else each for each in every]
+    if not found:
+        raise ValueError("store.writer([]): give at least one table")
+    if any(not isinstance(each, Table) for each in found):
+        raise TypeError("store.writer() takes a list of tables, or of their names")
+    names = [each.name for each in found]
+    if len(set(names)) != len(names):
+        raise ValueError(f"store.writer() was given a table twice: {names}")
+    return [each._backend for each in found]

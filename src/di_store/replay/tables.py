@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Iterable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import Any
@@ -23,8 +22,6 @@ from di_store.policy.limiters import Limiter
 from di_store.policy.options import (
     NOT_GIVEN,
     NotGiven,
-    TableOptions,
-    check_options,
     check_table_name,
     imported_settings,
 )
@@ -33,10 +30,11 @@ from di_store.policy.settings import Settings
 from di_store.replay.archive import ArchiveReader
 from di_store.replay.handle import TableHandle
 from di_store.replay.importing import Import, closed_limiter
-from di_store.replay.mixture import Mixture, Shares, flat_shares
+from di_store.replay.local_mixture import LocalMixture
+from di_store.replay.local_table import LocalTable, local_table
+from di_store.replay.local_writer import LocalWriter
 from di_store.replay.stats import TableStats, table_stats
-from di_store.replay.table import Table, open_table
-from di_store.replay.writer import Writer
+from di_store.replay.table_backend import TableBackend
 from di_store.runtime.waits import lock_seconds
 from di_store.session import Session
 
@@ -47,13 +45,7 @@ class Tables:
     def __init__(self, session: Session) -> None:
         self._session = session
 
-    def create(self, name: str, options: TableOptions, exist_ok: bool, timeout: float | None) -> Table:
-        """`Store.create_table`."""
-        self._session.check_writable()
-        check_table_name(name)
-        return self.settle(name, check_options(options, seed_of(self._session.seed, name)), exist_ok, timeout)
-
-    def settle(self, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> Table:
+    def settle(self, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> LocalTable:
         """`create` with checked settings."""
         check_limits(settings.view)
         if isinstance(settings.compress, Compress) and not self._session.arena.tiered:
@@ -66,7 +58,7 @@ class Tables:
                 'durability="disk" keeps the table in the folder of the disk tier, and the store has none: open it '
                 "with disk=, or leave durability= out"
             )
-        return self._create(name, settings, config.flag("exist_ok", exist_ok), lock_seconds(timeout))
+        return self._create(name, settings, exist_ok, lock_seconds(timeout))
 
     def import_table(
         self,
@@ -78,7 +70,7 @@ class Tables:
         limiter: Limiter | NotGiven,
         allow_pickle: bool,
         timeout: float | None,
-    ) -> Table:
+    ) -> LocalTable:
         """`Store.import_table`."""
         arena, seconds = self._session.writable(), lock_seconds(timeout)
         with ArchiveReader(path_text(path)) as archive:
@@ -97,42 +89,30 @@ class Tables:
             shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
             shape |= {"limiter": closed_limiter(settings.limiter), "max_bytes": UNLIMITED}
             with archive.checked() if sampler is NOT_GIVEN else nullcontext():  # initial_priority, with alpha
-                made = Table(self._session, _core.Table.create(arena, shape, seconds))
+                made = LocalTable(self._session, _core.Table.create(arena, shape, seconds))
             try:
-                file.fill(made._open(), timeout, seconds)
+                file.fill(made.open(), timeout, seconds)
             except BaseException:  # also Ctrl-C: no half of a table stays
                 arena.drop_table(name, seconds)
                 raise
         return made
 
-    def open(self, name: str, timeout: float | None) -> Table:
+    def open(self, name: str, timeout: float | None) -> LocalTable:
         """`Store.table`."""
-        return open_table(self._session, name, timeout)
+        return local_table(self._session, name, timeout)
 
-    def drop(self, name: str, timeout: float | None) -> None:
-        """`Store.drop_table`."""
-        seconds = lock_seconds(timeout)
-        check_table_name(name)
+    def drop(self, name: str, seconds: float) -> None:
+        """`Store.drop_table`; `seconds`: to wait for locks, negative: no limit."""
         self._session.writable().drop_table(name, seconds)
 
-    def writer(self, tables: Sequence[Table | str], lanes: int | None, autoreset: Any) -> Writer:
+    def writer(self, tables: list[TableBackend], lanes: int | None, autoreset: Any) -> LocalWriter:
         """`Store.writer`."""
         self._session.writable()
-        if isinstance(tables, (str, Table)):
-            raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")
-        every = config.listed("tables", tables, "a list of tables")
-        listed = [self.open(each, 0) if isinstance(each, str) else each for each in every]
-        if not listed:
-            raise ValueError("store.writer([]): give at least one table")
-        if any(not isinstance(each, Table) for each in listed):
-            raise TypeError("store.writer() takes a list of tables, or of their names")
-        names = [each.name for each in listed]
-        if len(set(names)) != len(names):
-            raise ValueError(f"store.writer() was given a table twice: {names}")
-        handles = [each._writable() for each in listed]
-        if foreign := [each.name for each in listed if each._session.name != self._session.name]:
+        own = [each for each in tables if isinstance(each, LocalTable)]
+        handles = [each.writable() for each in own]
+        if foreign := [each.name for each in tables if each not in own or each.session.name != self._session.name]:
             raise ValueError(f"tables {foreign} belong to another store")
-        return Writer(self._session, handles, lanes, autoreset, single=False)
+        return LocalWriter(self._session, handles, lanes, autoreset, single=False)
 
     def stats(self) -> dict[str, TableStats]:
         """`Table.stats` of every table, by name."""
@@ -143,14 +123,11 @@ class Tables:
                     found[name] = table_stats(TableHandle(arena, native, self._session.versions))
         return found
 
-    def mix(self, weights: Shares, columns: str | Iterable[str] | None, seed: int | None) -> Mixture:
+    def mix(self, weights: dict[str, float], columns: tuple[str, ...] | None, seed: int | None) -> LocalMixture:
         """`Store.mix`."""
-        shares = flat_shares(self._session.name, weights)
-        number = seed if seed is None else config.count("seed", seed, minimum=0, maximum=2**63 - 1)
-        chosen = None if columns is None else config.names("columns", columns)
-        return Mixture(self._session, {name: self.open(name, 0) for name in shares}, shares, chosen, number)
+        return LocalMixture(self._session, {name: self.open(name, 0) for name in weights}, weights, columns, seed)
 
-    def _create(self, name: str, settings: Settings, exist_ok: bool, seconds: float) -> Table:
+    def _create(self, name: str, settings: Settings, exist_ok: bool, seconds: float) -> LocalTable:
         arena, began = self._session.writable(), time.monotonic()
         if (known := arena.table(name)) is not None:
             return self._existing(known, settings, exist_ok)
@@ -163,17 +140,17 @@ class Tables:
             if not exist_ok or (known := arena.table(name)) is None:
                 raise
         else:
-            made = Table(self._session, native)
-            made._open().publish_layout(left)
+            made = LocalTable(self._session, native)
+            made.open().publish_layout(left)
             return made
         return self._existing(known, settings, exist_ok)
 
-    def _existing(self, native: _core.Table, settings: Settings, exist_ok: bool) -> Table:
+    def _existing(self, native: _core.Table, settings: Settings, exist_ok: bool) -> LocalTable:
         """The existing table, if `exist_ok` and its settings are the same; else `TableExists`."""
         if not exist_ok:
             raise TableExists(f"store {self._session.name!r} has a table {native.name!r} already")
-        found = Table(self._session, native)
-        handle = found._open()
+        found = LocalTable(self._session, native)
+        handle = found.open()
         difference = handle.settings.difference(settings)
         if not difference and settings.schema is not None and handle.settings.schema is None:
             known = handle.schema  # what the first step has declared

@@ -1,31 +1,26 @@
 """Writer: appends steps to one or several tables.
 
-A call passes its arguments to the core unchanged. Most of this file handles rare cases: the first step declares
-columns, a call waits, a call is refused, or another thread closes the writer.
+`Writer` has the signature and the docstring of each call, and knows which thread owns it. Where the tables are, its
+`WriterBackend` knows. `append` calls the core directly if they are in this process's memory.
 """
 
 from __future__ import annotations
 
 import copy
+import os
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from abc import ABC, abstractmethod
 from threading import get_ident
 from types import TracebackType
 from typing import Any, NoReturn
 
-from di_store.base import tree
-from di_store.base.config import flag, listed
-from di_store.base.errors import EndOfData, SchemaMismatch, StoreError, WriterClosed, shown
-from di_store.replay.batch import Items, no_items
-from di_store.replay.handle import TableHandle, episodes_reader
-from di_store.replay.stream import (
-    check_priority,
-    rows_of,
-)
-from di_store.replay.writer_stream import BUSY, LATER, WriterStream
-from di_store.runtime.waits import check_timeout, core_seconds
-from di_store.session import Session
+from di_store._core import Blocked
+from di_store.base.config import flag
+from di_store.base.errors import SchemaMismatch, StoreError, WriterClosed
+from di_store.replay.batch import Items
+from di_store.replay.loader import Following
+from di_store.runtime.deadline import Deadline
 
 CLOSE_SECONDS = 60.0
 LOOK_EVERY = 1024
@@ -33,47 +28,109 @@ LOOK_EVERY = 1024
 _open: weakref.WeakSet[Writer] = weakref.WeakSet()
 
 
-def forget_writers() -> None:
+def _forget_writers() -> None:
     """End all writers in a forked child, because they belong to the parent."""
     for writer in _open:
-        writer._end(WriterClosed("this writer was opened before fork and belongs to the parent process"))
+        writer._forget(WriterClosed("this writer was opened before fork and belongs to the parent process"))
     _open.clear()
 
 
-def count_calls(writer: Writer, calls: int) -> None:
-    """Count calls of `append` that were made elsewhere, and look after the writer once in `LOOK_EVERY` of them."""
-    before, writer._calls = writer._calls, writer._calls + calls
-    if writer._calls // LOOK_EVERY > before // LOOK_EVERY:
-        writer._open().look()
+os.register_at_fork(after_in_child=_forget_writers)
+
+
+class WriterBackend(ABC):
+    """The tables of a writer, for `Writer`, whose methods of the same names say what each call does.
+
+    All calls come from the writer's owner, or end the writer.
+
+    Attributes:
+        single: whether a call's result is that of the only table.
+        calls: rows so far, of those that `append_now` has made in this process's memory.
+        episodes: reads the episode numbers of the only table's items.
+        closing_seconds: what `close` may take when the store's handle ends.
+    """
+
+    single: bool
+    calls = 0
+    episodes: Any = None
+    closing_seconds = 0.0
+
+    @property
+    @abstractmethod
+    def session(self) -> Following:
+        """The session that the writer ends with."""
+
+    def append_now(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
+        """`Writer.append` without a timeout, and without priorities by table.
+
+        Returns:
+            Where the tables are in this process's memory, the core's result: parts of items by table, or what the call
+            waits for. Elsewhere: the call's result. None: nothing was written, `append` has to be called.
+        """
+        return None
+
+    def explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
+        """The error of `append_now`, with all that can be said of it."""
+        return error
+
+    def look(self) -> None:  # noqa: B027 - not every kind has it
+        """Look after the tables and the store's chores, once in `LOOK_EVERY` calls."""
+
+    def made(self, parts: list[Any]) -> Any:
+        """The core's result as that of `Writer.append`."""
+        raise AssertionError("the tables are elsewhere")
+
+    def owned(self) -> None:  # noqa: B027 - not every kind has it
+        """The thread that calls this owns the writer from now on."""
+
+    @abstractmethod
+    def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
+        """As `Writer.append`. `begun`: what the call waits for, of `append_now`; None: nothing was done yet."""
+
+    @abstractmethod
+    def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
+        """As `Writer.extend`."""
+
+    @abstractmethod
+    def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
+        """As `Writer.end_episode`."""
+
+    @abstractmethod
+    def close(self, deadline: Deadline) -> None:
+        """As `Writer.close`; `end` follows, also if it raises."""
+
+    @abstractmethod
+    def flush(self, deadline: Deadline) -> None:
+        """As `Writer.flush`."""
+
+    @abstractmethod
+    def end(self, why: StoreError, *, idle: bool) -> None:
+        """The writer has ended: a call that is under way raises `why`. `idle`: none is."""
+
+    @abstractmethod
+    def forget(self, why: StoreError) -> None:
+        """In a forked child: the writer is the parent's."""
+
+    def check_idle(self) -> None:  # noqa: B027 - not every kind has it
+        """Raise `StoreError` if the owner is in the middle of a call: then this one comes from a signal handler."""
 
 
 class Writer:
-    """Appends steps to one stream per lane. For one thread only. Made by `Table.writer` and `Store.writer`."""
+    """Appends steps to one stream per lane. For one thread only. Made by `Table.writer` and `Store.writer`.
 
-    def __init__(
-        self,
-        session: Session,
-        handles: Iterable[TableHandle],
-        lanes: int | None,
-        autoreset: Any,
-        *,
-        single: bool,
-        marked: bytes | None = None,
-    ) -> None:
-        stream = WriterStream(handles, lanes, autoreset, marked)
-        self._stream: WriterStream | None = stream
-        self._names = [handle.name for handle in stream.handles]
-        self._episodes = [episodes_reader(handle) for handle in stream.handles]
-        self._single = single
+    Of a table in parts, a call goes to one shard after the other. If it fails in a shard that is there, it ends, and
+    rows in earlier shards stay: `error.written` lists their lanes. If a shard is gone, the call continues with the
+    others, and then raises `NodeUnavailable`.
+    """
+
+    def __init__(self, backend: WriterBackend) -> None:
+        self._backend = backend
         self._thread = 0  # ident of the owner thread; 0: none yet; -1: the writer has ended
         # Acquired once and never released: by the owner, or by a thread that ends a writer without an owner.
         self._claim = threading.Lock()
         self._ended: StoreError | None = None
-        self._call: Any = self._first_call if stream.native is None else stream.call
-        self._calls = 0
-        self._fresh = stream.native is None  # the first step is still to come
         _open.add(self)
-        session.follow(self, Writer._end_with)
+        backend.session.follow(self, Writer._end_with)
 
     # -- the calls ----------------------------------------------------------------------------------------------
 
@@ -114,24 +171,24 @@ class Writer:
         """
         if get_ident() != self._thread:
             self._enter()
-        if timeout is not None or self._fresh:
-            timeout = self._prepare(step, next, final, lane, priority, None, timeout)
-        try:
-            made = self._call(step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
-        except SchemaMismatch as error:
-            raise self._explained(error, step, lane, None) from None
-        if type(made) is not list:
-            arguments = (step, next, final, lane, self._by_table(priority) if type(priority) is dict else priority)
-            stream = self._open()
-            made = stream.finish_waiting("append", made, timeout, stream.again, *arguments)
-        self._calls += 1
-        if not self._calls % LOOK_EVERY and (own := self._stream) is not None:
-            own.look()
-        if self._single:
-            items = Items(*made[0])
-            items._episodes = self._episodes[0]
-            return items
-        return self._made(made)
+        backend, begun = self._backend, None
+        if timeout is None and type(priority) is not dict:
+            try:
+                begun = backend.append_now(step, next, final, lane, priority)
+            except SchemaMismatch as error:
+                raise backend.explained(error, step, lane, None) from None
+            if type(begun) is list:
+                backend.calls += 1
+                if not backend.calls % LOOK_EVERY:
+                    backend.look()
+                if backend.single:
+                    items = Items(*begun[0])
+                    items._episodes = backend.episodes
+                    return items
+                return backend.made(begun)
+            if begun is not None and type(begun) is not Blocked:
+                return begun
+        return backend.append(begun, step, next, final, lane, priority, Deadline.given(timeout))
 
     def extend(
         self,
@@ -162,25 +219,7 @@ class Writer:
         """
         if get_ident() != self._thread:
             self._enter()
-        timeout, stream = check_timeout(timeout), self._open()
-        if stream.opaque:
-            steps = listed("steps", steps, "a list of values")
-        total = len(steps) if stream.opaque else rows_of(steps)
-        if total == 0:
-            raise ValueError("extend() needs at least one row")
-        self._prepare(steps, next, final, lane, priority, total, timeout)
-        native = stream.opened()
-        stream.take_versions()
-        if stream.opaque:
-            steps = stream.encoded(steps, next, final, lane, total, core_seconds(timeout))
-        arguments = (steps, next, final, lane, self._by_table(priority) if type(priority) is dict else priority, total)
-        try:
-            made = native.extend(*arguments)
-        except SchemaMismatch as error:
-            raise self._explained(error, steps, lane, total) from None
-        made = stream.finish_waiting("extend", made, timeout, native.extend, *arguments)
-        count_calls(self, total)
-        return self._made(made)
+        return self._backend.extend(steps, next, final, lane, priority, Deadline.given(timeout))
 
     def end_episode(
         self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
@@ -204,14 +243,7 @@ class Writer:
         """
         if get_ident() != self._thread:
             self._enter()
-        timeout, stream = check_timeout(timeout), self._open()
-        arguments = (final, lane, flag("discard", discard))
-        if (native := stream.native) is None:
-            return self._made([no_items() for _ in self._names])
-        made = stream.finish_waiting(
-            "end_episode", native.end_episode(*arguments), timeout, native.end_episode, *arguments
-        )
-        return self._made(made)
+        return self._backend.end_episode(final, lane, flag("discard", discard), Deadline.given(timeout))
 
     def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
         """End open episodes and release the tables. A second call does nothing.
@@ -227,20 +259,12 @@ class Writer:
             return
         if get_ident() != self._thread:
             self._enter()
-        timeout, stream = check_timeout(timeout), self._open()
-        native = stream.native
-        if stream.is_busy():
-            raise StoreError(BUSY, remedy=LATER)
+        deadline = Deadline.given(timeout)
+        self._backend.check_idle()
         try:
-            if native is not None:
-                stream.finish_waiting("close", native.finish(), timeout, native.finish)
-        except EndOfData:
-            pass  # a finished table accepts no items: the open episodes add none
+            self._backend.close(deadline)
         finally:
-            stream.look()
-            self._end(WriterClosed("this writer was closed"))
-            if native is not None:
-                native.close()
+            self._end(WriterClosed("this writer was closed"), idle=True)
 
     def flush(self, *, timeout: float | None = 60) -> None:
         """Wait until all appended rows are in the tables' memory. On the store's own machine they always are.
@@ -249,8 +273,9 @@ class Writer:
             Timeout, NodeUnavailable: the other machine did not acknowledge the rows in time. `flush` also raises the
             errors of calls that were not acknowledged yet.
         """
-        check_timeout(timeout)
-        self._open()
+        if get_ident() != self._thread:
+            self._enter()
+        self._backend.flush(Deadline.given(timeout))
 
     def __enter__(self) -> Writer:
         return self
@@ -269,109 +294,42 @@ class Writer:
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Writer does not pickle: pass the table and call table.writer() where it is used")
 
-    # -- rare cases ---------------------------------------------------------------------------------------------
+    # -- the owner ----------------------------------------------------------------------------------------------
 
     def _enter(self) -> None:
         """Called in a thread that is not the owner. The first thread becomes the owner; any other raises."""
         if self._ended is None and not self._thread and self._claim.acquire(blocking=False):
+            self._backend.owned()
             self._thread = get_ident()
             return
-        raise self._closed()
-
-    def _closed(self) -> StoreError:
-        """The error to raise: the writer has ended, or another thread owns it. A copy: several threads may raise it."""
         if self._ended is not None:
-            return copy.copy(self._ended)
-        return WriterClosed("a writer is for one thread, and this one is used by another")
+            raise copy.copy(self._ended)  # several threads may raise it
+        raise WriterClosed("a writer is for one thread, and this one is used by another")
 
-    def _open(self) -> WriterStream:
-        """The stream, which a call keeps a reference to until it ends; raises if the writer has ended."""
-        stream = self._stream
-        if stream is None:
-            raise self._closed()
-        return stream
-
-    def _refuse(self, *_: Any) -> Any:
-        raise self._closed()
-
-    def _prepare(
-        self, step: Any, next: Any, final: Any, lane: Any, priority: Any, total: int | None, timeout: Any
-    ) -> float | None:
-        """Check `timeout` and return it. For a first step, check all arguments, then declare the columns."""
-        seconds = check_timeout(timeout)
-        if self._fresh:
-            for value in self._by_table(priority).values() if type(priority) is dict else (priority,):
-                check_priority(value)
-            for option, given in (("next", next), ("final", final)):
-                if isinstance(given, Mapping) and isinstance(step, Mapping):
-                    unknown = sorted(set(tree.flatten(given, what=option)) - set(tree.flatten(step)))
-                    if unknown:
-                        raise SchemaMismatch(f"{option}= holds column {unknown[0]!r}, which the step lacks")
-            self._open().declare(step, lane, total, core_seconds(seconds))
-            self._fresh = False
-        return seconds
-
-    def _abandon(self, why: StoreError) -> None:
-        """End the writer as a kill of its process would: open episodes make no more items."""
-        stream = self._stream
-        self._end(why)
-        if stream is not None and stream.native is not None:
-            stream.native.close()
-
-    def _begin_call(self, seq: int) -> None:
-        """`serving.begin_call`."""
-        stream = self._open()
-        stream.seq = seq
-        if stream.native is not None:
-            stream.native.begin_call(seq)
-
-    def _first_call(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
-        stream = self._open()
-        stream.opened()
-        self._call = stream.call
-        if self._ended is not None:  # another thread closed the store meanwhile
-            self._call = self._refuse
-        return stream.call(step, next, final, lane, priority)
-
-    def _end(self, why: StoreError) -> None:
+    def _end(self, why: StoreError, *, idle: bool) -> None:
         self._ended = why
         self._thread = -1
-        self._call = self._refuse
-        # The last handle to go unmaps the store. A call in another thread has its own reference.
-        stream, self._stream = self._stream, None
-        if stream is not None:
-            stream.end(why)
+        self._backend.end(why, idle=idle)
+
+    def _forget(self, why: StoreError) -> None:
+        self._ended = why
+        self._thread = -1
+        self._backend.forget(why)
 
     def _end_with(self, why: StoreError) -> None:
         """The store's handle is closed: close the writer without waiting."""
-        mine = self._ended is None and (self._thread == get_ident() or self._claim.acquire(blocking=False))
-        if mine and self._stream is not None and self._stream.marked is not None:
-            self._abandon(why)
-        elif mine:
+        if self._ended is not None:
+            return
+        mine = self._thread == get_ident() or self._claim.acquire(blocking=False)
+        if mine:
             self._thread = get_ident()
             try:
-                self.close(timeout=0.0)
-            except StoreError:
-                pass  # items that a limiter did not let pass are lost
-        self._end(why)
+                self._backend.close(Deadline(self._backend.closing_seconds))
+            except Exception:
+                pass  # items that a limiter did not let pass are lost, as is what a dead node had not got
+        self._end(why, idle=mine)
 
-    def _by_table(self, priority: dict[str, Any]) -> dict[int, Any]:
-        if unknown := set(priority) - set(self._names):
-            raise ValueError(f"priority= names {shown(list(unknown))}, this writer's tables are {self._names}")
-        return {number: priority[name] for number, name in enumerate(self._names) if name in priority}
 
-    def _made(self, made: list[Any]) -> Items | dict[str, Items]:
-        found = [Items(*parts) for parts in made]
-        for items, episodes in zip(found, self._episodes, strict=True):
-            items._episodes = episodes
-        return found[0] if self._single else dict(zip(self._names, found, strict=True))
-
-    def _explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
-        """The error with the full path of the leaf that is wrong; `error` itself if this slow check finds nothing."""
-        stream = self._stream
-        if stream is not None and stream.schema is not None and not stream.opaque and isinstance(step, Mapping):
-            try:
-                stream.schema.coerce(step, stream.lead(lane, total) or None, partial=True)
-            except (SchemaMismatch, ValueError, TypeError) as told:
-                return told
-        return error
+def backend_of(writer: Writer) -> WriterBackend:
+    """Where the writer's tables are, and how they are reached."""
+    return writer._backend

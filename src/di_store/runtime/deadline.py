@@ -6,11 +6,11 @@ A deadline limits the wait for the result of a call. An agent itself reports tha
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
+from time import monotonic
 from typing import Any, TypeVar
 
-from di_store.runtime.waits import check_timeout, core_seconds
+from di_store.runtime.waits import check_timeout
 
 GRACE_SECONDS = 0.8
 """By how much a call outlasts its deadline while nothing comes: the agent's own answer, which says why, comes first.
@@ -21,6 +21,7 @@ LOST_SECONDS = 60.0
 """How long a call without a timeout tries to reach an agent that does not answer."""
 _REACH_SECONDS = 0.1
 """What an attempt to connect has at least: a node in the same rack needs less."""
+_NEVER = float("-inf")
 
 T = TypeVar("T")
 
@@ -45,8 +46,8 @@ class Deadline:
     def __init__(self, timeout: float | None) -> None:
         self.timeout = timeout
         self.grace = self.tries = GRACE_SECONDS
-        self.began = self.since = self.heard = time.monotonic()
-        self.flowed = float("-inf")
+        self.began = self.since = self.heard = monotonic()
+        self.flowed = _NEVER
 
     @classmethod
     def of(cls, timeout: float | Deadline | None) -> Deadline:
@@ -108,7 +109,7 @@ class Deadline:
 
     def count(self, seconds: float) -> None:
         """Note how long the call had already waited, if it began just now."""
-        self.began = min(self.began, time.monotonic() - seconds)
+        self.began = min(self.began, monotonic() - seconds)
 
     def go_on_from(self, before: Deadline) -> None:
         """Note that the call began with a step that was not answered, and whose deadline this was."""
@@ -117,21 +118,23 @@ class Deadline:
     @property
     def left(self) -> float | None:
         """Seconds that are left; None: no limit."""
-        return None if self.timeout is None else max(0.0, self.timeout - self.passed)
+        if not self.timeout:
+            return self.timeout
+        return max(0.0, self.timeout - (monotonic() - self.began))
 
     @property
     def core(self) -> float:
         """The seconds that are left, in the core's form: -1 for no limit."""
-        return core_seconds(self.left)
+        return -1.0 if self.timeout is None else max(0.0, self.timeout - (monotonic() - self.began))
 
     @property
     def passed(self) -> float:
         """Seconds since the call began."""
-        return time.monotonic() - self.began
+        return monotonic() - self.began
 
     def over(self) -> bool:
         """Whether the call must end now, with or without an answer."""
-        return time.monotonic() >= self.end
+        return monotonic() >= self.end
 
     @property
     def end(self) -> float:
@@ -152,7 +155,7 @@ class Deadline:
     @property
     def silence(self) -> float:
         """Seconds since bytes last came or went in this step."""
-        return time.monotonic() - max(self.since, self.heard)
+        return monotonic() - max(self.since, self.heard)
 
     def is_hopeless(self, lost: float, pause: float = 0.0) -> bool:
         """Whether a call without a connection for `lost` seconds ends now, or would end in `pause` seconds.

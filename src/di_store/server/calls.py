@@ -60,7 +60,7 @@ def described(table: Table) -> dict[str, Any]:
 
 def _create(peer: Peer, name: Any, settings: str, exist_ok: bool, timeout: float | None) -> dict[str, Any]:
     wanted = checked_again(again(settings))
-    return described(peer.handles.keep(made(peer.session, name, wanted, exist_ok, timeout)))
+    return described(peer.handles.keep(Table(made(peer.session, name, wanted, exist_ok, timeout))))
 
 
 def _table(peer: Peer, name: Any, timeout: float | None) -> dict[str, Any]:

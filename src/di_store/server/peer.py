@@ -19,6 +19,7 @@ from di_store.server.push import ObjectPush
 from di_store.server.version_watch import VersionWatch
 from di_store.session import Session
 from di_store.store.handle import Store
+from di_store.store.local import LocalStore
 
 
 @dataclass
@@ -55,7 +56,7 @@ class Peer:
     engine: Engine | None = None
 
     def __post_init__(self) -> None:
-        self.store = Store(self.session)
+        self.store = Store(LocalStore(self.session))
         self.objects = Objects(self.session)
         self.handles = Handles(self.store)
         self.draws = HeldDraws()

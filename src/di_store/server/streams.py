@@ -13,7 +13,7 @@ from di_store.base.errors import CorruptData, StoreError, shown
 from di_store.objects.access import is_durable, written
 from di_store.objects.blocks import array_head
 from di_store.objects.refs import check_ttl
-from di_store.objects.weights import Weights, check_name, check_own_name
+from di_store.objects.weights import Weights, check_name, check_own_name, check_published
 from di_store.protocol.frame import Kind
 from di_store.protocol.values import answer_meta, answer_of
 from di_store.runtime.waits import check_timeout
@@ -71,7 +71,8 @@ def _publish(talk: Talk, arguments: Any) -> Reply:
     check_name(name) if at else check_own_name(name)  # a number: words that nodes keep for each other
     durable = is_durable(session, arguments["durability"])
     if entry is None:
-        version = Weights(session).publish(name, None, keep, None, timeout, arguments["durability"])
+        kept = check_published(name, None, keep, arguments["durability"])
+        version = Weights(session).publish(name, None, kept, timeout, arguments["durability"])
     else:
         draft, payload = _reserved(talk, entry, 0.0, timeout, named=False)
         _fill(talk, [payload], arguments["inline"])

@@ -1,68 +1,62 @@
-"""The handle of a store: a named arena of shared memory that holds objects, weights and tables."""
+"""The handle of a store: a named arena of shared memory that holds objects, weights and tables.
+
+`Store` has the signature, the docstring and the argument checks of each call. Where the store is, its `StoreBackend`
+knows.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from types import TracebackType
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from di_store import _core
 from di_store.base import config
-from di_store.base.disk import budget_of_writes, new_capacity
-from di_store.base.errors import ObjectNotFound, StoreFull, Timeout, of_core
-from di_store.base.sizes import budget_bytes
-from di_store.checkpoint.store import capture, durable
-from di_store.objects import codec
-from di_store.objects.access import Objects
-from di_store.objects.draft import Draft, reserve
-from di_store.objects.refs import Ref, id_of, ids_of, ref_of
-from di_store.objects.weights import Published, Weights
-from di_store.observe.stats import StoreStats, store_stats
+from di_store.base.errors import ObjectNotFound, StoreFull, Timeout
+from di_store.base.lacks import check_option
+from di_store.checkpoint.store.capture import Progress
+from di_store.objects.draft import Draft
+from di_store.objects.refs import Ref, check_ttl, checked_ids, id_of, ids_of, listed, parse_id, ref_of, waited_for
+from di_store.objects.weights import Published, check_published
+from di_store.observe.stats import StoreStats
 from di_store.policy.limiters import Limiter
-from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions
+from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_options, check_table_name
 from di_store.policy.samplers import Sampler
-from di_store.replay.lost import drop_lost
-from di_store.replay.mixture import Mixture, Shares
-from di_store.replay.table import Table
-from di_store.replay.tables import Tables
-from di_store.replay.writer import Writer, forget_writers
-from di_store.runtime import waits
+from di_store.replay.mixture import Mixture, Shares, checked_mix
+from di_store.replay.table import Table, checked_tables
+from di_store.replay.tables import seed_of
+from di_store.replay.writer import Writer
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
-from di_store.session import Session, loaded
+from di_store.store.backend import HERE, ImportChanges, Place, StoreBackend, check_copies, check_place
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-_MEMORY, _MINUTE, _NOW = "memory", 60, 0  # defaults, compared by identity: `==` of an argument may fail or be slow
-
-_core.set_python(of_core, codec.encode, codec.decode, waits.log_wait)
-os.register_at_fork(
-    before=_core.before_fork, after_in_parent=_core.after_fork_parent, after_in_child=_core.after_fork_child
-)
-os.register_at_fork(after_in_child=forget_writers)
+# Defaults, compared by identity: `==` of an argument may fail or be slow.
+_MEMORY, _MINUTE, _NOW, _ONE = "memory", 60, 0, 1
 
 
 class Store:
-    """A handle of one store; thread-safe. It pickles as the store's name and attaches when it is unpickled."""
+    """A handle of one store, wherever it is; thread-safe.
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._objects = Objects(session)
-        self._weights = Weights(session)
-        self._tables = Tables(session)
-        # The core's methods themselves, for speed; `close` replaces them.
-        self._put: Callable[[Any, bytes | None, float], bytes] = (
-            session.refuse_to_write if session.readonly else session.arena.put
-        )
-        self._get: Callable[[bytes, bool | None], Any] = session.arena.get
+    It pickles as the store's name, of a store elsewhere as its address, and attaches when it is unpickled.
+    """
+
+    def __init__(self, backend: StoreBackend) -> None:
+        self._backend = backend
+        self._put, self._get = backend.put_now, backend.get_now  # here too, for speed
 
     # -- the handle ---------------------------------------------------------------------------------------------
 
     @property
     def name(self) -> str:
         """The store's name."""
-        return self._session.name
+        return self._backend.name
+
+    @property
+    def address(self) -> str | None:
+        """The address where a store of `connect` is served; None: the store is in this process's memory."""
+        return self._backend.address
 
     def close(self) -> None:
         """Close this handle: later calls on it, its tables, writers and loaders raise `StoreClosed`.
@@ -71,23 +65,20 @@ class Store:
         array are gone. The last handle also removes files in `disk=` that are no longer needed. It waits up to 5
         seconds for background threads; if a stopped process holds these up, the files may stay.
         """
-        durable.before_close(self._session)
-        self._put = self._get = self._session.refuse
-        self._session.close()
+        self._backend.close()
+        self._put, self._get = self._backend.put_now, self._backend.get_now
 
     def __enter__(self) -> Store:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
-        return f"<Store {self.name!r}{' (closed)' if self._session.ended() else ''}>"
+        return f"<Store {self._backend.shown()}{' (closed)' if self._backend.ended() else ''}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return loaded, (Store, self.name, self._session.readonly)
+        return self._backend.pickled()
 
     def resize(
         self,
@@ -107,21 +98,13 @@ class Store:
             CapacityError: the limit is below what is in use or reserved, or above what the machine allows. StoreFull:
             the filesystem of the disk tier has no room. Memory is changed first. A refused limit keeps its old value.
         """
-        arena = self._session.writable()
-        capacity = None if disk_capacity is None else new_capacity(arena.disk, disk_capacity)
-        writes = budget_of_writes(arena.disk, write_budget)
-        if memory is None and capacity is None and write_budget is None:
+        if memory is None and disk_capacity is None and write_budget is None:
             raise TypeError("resize() changes memory= or disk_capacity= or write_budget=: give one of them")
-        if memory is not None:
-            arena.resize(budget_bytes(memory), waits.CALL_SECONDS)
-        if capacity is not None:
-            arena.resize_disk(capacity, waits.CALL_SECONDS)
-        if write_budget is not None:
-            arena.set_write_budget(writes)
+        self._backend.resize(memory, disk_capacity, write_budget)
 
     def stats(self) -> StoreStats:
         """Bytes, clients, waiters and tables as nested dicts. Takes no locks except those of `Table.stats`."""
-        return store_stats(self._session.arena, self._tables.stats())
+        return self._backend.stats()
 
     def check(self, repair: bool = False) -> list[str]:
         """Compare derived data with the data that it is computed from. Returns one line for each difference.
@@ -132,30 +115,34 @@ class Store:
         Args:
             repair: also recompute wrong derived data, and remove the items of damaged chunks.
         """
-        wanted = config.flag("repair", repair)
-        arena = self._session.writable() if wanted else self._session.arena
-        findings = arena.check(wanted, waits.CALL_SECONDS) + arena.check_disk(wanted, waits.CALL_SECONDS)
-        if wanted:
-            drop_lost(arena, marked=True)
-        return findings
+        return self._backend.check(config.flag("repair", repair))
 
-    def sync(self, *, timeout: float | None = 600) -> None:
+    def sync(self, *, timeout: float | None = 600, copies: int | None = None) -> None:
         """Wait until earlier changes to data with ``durability="disk"`` are on disk.
 
         This covers rows of tables and deletes of objects. Durable objects are on disk when `put` or `publish` returns.
+        In a cluster, the durable tables of this machine's store are then also on the disks of other nodes, from which
+        `di-store serve --rejoin` restores them if this machine is lost (docs/cluster.md). A later call sends only what
+        has changed. If a call is interrupted, the other nodes keep the previous state.
+
+        Args:
+            timeout: seconds; None: no limit.
+            copies: in a cluster, number of nodes that have the tables on disk, including this one; None: 2.
 
         Raises:
             Timeout: another process was writing the tables for all of `timeout`. StoreFull, StoreError, OSError: the
-            folder cannot be written.
+            folder cannot be written, here or on another node. CapacityError: too few nodes with a disk answer.
+            NodeUnavailable: a node stopped answering.
         """
-        durable.sync(self._session.writable(), check_timeout(timeout))
+        wanted = None if copies is None else check_copies(self._backend, copies)
+        self._backend.sync(wanted, Deadline.given(timeout))
 
     def checkpoint(
         self,
         path: str | os.PathLike[str],
         *,
         timeout: float | None = 600,
-        progress: capture.Progress | None = None,
+        progress: Progress | None = None,
     ) -> None:
         """Save the whole store, as it is at one instant, to a folder. Other processes keep working. `restore` reads it.
 
@@ -175,7 +162,7 @@ class Store:
             StoreFull: the filesystem has no room. Timeout: another process is making a checkpoint there. AccessDenied,
             StoreError, OSError: the folder cannot be written.
         """
-        capture.checkpoint(self._session.arena, path, timeout, progress)
+        self._backend.checkpoint(path, progress, Deadline.given(timeout))
 
     # -- objects ------------------------------------------------------------------------------------------------
 
@@ -186,6 +173,7 @@ class Store:
         id: str | None = None,
         ttl: float | None = None,
         durability: str = "memory",
+        copies: int = 1,
         timeout: float | None = 60,
     ) -> Ref:
         """Copy a value into the store, once. Returns its ref.
@@ -197,17 +185,23 @@ class Store:
             ttl: seconds until the object is deleted; None: it stays until `delete`.
             durability: "memory": the object ends with the store. "disk": `put` returns once the object is on disk, and
                 `open` with the same folder restores it; needs a store with `disk=`.
+            copies: in a cluster, number of nodes that hold the object when the call returns.
             timeout: seconds to wait for room.
 
         Raises:
-            ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit.
+            ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit,
+            or the cluster has fewer nodes than `copies`. NodeUnavailable: one of these nodes does not answer.
         """
-        if id is None and ttl is None and durability is _MEMORY and (timeout is _MINUTE or check_timeout(timeout) != 0):
+        now = id is None and ttl is None and durability is _MEMORY and copies is _ONE
+        if now and (timeout is _MINUTE or check_timeout(timeout) != 0):
             try:
                 return ref_of(self._put(value, None, 0.0))
             except (StoreFull, Timeout):  # no room, or a lock is held: try again below with the timeout
                 pass
-        return self._objects.put(value, id, ttl, timeout, durability)
+        raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
+        config.choice("durability", durability, ("memory", "disk"))
+        wanted = 1 if copies == 1 else check_copies(self._backend, copies)
+        return self._backend.put(value, raw, seconds, durability, wanted, Deadline.given(timeout))
 
     def reserve(
         self, spec: Any, *, id: str | None = None, ttl: float | None = None, timeout: float | None = 60
@@ -226,10 +220,13 @@ class Store:
             ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit.
             ValueError: a leaf has no shape or dtype, or no fixed size.
         """
-        return reserve(self._session, spec, id, ttl, timeout)
+        raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
+        return self._backend.reserve(spec, raw, seconds, Deadline.given(timeout))
 
     def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
         """Read an object. An object that was moved to disk is read from there.
+
+        In a cluster, an object of another node is copied here first, if there is room.
 
         Args:
             ref: the ref that `put` returned, or its text.
@@ -239,7 +236,8 @@ class Store:
 
         Raises:
             ObjectNotFound: the object does not exist within `timeout`. CorruptData: the object is damaged on disk.
-            StoreFull: the object is on disk, and there is no room to read it.
+            StoreFull: the object is on disk, and there is no room to read it. NodeUnavailable: the object's node does
+            not answer.
         """
         if copy is not None:
             copy = config.flag("copy", copy)
@@ -248,10 +246,10 @@ class Store:
         try:
             return self._get(ref.raw if type(ref) is Ref else id_of(ref), copy)
         except (ObjectNotFound, StoreFull, Timeout):
-            seconds = check_timeout(timeout)
-            if seconds == 0:
+            deadline = Deadline.given(timeout)
+            if deadline.timeout == 0 and self._backend.alone:
                 raise
-        return self._objects.get(id_of(ref), seconds, copy)
+        return self._backend.get(id_of(ref), copy, deadline)
 
     def put_many(
         self,
@@ -262,33 +260,44 @@ class Store:
         timeout: float | None = 60,
     ) -> list[Ref]:
         """`put` all values or none. Returns their refs. With "disk" they are written to disk together."""
-        return self._objects.put_many(values, ids, timeout, durability)
+        if isinstance(values, dict):
+            raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
+        every = config.listed("values", values, "put_many() a list of values; put() stores one")
+        raws = checked_ids(ids, len(every))
+        config.choice("durability", durability, ("memory", "disk"))
+        return self._backend.put_many(every, raws, durability, Deadline.given(timeout))
 
     def get_many(self, refs: Iterable[Ref | str], *, timeout: float | None = 0, copy: bool | None = None) -> list[Any]:
         """`get` all refs under one deadline. Returns the values."""
-        return self._objects.get_many(refs, timeout, None if copy is None else config.flag("copy", copy))
+        copy = None if copy is None else config.flag("copy", copy)
+        return self._backend.get_many([id_of(ref) for ref in listed(refs)], copy, Deadline.given(timeout))
 
     def wait(
         self, refs: Iterable[Ref | str], num_returns: int = 1, timeout: float | None = 60
     ) -> tuple[list[Ref], list[Ref]]:
         """Wait until `num_returns` of the objects exist. Returns the refs of these objects, and all other refs."""
-        return self._objects.wait(refs, num_returns, timeout)
+        pending, wanted = waited_for(refs, num_returns)
+        return self._backend.wait(pending, wanted, Deadline.given(timeout))
 
     def contains(self, ref: Ref | str) -> bool:
         """Whether the object exists and is sealed."""
-        return self._session.arena.contains(id_of(ref), waits.CALL_SECONDS)
+        return self._backend.contains(id_of(ref))
 
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
         """Delete objects. Returns how many existed. An object in use is freed when its last array is gone.
 
         Deletes of durable objects are on disk once `sync` or `close` returns. Before that, deleted objects can come
-        back after a power cut, but not after a kill.
+        back after a power cut, but not after a kill. Other nodes of a cluster that have read an object may read it for
+        another 50 s.
         """
-        return self._session.writable().delete(ids_of(refs), waits.CALL_SECONDS)
+        return self._backend.delete(ids_of(refs))
 
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
-        """Refs of up to `n` objects in the order of their ids, beginning after `start`; None: from the first."""
-        return self._objects.keys(start, n)
+        """Refs of up to `n` objects in the order of their ids, beginning after `start`; None: from the first.
+
+        In a cluster: of those that were put on this machine.
+        """
+        return self._backend.keys(None if start is None else Ref(id_of(start)), config.count("n", n, minimum=0))
 
     # -- weights ------------------------------------------------------------------------------------------------
 
@@ -308,12 +317,21 @@ class Store:
             name: name of the weights. Names that begin with "di-store/" are reserved.
             tree: any value that `put` takes; None counts a version whose weights are sent another way.
             keep: how many of the newest versions stay readable.
-            group: group of nodes that receive the version, for a store in a cluster (docs/cluster.md).
+            group: in a cluster, the group of nodes that receive the version (docs/cluster.md). The call returns once
+                the version is in this store; the agents send it on. None: the version stays here.
             durability: "disk": `publish` returns once the version is on disk. `open` with the same folder restores it,
                 and it stays readable until a newer version is durable. Needs a store with `disk=`.
             timeout: seconds to wait for room.
+
+        Raises:
+            StoreFull: no room within `timeout`; the version number did not change. StoreError: another process has
+            taken over the name of a group. NodeUnavailable: the directory of the cluster does not answer. ValueError:
+            the name belongs to another group, or to one and `group` is not given.
         """
-        return self._weights.publish(name, tree, keep, group, timeout, durability)
+        if group is not None:
+            check_option(self._backend, "group", group)
+        kept = check_published(name, tree, keep, durability)
+        return self._backend.publish(name, tree, kept, group, durability, Deadline.given(timeout))
 
     def latest(
         self,
@@ -326,9 +344,11 @@ class Store:
     ) -> Published | None:
         """The newest version of `name` above `newer_than`, or exactly `version`; None if none comes within `timeout`.
 
-        `group`: as in `publish`.
+        `group`: makes this node of a cluster a member of that group.
         """
-        return self._weights.latest(name, newer_than, version, timeout, group)
+        if group is not None:
+            check_option(self._backend, "group", group)
+        return self._backend.latest(name, newer_than, version, group, Deadline.given(timeout))
 
     # -- tables -------------------------------------------------------------------------------------------------
 
@@ -336,6 +356,9 @@ class Store:
         self,
         name: str,
         *,
+        node: str | Sequence[str] = HERE,
+        shards: str | None = None,
+        draw: str | None = None,
         exist_ok: bool = False,
         timeout: float | None = 60,
         **options: Unpack[TableOptions],
@@ -343,7 +366,7 @@ class Store:
         """Make a table. `capacity` is required, all other options have defaults.
 
         Args:
-            name: 1 to 100 bytes of text.
+            name: 1 to 100 bytes of text; unique in a cluster.
             capacity: number of items; None: as many as fit `max_bytes`.
             view: how rows become examples; default Step().
             schema: nested dict of anything with `.shape` and `.dtype`; None: the first step declares it.
@@ -352,7 +375,7 @@ class Store:
             limiter: makes inserts or draws wait; default MinSize(1).
             max_times_sampled: number of draws after which an item is removed; default 0, no limit.
             max_bytes: limit on the bytes of the table's rows; None: only the store's limit.
-            lanes: number of lanes for whose open episodes room is reserved; default 64.
+            lanes: number of lanes for whose open episodes room is reserved; default 64, in a cluster 1,024.
             weights: name of the published weights whose versions items carry.
             max_staleness: how many versions an item may be older than the newest.
             initial_priority: priority of items that get none: "max", the default (the largest ever given, at least
@@ -364,17 +387,28 @@ class Store:
                 folder restores the table; needs a store with `disk=`. "memory", the default: it ends with the store.
             sync_every: seconds between writes of a durable table, at least 1; default 10.
             seed: seed of the table's draws; None: derived from the store's seed.
-            exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal.
+            node: in a cluster, node of the table's rows: "here", a machine, a store or ``host:port``. With `shards`:
+                the nodes that get a shard, where the learners are; all if not given.
+            shards: in a cluster. None: the table lies on one node. "learners": it is split into parts, one on each
+                node.
+            draw: for a table in parts. "local" (None): a learner draws from its node's part. "mass": from all parts.
+            exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal. If the
+                node's store has such a table of its own, it becomes the cluster's.
             timeout: seconds to wait for another process that makes or drops a table.
 
         Raises:
             TableExists: the name is taken. CapacityError: the table would not fit; nothing was reserved. ValueError:
-            the settings cannot work; the text explains why.
+            the settings cannot work; the text explains why. NodeUnavailable: the cluster's directory or the node does
+            not answer, or there is no such node.
         """
-        made = self._tables.create(name, options, exist_ok, timeout)
-        if options.get("durability") == "disk":
-            durable.begin(self._session.arena)
-        return made
+        check_table_name(name)
+        place = check_place(self._backend, Place(node, shards, draw))
+        given: Any = {"lanes": self._backend.lanes, **options}
+        settings = check_options(given, seed_of(self._backend.seed, name))
+        made = self._backend.create_table(
+            name, settings, place, config.flag("exist_ok", exist_ok), Deadline.given(timeout)
+        )
+        return Table(made)
 
     def import_table(
         self,
@@ -411,40 +445,36 @@ class Store:
             ValueError: `capacity`, `sampler` or `limiter` contradict the other settings; or there are pickled values,
             without `allow_pickle`. OSError: the file cannot be read. After any of these errors there is no table.
         """
-        return self._tables.import_table(
-            path,
-            name,
-            capacity=capacity,
-            sampler=sampler,
-            limiter=limiter,
-            allow_pickle=allow_pickle,
-            timeout=timeout,
-        )
+        flag, changes = config.flag("allow_pickle", allow_pickle), ImportChanges(capacity, sampler, limiter)
+        return Table(self._backend.import_table(path, name, changes, flag, Deadline.given(timeout)))
 
     def table(self, name: str, timeout: float | None = 0) -> Table:
         """The table of that name.
 
         Raises:
             TableNotFound: the table does not exist within `timeout`. ValueError: no table can have this name.
+            NodeUnavailable: the table's node does not answer, or is gone.
         """
-        return self._tables.open(name, timeout)
+        return Table(self._backend.table(check_table_name(name), Deadline.given(timeout)))
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
         """Remove a table and free its bytes. Later calls on the table raise `TableNotFound`.
 
         Writers over this and other tables end with their open episodes; their calls raise `TableNotFound` too.
+        In a cluster, a table whose node is gone is forgotten.
         """
-        self._tables.drop(name, timeout)
+        self._backend.drop_table(check_table_name(name), Deadline.given(timeout))
 
     def writer(self, tables: Sequence[Table | str], *, lanes: int | None = None, autoreset: Any = None) -> Writer:
         """A writer for several tables that share one stream. Each step holds the union of their columns.
 
         Args:
-            tables: tables of this store, or their names.
+            tables: tables of this store, or their names; in a cluster, all on one node.
             lanes: as in `Table.writer`.
             autoreset: as in `Table.writer`.
         """
-        return self._tables.writer(tables, lanes, autoreset)
+        found = checked_tables(tables, self.table)
+        return Writer(self._backend.writer(found, lanes, autoreset))
 
     def mix(self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None) -> Mixture:
         """A mixture: its batches draw each example from one of up to 256 tables.
@@ -461,4 +491,9 @@ class Store:
             TableNotFound: there is no table of a name. ValueError: no table, too many, a negative share, or all shares
             are 0; or two tables give different columns.
         """
-        return self._tables.mix(weights, columns, seed)
+        return Mixture(self._backend.mix(*checked_mix(self.name, weights, columns, seed)))
+
+
+def backend_of(store: Store) -> StoreBackend:
+    """Where the store is, and how it is reached."""
+    return store._backend

@@ -20,6 +20,7 @@ from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout
 from di_store.session import Session
 from di_store.store.handle import Store
+from di_store.store.local import LocalStore, session_of
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _MODES = {"rw": Mode.OPEN, "x": Mode.NEW, "r": Mode.ATTACH}
@@ -151,7 +152,7 @@ def open_filled(
         if arena.hidden:
             arena.abandon()
         raise
-    return Store(session)
+    return Store(LocalStore(session))
 
 
 def _once_made(attempt: Callable[[float], _core.Arena], seconds: float) -> _core.Arena:
@@ -194,7 +195,7 @@ def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = 
             left = min(max(0.0, wait.left) or LOCK_SECONDS, waits.LOG_SECONDS)
             arena = _core.Arena.open(name, Mode.ATTACH, 0, 0, left)
             _check_staging(ahead, arena)
-            return Store(Session(arena, staging=ahead))
+            return Store(LocalStore(Session(arena, staging=ahead)))
         except StoreNotFound as error:
             if wait.left <= 0:
                 raise _explained(error) from None
@@ -254,22 +255,22 @@ def list_stores() -> list[StoreInfo]:
 
 def remove(store: Store) -> None:
     """Remove a store that other processes may still hold: their calls raise `StoreClosed`."""
-    store._session.arena.remove()
+    session_of(store).arena.remove()
 
 
 def is_made_here(store: Store) -> bool:
     """Whether this process has made the store."""
-    return store._session.arena.created
+    return session_of(store).arena.created
 
 
 def pins(store: Store) -> list[tuple[int, bytes, bool, int, int]]:
     """The objects that processes are reading: client slot, id, whether it is weights, bytes, and number of pins."""
-    return store._session.arena.pins()
+    return session_of(store).arena.pins()
 
 
 def check_held(store: Store) -> None:
     """Raise `StoreClosed` if the store was removed."""
-    store._session.arena.enter()
+    session_of(store).arena.enter()
 
 
 def other_pids(pids: Iterable[int]) -> list[int]:

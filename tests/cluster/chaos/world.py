@@ -273,7 +273,7 @@ class RayWorld(World):
         return self._cluster.store()
 
     def far(self) -> di_store.Store:
-        cluster = self.store()._cluster
+        cluster = self.store().node.cluster
         return di_store.connect(cluster.here.address, token=cluster.sessions.credentials.token, timeout=SERVED_SECONDS)
 
     def name(self, place: int) -> str:

@@ -141,7 +141,7 @@ class Field:
             self._crew.pump(0.01)
 
     def _unsettled(self, tables: set[str] | None) -> str:
-        arena = self._store._session.arena
+        arena = self._store._backend.session.arena
         arena.reap()
         while arena.chore():
             pass

@@ -38,7 +38,7 @@ def plant(name: str, store: Any, report: Callable[[Finding], None]) -> None:
     def leak_draws() -> None:
         queue = store.create_table("w-planted", capacity=9, limiter=di_store.Queue(3), exist_ok=True)
         queue.insert({"x": 1.0})
-        reader = queue._handle.reader()
+        reader = queue._backend.handle.reader()
         draws = reader.begin()
         reader.draw(draws, 1)
         LEAKED.append((queue, reader, draws))

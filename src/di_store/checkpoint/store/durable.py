@@ -23,8 +23,8 @@ from di_store.checkpoint.store.home import read_home
 from di_store.checkpoint.store.loading import StoreLoad, read_manifest
 from di_store.checkpoint.tree.folder import DURABLE, MANIFEST, Folder
 from di_store.policy.settings import Settings
+from di_store.replay.local_table import LocalTable
 from di_store.replay.serving import settle
-from di_store.replay.table import Table
 from di_store.runtime import chores
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 from di_store.session import Session
@@ -56,7 +56,7 @@ def begin(arena: _core.Arena) -> None:
         _live.add(arena)
 
 
-def made(session: Session, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> Table:
+def made(session: Session, name: str, settings: Settings, exist_ok: bool, timeout: float | None) -> LocalTable:
     """`Store.create_table` with checked settings."""
     table = settle(session, name, settings, exist_ok, timeout)
     if settings.durability == "disk":

@@ -7,7 +7,7 @@ from typing import Any
 
 from di_store import _core
 from di_store.client.channel import Seconds
-from di_store.cluster.shards.parts import Parts, shard_source
+from di_store.cluster.shards.parts import Parts
 from di_store.cluster.shards.probabilities import Probabilities, has_probabilities, weigh
 from di_store.cluster.shards.shard import Shard
 from di_store.replay.batch import Batch
@@ -31,7 +31,7 @@ class LocalSource:
     def __init__(self, parts: Parts, columns: Any, timeout: Seconds) -> None:
         self._parts = parts
         self._shard = parts.own()
-        self._inner = shard_source(self._shard.table(timeout), columns)
+        self._inner = self._shard.table(timeout).source(columns)
         self.name = self._inner.name
 
     @property

@@ -30,7 +30,7 @@ from di_store.replay.keys import shards_of
 from di_store.replay.mixture_source import OutAllocator
 from di_store.replay.sampling import Stopped, Terms
 from di_store.replay.stats import TableStats
-from di_store.replay.table import Table
+from di_store.replay.table_backend import TableBackend
 from di_store.replay.table_source import begin_learning
 from di_store.runtime.deadline import LOST_SECONDS, Deadline
 from di_store.runtime.waits import ABANDONED_SECONDS, Wait
@@ -223,8 +223,8 @@ def _bytes_of(data: Any) -> int:
     return int(getattr(getattr(data, "values", data), "nbytes", 0))
 
 
-def _sample(table: Table, within: Any, n: int, columns: Any) -> Batch:
-    return table.sample(n, timeout=within, columns=columns)
+def _sample(table: TableBackend, within: Deadline, n: int, columns: Any) -> Batch:
+    return table.draw(Terms(n, within), columns)
 
 
 def _probabilities(source: MassSource, terms: Terms, deadline: Deadline) -> Probabilities | None:
@@ -273,7 +273,7 @@ def _check_time(source: MassSource, terms: Terms, wait: Wait, there: list[TableS
 
 def sample_by_mass(source: MassSource, terms: Terms, beta: float | None, out: Batch | None) -> Batch:
     """`Table.sample` over all shards. `beta`: exponent of the weights; None: the sampler's."""
-    draws, deadline = source.begin(terms.n), Deadline(terms.timeout)
+    draws, deadline = source.begin(terms.n), terms.deadline or Deadline(terms.timeout)
     while True:
         draws.choose(terms, deadline)
         try:

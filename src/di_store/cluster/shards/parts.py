@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from di_store import _core
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
-from di_store.client.table import RemoteTable, remote_source
 from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.cluster.shards.division import MASS
 from di_store.cluster.shards.probabilities import Probabilities, by_node
 from di_store.cluster.shards.routing import chosen
 from di_store.cluster.shards.shard import Shard, ShardReports
 from di_store.policy.settings import Settings
-from di_store.replay.prefetch import DrawSource
-from di_store.replay.serving import source_of
-from di_store.replay.table import Table
+from di_store.replay.local_table import LocalTable
+from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
 from di_store.session import Session
@@ -110,13 +108,14 @@ class Parts:
     def near_arena(self) -> _core.Arena | None:
         """The arena of the shard on this machine."""
         near = next((shard for shard in self.shards if shard.is_near), None)
-        return None if near is None else source_of(near.table(0), ()).arena
+        table = None if near is None else near.table(0)
+        return table.writable().arena if isinstance(table, LocalTable) else None
 
     def probabilities_here(self, deadline: Deadline | None = None) -> Probabilities:
         """The probabilities of draws from one node's own shard. `deadline`: as in `ShardReports.last`."""
         return by_node(self.answers.last(deadline))
 
-    def each(self, deadline: Deadline, call: Callable[[Table, Any], T]) -> list[T]:
+    def each(self, deadline: Deadline, call: Callable[[TableBackend, Deadline], T]) -> list[T]:
         """The results of a call for every shard. All shards are called, even if one of them raises.
 
         Raises:
@@ -135,7 +134,7 @@ class Parts:
         return found
 
     def call_or_skip(
-        self, shard: Shard, deadline: Deadline, what: str, call: Callable[[Table, Any], T], default: T
+        self, shard: Shard, deadline: Deadline, what: str, call: Callable[[TableBackend, Deadline], T], default: T
     ) -> T:
         """The result of a call that may be made twice; `default` for a shard whose items are gone with its node.
 
@@ -169,10 +168,3 @@ class Parts:
             logger.warning(
                 "%s of table %r leaves out the shard on node %s: %s", what, self.name, shard.uuid[:12], error
             )
-
-
-def shard_source(table: Table, columns: object) -> DrawSource:
-    """The source of a loader over one shard."""
-    if isinstance(table, RemoteTable):
-        return remote_source(table, columns)
-    return source_of(table, columns)  # type: ignore[arg-type]

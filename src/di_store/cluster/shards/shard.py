@@ -7,14 +7,14 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from di_store.base.errors import NodeUnavailable, StoreError, TableNotFound, Timeout
 from di_store.client.channel import Seconds
-from di_store.client.table import RemoteTable, stats_within
+from di_store.client.table import RemoteTable
 from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.replay.stats import TableStats
-from di_store.replay.table import Table
+from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
 
 T = TypeVar("T")
@@ -26,7 +26,7 @@ RETRY_SECONDS = 1.0
 _LOOK_SECONDS = 0.02
 """Of a call that waits for one of several shards: how long it waits for each of them in turn."""
 
-Opener = Callable[[str, "float | None"], Table]
+Opener = Callable[[str, "float | None"], TableBackend]
 """Opens the shard of the node with that uuid, in so many seconds."""
 
 
@@ -46,7 +46,7 @@ class Shard:
         uuid: uuid of the node.
     """
 
-    def __init__(self, number: int, uuid: str, opener: Opener, found: Table | None) -> None:
+    def __init__(self, number: int, uuid: str, opener: Opener, found: TableBackend | None) -> None:
         self.number = number
         self.uuid = uuid
         self._opener = opener
@@ -63,7 +63,7 @@ class Shard:
         """Whether the shard lies in this machine's memory."""
         return self._found is not None and not isinstance(self._found, RemoteTable)
 
-    def table(self, timeout: Seconds) -> Table:
+    def table(self, timeout: Seconds) -> TableBackend:
         """The handle.
 
         Raises:
@@ -77,7 +77,7 @@ class Shard:
         if self._found is None:
             self._begin_opening(deadline)
 
-    def _opened(self, deadline: Deadline) -> Table:
+    def _opened(self, deadline: Deadline) -> TableBackend:
         """Have a thread open it: that may ask the directory and the node for longer than the call may take."""
         while True:
             opening, mine = self._begin_opening(deadline)
@@ -107,12 +107,8 @@ class Shard:
         finally:
             opening.ended.set()
 
-    def timeout(self, deadline: Deadline) -> Any:
-        """The ``timeout=`` for its table, once open. On another node: the deadline itself, which shares the grace."""
-        return deadline.left if self.is_near or deadline.timeout is None else deadline
-
-    def within(self, deadline: Deadline) -> Any:
-        """As `timeout`, if any time is left for a call.
+    def check_time(self, deadline: Deadline) -> None:
+        """Refuse a call for which no time is left.
 
         Raises:
             Timeout: the shard is on another node, and nothing is left of the call's time and grace.
@@ -121,16 +117,16 @@ class Shard:
             raise Timeout(
                 f"no time is left for shard {self.number}", "the other shards used all of it", f"node {self.uuid[:12]}"
             )
-        return self.timeout(deadline)
 
-    def call(self, deadline: Deadline, make: Callable[[Table, Any], T]) -> T:
-        """The result of a call of its table. `make` gets the table, and its ``timeout=``.
+    def call(self, deadline: Deadline, make: Callable[[TableBackend, Deadline], T]) -> T:
+        """The result of a call of its table. `make` gets the table and the deadline.
 
         Raises:
-            The errors of `table`, `within` and the call.
+            The errors of `table`, `check_time` and the call.
         """
         table = self.table(deadline)
-        return make(table, self.within(deadline))
+        self.check_time(deadline)
+        return make(table, deadline)
 
 
 def wait_for_one(shards: Sequence[Shard], deadline: Deadline) -> None:
@@ -284,7 +280,7 @@ class ShardReports:
     def _look(self, shard: Shard, look: threading.Event | None) -> None:
         asked, deadline = time.monotonic(), Deadline(LOOK_SECONDS)
         try:
-            found = stats_within(shard.table(deadline), deadline)
+            found = shard.table(deadline).stats(deadline)
             if not found["live"]:
                 raise TableNotFound(f"table {found['name']!r} was dropped")
             self._known[shard.number] = ShardReport(asked, found, None)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from di_store._core import KEY_SHARD_AT
-from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
+from di_store.base.lacks import Lack
 from di_store.base.tree import flatten, unflatten
-from di_store.client.table import peek_within, schema_within
 from di_store.cluster.shards.aggregate import aggregate
 from di_store.cluster.shards.division import divided, part_of
 from di_store.cluster.shards.local import LocalSource, of_whole
@@ -28,153 +26,156 @@ from di_store.cluster.shards.routing import lane_key
 from di_store.cluster.shards.shard import Shard
 from di_store.cluster.shards.sharded_writer import ShardWriter
 from di_store.columns.ragged import Ragged
-from di_store.policy.changes import UNCHANGED, Unchanged
-from di_store.policy.limiters import Limiter, MinSize, check_limiter
+from di_store.columns.schema import Schema
+from di_store.layout.shape import UNLIMITED
+from di_store.policy.limiters import MinSize
 from di_store.policy.samplers import Prioritized, Sampler
 from di_store.policy.settings import Settings
-from di_store.policy.views import View
-from di_store.replay.batch import Batch, check_out, empty_batch, host_array, key_array
-from di_store.replay.exporting import Exported
-from di_store.replay.incomplete import IncompleteGroup, without_groups
+from di_store.replay.batch import Batch, empty_batch
 from di_store.replay.keys import plain, shards_of, with_shard
-from di_store.replay.loader import Loader
-from di_store.replay.sampling import Terms, check_n
+from di_store.replay.sampling import Terms
 from di_store.replay.stats import ShardedStats
-from di_store.replay.table import Table
+from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
+from di_store.session import Session
 
 T = TypeVar("T")
 _CALL_SECONDS = 60.0
 
 
-class ShardedTable(Table):
-    """A handle of a table in parts; thread-safe. It pickles as cluster and name.
+_ONE_ORDER = Lack(
+    "needs one order of all items",
+    "keys() gives them by shard; node= instead of shards= makes a table with one order",
+)
+
+
+class ShardedTable(TableBackend):
+    """A table in parts, on several nodes.
 
     Keys carry the number of the shard in their highest byte, so every handle of the table knows all keys.
     """
 
+    lacks: ClassVar = {
+        "at": _ONE_ORDER,
+        "positions": _ONE_ORDER,
+        "export": Lack("writes one table", "on each node, di_store.attach() has its shard as a table of that name"),
+    }
+
     def __init__(self, parts: Parts, pickled: tuple[Any, ...]) -> None:
-        self._parts = parts
+        self.name = parts.name
+        self.parts = parts
         self._pickled = pickled
         self._mass = MassSource(parts, None)
         self._inserts = itertools.count()
 
     @property
-    def name(self) -> str:
-        return self._parts.name
+    def session(self) -> Session:
+        return self.parts.session
 
     @property
-    def schema(self) -> dict[str, Any] | None:
+    def settings(self) -> Settings:
+        return self.parts.settings
+
+    @property
+    def identity(self) -> str:
+        return self.parts.settings.made
+
+    def shown(self) -> str:
+        draw = "mass" if self.parts.by_mass else "local"
+        return f"{self.name!r} in {len(self.parts.shards)} shards, draw={draw!r}"
+
+    def where(self) -> str:
+        return f"lies in {len(self.parts.shards)} shards"
+
+    def pickled(self) -> tuple[Any, ...]:
+        return self._pickled
+
+    # -- what it is like ----------------------------------------------------------------------------------------
+
+    def schema(self, deadline: Deadline | None = None) -> Schema | None:
         """As `Table.schema`, from the first shard that has columns."""
-        if self._parts.settings.schema is not None or self._parts.settings.opaque:
-            declared = self._parts.settings.schema
-            return None if declared is None else declared.specs()
-        steps = Deadline(_CALL_SECONDS).steps(self._parts.shards)
-        found = (self._unless_lost(shard, step, schema_within) for shard, step in steps)
+        if self.parts.settings.schema is not None or self.parts.settings.opaque:
+            return self.parts.settings.schema
+        steps = (deadline or Deadline(_CALL_SECONDS)).steps(self.parts.shards)
+        found = (self._unless_lost(shard, step, _schema) for shard, step in steps)
         return next((each for each in found if each is not None), None)
 
-    @property
     def capacity(self) -> int | None:
-        """As `Table.capacity`, summed over all shards that answer."""
         return self.stats()["capacity"]
 
-    @property
-    def view(self) -> View:
-        return self._parts.settings.view
-
-    @property
     def sampler(self) -> Sampler:
-        sampler = self._parts.settings.sampler
+        sampler = self.parts.settings.sampler
         if not isinstance(sampler, Prioritized):
             return sampler
         said = self.stats()
         return replace(sampler, alpha=said["alpha"], beta=said["beta"])
 
-    @property
-    def settings(self) -> Settings:
-        """The settings of the table before it was divided."""
-        return self._parts.settings
-
-    def __len__(self) -> int:
+    def size(self) -> int:
         return self.stats()["size"]
 
-    def __repr__(self) -> str:
-        draw = "mass" if self._parts.by_mass else "local"
-        return f"<Table {self.name!r} in {len(self._parts.shards)} shards, draw={draw!r}>"
+    def stats(self, deadline: Deadline | None = None) -> ShardedStats:
+        """As `Table.stats`, summed over all shards that answer.
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return self._pickled
+        ``shards`` holds the statistics of each shard. Shards that do not answer are missing in the sums.
+        """
+        self.parts.check_open()
+        return aggregate(self.parts, self.parts.answers.newest(0.0))
 
     # -- writing ------------------------------------------------------------------------------------------------
 
-    def writer(self, *, lanes: int | None = None, autoreset: Any = None) -> ShardWriter:
-        return ShardWriter(self._parts, lanes, autoreset)
+    def writer(self, lanes: int | None, autoreset: Any, deadline: Deadline | None = None) -> ShardWriter:
+        return ShardWriter(self.parts, lanes, autoreset)
 
-    def insert(self, value: Any, *, priority: float | None = None, timeout: float | None = None) -> Array:
-        return self._insert(lambda table, within: table.insert(value, priority=priority, timeout=within), timeout)
+    def insert(self, value: Any, priority: Any, deadline: Deadline) -> Array:
+        return self._insert(lambda table, within: table.insert(value, priority, within), deadline)
 
-    def extend(self, batch: Any, *, priority: Any = None, timeout: float | None = None) -> Array:
+    def extend(self, batch: Any, priority: Any, deadline: Deadline) -> Array:
         """As `Table.extend`, into one shard."""
-        return self._insert(lambda table, within: table.extend(batch, priority=priority, timeout=within), timeout)
+        return self._insert(lambda table, within: table.extend(batch, priority, within), deadline)
 
-    def _insert(self, call: Callable[[Table, Any], Array], timeout: float | None) -> Array:
-        deadline = Deadline.given(timeout)
-        shard = self._parts.route(lane_key(self._parts.key, next(self._inserts)))
+    def _insert(self, call: Callable[[TableBackend, Deadline], Array], deadline: Deadline) -> Array:
+        shard = self.parts.route(lane_key(self.parts.key, next(self._inserts)))
         try:
             return with_shard(shard.call(deadline, call), shard.number)
         except StoreError as error:
-            self._parts.is_lost(shard, error, deadline)  # the next call goes elsewhere then
+            self.parts.is_lost(shard, error, deadline)  # the next call goes elsewhere then
             raise
 
     # -- reading ------------------------------------------------------------------------------------------------
 
     def sample(
-        self,
-        n: int,
-        *,
-        timeout: float | None = None,
-        min_n: int | None = None,
-        linger: float | None = None,
-        beta: float | None = None,
-        columns: str | Iterable[str] | None = None,
-        out: Batch | None = None,
-        replace: bool = True,
+        self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
     ) -> Batch:
-        if beta is not None:
-            beta = config.real("beta", beta, why="it is the exponent of the importance weights")
-        if self._parts.by_mass:
-            terms = Terms(check_n(n), timeout, min_n, linger, replace=config.flag("replace", replace))
-            source = self._mass if columns is None else MassSource(self._parts, columns)
-            source.check_replace(terms.n, replace)
-            if out is not None:
-                check_out(out, terms.n)
+        terms.deadline = terms.deadline or Deadline(terms.timeout)
+        if self.parts.by_mass:
+            source = self._mass if columns is None else MassSource(self.parts, columns)
+            source.check_replace(terms.n, terms.replace)
             return sample_by_mass(source, terms, beta, out)
-        options: dict[str, Any] = {"columns": columns, "out": out, "replace": replace}
-        shard, deadline = self._parts.own(), Deadline.given(timeout)
-        try:
-            batch = shard.call(
-                deadline,
-                lambda table, within: table.sample(n, timeout=within, min_n=min_n, linger=linger, **options),
-            )
-        except StoreError as error:
-            self._parts.is_lost(shard, error, deadline)  # a node without a shard of its own draws from another one then
-            raise
-        probabilities = self._parts.probabilities_here(deadline)
-        return of_whole(self._parts, shard, batch, probabilities.beta if beta is None else beta, probabilities)
+        shard, deadline = self.parts.own(), terms.deadline
 
-    def peek(self, keys: Any, *, columns: str | Iterable[str] | None = None) -> Batch:
-        wanted = key_array(keys)
-        places = shards_of(wanted)
-        self._check_places(wanted, places)
-        deadline, asked = Deadline(_CALL_SECONDS), self._with_some(places)
+        def sample(table: TableBackend, within: Deadline) -> Batch:
+            return table.draw(terms, columns, out)
+
+        try:
+            batch = shard.call(deadline, sample)
+        except StoreError as error:
+            self.parts.is_lost(shard, error, deadline)  # a node without a shard of its own draws from another one then
+            raise
+        probabilities = self.parts.probabilities_here(deadline)
+        return of_whole(self.parts, shard, batch, probabilities.beta if beta is None else beta, probabilities)
+
+    def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
+        places = shards_of(keys)
+        self._check_places(keys, places)
+        deadline, asked = deadline or Deadline(_CALL_SECONDS), self._with_some(places)
         found: list[tuple[int, Batch]] = []
         order: list[Array] = []
         for shard, step in deadline.steps(
-            asked or self._parts.shards[:1]
+            asked or self.parts.shards[:1]
         ):  # of no keys one says which outputs there are
             at = np.flatnonzero(places == shard.number)
-            mine = plain(wanted[at])
+            mine = plain(keys[at])
             batch = self._unless_lost(shard, step, partial(_peek, keys=mine, columns=columns))
             found.append((shard.number, empty_batch(mine) if batch is None else batch))
             order.append(at)
@@ -183,82 +184,94 @@ class ShardedTable(Table):
 
     def _weighed(self, batch: Batch, deadline: Deadline) -> Batch:
         """With the probabilities that a draw would have now."""
-        if not has_probabilities(self._parts.settings.sampler):
+        if not has_probabilities(self.parts.settings.sampler):
             return batch
-        parts = self._parts
+        parts = self.parts
         now = by_mass(parts.answers.newest(deadline=deadline)) if parts.by_mass else parts.probabilities_here(deadline)
         if isinstance(now, Probabilities):
-            weigh(batch, now.shares[shards_of(batch.keys)], now.beta, 0.0 if self._parts.by_mass else now.least)
+            weigh(batch, now.shares[shards_of(batch.keys)], now.beta, 0.0 if self.parts.by_mass else now.least)
         return batch
 
-    def keys(self, start: int = 0, n: int | None = None, *, timeout: float | None = 60) -> Array:
+    def source(
+        self, columns: str | Iterable[str] | None, timeout: float | Deadline | None = None
+    ) -> MassSource | LocalSource:
+        if self.parts.by_mass:
+            return MassSource(self.parts, columns)
+        seconds = check_timeout(timeout)
+        return LocalSource(self.parts, columns, _CALL_SECONDS if seconds is None else seconds)
+
+    def keys(self, start: int, n: int, deadline: Deadline) -> Array:
         """As `Table.keys`, shard by shard: oldest first in each."""
-        first = config.count("start", start, minimum=0)
-        most = None if n is None else config.count("n", n, minimum=0)
-        steps = Deadline.given(timeout).steps(self._parts.shards)
+        steps = deadline.steps(self.parts.shards)
         found = np.concatenate([with_shard(shard.call(step, _keys), shard.number) for shard, step in steps])
-        return found[first:] if most is None else found[first : first + most]
+        return found[start : start + n]
 
-    def incomplete(self, *, timeout: float | None = 60) -> list[IncompleteGroup]:
-        raise without_groups(self.name, self.view)  # division.check_parts refuses groups
-
-    def at(self, positions: Any, *, timeout: float | None = 60) -> Array:
-        raise self._without_order("at()")
-
-    def positions(self, keys: Any, *, timeout: float | None = 60) -> Array:
-        raise self._without_order("positions()")
-
-    def _without_order(self, what: str) -> StoreError:
-        return StoreError(
-            f"table {self.name!r} lies in {len(self._parts.shards)} shards: {what} needs one order of all items",
-            remedy="keys() gives them by shard; node= instead of shards= makes a table with one order",
-        )
-
-    def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
-        steps = Deadline.given(timeout).steps(self._parts.shards)
+    def evicted(self, deadline: Deadline) -> Iterator[int]:
+        steps = deadline.steps(self.parts.shards)
         return _Gone([(shard.number, shard.call(step, _evicted)) for shard, step in steps])
 
-    def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
-        leaves = flatten(values)
-        wanted = key_array(keys)
+    # -- changing -----------------------------------------------------------------------------------------------
 
-        def call(table: Table, at: Array, own: Array, within: Any) -> int:
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int:
+        leaves = flatten(values)
+
+        def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
             mine = unflatten(
                 {name: leaf[at] if hasattr(leaf, "shape") else np.asarray(leaf)[at] for name, leaf in leaves.items()}
             )
-            return table.update(own, mine, row=row, timeout=within)
+            return table.update(own, mine, row, within)
 
-        return self._by_key("update", wanted, timeout, call, skips=False)
+        return self._by_key("update", keys, deadline, call, skips=False)
 
-    def update_priorities(self, keys: Any, priorities: Any, *, timeout: float | None = 60) -> int:
-        wanted, given = key_array(keys), host_array(priorities)
-        if len(wanted) != len(given):
-            raise ValueError(f"update_priorities: {len(wanted)} keys but {len(given)} priorities")
-        if wrong := given[~(np.isfinite(given) & (given >= 0))][:1].tolist():
+    def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
+        if len(keys) != len(priorities):
+            raise ValueError(f"update_priorities: {len(keys)} keys but {len(priorities)} priorities")
+        if wrong := priorities[~(np.isfinite(priorities) & (priorities >= 0))][:1].tolist():
             raise ValueError(f"priority {wrong[0]} is not a finite number of at least 0; nothing was changed")
 
-        def call(table: Table, at: Array, own: Array, within: Any) -> int:
-            return table.update_priorities(own, given[at], timeout=within)
+        def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
+            return table.update_priorities(own, priorities[at], within)
 
-        return self._by_key("update_priorities", wanted, timeout, call, skips=True)
+        return self._by_key("update_priorities", keys, deadline, call, skips=True)
 
-    def delete(self, keys: Any, *, timeout: float | None = 60) -> int:
-        def call(table: Table, at: Array, own: Array, within: Any) -> int:
-            return table.delete(own, timeout=within)
+    def delete(self, keys: Array, deadline: Deadline) -> int:
+        def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
+            return table.delete(own, within)
 
-        return self._by_key("delete", key_array(keys), timeout, call, skips=False)
+        return self._by_key("delete", keys, deadline, call, skips=False)
+
+    def reset(self, deadline: Deadline) -> None:
+        self.parts.each(deadline, lambda table, within: table.reset(within))
+
+    def resize(self, capacity: int, deadline: Deadline) -> None:
+        """As `Table.resize`: each shard gets its part. If one refuses, other shards may have changed."""
+        part = part_of(capacity, len(self.parts.shards))
+        self.parts.each(deadline, lambda table, within: table.resize(part, within))
+
+    def configure(self, changes: dict[str, Any], deadline: Deadline) -> None:
+        """As `Table.configure`, for each shard; a limiter is divided. If one refuses, other shards may have changed."""
+        if (limiter := changes["limiter"]) is not None:
+            if self.parts.by_mass and not isinstance(limiter, MinSize):
+                raise ValueError(f'limiter={limiter!r} with draw="mass": only MinSize(n) is possible')
+            changes = {**changes, "limiter": divided(limiter, len(self.parts.shards))}
+        self.parts.each(deadline, lambda table, within: table.configure(changes, within))
+
+    def finish(self, deadline: Deadline) -> None:
+        self.parts.each(deadline, lambda table, within: table.finish(within))
+
+    # -- shards -------------------------------------------------------------------------------------------------
 
     def _by_key(
         self,
         what: str,
         keys: Array,
-        timeout: float | None,
-        call: Callable[[Table, Array, Array, Any], int],
+        deadline: Deadline,
+        call: Callable[[TableBackend, Array, Array, Deadline], int],
         *,
         skips: bool,
     ) -> int:
         """The sum of what a call returns for the keys of each shard; `skips`: it leaves out shards that are lost."""
-        deadline, places, answers, done = Deadline.given(timeout), shards_of(keys), self._parts.answers, 0
+        places, answers, done = shards_of(keys), self.parts.answers, 0
         failed: StoreError | None = None
         self._check_places(keys, places)
         if skips:
@@ -268,7 +281,7 @@ class ShardedTable(Table):
             at = np.flatnonzero(places == shard.number)
             make = partial(_of_some, call, at, plain(keys[at]))
             if skips:
-                done += self._parts.call_or_skip(shard, step, what, make, 0)
+                done += self.parts.call_or_skip(shard, step, what, make, 0)
                 continue
             try:
                 done += shard.call(step, make)
@@ -281,120 +294,49 @@ class ShardedTable(Table):
     def _with_some(self, places: Array) -> list[Shard]:
         """The shards with these numbers."""
         numbers = set(np.unique(places).tolist())
-        return [shard for shard in self._parts.shards if shard.number in numbers]
+        return [shard for shard in self.parts.shards if shard.number in numbers]
 
     def _check_places(self, keys: Array, places: Array) -> None:
-        if wrong := keys[places >= len(self._parts.shards)][:3].tolist():
+        if wrong := keys[places >= len(self.parts.shards)][:3].tolist():
             raise ValueError(
-                f"keys {wrong} do not belong to any of the {len(self._parts.shards)} shards of table {self.name!r}"
+                f"keys {wrong} do not belong to any of the {len(self.parts.shards)} shards of table {self.name!r}"
             )
 
-    # -- changing -----------------------------------------------------------------------------------------------
-
-    def reset(self, *, timeout: float | None = 60) -> None:
-        self._parts.each(Deadline.given(timeout), lambda table, within: table.reset(timeout=within))
-
-    def resize(self, capacity: int, *, timeout: float | None = 60) -> None:
-        """As `Table.resize`: each shard gets its part. If one refuses, other shards may have changed."""
-        part = part_of(config.count("capacity", capacity, minimum=1), len(self._parts.shards))
-        self._parts.each(Deadline.given(timeout), lambda table, within: table.resize(part, timeout=within))
-
-    def configure(
-        self,
-        *,
-        limiter: Limiter | None = None,
-        alpha: float | None = None,
-        beta: float | Unchanged | None = UNCHANGED,
-        max_staleness: int | Unchanged | None = UNCHANGED,
-        timeout: float | None = 60,
-    ) -> None:
-        """As `Table.configure`, for each shard; a limiter is divided. If one refuses, other shards may have changed."""
-        if limiter is not None:
-            if self._parts.by_mass and not isinstance(check_limiter(limiter), MinSize):
-                raise ValueError(f'limiter={limiter!r} with draw="mass": only MinSize(n) is possible')
-            limiter = divided(check_limiter(limiter), len(self._parts.shards))
-        options = {"limiter": limiter, "alpha": alpha, "beta": beta, "max_staleness": max_staleness}
-        self._parts.each(
-            Deadline.given(timeout),
-            lambda table, within: table.configure(**options, timeout=within),  # type: ignore[arg-type]
-        )
-
-    def finish(self, *, timeout: float | None = 60) -> None:
-        self._parts.each(Deadline.given(timeout), lambda table, within: table.finish(timeout=within))
-
-    def stats(self) -> ShardedStats:
-        """As `Table.stats`, summed over all shards that answer.
-
-        ``shards`` holds the statistics of each shard. Shards that do not answer are missing in the sums.
-        """
-        self._parts.check_open()
-        return aggregate(self._parts, self._parts.answers.newest(0.0))
-
-    def loader(
-        self,
-        batch_size: int,
-        *,
-        prefetch: int = 2,
-        device: Any = None,
-        pin_memory: bool = False,
-        beta: float | Callable[[int], float | None] | None = None,
-        columns: str | Iterable[str] | None = None,
-        drop_last: bool = False,
-        timeout: float | None = None,
-        replace: bool = True,
-    ) -> Loader:
-        seconds = check_timeout(timeout)
-        source = (
-            MassSource(self._parts, columns)
-            if self._parts.by_mass
-            else LocalSource(self._parts, columns, _CALL_SECONDS if seconds is None else seconds)
-        )
-        return Loader(
-            self._parts.session, source, batch_size, prefetch, device, pin_memory, beta, drop_last, timeout, replace
-        )
-
-    def export(self, path: str | os.PathLike[str], *, timeout: float | None = 60) -> Exported:
-        raise StoreError(
-            f"table {self.name!r} lies in {len(self._parts.shards)} shards: export() writes one table",
-            remedy="on each node, di_store.attach() opens its shard as a table of that name",
-        )
-
-    def _open(self) -> NoReturn:
-        """What calls of one store need of a table."""
-        raise StoreError(
-            f"table {self.name!r} lies in {len(self._parts.shards)} shards of several stores",
-            remedy="use the calls of this handle; on each node, di_store.attach() opens its shard as a table",
-        )
-
-    _writable = _open
-
-    # -- shards -------------------------------------------------------------------------------------------------
-
-    def _unless_lost(self, shard: Shard, deadline: Deadline, call: Callable[[Table, Any], T]) -> T | None:
+    def _unless_lost(self, shard: Shard, deadline: Deadline, call: Callable[[TableBackend, Deadline], T]) -> T | None:
         """What a call of a shard returns; None: it is lost."""
-        if self._parts.answers.is_silent(shard):
+        if self.parts.answers.is_silent(shard):
             return None
         try:
             return shard.call(deadline, call)
         except StoreError as error:
-            if not self._parts.is_lost(shard, error, deadline):
+            if not self.parts.is_lost(shard, error, deadline):
                 raise
             return None
 
 
-def _peek(table: Table, within: Any, keys: Array, columns: str | Iterable[str] | None) -> Batch:
-    return peek_within(table, keys, columns, within)
+def _schema(table: TableBackend, within: Deadline) -> Schema | None:
+    return table.schema(within)
 
 
-def _keys(table: Table, within: Any) -> Array:
-    return table.keys(timeout=within)
+def _peek(table: TableBackend, within: Deadline, keys: Array, columns: str | Iterable[str] | None) -> Batch:
+    return table.peek(keys, columns, within)
 
 
-def _evicted(table: Table, within: Any) -> Iterator[int]:
-    return table.evicted(timeout=within)
+def _keys(table: TableBackend, within: Deadline) -> Array:
+    return table.keys(0, UNLIMITED, within)
 
 
-def _of_some(call: Callable[[Table, Array, Array, Any], int], at: Array, own: Array, table: Table, within: Any) -> int:
+def _evicted(table: TableBackend, within: Deadline) -> Iterator[int]:
+    return table.evicted(within)
+
+
+def _of_some(
+    call: Callable[[TableBackend, Array, Array, Deadline], int],
+    at: Array,
+    own: Array,
+    table: TableBackend,
+    within: Deadline,
+) -> int:
     return call(table, at, own, within)
 
 

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from threading import get_ident
 from typing import Any, TypeVar
 
 import numpy as np
 
 from di_store.base import config
 from di_store.base.dtypes import Array
-from di_store.base.errors import StoreError, WriterClosed
+from di_store.base.errors import StoreError
 from di_store.client.agent_client import CONNECT_SECONDS
-from di_store.client.table import writer_within
 from di_store.cluster.shards.lane_values import LaneValues, priority_behind, rows_behind
 from di_store.cluster.shards.lanes import Lanes
 from di_store.cluster.shards.merge import ShardItems
 from di_store.cluster.shards.parts import Parts
 from di_store.replay.batch import Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
-from di_store.replay.table import Table
-from di_store.replay.writer import CLOSE_SECONDS, Writer
+from di_store.replay.table_backend import TableBackend
+from di_store.replay.writer import WriterBackend
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import Deadline
+from di_store.session import Session
 
 F = TypeVar("F", bound=Callable[..., Any])
 Part = tuple[int, Array]
@@ -31,13 +30,11 @@ Part = tuple[int, Array]
 
 
 def _alone(method: F) -> F:
-    """For the first thread that calls, which is inside one call at a time."""
+    """For the owner's thread, which is inside one call at a time."""
 
     @wraps(method)
     def call(self: ShardWriter, *args: Any, **options: Any) -> Any:
-        self._own()
-        if self._inside:
-            raise StoreError(BUSY, remedy=LATER)
+        self.check_idle()
         try:
             self._inside = True
             return method(self, *args, **options)
@@ -47,25 +44,26 @@ def _alone(method: F) -> F:
     return call  # type: ignore[return-value]
 
 
-class ShardWriter(Writer):
-    """As `Writer`. A call goes to one shard after the other.
+class ShardWriter(WriterBackend):
+    """A writer of a table in parts: a backend of the shards' own writers."""
 
-    If a call fails in a shard that is there, it ends, and rows in earlier shards stay: `error.written` lists their
-    lanes. If a shard is gone, the call continues with the others, and then raises `NodeUnavailable`.
-    """
+    single = True
 
     def __init__(self, parts: Parts, lanes: int | None, autoreset: Any) -> None:
         self._parts = parts
         self._count = None if lanes is None else config.count("lanes", lanes, minimum=1, maximum=2**20)
         self._autoreset = autoreset
-        self._writers: dict[int, Writer] = {}
-        self._why: StoreError | None = None
-        self._owner = 0
+        self._writers: dict[int, WriterBackend] = {}
+        self._owned = False
         self._inside = False
         deadline = Deadline(CONNECT_SECONDS)
         parts.answers.last(deadline)  # lanes are not given to those that do not answer
         self._lanes = Lanes(parts, self._count or 1, autoreset_mode(autoreset))
         self._open_all(deadline)
+
+    @property
+    def session(self) -> Session:
+        return self._parts.session
 
     def _open_all(self, deadline: Deadline) -> None:
         """The writers of all shards that have a lane: learners see that somebody writes."""
@@ -77,109 +75,94 @@ class ShardWriter(Writer):
                     if not self._lose_if_gone(number, error, step) or self._lanes.all_lost():
                         raise
 
-    def _opened(self, number: int, deadline: Deadline) -> Writer:
+    def _opened(self, number: int, deadline: Deadline) -> WriterBackend:
         """The writer of a shard."""
         found = self._writers.get(number)
         if found is None:
 
-            def opened(table: Table, within: Any) -> Writer:
-                return writer_within(table, within, self._count, self._autoreset)
+            def opened(table: TableBackend, within: Deadline) -> WriterBackend:
+                return table.writer(self._count, self._autoreset, within)
 
             found = self._writers[number] = self._parts.shards[number].call(deadline, opened)
+            if self._owned:
+                found.owned()
         return found
 
     # -- the calls ----------------------------------------------------------------------------------------------
 
     @_alone
-    def append(
-        self,
-        step: Any,
-        *,
-        next: Any = None,
-        final: Any = None,
-        lane: Any = None,
-        priority: Any = None,
-        timeout: float | None = None,
-    ) -> Any:
-        given = {"next": next, "final": final, "priority": priority}
-        return self._write("append", step, given, lane, Deadline.given(timeout), None)
+    def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
+        return self._write(step, {"next": next, "final": final, "priority": priority}, lane, deadline, None)
 
     @_alone
-    def extend(
-        self,
-        steps: Any,
-        *,
-        next: Any = None,
-        final: Any = None,
-        lane: Any = None,
-        priority: Any = None,
-        timeout: float | None = None,
-    ) -> Any:
+    def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
         opaque = self._parts.settings.opaque
         steps = config.listed("steps", steps, "a list of values") if opaque else steps
         total = len(steps) if opaque else rows_of(steps)
         if total == 0:
             raise ValueError("extend() needs at least one row")
-        given = {"next": next, "final": final, "priority": priority}
-        return self._write("extend", steps, given, lane, Deadline.given(timeout), total)
+        return self._write(steps, {"next": next, "final": final, "priority": priority}, lane, deadline, total)
 
     @_alone
-    def end_episode(
-        self, final: Any = None, lane: Any = None, discard: bool = False, *, timeout: float | None = None
-    ) -> Any:
+    def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
         which = self._which(lane)
         self._lanes.says_ends()
         every = np.ones(len(which), np.bool_)
         values = LaneValues(len(which), rows=False)
         single = self._is_single(lane)
 
-        def end(writer: Writer, positions: Array, within: Any) -> Any:
+        def end(writer: WriterBackend, positions: Array, within: Deadline) -> Any:
             mine = final if single or len(positions) == len(which) else values.final(final, positions, every)
-            return writer.end_episode(mine, self._named(lane, which, positions), discard, timeout=within)
+            return writer.end_episode(mine, self._named(lane, which, positions), discard, within)
 
-        items, lost = self._over_shards("end_episode", which, Deadline.given(timeout), end)
+        items, lost = self._over_shards("end_episode", which, deadline, end)
         self._lanes.begin(which)
         if lost is not None:
             raise lost
         return items
 
     @_alone
-    def flush(self, *, timeout: float | None = 60) -> None:
+    def flush(self, deadline: Deadline) -> None:
         failed: StoreError | None = None
-        for number, step in Deadline.given(timeout).steps(list(self._writers)):
+        for number, step in deadline.steps(list(self._writers)):
             try:
-                self._writers[number].flush(timeout=self._parts.shards[number].within(step))
+                self._parts.shards[number].check_time(step)
+                self._writers[number].flush(step)
             except StoreError as error:
                 failed = failed or error
                 self._lose_if_gone(number, error, step)
         if failed is not None:
             raise failed
 
-    def close(self, *, timeout: float | None = CLOSE_SECONDS) -> None:
-        if self._why is None:
-            self._close_now(Deadline.given(timeout))
-
     @_alone
-    def _close_now(self, deadline: Deadline) -> None:
+    def close(self, deadline: Deadline) -> None:
         failed: Exception | None = None
-        for (number, writer), step in deadline.steps(list(self._writers.items())):
+        for writer, step in deadline.steps(list(self._writers.values())):
             try:
-                writer.close(timeout=self._parts.shards[number].timeout(step))
+                writer.close(step)
             except Exception as error:  # what rows have raised that were sent ahead: the other shards' writers end too
                 failed = failed or error
-        self._why = WriterClosed("this writer was closed")
         if failed is not None:
             raise failed
 
-    # -- what they share ----------------------------------------------------------------------------------------
+    def check_idle(self) -> None:
+        if self._inside:
+            raise StoreError(BUSY, remedy=LATER)
 
-    def _own(self) -> None:
-        """The first thread becomes the owner; any other raises."""
-        if self._why is not None:
-            raise WriterClosed(self._why.message)
-        self._owner = self._owner or get_ident()
-        if self._owner != get_ident():
-            raise WriterClosed("a writer is for one thread, and this one is used by another")
+    def owned(self) -> None:
+        self._owned = True
+        for writer in self._writers.values():
+            writer.owned()
+
+    def end(self, why: StoreError, *, idle: bool) -> None:
+        for writer in self._writers.values():
+            writer.end(why, idle=idle)
+
+    def forget(self, why: StoreError) -> None:
+        for writer in self._writers.values():
+            writer.forget(why)
+
+    # -- what they share ----------------------------------------------------------------------------------------
 
     def _which(self, lane: Any) -> Array:
         """The lanes that `lane` names, int64[k]."""
@@ -198,16 +181,15 @@ class ShardWriter(Writer):
         """``lane=`` for a shard's writer."""
         return lane if self._is_single(lane) or len(positions) == len(which) == self._count else which[positions]
 
-    def _write(
-        self, method: str, step: Any, given: dict[str, Any], lane: Any, deadline: Deadline, total: int | None
-    ) -> Any:
+    def _write(self, step: Any, given: dict[str, Any], lane: Any, deadline: Deadline, total: int | None) -> Any:
+        """`append`, or `extend` of `total` rows."""
         which = self._which(lane)
         ends = self._lanes.ends(step, len(which), total)
         values = LaneValues(len(which), rows=total is not None)
         single = self._is_single(lane)
         ended: Array = np.atleast_1d(ends.any(axis=0))
 
-        def write(writer: Writer, positions: Array, within: Any) -> Any:
+        def write(writer: WriterBackend, positions: Array, within: Deadline) -> Any:
             mine, part = step, given
             if not single and len(positions) < len(which):
                 mine = values.steps(step, positions)
@@ -217,12 +199,13 @@ class ShardWriter(Writer):
                     "priority": values.priority(given["priority"], positions),
                 }
             named = self._named(lane, which, positions)
-            found = getattr(writer, method)(mine, lane=named, timeout=within, **part)
+            rest = part["next"], part["final"], named, part["priority"], within
+            found = writer.append(None, mine, *rest) if total is None else writer.extend(mine, *rest)
             self._lanes.wrote(which[positions], ends[:, positions])
             return found
 
         cut = self._lanes.is_cut(which)
-        items, lost = self._over_shards(method, which, deadline, write)
+        items, lost = self._over_shards("append" if total is None else "extend", which, deadline, write)
         for position, first in self._drop(which, cut | self._lanes.is_cut(which), ends):
             behind = {
                 "next": given["next"] if single else rows_behind(given["next"], first, position),
@@ -230,7 +213,7 @@ class ShardWriter(Writer):
                 "priority": priority_behind(given["priority"], first, position),
             }
             rows = step[first:] if single and self._parts.settings.opaque else rows_behind(step, first, position)
-            more = self._write(method, rows, behind, int(which[position]), deadline, len(ends) - first)
+            more = self._write(rows, behind, int(which[position]), deadline, len(ends) - first)
             items = ShardItems([*items.parts, *more.parts])
         if lost is not None:
             raise lost
@@ -253,7 +236,7 @@ class ShardWriter(Writer):
         method: str,
         which: Array,
         deadline: Deadline,
-        call: Callable[[Writer, Array, Any], Any],
+        call: Callable[[WriterBackend, Array, Deadline], Any],
     ) -> tuple[ShardItems, Exception | None]:
         """What a call of each shard's writer has made, and the error of shards that are gone."""
         found: list[tuple[int, Items]] = []
@@ -262,7 +245,8 @@ class ShardWriter(Writer):
         for (number, positions), step in deadline.steps(self._in_order(self._lanes.groups(which))):
             try:
                 writer = self._opened(number, step)
-                found.append((number, call(writer, positions, self._parts.shards[number].within(step))))
+                self._parts.shards[number].check_time(step)
+                found.append((number, call(writer, positions, step)))
                 written.append(which[positions])
             except (StoreError, ValueError, TypeError) as error:
                 if isinstance(error, StoreError) and self._lose_if_gone(number, error, step):

@@ -11,6 +11,7 @@ from di_store.cluster.shards.division import DRAWS, LOCAL, MASS, check_drawn_by_
 from di_store.cluster.shards.sharded_table import ShardedTable
 from di_store.policy.settings import Settings
 from di_store.replay.keys import MOST_SHARDS
+from di_store.replay.table_backend import TableBackend
 
 
 def check_draw(settings: Settings, shards: object, draw: object) -> str:
@@ -49,7 +50,7 @@ def check_places(nodes: list[Node]) -> list[Node]:
     return nodes
 
 
-def check_whole(call: str, tables: Iterable[object]) -> None:
+def check_whole(call: str, tables: Iterable[TableBackend]) -> None:
     """Refuse tables in parts in calls whose tables must lie on one node.
 
     Raises:

@@ -1,0 +1,231 @@
+"""Where a store is, and how it is reached: what `Store` needs of that.
+
+A store in this process's memory (`LocalStore`), one elsewhere (`client/store`), and the store of this machine as a node
+of a cluster (`cluster/node_store`). Arguments are checked already: ids are bytes, times are deadlines.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from di_store.base import config
+from di_store.base.lacks import Lack, Lacks, check_option, lacking
+from di_store.checkpoint.store.capture import Progress
+from di_store.objects.draft import Draft
+from di_store.objects.refs import Ref
+from di_store.objects.weights import Published
+from di_store.observe.stats import StoreStats
+from di_store.policy.limiters import Limiter
+from di_store.policy.options import LANES, NotGiven
+from di_store.policy.samplers import Sampler
+from di_store.policy.settings import Settings
+from di_store.replay.mixture import MixtureBackend
+from di_store.replay.table_backend import TableBackend
+from di_store.replay.writer import WriterBackend
+from di_store.runtime.deadline import Deadline
+
+HERE = "here"
+"""As ``node=``: on this machine."""
+_OF_A_CLUSTER = Lack(
+    "is for a store of a cluster, as di_store.cluster.attach() or di_store.cluster.ray.store() gives it", "leave it out"
+)
+ALONE: Lacks = dict.fromkeys(("group", "copies", "node", "shards", "draw"), _OF_A_CLUSTER)
+"""The options that a store in no cluster does not have."""
+
+
+class Place(NamedTuple):
+    """Where a new table lies in a cluster: the options of `Store.create_table` that say so."""
+
+    node: Any = HERE
+    shards: Any = None
+    draw: Any = None
+
+
+class ImportChanges(NamedTuple):
+    """What `Store.import_table` changes of the table in the file."""
+
+    capacity: int | NotGiven | None
+    sampler: Sampler | NotGiven
+    limiter: Limiter | NotGiven
+
+
+class StoreBackend(ABC):
+    """One store, for `Store`, whose methods of the same names say what each call does.
+
+    Attributes:
+        kind: what it is, for people.
+        lacks: the calls and options that this kind of store does not have, and why.
+        lanes: default of the option ``lanes=`` of a new table.
+        put_now: puts a value without waiting, and returns its id; raises StoreFull or Timeout: call `put`. Where the
+            store is in memory, the core's own method.
+        get_now: reads an object without waiting; raises ObjectNotFound, StoreFull or Timeout: call `get`.
+        alone: whether an object that `get_now` does not find is nowhere else.
+    """
+
+    kind = "store"
+    lacks: Lacks = {}  # noqa: RUF012 - replaced, not changed
+    lanes = LANES
+    alone = False
+    put_now: Callable[[Any, bytes | None, float], bytes]
+    get_now: Callable[[bytes, bool | None], Any]
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """The store's name."""
+
+    @property
+    def address(self) -> str | None:
+        """As `Store.address`."""
+        return None
+
+    @property
+    @abstractmethod
+    def seed(self) -> int:
+        """The store's seed, from which those of its tables are derived."""
+
+    @abstractmethod
+    def shown(self) -> str:
+        """The store for people."""
+
+    def where(self) -> str:
+        """Where it is, for people, if some calls are missing there: goes on from its name."""
+        return "is here"
+
+    @abstractmethod
+    def ended(self) -> bool:
+        """Whether `close` was called."""
+
+    @abstractmethod
+    def pickled(self) -> tuple[Any, ...]:
+        """What makes another handle of the store, as ``__reduce__`` returns it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """As `Store.close`."""
+
+    # -- the store ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def resize(self, memory: Any, disk_capacity: Any, write_budget: Any) -> None:
+        """As `Store.resize`; one of them is given."""
+
+    @abstractmethod
+    def stats(self) -> StoreStats:
+        """As `Store.stats`."""
+
+    @abstractmethod
+    def check(self, repair: bool) -> list[str]:
+        """As `Store.check`."""
+
+    @abstractmethod
+    def sync(self, copies: int | None, deadline: Deadline) -> None:
+        """As `Store.sync`."""
+
+    def checkpoint(self, path: str | os.PathLike[str], progress: Progress | None, deadline: Deadline) -> None:
+        """As `Store.checkpoint`."""
+        raise lacking(self, "checkpoint")
+
+    # -- objects ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def put(self, value: Any, raw: bytes | None, ttl: float, durability: str, copies: int, deadline: Deadline) -> Ref:
+        """As `Store.put`. `ttl` 0: it stays."""
+
+    def reserve(self, spec: Any, raw: bytes | None, ttl: float, deadline: Deadline) -> Draft:
+        """As `Store.reserve`. `ttl` 0: it stays."""
+        raise lacking(self, "reserve")
+
+    @abstractmethod
+    def get(self, raw: bytes, copy: bool | None, deadline: Deadline) -> Any:
+        """As `Store.get`."""
+
+    @abstractmethod
+    def put_many(
+        self, values: Sequence[Any], raws: Sequence[bytes | None], durability: str, deadline: Deadline
+    ) -> list[Ref]:
+        """As `Store.put_many`."""
+
+    @abstractmethod
+    def get_many(self, raws: list[bytes], copy: bool | None, deadline: Deadline) -> list[Any]:
+        """As `Store.get_many`."""
+
+    @abstractmethod
+    def wait(self, refs: list[Ref], num_returns: int, deadline: Deadline) -> tuple[list[Ref], list[Ref]]:
+        """As `Store.wait`."""
+
+    @abstractmethod
+    def contains(self, raw: bytes) -> bool:
+        """As `Store.contains`."""
+
+    @abstractmethod
+    def delete(self, raws: list[bytes]) -> int:
+        """As `Store.delete`."""
+
+    @abstractmethod
+    def keys(self, start: Ref | None, n: int) -> list[Ref]:
+        """As `Store.keys`."""
+
+    # -- weights ------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def publish(self, name: str, tree: Any, keep: int, group: Any, durability: str, deadline: Deadline) -> int:
+        """As `Store.publish`."""
+
+    @abstractmethod
+    def latest(
+        self, name: str, newer_than: int | None, version: int | None, group: Any, deadline: Deadline
+    ) -> Published | None:
+        """As `Store.latest`."""
+
+    # -- tables -------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def create_table(
+        self, name: str, settings: Settings, place: Place, exist_ok: bool, deadline: Deadline
+    ) -> TableBackend:
+        """As `Store.create_table`."""
+
+    def import_table(
+        self,
+        path: str | os.PathLike[str],
+        name: str | None,
+        changes: ImportChanges,
+        allow_pickle: bool,
+        deadline: Deadline,
+    ) -> TableBackend:
+        """As `Store.import_table`."""
+        raise lacking(self, "import_table")
+
+    @abstractmethod
+    def table(self, name: str, deadline: Deadline) -> TableBackend:
+        """As `Store.table`."""
+
+    @abstractmethod
+    def drop_table(self, name: str, deadline: Deadline) -> None:
+        """As `Store.drop_table`."""
+
+    @abstractmethod
+    def writer(self, tables: list[TableBackend], lanes: int | None, autoreset: Any) -> WriterBackend:
+        """As `Store.writer`. Each table has another name."""
+
+    @abstractmethod
+    def mix(self, weights: dict[str, float], columns: tuple[str, ...] | None, seed: int | None) -> MixtureBackend:
+        """As `Store.mix`. `weights`: of tables."""
+
+
+def check_copies(there: StoreBackend, copies: Any) -> int:
+    """``copies=``; ValueError, TypeError: this kind of store has none, or it is no number of nodes."""
+    check_option(there, "copies", copies)
+    return config.count("copies", copies, minimum=1)
+
+
+def check_place(there: StoreBackend, place: Place) -> Place:
+    """The place of a new table; ValueError: this kind of store has no other places."""
+    for option, value, default in zip(Place._fields, place, Place(), strict=True):
+        if value != default:
+            check_option(there, option, value)
+    return place
