@@ -60,3 +60,15 @@ def test_a_write_that_is_interrupted_is_made_up_for(monkeypatch: Any) -> None:
         buffer.sample(8)
     _add(buffer, 3, np.zeros(4, bool), np.zeros(4))
     assert buffer.observations[:4, 0, 0].tolist() == [0, 1, 2, 3]
+
+
+def test_flags_that_others_set_go_with_their_step() -> None:
+    """As `HerReplayBuffer.truncate_last_trajectory` sets them: the next step at that place has none."""
+    ours, theirs = (kind(24, BOX, BOX, "cpu", 4) for kind in (ReplayBuffer, sb3.ReplayBuffer))
+    for buffer in (ours, theirs):
+        for time in range(13):
+            if time == 5:
+                buffer.dones[3, 1] = buffer.timeouts[3, 1] = 1
+            _add(buffer, time, np.zeros(4, bool), np.zeros(4))
+    assert np.array_equal(ours.dones, theirs.dones)
+    assert np.array_equal(ours.timeouts, theirs.timeouts)

@@ -149,13 +149,11 @@ class Ring:
         lead = (self.limit, *lead) if self._streams else (self.limit,)
         self._staged: dict[str, Any] = zeros_of({name: columns[name] for name in staged}, lead)
         self._count = self._first = self._room = 0  # rows that are gathered, the slot of the first, rows until `flush`
-        self._leaves = [*named_leaves(self._staged)]
-        self._kinds, self._shapes = (
-            [leaf.dtype for _, leaf in self._leaves],
-            [leaf.shape[1:] for _, leaf in self._leaves],
-        )
+        self._leaves = dict(named_leaves(self._staged))
+        arrays = [*self._leaves.values()]
+        self._kinds, self._shapes = [leaf.dtype for leaf in arrays], [leaf.shape[1:] for leaf in arrays]
         # Views of each row: numpy assigns to all of a view faster than to a row by number.
-        self._views = [[leaf[row] for _, leaf in self._leaves] for row in range(self.limit)] if self._streams else []
+        self._views = [[leaf[row] for leaf in arrays] for row in range(self.limit)] if self._streams else []
         self._one: dict[str, Any] = {}
         self._slots, self._some = np.zeros(lead, np.int64), list[tuple[int, ...] | None]()  # of lanes out of step
         self._place = np.stack((np.zeros(self._lanes), np.arange(self._lanes)), axis=-1).astype(np.int32)
@@ -188,9 +186,7 @@ class Ring:
         """
         if lanes is None and self.limit > 1:
             # Without strict=True, and asked here: a call for each value would take longer than all of it.
-            for view, kind, (name, _), value in zip(  # noqa: B905
-                self._views[self._count], self._kinds, self._leaves, values
-            ):
+            for view, kind, name, value in zip(self._views[self._count], self._kinds, self._leaves, values):  # noqa: B905
                 if type(value) is np.ndarray and value.dtype is kind:
                     view[...] = value
                 else:
@@ -198,7 +194,8 @@ class Ring:
             return
         if lanes is None and self.limit == 1:  # `commit` writes the row: large values need no copy
             one = self._one = {}
-            for (name, leaf), kind, shape, value in zip(self._leaves, self._kinds, self._shapes, values, strict=True):
+            found = zip(self._leaves.items(), self._kinds, self._shapes, values, strict=True)
+            for (name, leaf), kind, shape, value in found:
                 fits = type(value) is np.ndarray and value.dtype is kind and value.shape == shape
                 one[name] = value if fits else _assigned(leaf[0], ..., value, name)
             if len(one) > len(self._staged):
@@ -206,7 +203,7 @@ class Ring:
             return
         self._one = {}
         where: Any = self._count if lanes is None else (self._count, list(lanes))
-        for (name, leaf), value in zip(self._leaves, values, strict=True):
+        for (name, leaf), value in zip(self._leaves.items(), values, strict=True):
             _assigned(leaf, where, value, name)
 
     def commit(self, slots: Any, lanes: tuple[int, ...] | None = None) -> None:

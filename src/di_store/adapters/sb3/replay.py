@@ -150,12 +150,12 @@ class ReplayBuffer(MadeAtFirst[Sb3Steps], sb3.ReplayBuffer):  # type: ignore[mis
     @property
     def dones(self) -> Array:
         """float32[buffer_size, n_envs]: 1 where an episode ended."""
-        return self._rows.flags()[0]
+        return self._rows.lent_flags()[0]
 
     @property
     def timeouts(self) -> Array:
         """float32[buffer_size, n_envs]: 1 where an episode was cut off."""
-        return self._rows.flags()[1]
+        return self._rows.lent_flags()[1]
 
     def sample(self, batch_size: int, env: Any = None) -> Any:
         """Draw steps with numpy's global generator, the same ones as SB3's buffer.

@@ -41,7 +41,7 @@ class Sb3Steps(Ring):
         self, obs: Tree, action: di_store.Spec, size: int, n_envs: int, store: StoreLike = None, table: str = "replay"
     ) -> None:
         self.rewards, self.dones, self.timeouts = np.zeros((3, size, n_envs), np.float32)
-        self.ended: set[int] = set()
+        self.ended, self._lent = set[int](), False
         self._none = np.zeros(n_envs, np.bool_)
         super().__init__(
             {"obs": obs, "action": action},
@@ -52,7 +52,7 @@ class Sb3Steps(Ring):
             store=store,
             table=table,
         )
-        self.count = 0
+        self.count, (self._of_obs, self._of_action) = 0, self._kinds[:2]
         if self.given:
             self._resume()
 
@@ -87,13 +87,13 @@ class Sb3Steps(Ring):
         Raises:
             di_store.SchemaMismatch: a number that its column cannot hold. ValueError: a value of another shape.
         """
-        row, (kind, of_action) = self._count, self._kinds[:2]
+        row, kind = self._count, self._of_obs
         # What most programs give is asked for here: a call for each value would take longer than all of it.
         plain = type(obs) is np.ndarray is type(next_obs) and obs.dtype is kind is next_obs.dtype
-        if plain and action.dtype is of_action and self.limit > 1:
+        if plain and action.dtype is self._of_action and self.limit > 1:
             views = self._views[row]
             views[0][...], views[1][...], views[2][...] = obs, action, next_obs
-        elif plain and action.dtype is of_action and obs.shape == next_obs.shape == self._shapes[0]:
+        elif plain and action.dtype is self._of_action and obs.shape == next_obs.shape == self._shapes[0]:
             self._one = {"obs": obs, "action": action, "next_obs": next_obs}
         else:
             self.stage([*obs, action, *next_obs] if type(obs) is list else (obs, action, next_obs))
@@ -101,13 +101,18 @@ class Sb3Steps(Ring):
         if ends is not None:
             self.dones[time], self.timeouts[time] = ends
             self.ended.add(time)
-        elif time in self.ended:
+        elif self._lent or time in self.ended:
             self.dones[time] = self.timeouts[time] = 0
             self.ended.discard(time)
         if 0 < row < self._room - 1:
             self._count = row + 1
         else:
             self.commit(time * self._lanes)
+
+    def lent_flags(self) -> tuple[Array, Array]:
+        """As `flags`, for a caller that may write to them."""
+        self._lent = True
+        return self.flags()
 
     def flags(self) -> tuple[Array, Array]:
         """`dones` and `timeouts`. To write the steps may show that an episode was cut off."""
