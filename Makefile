@@ -99,7 +99,7 @@ soak: programs $(STAMP)-test build  ## hard use of one store for 30 minutes, the
 full: programs $(STAMP)-test build  ## all tests with full counts, and the long ones: hours (ARGS="tests/crash/test_kills.py")
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 $(ARGS)
 
-dropped: programs $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/test_table.py")
+dropped: programs $(STAMP)-test build  ## all tests with a disk under every store, and each row read from it (ARGS="tests/replay/test_table.py")
 	DI_STORE_TEST_SCALE=small DI_STORE_TEST_DROP=1 $(PYTEST) --timeout 1200 -o faulthandler_timeout=1260 -n $(JOBS) --dist loadfile $(ARGS)
 
 busy: programs $(STAMP)-test build  ## all tests three times beside eight busy loops, about half an hour each with JOBS=8 (RUNS=1: once)

@@ -29,10 +29,13 @@ FAR = os.environ.get("DI_STORE_TEST_FAR")
 # Files that take more than about 15 s, longest first: what began last would run alone at the end, beside idle workers.
 # `--junitxml` tells how long each takes.
 LONGEST = (
-    "recipes conformance demo_runs disk_kills shard_deadlines ray known_versions taken_over session_marks door "
-    "lost_nodes unlucky_clusters holder looked_at model_based deadlines store_links chain etcd disk_room store_beside "
-    "sb3 odd_calls soak examples deploy moved raw_blocks allocations export bench_loads disk_shares waits exit"
+    "recipes conformance demo_runs disk_kills shard_deadlines ray known_versions taken_over session_marks "
+    "refused_connections lost_nodes mishaps supervisor inspecting_commands model_based client_deadlines store_links "
+    "chain etcd disk_room store_beside sb3 odd_calls soak examples deploy moved raw_blocks failed_allocations export "
+    "loads shares waits exit"
 ).split()
+# Folders whose tests mostly wait for other processes.
+WAITING = ("broadcast", "checkpoint", "client", "cluster", "crash", "server")
 QUIET = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture]
 hypothesis.settings.register_profile(
     "small", max_examples=25, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=QUIET
@@ -93,7 +96,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _turn(item: pytest.Item) -> tuple[int, bool]:
     """Longest files first, then those of folders whose tests mostly wait for other processes."""
     name, folder = item.path.stem.removeprefix("test_"), item.path.parent.name
-    return LONGEST.index(name) if name in LONGEST else len(LONGEST), folder not in ("cluster", "crash", "checkpoint")
+    return LONGEST.index(name) if name in LONGEST else len(LONGEST), folder not in WAITING
 
 
 def pytest_collection_finish() -> None:

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Runs a command of this tree (its last commit) in a Debian or Ubuntu as delivered, as a new user. Wants root and debootstrap.
-#   tools/clean_root.sh make test ARGS="tests/cluster/test_tls.py tests/cluster/test_etcd.py"
+#   tools/clean_root.sh make test ARGS="tests/server/test_tls.py tests/cluster/test_etcd.py"
 # Environment: SUITE and MIRROR, as debootstrap takes them; PACKAGES, which are there before, with commas; WHO=root: not as a
 # user; CLEAN: a folder for the system, kept for a next time; SHOWN: folders of this machine that are shown there. Variables
 # PIP_... are passed on, as are those named in PASSED.

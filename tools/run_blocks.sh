@@ -22,4 +22,4 @@ libraries=$(g++ -print-file-name=libasan.so):$(g++ -print-file-name=libubsan.so)
 export ASAN_OPTIONS=detect_leaks=0:halt_on_error=1:allocator_may_return_null=1:max_allocation_size_mb=64
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 DI_STORE_TEST_SCALE=full LD_PRELOAD=$libraries PYTHONPATH=$build/package:tests \
-    "$bin/python" -P -m pytest -q -p no:cacheprovider --timeout 7200 tests/test_any_blocks.py "$@"
+    "$bin/python" -P -m pytest -q -p no:cacheprovider --timeout 7200 tests/objects/test_arbitrary_blocks.py "$@"

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import di_store
-from checkpoint.test_kills import child, ended
+from checkpoint.test_tree_kills import child, ended
 from di_store import Spec
 
 TIER: dict[str, Any] = {"memory": "16MiB", "disk_capacity": "64MiB"}

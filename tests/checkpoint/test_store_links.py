@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_disk_forward import disk, numbers
+from disk.test_copied_forward import disk, numbers
 from warm import WARM
 
 import di_store

@@ -11,18 +11,30 @@ from pathlib import Path
 import pytest
 
 QUICK = {
-    "core": "limiters loader objects ragged refused_whole samplers store weights writer",
-    "writing": "autoreset ends final_observations first_items large_rows room",
-    "items": "at_once groups late_answers late_columns order replace reset slices views view_streams",
-    "drawing": "evicted extreme_priorities finish mixture once reading",
-    "arguments": "arguments_first bad_input deep_values odd_arguments odd_keys odd_values schema",
-    "stores": "stats table torn",
+    "core": (
+        "replay/limiters replay/loader objects/objects replay/ragged replay/refused_whole policy/samplers "
+        "store/store objects/weights replay/writer"
+    ),
+    "writing": (
+        "replay/autoreset replay/episode_ends replay/final_observations columns/first_items replay/size_limits "
+        "replay/room"
+    ),
+    "items": (
+        "replay/single_calls replay/groups replay/late_answers replay/late_columns replay/order replay/replace "
+        "replay/reset replay/slices replay/views replay/view_streams"
+    ),
+    "drawing": "replay/evicted replay/extreme_priorities replay/finish replay/mixture replay/once replay/peek",
+    "arguments": (
+        "arguments/checked_first arguments/bad_input arguments/deep_values arguments/odd_arguments columns/odd_keys "
+        "arguments/odd_values columns/schema"
+    ),
+    "stores": "observe/stats replay/table replay/torn",
 }
 """Files of tests/cluster/test_conformance.py, by group: each group is one run. `make test` has the first."""
 LONG = (
-    "doors future handles model_based streams take versions waits pains_03_back_pressure pains_04_flat_line "
-    "pains_05_fragmentation pains_06_dev_shm pains_07_leftovers pains_08_waits pains_13_drive pains_14_size "
-    "pains_15_copies pains_20_numbers"
+    "store/finding_stores replay/hindsight store/handles model/model_based replay/streams replay/small_batches "
+    "replay/versions runtime/waits replay/back_pressure store/flat_line store/fragmentation store/dev_shm "
+    "crash/leftovers runtime/no_silent_waits disk/drive replay/large_tables objects/copies observe/true_numbers"
 )
 """Files that `make far` runs too."""
 
@@ -37,38 +49,38 @@ NO_FOLDER = "a checkpoint is written on the store's machine: `checkpoint` is ref
 ONE_GIB = "a call takes at most 1 GiB, and is refused sooner than a row of 4 GiB"
 
 LEFT_OUT = [
-    ("test_arguments_first.py::test_a_bad_timeout_is_refused_before_anything_is_written", INSIDE),
-    ("test_evicted.py::test_a_kill_between_removal_and_report_raises", FAULTS),
-    ("test_finish.py::test_end_of_data_waits_for_undelivered_draws", OWNER),
-    ("test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", NO_AGENT),
-    ("test_large_rows.py::test_ragged_columns_that_together_exceed_the_limit_are_refused", ONE_GIB),
-    ("test_late_answers.py::test_a_group_evicted_for_a_slot_does_not_restart", INSIDE),
-    ("test_late_columns.py::test_a_kill_inside_update_leaves_old_or_new", FAULTS),
-    ("test_objects.py::test_arrays_are_read_in_place", COPIES),
-    ("test_objects.py::test_tensors_come_back", COPIES),
-    ("test_odd_arguments.py::test_a_checkpoint_path_that_is_not_utf8_is_named", NO_FOLDER),
-    ("test_odd_arguments.py::test_the_error_names_the_option[checkpoint progress]", NO_FOLDER),
-    ("test_odd_arguments.py::test_an_invalid_checkpoint_path_is_named", NO_FOLDER),
-    ("test_once.py::test_draws_given_back_late_still_count_in_each_epoch", INSIDE),
-    ("test_reading.py::test_a_reconfigured_queue_keeps_its_items", INSIDE),
-    ("test_reading.py::test_draws_given_back_after_a_limiter_change_cause_no_deadlock", INSIDE),
-    ("test_slices.py::test_other_calls_run_between_the_slices_of_an_extend", FAULTS),
-    ("test_slices.py::test_an_extend_past_the_limiter_writes_all_its_items", FAULTS),
-    ("test_slices.py::test_a_kill_between_slices_leaves_whole_items", FAULTS),
-    ("test_slices.py::test_dropping_a_table_between_slices_ends_the_call", FAULTS),
-    ("test_slices.py::test_other_calls_run_while_keys_are_listed", FAULTS),
-    ("test_stats.py::test_bytes_add_up_to_the_arena", COPIES),
-    ("test_store.py::test_an_array_outlives_the_handle", COPIES),
-    ("test_streams.py::test_a_reserve_that_a_stream_has_raised_stays_with_a_resize", INSIDE),
-    ("test_streams.py::test_a_table_without_capacity_keeps_room_for_its_open_lanes", INSIDE),
-    ("test_streams.py::test_no_resize_undoes_another", INSIDE),
-    ("test_streams.py::test_a_kill_in_a_long_episode_leaves_right_charges", WAITS_FOR_CLIENT),
-    ("test_table.py::test_chunks_are_planned_as_writers_cut_them", INSIDE),
-    ("test_waits.py::test_learners_are_counted_by_table", INSIDE),
-    ("test_waits.py::test_only_processes_using_the_table_are_culprits[learner]", NAMES_NODE),
-    ("test_waits.py::test_only_processes_using_the_table_are_culprits[had drawn]", NAMES_NODE),
-    ("test_waits.py::test_only_processes_using_the_table_are_culprits[writer]", NAMES_NODE),
-    ("test_weights.py::test_versions_of_stores_that_were_closed_take_no_memory", INSIDE),
+    ("arguments/test_checked_first.py::test_a_bad_timeout_is_refused_before_anything_is_written", INSIDE),
+    ("replay/test_evicted.py::test_a_kill_between_removal_and_report_raises", FAULTS),
+    ("replay/test_finish.py::test_end_of_data_waits_for_undelivered_draws", OWNER),
+    ("store/test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", NO_AGENT),
+    ("replay/test_size_limits.py::test_ragged_columns_that_together_exceed_the_limit_are_refused", ONE_GIB),
+    ("replay/test_late_answers.py::test_a_group_evicted_for_a_slot_does_not_restart", INSIDE),
+    ("replay/test_late_columns.py::test_a_kill_inside_update_leaves_old_or_new", FAULTS),
+    ("objects/test_objects.py::test_arrays_are_read_in_place", COPIES),
+    ("objects/test_objects.py::test_tensors_come_back", COPIES),
+    ("arguments/test_odd_arguments.py::test_a_checkpoint_path_that_is_not_utf8_is_named", NO_FOLDER),
+    ("arguments/test_odd_arguments.py::test_the_error_names_the_option[checkpoint progress]", NO_FOLDER),
+    ("arguments/test_odd_arguments.py::test_an_invalid_checkpoint_path_is_named", NO_FOLDER),
+    ("replay/test_once.py::test_draws_given_back_late_still_count_in_each_epoch", INSIDE),
+    ("replay/test_peek.py::test_a_reconfigured_queue_keeps_its_items", INSIDE),
+    ("replay/test_peek.py::test_draws_given_back_after_a_limiter_change_cause_no_deadlock", INSIDE),
+    ("replay/test_slices.py::test_other_calls_run_between_the_slices_of_an_extend", FAULTS),
+    ("replay/test_slices.py::test_an_extend_past_the_limiter_writes_all_its_items", FAULTS),
+    ("replay/test_slices.py::test_a_kill_between_slices_leaves_whole_items", FAULTS),
+    ("replay/test_slices.py::test_dropping_a_table_between_slices_ends_the_call", FAULTS),
+    ("replay/test_slices.py::test_other_calls_run_while_keys_are_listed", FAULTS),
+    ("observe/test_stats.py::test_bytes_add_up_to_the_arena", COPIES),
+    ("store/test_store.py::test_an_array_outlives_the_handle", COPIES),
+    ("replay/test_streams.py::test_a_reserve_that_a_stream_has_raised_stays_with_a_resize", INSIDE),
+    ("replay/test_streams.py::test_a_table_without_capacity_keeps_room_for_its_open_lanes", INSIDE),
+    ("replay/test_streams.py::test_no_resize_undoes_another", INSIDE),
+    ("replay/test_streams.py::test_a_kill_in_a_long_episode_leaves_right_charges", WAITS_FOR_CLIENT),
+    ("replay/test_table.py::test_chunks_are_planned_as_writers_cut_them", INSIDE),
+    ("runtime/test_waits.py::test_learners_are_counted_by_table", INSIDE),
+    ("runtime/test_waits.py::test_only_processes_using_the_table_are_culprits[learner]", NAMES_NODE),
+    ("runtime/test_waits.py::test_only_processes_using_the_table_are_culprits[had drawn]", NAMES_NODE),
+    ("runtime/test_waits.py::test_only_processes_using_the_table_are_culprits[writer]", NAMES_NODE),
+    ("objects/test_weights.py::test_versions_of_stores_that_were_closed_take_no_memory", INSIDE),
 ]
 """Tests that are left out, all parameters of each unless it names some, with the difference that is the reason."""
 
@@ -77,7 +89,7 @@ TESTS = Path(__file__).resolve().parent.parent
 
 def files_of(names: str) -> list[str]:
     """Paths of test files, from the root of the repository."""
-    return [f"tests/test_{name}.py" for name in names.split()]
+    return [f"tests/{folder}/test_{name}.py" for folder, name in (each.split("/") for each in names.split())]
 
 
 def every_file() -> list[str]:
@@ -102,12 +114,13 @@ def apart(config: pytest.Config, items: Iterable[pytest.Item]) -> list[pytest.It
         node = item.nodeid.rpartition("tests/")[2]
         hits = {entry for entry, _ in LEFT_OUT if node == entry or node.startswith(entry + "[")}
         unmatched -= hits
-        files[item.path.name] = files.get(item.path.name, 0) + (not hits)
+        path = node.partition("::")[0]
+        files[path] = files.get(path, 0) + (not hits)
         if hits:
             found.append(item)
     if config.option.keyword or any("::" in each for each in config.args):
         return found
-    if idle := [each for each in config.args if each.endswith(".py") and not files.get(Path(each).name)]:
+    if idle := [each for each in config.args if each.endswith(".py") and not files.get(each.rpartition("tests/")[2])]:
         raise pytest.UsageError(f"no test runs of {', '.join(idle)}")
     if gone := [entry for entry in sorted(unmatched) if entry.partition("::")[0] in files]:
         raise pytest.UsageError(f"left out, but there is no such test: {', '.join(gone)}")

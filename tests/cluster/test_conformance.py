@@ -65,13 +65,13 @@ def test_exclusion_entries_and_files_are_checked() -> None:
         return SimpleNamespace(args=list(files), option=SimpleNamespace(keyword=keyword))
 
     def items(*nodes: str) -> Any:
-        return [SimpleNamespace(nodeid=f"tests/{node}", path=Path(node.partition("::")[0])) for node in nodes]
+        return [SimpleNamespace(nodeid=f"tests/{node}") for node in nodes]
 
-    entry = "test_stats.py::test_bytes_add_up_to_the_arena"
-    both = items(entry, "test_stats.py::test_other")
-    assert apart(config("tests/test_stats.py"), both) == [both[0]]
-    with pytest.raises(pytest.UsageError, match=r"no such test: test_stats\.py::test_bytes"):
-        apart(config("tests/test_stats.py"), both[1:])
-    with pytest.raises(pytest.UsageError, match=r"no test runs of tests/test_stats\.py"):
-        apart(config("tests/test_stats.py"), both[:1])
-    assert apart(config("tests/test_stats.py", keyword="other"), both[1:]) == []
+    entry = "observe/test_stats.py::test_bytes_add_up_to_the_arena"
+    both = items(entry, "observe/test_stats.py::test_other")
+    assert apart(config("tests/observe/test_stats.py"), both) == [both[0]]
+    with pytest.raises(pytest.UsageError, match=r"no such test: observe/test_stats\.py::test_bytes"):
+        apart(config("tests/observe/test_stats.py"), both[1:])
+    with pytest.raises(pytest.UsageError, match=r"no test runs of tests/observe/test_stats\.py"):
+        apart(config("tests/observe/test_stats.py"), both[:1])
+    assert apart(config("tests/observe/test_stats.py", keyword="other"), both[1:]) == []

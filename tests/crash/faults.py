@@ -152,7 +152,7 @@ stores there are (test_disk.py), who puts durable objects
 (tests/checkpoint/test_durable_kills.py), who drops and loads
 objects (test_objects_away_kills.py); of segments, folders
 and pieces tests/native/test_segments.cc,
-test_tier_folder.cc and tests/checkpoint/test_kills.py."""
+test_tier_folder.cc and tests/checkpoint/test_tree_kills.py."""
 
 # An item drawn before one of these is given back, so a consumer killed there loses nothing.
 BEFORE_DELIVERY = {

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_disk import fill, numbers, row
+from disk.test_disk import fill, numbers, row
 from warm import WARM, stopped_at_its_fault
 
 import di_store

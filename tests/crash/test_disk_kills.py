@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_disk import BLOCK, fill, numbers, rows
+from disk.test_disk import BLOCK, fill, numbers, rows
 from warm import WARM, stopped_at_its_fault
 
 import di_store

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_disk_forward import CAPACITY, disk, fill, make, numbers
+from disk.test_copied_forward import CAPACITY, disk, fill, make, numbers
 from warm import WARM, stopped_at_its_fault
 
 import di_store

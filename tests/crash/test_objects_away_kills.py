@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_objects_away import COUNT, fill, id_of, opened, same, value_of
+from disk.test_objects_away import COUNT, fill, id_of, opened, same, value_of
 from warm import WARM, stopped_at_its_fault
 
 import di_store

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-BAD = "tests/test_bad_input.py"
+BAD = "tests/arguments/test_bad_input.py"
 
 MUTANTS = [
     Mutant(
@@ -21,7 +21,7 @@ MUTANTS = [
         "src/di_store/checkpoint/tree/loading.py::_Tree._require_there",
         "if sum(sizes) > self._head.payload_bytes:",
         "if sum(sizes) < 0:",
-        ("tests/checkpoint/test_damage.py",),
+        ("tests/checkpoint/test_tree_damage.py",),
     ),
     Mutant(
         "nan-priority-accepted",
@@ -37,7 +37,7 @@ MUTANTS = [
         "native/replay/priorities.cc::priority_range",
         "sampler != SamplerKind::kPrioritized || alpha == 0",
         "alpha >= 0",
-        ("tests/test_extreme_priorities.py",),
+        ("tests/replay/test_extreme_priorities.py",),
     ),
     Mutant(
         "meta-takes-whole-slices",
@@ -45,7 +45,7 @@ MUTANTS = [
         "native/heap/heap_core.cc::HeapCore::choose",
         "if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes == 0) return choice;",
         "if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes <= kSliceBytes) return choice;",
-        ("tests/test_room.py::test_pages_of_deleted_objects_are_not_charged_to_tables",),
+        ("tests/replay/test_room.py::test_pages_of_deleted_objects_are_not_charged_to_tables",),
     ),
     Mutant(
         "freed-meta-stays-charged",
@@ -53,7 +53,7 @@ MUTANTS = [
         "native/heap/heap_core.cc::HeapCore::free_descriptor",
         "kind == ObjectKind::kMeta && block_class",
         "kind == ObjectKind::kChunk && block_class",
-        ("tests/test_room.py::test_dropped_tables_free_all_their_pages",),
+        ("tests/replay/test_room.py::test_dropped_tables_free_all_their_pages",),
     ),
     Mutant(
         "a-resize-undoes-another",
@@ -62,7 +62,7 @@ MUTANTS = [
         "done = size is None or self.native.resize(*size, seen, seconds)",
         "done = size is None or (self.native.resize(*size, (int((n := self.native.stats())['capacity']),"
         " *held_reserve(n)[:2]), seconds) or True)",
-        ("tests/test_streams.py::test_no_resize_undoes_another",),
+        ("tests/replay/test_streams.py::test_no_resize_undoes_another",),
     ),
     Mutant(
         "columns-are-declared-for-the-old-capacity",
@@ -70,7 +70,7 @@ MUTANTS = [
         "src/di_store/replay/handle.py::TableHandle._declared_size",
         "if capacity != before:\n",
         "if capacity < 0:\n",
-        ("tests/test_resize_meets.py::test_a_resize_during_the_first_step_is_consistent",),
+        ("tests/replay/test_concurrent_resizes.py::test_a_resize_during_the_first_step_is_consistent",),
     ),
     Mutant(
         "names-run-together",
@@ -78,7 +78,7 @@ MUTANTS = [
         "native/rows/chunks.cc::publish_layout",
         "if (at.hash == hash && same && read_layout_text(arena, i) == text) return i;",
         "if (at.hash == hash && read_layout_text(arena, i) == text) return i;",
-        ("tests/test_layouts.py::test_layouts_with_equal_concatenated_names_stay_distinct",),
+        ("tests/layout/test_layouts.py::test_layouts_with_equal_concatenated_names_stay_distinct",),
     ),
     Mutant(
         "open-chunks-grow-with-the-capacity",
@@ -86,7 +86,7 @@ MUTANTS = [
         "src/di_store/replay/handle.py::TableHandle.needs_resized",
         "max(0, held.open_bytes - alone.open_bytes)\n",
         "round(max(0, held.open_bytes - alone.open_bytes) * share)\n",
-        ("tests/test_streams.py::test_the_bytes_open_lanes_need_do_not_grow_with_capacity",),
+        ("tests/replay/test_streams.py::test_the_bytes_open_lanes_need_do_not_grow_with_capacity",),
     ),
     Mutant(
         "a-resize-forgets-how-a-stream-cuts",
@@ -94,7 +94,7 @@ MUTANTS = [
         "src/di_store/replay/handle.py::TableHandle.needs_resized",
         "        if 0 < block < min(alone.chunk_block, kept.chunk_block):\n",
         "        if 0 > block:\n",
-        ("tests/test_streams.py::test_a_resize_keeps_the_descriptors_of_a_stream_with_small_chunks",),
+        ("tests/replay/test_streams.py::test_a_resize_keeps_the_descriptors_of_a_stream_with_small_chunks",),
     ),
     Mutant(
         "steps-left-out-in-silence",
@@ -102,7 +102,7 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::end",
         "    if (counted && !known) left_out_ += unmade();\n",
         "",
-        ("tests/test_left_out.py::test_steps_without_a_final_observation_are_counted",),
+        ("tests/replay/test_left_out.py::test_steps_without_a_final_observation_are_counted",),
     ),
     Mutant(
         "one-value-that-cannot-be-loaded-costs-the-batch",
@@ -110,7 +110,7 @@ MUTANTS = [
         "src/di_store/replay/handle.py::TableHandle._values",
         "            if draws is not None and error.places:\n",
         "            if False:\n",
-        ("tests/test_unloadable.py::test_an_unloadable_value_costs_one_item_of_a_queue",),
+        ("tests/replay/test_unloadable.py::test_an_unloadable_value_costs_one_item_of_a_queue",),
     ),
     Mutant(
         "resize-below-what-the-limiter-needs",
@@ -137,7 +137,7 @@ MUTANTS = [
         "src/di_store/objects/access.py::Objects.put_many",
         "partial(_write, value, raw)))\n",
         "partial(_write, value, raw)))\n        written[-1].seal()\n",
-        ("tests/test_bad_objects.py", "tests/test_objects.py", "tests/test_bad_store.py"),
+        ("tests/objects/test_bad_input.py", "tests/objects/test_objects.py", "tests/store/test_bad_input.py"),
     ),
     Mutant(
         "published-before-there-is-room",
@@ -145,7 +145,7 @@ MUTANTS = [
         "native/replay/item_commit.cc::ItemCommit::try_commit",
         "state_.made[i].reserve(state_.pending[i].size());\n",
         "state_.made[i].shrink_to_fit();\n",
-        ("tests/test_allocations.py",),
+        ("tests/crash/test_failed_allocations.py",),
     ),
     Mutant(
         "judged-after-staging",
@@ -153,7 +153,7 @@ MUTANTS = [
         "native/replay/writer.cc::Writer::append",
         "  if (state_.several || !limits_.few_items(call)) limits_.refuse_what_never_fits(call, write, deadline);\n",
         "",
-        ("tests/test_refused_whole.py",),
+        ("tests/replay/test_refused_whole.py",),
     ),
     Mutant(
         "damaged-header-accepted",
@@ -161,7 +161,7 @@ MUTANTS = [
         "native/process/memory.cc::Memory::validate",
         "  if (!sound) throw",
         "  if (!sound && slices == 0) throw",
-        ("tests/test_bad_header.py",),
+        ("tests/store/test_bad_header.py",),
     ),
     Mutant(
         "stores-of-anybody",
@@ -169,7 +169,9 @@ MUTANTS = [
         "native/os/find.cc::open_as",
         "  if (!mine) {",
         "  if (!mine && mine) {",
-        ("tests/test_doors.py::test_the_owner_of_a_memory_file_is_compared_before_a_byte_of_it_is_read",),
+        (
+            "tests/store/test_finding_stores.py::test_the_owner_of_a_memory_file_is_compared_before_a_byte_of_it_is_read",
+        ),
     ),
     Mutant(
         "chains-without-an-end",
@@ -177,7 +179,7 @@ MUTANTS = [
         "native/base/status.h::Steps::count_one",
         "if (left_-- == 0) [[unlikely]]",
         "if (left_ == ~0ull) [[unlikely]]",
-        ("native:test_circles", "tests/test_bad_ledger.py"),
+        ("native:test_circles", "tests/crash/test_bad_ledger.py"),
     ),
     Mutant(
         "groups-without-an-end",
@@ -249,7 +251,7 @@ MUTANTS = [
         "native/os/find.cc::make_runtime_folder",
         "  if (info.st_uid != geteuid()) {\n    refuse_folder(folder,",
         "  if (false) {\n    refuse_folder(folder,",
-        ("native:test_os_find", "tests/test_bad_store.py::test_a_folder_of_another_user_is_refused"),
+        ("native:test_os_find", "tests/store/test_bad_input.py::test_a_folder_of_another_user_is_refused"),
     ),
     Mutant(
         "a-foreign-pickle-is-loaded",
@@ -258,8 +260,8 @@ MUTANTS = [
         "        if self.foreign is not None:\n            raise pickle_refused()\n",
         "",
         (
-            "tests/test_foreign.py::test_foreign_pickles_are_refused",
-            "tests/test_foreign.py::test_the_foreign_mark_is_kept_everywhere",
+            "tests/objects/test_foreign.py::test_foreign_pickles_are_refused",
+            "tests/objects/test_foreign.py::test_the_foreign_mark_is_kept_everywhere",
         ),
     ),
     Mutant(
@@ -268,6 +270,6 @@ MUTANTS = [
         "src/di_store/objects/codec/foreign.py::foreign_class",
         "sys.modules.get(name)",
         '__import__(name, fromlist=["it"])',
-        ("tests/test_foreign.py::test_a_foreign_class_of_an_unloaded_module_is_refused",),
+        ("tests/objects/test_foreign.py::test_a_foreign_class_of_an_unloaded_module_is_refused",),
     ),
 ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-TALK = "tests/cluster/test_conversation.py"
-TRANSFER = "tests/cluster/test_transfer.py"
-CHAIN_TESTS = "tests/cluster/test_chain.py"
+TALK = "tests/server/test_conversation.py"
+TRANSFER = "tests/broadcast/test_transfer.py"
+CHAIN_TESTS = "tests/broadcast/test_chain.py"
 GROUP_TESTS = "tests/cluster/test_groups.py"
 
 MUTANTS = [

@@ -125,7 +125,7 @@ MUTANTS = [
         "native/replay/settings.cc::TableSettings::require_filled",
         "is_being_imported(header_.limiter)",
         "false",
-        ("tests/test_export.py::test_a_half_imported_table_gives_no_draws",),
+        ("tests/replay/test_export.py::test_a_half_imported_table_gives_no_draws",),
     ),
     Mutant(
         "draws-under-way-stay-drawn",
@@ -141,7 +141,7 @@ MUTANTS = [
         "native/tier/pieces.cc::PieceReader::read",
         "crc32c(to, piece.bytes) == crcs_[piece.number]",
         "true",
-        ("native:test_pieces", f"{FOLDER}/test_damage.py::test_every_flipped_byte_is_noticed"),
+        ("native:test_pieces", f"{FOLDER}/test_tree_damage.py::test_every_flipped_byte_is_noticed"),
     ),
     Mutant(
         "unpacked-blocks-may-be-short",
@@ -165,7 +165,7 @@ MUTANTS = [
         "src/di_store/checkpoint/tree/loading.py::_Tree.__init__",
         "crc != part.crc or ",
         "",
-        (f"{FOLDER}/test_damage.py::test_a_file_of_another_save_is_refused",),
+        (f"{FOLDER}/test_tree_damage.py::test_a_file_of_another_save_is_refused",),
     ),
     Mutant(
         "the-checkpoint-before-goes-first",
@@ -173,6 +173,6 @@ MUTANTS = [
         "src/di_store/checkpoint/tree/saving.py::_write",
         "        run(writer)\n",
         '        folder.remove("manifest.json")\n        run(writer)\n',
-        (f"{FOLDER}/test_kills.py::test_a_save_killed_at_any_step_leaves_an_old_or_new_checkpoint",),
+        (f"{FOLDER}/test_tree_kills.py::test_a_save_killed_at_any_step_leaves_an_old_or_new_checkpoint",),
     ),
 ]

@@ -23,7 +23,7 @@ MUTANTS = [
         "native/replay/table_core.cc::TableCore::free_slot",
         "if (groups.on()) free_members(*this, slot);",
         "",
-        ("tests/test_groups.py", "tests/test_groups_killed.py"),
+        ("tests/replay/test_groups.py", "tests/replay/test_groups_killed.py"),
     ),
     Mutant(
         "the-killed-end-groups-of-others",
@@ -31,7 +31,7 @@ MUTANTS = [
         "native/replay/ended_groups.cc::EndedGroups::add",
         "  undo_.set(ring_->value[place], value);\n  undo_.set(header_.ended_count, count + 1);\n",
         "  ring_->value[place] = value;\n  header_.ended_count = count + 1;\n",
-        ("tests/test_groups_killed.py::test_a_kill_does_not_mark_a_rolled_back_group_as_ended",),
+        ("tests/replay/test_groups_killed.py::test_a_kill_does_not_mark_a_rolled_back_group_as_ended",),
     ),
     Mutant(
         "late-values-look-behind-their-item",
@@ -39,7 +39,7 @@ MUTANTS = [
         "native/replay/late_update.cc::LateUpdate::list_item",
         "    if (i != 0) at = row_after(heap(), at, 1);\n",
         "    if (i != 0) at = row_after(heap(), at, 1);\n    static_cast<void>(row_after(heap(), at, 1));\n",
-        ("tests/test_late_columns.py::test_late_values_can_be_set_after_following_rows_are_gone",),
+        ("tests/replay/test_late_columns.py::test_late_values_can_be_set_after_following_rows_are_gone",),
     ),
     Mutant(
         "late-values-of-the-dead-wake-nobody",
@@ -47,7 +47,7 @@ MUTANTS = [
         "native/replay/recovery.cc::TableRecovery::recover",
         "  end_waits();\n",
         "",
-        ("tests/test_late_columns.py",),
+        ("tests/replay/test_late_columns.py",),
     ),
     Mutant(
         "table-not-rebuilt-after-a-death",
@@ -72,8 +72,8 @@ MUTANTS = [
         "end_draw(entry.ref.load(), true);",
         "end_draw(entry.ref.load(), false);",
         (
-            "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back",
-            "tests/test_once.py::test_once_is_exact_though_a_learner_is_killed_in_sample",
+            "tests/replay/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back",
+            "tests/replay/test_once.py::test_once_is_exact_though_a_learner_is_killed_in_sample",
         ),
     ),
     Mutant(
@@ -82,7 +82,10 @@ MUTANTS = [
         "native/replay/draws.cc::Draws::settle_entry",
         "      core_.undo.set(header_.total_samples, header_.total_samples - 1);\n",
         "",
-        ("native:test_table_kills", "tests/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back"),
+        (
+            "native:test_table_kills",
+            "tests/replay/test_loader.py::test_a_killed_learners_prefetched_batches_are_given_back",
+        ),
     ),
     Mutant(
         "chunks-of-the-dead-stay-open",
@@ -98,7 +101,7 @@ MUTANTS = [
         "native/replay/recovery.cc::TableRecovery::set_uses",
         "heap.chunk_memory.uses_at(chunk, k);",
         "heap.chunk_memory.uses_at(chunk, 0);",
-        ("tests/test_check.py::test_check_repairs_chunk_descriptors",),
+        ("tests/store/test_check.py::test_check_repairs_chunk_descriptors",),
     ),
     Mutant(
         "pins-of-the-dead-stay",
@@ -114,7 +117,7 @@ MUTANTS = [
         "native/heap/sweeper.cc::Sweeper::release_own",
         "    heap_.free_descriptor(index, true);\n",
         "",
-        ("native:test_heap_kills", "tests/test_pains_07_leftovers.py::test_clients_killed_in_put_leave_nothing"),
+        ("native:test_heap_kills", "tests/crash/test_leftovers.py::test_clients_killed_in_put_leave_nothing"),
     ),
     Mutant(
         "entries-count-few-chunks",
@@ -122,7 +125,7 @@ MUTANTS = [
         "native/base/layout.h::ledger_what",
         "u64{chunks} << 12",
         "u64{chunks & 0x7ffu} << 12",
-        ("tests/test_long_runs.py",),
+        ("tests/replay/test_items_of_many_chunks.py",),
     ),
     Mutant(
         "the-mark-is-no-part-of-the-undo",
@@ -138,7 +141,7 @@ MUTANTS = [
         "native/replay/session_marks.cc::SessionMarks::is_of_live_table",
         " && table.generation.load(std::memory_order_acquire) == mark.generation;\n",
         ";\n",
-        ("tests/test_session_marks.py",),
+        ("tests/server/test_session_marks.py",),
     ),
     Mutant(
         "the-writer-before-goes-on",
@@ -146,7 +149,7 @@ MUTANTS = [
         "native/replay/call_marks.cc::CallMarks::require_mine",
         "  if (mark(table).owner.load(std::memory_order_acquire) != claimed_[table].owner)",
         "  if (!mark_is_used(mark(table).owner.load(std::memory_order_acquire)))",
-        ("tests/test_session_marks.py",),
+        ("tests/server/test_session_marks.py",),
     ),
     Mutant(
         "culprit-not-named",
@@ -194,7 +197,7 @@ MUTANTS = [
         "native/heap/chunk_ends.cc::ChunkEnds::end_dead_fills",
         "filler != 0 && owner_gone(heap_.client, filler)",
         "filler != 0",
-        ("tests/test_filled_slices.py",),
+        ("tests/store/test_filled_slices.py",),
     ),
     Mutant(
         "ended-fills-stay",
@@ -202,7 +205,7 @@ MUTANTS = [
         "native/heap/page_reclaim.cc::PageReclaim::is_being_filled",
         "== kFillEnded) charge_filled(slice, true);",
         "== ~u32{0}) charge_filled(slice, true);",
-        ("tests/test_filled_slices.py",),
+        ("tests/store/test_filled_slices.py",),
     ),
     Mutant(
         "pages-that-come-back-are-not-counted",
@@ -210,7 +213,7 @@ MUTANTS = [
         "native/heap/page_reclaim.cc::PageReclaim::charge_filled",
         "  if (missing == 0 && !give_back) return;",
         "  if (!give_back) return;",
-        ("tests/test_filled_slices.py",),
+        ("tests/store/test_filled_slices.py",),
     ),
     Mutant(
         "ledger-blocks-that-come-together-lack-room",
@@ -218,7 +221,7 @@ MUTANTS = [
         "native/process/ledger.cc::Ledger::grow",
         "  reserve_room();  // again",
         "  // again",
-        ("tests/test_ledger_growth.py",),
+        ("tests/objects/test_ledger_growth.py",),
     ),
     Mutant(
         "stopped-reader-is-not-waited-for",
@@ -310,7 +313,7 @@ MUTANTS = [
         "native/os/find.cc::pass_over",
         "  if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)",
         "  if (errno == EFAULT)",
-        ("tests/test_doors.py::test_running_out_of_descriptors_makes_no_second_store",),
+        ("tests/store/test_finding_stores.py::test_running_out_of_descriptors_makes_no_second_store",),
     ),
     Mutant(
         "what-a-child-cannot-pin-changes",
@@ -342,7 +345,7 @@ MUTANTS = [
         "native/bindings/bindings.cc::take_gil_back",
         "  in_python([state] { PyEval_RestoreThread(state); });\n",
         "  while (ending()) os::sleep_ns(1'000'000'000);\n  in_python([state] { PyEval_RestoreThread(state); });\n",
-        ("tests/test_exit.py::test_a_destructor_at_exit_may_copy_without_the_gil",),
+        ("tests/crash/test_exit.py::test_a_destructor_at_exit_may_copy_without_the_gil",),
     ),
     Mutant(
         "the-end-unwinds-frames-of-the-core",
@@ -350,7 +353,7 @@ MUTANTS = [
         "native/bindings/calls.h::LastFrame::~LastFrame",
         "    if (!returned) park();\n",
         "",
-        ("tests/test_exit.py::test_the_interpreter_exits_with_threads_in_python_callbacks",),
+        ("tests/crash/test_exit.py::test_the_interpreter_exits_with_threads_in_python_callbacks",),
     ),
     Mutant(
         "after-a-sub-interpreter-every-thread-has-the-gil",
@@ -358,7 +361,7 @@ MUTANTS = [
         "native/bindings/bindings.cc::leave_gil",
         "return has_gil() ? PyEval_SaveThread() : nullptr;",
         "return PyGILState_Check() ? PyEval_SaveThread() : nullptr;",
-        ("tests/test_exit.py::test_a_copy_waiting_for_a_lock_survives_a_sub_interpreter",),
+        ("tests/crash/test_exit.py::test_a_copy_waiting_for_a_lock_survives_a_sub_interpreter",),
     ),
     Mutant(
         "the-end-parks-threads-that-wait",
@@ -366,7 +369,7 @@ MUTANTS = [
         "src/di_store/runtime/waits.py::_block",
         "    if _ending and me != threading.main_thread().ident:\n",
         "    if _ending and me != threading.main_thread().ident:\n        threading.Event().wait()\n",
-        ("tests/test_exit.py::test_an_earlier_exit_handler_may_wait_for_threads",),
+        ("tests/crash/test_exit.py::test_an_earlier_exit_handler_may_wait_for_threads",),
     ),
     Mutant(
         "an-interrupt-leaves-the-loader-asleep",
@@ -374,7 +377,7 @@ MUTANTS = [
         "src/di_store/replay/prefetch.py::Prefetch._draw_ahead",
         "        if self._sleeps:\n",
         "        if False:\n",
-        ("tests/test_interrupts.py::test_an_interrupted_loader_can_continue",),
+        ("tests/replay/test_interrupted_loader.py::test_an_interrupted_loader_can_continue",),
     ),
     Mutant(
         "names-without-a-lock",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-DAMAGE = "tests/test_disk_damage.py::"
+DAMAGE = "tests/disk/test_damage.py::"
 
 MUTANTS = [
     Mutant(
@@ -13,7 +13,7 @@ MUTANTS = [
         "native/tier/tier.cc::Tier::make_room",
         "kept_.store(Kept::kByReaders, std::memory_order_relaxed);",
         "kept_.store(Kept::kNot, std::memory_order_relaxed);",
-        ("tests/test_disk_ahead.py::test_items_are_not_evicted_for_room_held_by_readers",),
+        ("tests/disk/test_prefetch.py::test_items_are_not_evicted_for_room_held_by_readers",),
     ),
     Mutant(
         "batches-ahead-hold-what-is-copied",
@@ -21,7 +21,7 @@ MUTANTS = [
         "native/bindings/gathering.h::Gathering::Gathering",
         "    end_copied(draws_, gather_.open());\n",
         "",
-        ("tests/test_disk_ahead.py::test_batches_ahead_leave_memory_to_the_writer",),
+        ("tests/disk/test_prefetch.py::test_batches_ahead_leave_memory_to_the_writer",),
     ),
     Mutant(
         "batches-hold-what-is-copied",
@@ -29,7 +29,7 @@ MUTANTS = [
         "native/bindings/reader.cc::Reader::finish",
         "if (!gather.open().empty()) end_copied(draws, gather.open());",
         "",
-        ("tests/test_disk_ahead.py::test_a_batch_that_reads_from_disk_holds_no_memory",),
+        ("tests/disk/test_prefetch.py::test_a_batch_that_reads_from_disk_holds_no_memory",),
     ),
     Mutant(
         "batches-ahead-have-no-budget",
@@ -37,7 +37,7 @@ MUTANTS = [
         "src/di_store/runtime/staging.py::Staging.has_room",
         "return limit is None or sum(",
         "return True or sum(",
-        ("tests/test_disk_ahead.py::test_a_small_staging_budget_prefetches_less_and_warns_once",),
+        ("tests/disk/test_prefetch.py::test_a_small_staging_budget_prefetches_less_and_warns_once",),
     ),
     Mutant(
         "a-batch-is-read-in-one-piece",
@@ -45,7 +45,7 @@ MUTANTS = [
         "native/rows/cold_gather.cc::ColdGather::begin_portion",
         "const u64 most = kPortionBytes;",
         "const u64 most = ~u64{0} >> 1;",
-        ("tests/test_disk_portions.py::test_a_large_batch_is_unpacked_in_portions",),
+        ("tests/disk/test_portions.py::test_a_large_batch_is_unpacked_in_portions",),
     ),
     Mutant(
         "bytes-from-disk-not-checked",
@@ -54,7 +54,7 @@ MUTANTS = [
         "    if (!verify_pages(range.of->checksums, read.offset / kPageBytes - range.of->first_page, pages))"
         " return false;\n",
         "",
-        ("tests/test_disk_damage.py::test_damaged_rows_remove_only_their_items",),
+        ("tests/disk/test_damage.py::test_damaged_rows_remove_only_their_items",),
     ),
     Mutant(
         "bodies-dropped-under-readers",
@@ -62,7 +62,7 @@ MUTANTS = [
         "native/tier/body_drops.cc::BodyDrops::what_keeps",
         "is_read(heap_, chunk) ? Keeps::kReaders : Keeps::kNothing",
         "is_read(heap_, chunk) && false ? Keeps::kReaders : Keeps::kNothing",
-        ("tests/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
+        ("tests/disk/test_disk.py::test_a_stopped_reader_keeps_its_rows",),
     ),
     Mutant(
         "new-bodies-take-the-room-of-moves",
@@ -70,7 +70,7 @@ MUTANTS = [
         "native/tier/own_segment.cc::OwnSegment::open",
         "use_ == For::kMoves ? 0 : files_for_moves(header.capacity.load()) * usual",
         "0 * files_for_moves(header.capacity.load()) * usual",
-        ("tests/test_disk_forward.py::test_rows_evicted_in_random_order_find_room",),
+        ("tests/disk/test_copied_forward.py::test_rows_evicted_in_random_order_find_room",),
     ),
     Mutant(
         "what-leaves-soon-is-moved",
@@ -78,7 +78,7 @@ MUTANTS = [
         "native/tier/sparse_files.cc::SparseFiles::find",
         "{ return uid <= soon; }",
         "{ return uid <= soon && uid == 0; }",
-        ("tests/test_disk_forward.py::test_rows_evicted_in_order_are_rarely_moved",),
+        ("tests/disk/test_copied_forward.py::test_rows_evicted_in_order_are_rarely_moved",),
     ),
     Mutant(
         "durable-objects-pass-the-write-budget",
@@ -94,7 +94,7 @@ MUTANTS = [
         "native/tier/write_budget.cc::WriteBudget::wait_ns",
         "return paid < now ? 0 : paid - now + 1;",
         "return paid < now ? 0 : paid * 0;",
-        ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
+        ("tests/disk/test_copied_forward.py::test_the_write_budget_makes_inserts_wait",),
     ),
     Mutant(
         "items-go-though-the-budget-comes-back",
@@ -102,7 +102,7 @@ MUTANTS = [
         "native/tier/tier.cc::Tier::make_room",
         "        kept_.store(Kept::kByBudget, std::memory_order_relaxed);\n",
         "        kept_.store(Kept::kNot, std::memory_order_relaxed);\n",
-        ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
+        ("tests/disk/test_copied_forward.py::test_the_write_budget_makes_inserts_wait",),
     ),
     Mutant(
         "no-body-leaves-for-the-machine",
@@ -118,7 +118,7 @@ MUTANTS = [
         "native/heap/maker.cc::Maker::make",
         "          *short_of = {heap_.budget.evictable(request.tables, 0), heap_.room_maker != nullptr};\n",
         "          *short_of = {};\n",
-        ("tests/test_disk.py::test_items_are_evicted_when_only_pages_run_short",),
+        ("tests/disk/test_disk.py::test_items_are_evicted_when_only_pages_run_short",),
     ),
     Mutant(
         "a-new-write-budget-is-empty",
@@ -126,7 +126,7 @@ MUTANTS = [
         "native/tier/write_budget.cc::WriteBudget::set",
         "budget_clock() - kHourNs;",
         "budget_clock();",
-        ("tests/test_disk_forward.py::test_the_write_budget_makes_inserts_wait",),
+        ("tests/disk/test_copied_forward.py::test_the_write_budget_makes_inserts_wait",),
     ),
     Mutant(
         "a-busy-heap-ends-a-checkpoint",
@@ -134,7 +134,7 @@ MUTANTS = [
         "native/snapshot/snapshot.cc::Snapshot::release_all",
         "error) {  // what was let go is settled by a later call\n    if (error.code() != Code::kTimeout) throw;\n",
         "error) {\n    throw;\n",
-        ("tests/test_ledger_growth.py::test_a_snapshot_can_end_while_the_heap_is_locked",),
+        ("tests/objects/test_ledger_growth.py::test_a_snapshot_can_end_while_the_heap_is_locked",),
     ),
     Mutant(
         "a-body-is-linked-twice",
@@ -158,7 +158,7 @@ MUTANTS = [
         "native/tier/body_reader.cc::BodyReader::add_packed",
         "  to->stored_from = begins;\n",
         "  to->stored_from = to->from;\n",
-        ("tests/test_disk_packed.py::test_all_kinds_of_columns_come_back",),
+        ("tests/disk/test_packed.py::test_all_kinds_of_columns_come_back",),
     ),
     Mutant(
         "pages-of-bodies-are-not-verified",
@@ -286,7 +286,7 @@ MUTANTS = [
         "native/tier/body_drops.cc::BodyDrops::BodySearch::passes",
         "return !hot && !held_up",
         "return !held_up",
-        ("tests/test_disk.py::test_frequently_drawn_rows_stay_in_memory",),
+        ("tests/disk/test_disk.py::test_frequently_drawn_rows_stay_in_memory",),
     ),
     Mutant(
         "tables-evict-only-their-own-items",
@@ -294,7 +294,7 @@ MUTANTS = [
         "native/tier/table_shares.cc::TableShares::most_over",
         "double most = std::max(1.0, own == kNone ? 0 : factor(own) * kTieFactor);",
         "double most = 1e300;",
-        ("tests/test_disk_shares.py",),
+        ("tests/disk/test_shares.py",),
     ),
     Mutant(
         "what-is-read-does-not-hold-up",
@@ -303,8 +303,8 @@ MUTANTS = [
         "while (!fewer() && !deadline.over()) {",
         "while (false) {",
         (
-            "tests/test_disk_shares.py::test_chunks_being_read_do_not_drain_their_table",
-            "tests/test_disk_shares.py::test_learners_do_not_drain_the_table_that_is_written",
+            "tests/disk/test_shares.py::test_chunks_being_read_do_not_drain_their_table",
+            "tests/disk/test_shares.py::test_learners_do_not_drain_the_table_that_is_written",
         ),
     ),
     Mutant(
@@ -313,7 +313,7 @@ MUTANTS = [
         "native/replay/row_evictions.cc::RowEvictions::make_room",
         "bodies->take_kept();",
         "RoomMaker::Kept::kNot;",
-        ("tests/test_disk_shares.py::test_nothing_is_evicted_while_the_write_budget_is_used_up",),
+        ("tests/disk/test_shares.py::test_nothing_is_evicted_while_the_write_budget_is_used_up",),
     ),
     Mutant(
         "what-is-drawn-most-of-a-table-goes-first",
@@ -321,7 +321,7 @@ MUTANTS = [
         "native/tier/body_drops.cc::BodyDrops::find",
         "? a.warmth < b.warmth :",
         "? a.warmth > b.warmth :",
-        ("tests/test_disk_warm.py",),
+        ("tests/disk/test_warm.py",),
     ),
     Mutant(
         "disks-shrink-below-what-tables-need",
@@ -329,7 +329,7 @@ MUTANTS = [
         "native/tier/tier.cc::Tier::resize",
         "capacity < std::min(least, header.capacity.load())",
         "capacity == 0",
-        ("tests/test_disk.py::test_the_disk_grows_and_shrinks_in_use",),
+        ("tests/disk/test_disk.py::test_the_disk_grows_and_shrinks_in_use",),
     ),
     Mutant(
         "who-holds-another-store-is-asked",
@@ -337,6 +337,6 @@ MUTANTS = [
         "native/os/find.cc::hidden_holders",
         "if (of != nullptr && ",
         "if (false && ",
-        ("tests/test_doors.py::test_files_are_removed_despite_another_stores_uninspectable_holder",),
+        ("tests/store/test_finding_stores.py::test_files_are_removed_despite_another_stores_uninspectable_holder",),
     ),
 ]

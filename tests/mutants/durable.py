@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 OBJECTS, KILLS, DAMAGE = (f"tests/checkpoint/test_durable_{name}.py" for name in ("objects", "kills", "damage"))
-AWAY = "tests/test_objects_away.py"
+AWAY = "tests/disk/test_objects_away.py"
 WRITERS = "tests/checkpoint/test_store_writers.py"
 
 MUTANTS = [
@@ -55,7 +55,7 @@ MUTANTS = [
         "native/heap/maker.cc::Maker::grow_ledger",
         "    if (heap_.room_maker == nullptr || !heap_.room_maker->make_room(kSliceBytes, deadline, &why)) break;\n",
         "    break;\n",
-        ("tests/test_ledger_growth.py::test_ledger_blocks_find_room_in_a_store_full_of_objects",),
+        ("tests/objects/test_ledger_growth.py::test_ledger_blocks_find_room_in_a_store_full_of_objects",),
     ),
     Mutant(
         "nothing-leaves-for-a-table",
@@ -71,7 +71,7 @@ MUTANTS = [
         "native/tier/object_log.cc::ObjectLog::leave_cache",
         "  if (leaving_ > kCachedBytes) file_->drop_cache(0, leaving_ - kCachedBytes);\n",
         "",
-        ("tests/test_log_cache.py",),
+        ("tests/disk/test_page_cache.py",),
     ),
     Mutant(
         "what-is-read-once-takes-memory",
@@ -87,7 +87,7 @@ MUTANTS = [
         "native/heap/id_objects.cc::IdObjects::pin_with",
         "  heap_.descriptor(*out).flags |= kFlagRead;\n  ends_.pin(*out, entry);",
         "  heap_.descriptor(*out).flags &= ~kFlagRead;\n  ends_.pin(*out, entry);",
-        ("tests/test_objects_return.py::test_regularly_read_objects_return_to_memory",),
+        ("tests/disk/test_objects_return.py::test_regularly_read_objects_return_to_memory",),
     ),
     Mutant(
         "reads-of-long-ago-count",
@@ -247,7 +247,7 @@ MUTANTS = [
         "native/os/find.cc::make_runtime_folder",
         "(made || (info.st_mode & 0100) == 0) && chmod",
         "false && chmod",
-        ("tests/test_bad_store.py::test_the_umask_of_the_first_process_excludes_nobody",),
+        ("tests/store/test_bad_input.py::test_the_umask_of_the_first_process_excludes_nobody",),
     ),
     Mutant(
         "what-lies-under-a-mask-is-written",
@@ -255,6 +255,6 @@ MUTANTS = [
         "native/bindings/bindings.cc::has_masked",
         "return in_python([&] { return PyObject_IsTrue(found.ptr()); }) != 0;",
         "return false;",
-        ("tests/test_border_values.py::test_masked_values_are_refused",),
+        ("tests/arguments/test_border_values.py::test_masked_values_are_refused",),
     ),
 ]

@@ -67,7 +67,7 @@ MUTANTS = [
         "native/replay/item_commit.cc::ItemCommit::let_go",
         "      past[i] = std::max(past[i], all);\n",
         "      past[i] = reached_[i];\n",
-        ("tests/test_streams.py::test_a_short_table_sharing_a_stream_with_long_episodes_keeps_its_items",),
+        ("tests/replay/test_streams.py::test_a_short_table_sharing_a_stream_with_long_episodes_keeps_its_items",),
     ),
     Mutant(
         "open-chunks-are-short-of-items",
@@ -75,7 +75,7 @@ MUTANTS = [
         "native/heap/budget.cc::Budget::admit_chunk",
         "own + std::max(own, open) + block",
         "own + own + block",
-        ("tests/test_streams.py",),
+        ("tests/replay/test_streams.py",),
     ),
     Mutant(
         "insert-announces-nothing",
@@ -84,7 +84,7 @@ MUTANTS = [
         "  core.commit();\n  core.items_came().signal(samples_allowed(limiter_in_force(header_), "
         "static_cast<i64>(header_.size), kMaxClients));\n",
         "  core.commit();\n",
-        ("tests/test_wakes.py",),
+        ("tests/runtime/test_wakes.py",),
     ),
     Mutant(
         "draw-announces-no-room",
@@ -92,7 +92,7 @@ MUTANTS = [
         "native/replay/draws.cc::Draws::pass_on",
         "  if (may_insert(header_.limiter, size)) set->made_room = true;\n",
         "",
-        ("tests/test_wakes.py",),
+        ("tests/runtime/test_wakes.py",),
     ),
     Mutant(
         "give-back-announces-nothing",
@@ -100,7 +100,7 @@ MUTANTS = [
         "native/replay/draws.cc::Draws::end",
         "    if (give_back) core_.items_came().signal(kMaxClients);\n",
         "",
-        ("tests/test_wakes.py",),
+        ("tests/runtime/test_wakes.py",),
     ),
     Mutant(
         "used-up-items-stay-in-the-queue",
@@ -108,7 +108,7 @@ MUTANTS = [
         "native/replay/draws.cc::Draws::draw_one",
         "if (core_.uses.used_up(item)) {",
         "if (drawn.uses > header_.max_times_sampled) {",
-        ("tests/test_limiter_model.py::test_a_queue_of_one_feeds_whole_batches",),
+        ("tests/replay/test_limiter_liveness.py::test_a_queue_of_one_feeds_whole_batches",),
     ),
     Mutant(
         "band-narrower-than-one-operation",
@@ -116,7 +116,7 @@ MUTANTS = [
         "src/di_store/policy/limiters.py::SamplesPerInsert.bounds",
         "width = max(centre * self.tolerance, self.ratio, 1.0)",
         "width = centre * self.tolerance",
-        ("tests/test_limiter_model.py::test_accepted_limiters_never_deadlock",),
+        ("tests/replay/test_limiter_liveness.py::test_accepted_limiters_never_deadlock",),
     ),
     Mutant(
         "min-size-above-capacity-accepted",
@@ -124,7 +124,7 @@ MUTANTS = [
         "src/di_store/policy/combination.py::_check_capacity",
         "elif limiter.bounds.min_size > capacity:",
         "elif limiter.bounds.min_size > 2 * capacity:",
-        ("tests/test_limiters.py", "tests/test_bad_input.py::test_impossible_settings_are_refused"),
+        ("tests/replay/test_limiters.py", "tests/arguments/test_bad_input.py::test_impossible_settings_are_refused"),
     ),
     Mutant(
         "changed-limiter-counts-on",
@@ -133,8 +133,8 @@ MUTANTS = [
         "  state.inserts = state.queue != 0 ? size + held : std::min(size, state.min_size);\n",
         "  (void)size;\n",
         (
-            "tests/test_limiter_model.py::test_the_ratio_changes_under_load",
-            "tests/test_reading.py::test_a_changed_limiter_over_a_full_table_lets_both_sides_move",
+            "tests/replay/test_limiter_liveness.py::test_the_ratio_changes_under_load",
+            "tests/replay/test_peek.py::test_a_changed_limiter_over_a_full_table_lets_both_sides_move",
         ),
     ),
 ]

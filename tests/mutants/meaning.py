@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-AUTO = "tests/test_autoreset.py::test_transitions_equal_single_environments"
-LAWS = "tests/test_laws.py"
-MODEL = "tests/test_model_based.py"
+AUTO = "tests/replay/test_autoreset.py::test_transitions_equal_single_environments"
+LAWS = "tests/replay/test_sampling_laws.py"
+MODEL = "tests/model/test_model_based.py"
 
 MUTANTS = [
     Mutant(
@@ -15,7 +15,7 @@ MUTANTS = [
         "native/replay/row_list.cc::RowList::joins",
         "if (listed.id != wanted.id || (wanted.whole && !listed.whole)) return false;",
         "if (listed.id != wanted.id) return false;",
-        ("tests/test_export.py::test_a_step_used_earlier_as_an_observation_is_exported",),
+        ("tests/replay/test_export.py::test_a_step_used_earlier_as_an_observation_is_exported",),
     ),
     Mutant(
         "restored-rows-begin-their-episode",
@@ -23,7 +23,7 @@ MUTANTS = [
         "native/replay/row_writer.cc::RowWriter::begin_given",
         "    at.begin_raw = at.raw - given.step;\n",
         "    at.begin_raw = at.raw;\n",
-        ("tests/test_export.py::test_an_imported_table_equals_the_model",),
+        ("tests/replay/test_export.py::test_an_imported_table_equals_the_model",),
     ),
     Mutant(
         "reset-row-taken-for-a-step",
@@ -47,7 +47,7 @@ MUTANTS = [
         "native/replay/episodes.cc::Episodes::end_step",
         "at.first = std::move(first);",
         "at.first = nullptr;",
-        ("tests/test_final_observations.py", AUTO),
+        ("tests/replay/test_final_observations.py", AUTO),
     ),
     Mutant(
         "truncation-taken-for-termination",
@@ -63,7 +63,7 @@ MUTANTS = [
         "native/replay/episodes.cc::Episodes::drop_row",
         "      if (wanted[c]) final[c] = call.columns[c];\n",
         "",
-        (AUTO, "tests/test_autoreset.py"),
+        (AUTO, "tests/replay/test_autoreset.py"),
     ),
     Mutant(
         "windows-cross-episodes",
@@ -71,7 +71,10 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::begin",
         "if (!spec_.cross_episodes || steps_ == 0) {",
         "if (steps_ == 0) {",
-        ("native:test_windows", "tests/test_autoreset.py::test_sequences_and_episodes_equal_single_environments"),
+        (
+            "native:test_windows",
+            "tests/replay/test_autoreset.py::test_sequences_and_episodes_equal_single_environments",
+        ),
     ),
     Mutant(
         "random-rest-left-out",
@@ -79,7 +82,7 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::rest",
         "if (start_ + spec_.span() <= stop || padded) emit(",
         "if (padded) emit(",
-        ("native:test_windows", "tests/test_random_starts.py"),
+        ("native:test_windows", "tests/replay/test_random_starts.py"),
     ),
     Mutant(
         "rows-in-front-not-left-out",
@@ -87,7 +90,7 @@ MUTANTS = [
         "native/rows/spans.cc::frames",
         "item.back + output.skip * spec.stride,",
         "item.back,",
-        ("tests/test_strides.py",),
+        ("tests/replay/test_strides.py",),
     ),
     Mutant(
         "the-future-is-the-next-step",
@@ -95,7 +98,7 @@ MUTANTS = [
         "native/rows/spans.cc::choose_future",
         "u64{pick} * std::min(item.steps, spec.horizon) >> 32",
         "0",
-        ("tests/test_future.py",),
+        ("tests/replay/test_hindsight.py",),
     ),
     Mutant(
         "every-draw-gives-the-first-window",
@@ -103,7 +106,7 @@ MUTANTS = [
         "native/rows/spans.cc::Resolver::choose",
         "u64{span.pick} * starts >> 32",
         "0",
-        ("tests/test_random_starts.py",),
+        ("tests/replay/test_random_starts.py",),
     ),
     Mutant(
         "alpha-applied-twice",
@@ -143,7 +146,7 @@ MUTANTS = [
         "native/replay/draws.cc::Draws::draw_at_once",
         "      core_.uses.count(*items[i]);\n",
         "",
-        ("tests/test_take.py::test_the_fast_and_the_general_path_draw_the_same",),
+        ("tests/replay/test_small_batches.py::test_the_fast_and_the_general_path_draw_the_same",),
     ),
     Mutant(
         "uses-run-into-the-rows",
@@ -159,7 +162,7 @@ MUTANTS = [
         "native/replay/reads.cc::Reads::at",
         " || item.number != number + static_cast<u64>(position)) return false;",
         ") return false;",
-        ("tests/test_lookup.py",),
+        ("tests/replay/test_lookup.py",),
     ),
     Mutant(
         "distinct-draws-repeat",
@@ -167,7 +170,7 @@ MUTANTS = [
         "native/replay/distinct_picks.cc::DistinctPicks::accept",
         "set_->keys.insert(core_.items[slot].key(slot))",
         "true",
-        ("tests/test_replace.py",),
+        ("tests/replay/test_replace.py",),
     ),
     Mutant(
         "distinct-draws-leave-the-sampler",
@@ -175,7 +178,7 @@ MUTANTS = [
         "native/replay/distinct_picks.cc::DistinctPicks::put_back",
         "  for (const u32 slot : out_) sampler_.insert(slot);\n",
         "",
-        ("tests/test_replace.py",),
+        ("tests/replay/test_replace.py",),
     ),
     Mutant(
         "groups-as-new-as-their-first-answer",
@@ -183,7 +186,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::insert_answer",
         "if (item.version < first.version) core.undo.set(first.version, static_cast<u64>(item.version));",
         "",
-        ("tests/test_groups.py::test_versions_priorities_and_uses_belong_to_the_group",),
+        ("tests/replay/test_groups.py::test_versions_priorities_and_uses_belong_to_the_group",),
     ),
     Mutant(
         "late-answers-begin-groups",
@@ -191,7 +194,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::refuses_late",
         "return header_.unique_groups != 0;",
         "return false;",
-        ("tests/test_late_answers.py::test_an_answer_to_an_ended_group_is_refused",),
+        ("tests/replay/test_late_answers.py::test_an_answer_to_an_ended_group_is_refused",),
     ),
     Mutant(
         "groups-wait-for-their-last-answer-only",
@@ -199,7 +202,7 @@ MUTANTS = [
         "native/replay/answers.cc::is_complete_group",
         "complete = complete && position != kNone",
         "complete = position != kNone",
-        ("tests/test_groups.py::test_a_group_is_complete_with_its_last_late_value",),
+        ("tests/replay/test_groups.py::test_a_group_is_complete_with_its_last_late_value",),
     ),
     Mutant(
         "long-sums-under-the-lock",
@@ -207,7 +210,7 @@ MUTANTS = [
         "native/bindings/batch.cc::BatchMaker::draw",
         " || rows > kAtOnceRows / all",
         "",
-        ("tests/test_take.py::test_long_sums_are_made_outside_the_lock",),
+        ("tests/replay/test_small_batches.py::test_long_sums_are_made_outside_the_lock",),
     ),
     Mutant(
         "batches-of-another-table-size",
@@ -215,7 +218,7 @@ MUTANTS = [
         "native/replay/draws.h::Draws::note_table",
         "  set->table_size = header_.size;\n",
         "  set->table_size = header_.capacity;\n",
-        ("tests/test_reading.py::test_a_batch_tells_the_size_of_the_table_it_was_drawn_from",),
+        ("tests/replay/test_peek.py::test_a_batch_tells_the_size_of_the_table_it_was_drawn_from",),
     ),
     Mutant(
         "epoch-forgotten-at-its-border",
@@ -223,7 +226,10 @@ MUTANTS = [
         "native/replay/once.cc::OnceSelector::end_give_back",
         "  if (behind) {\n",
         "  if (false) {\n",
-        ("tests/test_once.py::test_draws_given_back_late_still_count_in_each_epoch", "tests/test_once.py"),
+        (
+            "tests/replay/test_once.py::test_draws_given_back_late_still_count_in_each_epoch",
+            "tests/replay/test_once.py",
+        ),
     ),
     Mutant(
         "drawn-items-stay-in-the-epoch",
@@ -263,7 +269,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::insert",
         "late = joins && refuses_late(fresh);",
         "late = false;",
-        ("tests/test_late_answers.py::test_a_group_evicted_for_a_slot_does_not_restart",),
+        ("tests/replay/test_late_answers.py::test_a_group_evicted_for_a_slot_does_not_restart",),
     ),
     Mutant(
         "gone-keys-are-overwritten",
@@ -271,7 +277,7 @@ MUTANTS = [
         "native/replay/gone_keys.cc::GoneKeys::read",
         "if (*from > count || count - *from > kGoneKeys) return false;",
         "",
-        ("tests/test_evicted.py",),
+        ("tests/replay/test_evicted.py",),
     ),
     Mutant(
         "stale-key-reaches-a-successor",
@@ -303,7 +309,7 @@ MUTANTS = [
         "native/replay/row_writer.cc::RowWriter::store_ahead",
         "lane.staged.kept = lane.kept[free].columns.any() ? free : kNone;",
         "lane.staged.kept = kNone;",
-        ("tests/test_unbounded_next.py",),
+        ("tests/replay/test_unbounded_next.py",),
     ),
     Mutant(
         "discounts-cut-other-tables",
@@ -311,7 +317,7 @@ MUTANTS = [
         "native/replay/episodes.cc::Episodes::step",
         "row(state_.windows, stopped && plan.tables[table].weighted);",
         "row(state_.windows, stopped);",
-        ("tests/test_streams.py",),
+        ("tests/replay/test_streams.py",),
     ),
     Mutant(
         "termination-does-not-stop-the-discount",
@@ -335,7 +341,7 @@ MUTANTS = [
         "native/rows/views.cc::Gather::Engine::copy_ragged",
         "static_cast<u64>(offsets[i]) * output.row_bytes, value.data,",
         "static_cast<u64>(offsets[i] == 0 ? 0 : offsets[i] - 1) * output.row_bytes, value.data,",
-        ("native:test_views", "tests/test_table.py::test_ragged_columns_are_stored"),
+        ("native:test_views", "tests/replay/test_table.py::test_ragged_columns_are_stored"),
     ),
     Mutant(
         "ages-of-the-last-batch-only",
@@ -343,7 +349,7 @@ MUTANTS = [
         "native/replay/sample_age.h::note_ages",
         "table->sample_age < 0 ? 0 : kLately",
         "0",
-        ("tests/test_stats.py::test_sample_age_is_a_running_mean",),
+        ("tests/observe/test_stats.py::test_sample_age_is_a_running_mean",),
     ),
     Mutant(
         "views-of-an-earlier-batch",
@@ -351,7 +357,7 @@ MUTANTS = [
         "native/rows/views.cc::Gather::Engine::begin",
         "  for (ItemBlock& block : blocks_) block.forget_views();",
         "",
-        ("tests/test_views.py::test_batches_of_a_growing_chunk_are_right",),
+        ("tests/replay/test_views.py::test_batches_of_a_growing_chunk_are_right",),
     ),
     Mutant(
         "largest-priority-forgotten",
@@ -371,7 +377,7 @@ MUTANTS = [
         "native/replay/item_commit.cc::list_by_lane",
         "a.lane < b.lane : a.order < b.order;",
         "a.lane < b.lane : a.start < b.start;",
-        ("tests/test_order.py",),
+        ("tests/replay/test_order.py",),
     ),
     Mutant(
         "episodes-as-new-as-their-last-row",
@@ -379,7 +385,7 @@ MUTANTS = [
         "native/replay/version_runs.cc::VersionRuns::least",
         "  while (++run != runs_.end() && run->first < end) least = std::min(least, run->version);",
         "  while (++run != runs_.end() && run->first < end) least = run->version;",
-        ("native:test_versions", "tests/test_versions.py"),
+        ("native:test_versions", "tests/replay/test_versions.py"),
     ),
     Mutant(
         "rows-in-front-of-an-open-episode-forgotten",
@@ -387,7 +393,11 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::needed",
         "(withdrawn ? current_.step : steps_)",
         "(withdrawn ? steps_ : steps_)",
-        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence_equals_the_model"),
+        (
+            "native:test_windows",
+            "tests/replay/test_writer.py",
+            f"{MODEL}::test_every_kind_of_sequence_equals_the_model",
+        ),
     ),
     Mutant(
         "runs-go-on-behind-a-discarded-episode",
@@ -395,6 +405,10 @@ MUTANTS = [
         "native/rows/windows.cc::Windows::discard",
         "  steps_ = current_.step;\n  end_run(behind, out);\n",
         "  steps_ = current_.step;\n",
-        ("native:test_windows", "tests/test_writer.py", f"{MODEL}::test_every_kind_of_sequence_equals_the_model"),
+        (
+            "native:test_windows",
+            "tests/replay/test_writer.py",
+            f"{MODEL}::test_every_kind_of_sequence_equals_the_model",
+        ),
     ),
 ]

@@ -11,7 +11,7 @@ MUTANTS = [
         "src/di_store/layout/reserve.py::make_room",
         "wanted - arena.available(least, seconds) - held.memory\n",
         "min(0, arena.available(least, seconds))\n",
-        ("tests/test_table.py::test_a_table_beyond_the_budget_is_refused_at_once",),
+        ("tests/replay/test_table.py::test_a_table_beyond_the_budget_is_refused_at_once",),
     ),
     Mutant(
         "a-queue-without-bound",
@@ -19,7 +19,7 @@ MUTANTS = [
         "native/replay/limiter.cc::may_insert",
         "return lead(state, state.inserts + count, state.samples) <= state.max_diff;",
         "return state.queue != 0 || lead(state, state.inserts + count, state.samples) <= state.max_diff;",
-        ("native:test_limiter", "tests/test_pains_03_back_pressure.py"),
+        ("native:test_limiter", "tests/replay/test_back_pressure.py"),
     ),
     Mutant(
         "viewed-objects-are-never-freed",
@@ -27,7 +27,7 @@ MUTANTS = [
         "native/heap/sweeper.cc::Sweeper::settle_dropped",
         '      DI_FAULT("heap.unpin_between");\n      objects_.unpin(ledger_descriptor(what));\n',
         '      DI_FAULT("heap.unpin_between");\n',
-        ("tests/test_pains_04_flat_line.py::test_deleted_objects_leave_memory_flat",),
+        ("tests/store/test_flat_line.py::test_deleted_objects_leave_memory_flat",),
     ),
     Mutant(
         "pages-do-not-move",
@@ -35,7 +35,7 @@ MUTANTS = [
         "native/heap/heap_core.cc::HeapCore::move_pages",
         "some = holes_only ? reclaim.from_holes(&cursor) : reclaim.some(&cursor);",
         "some = holes_only ? reclaim.from_holes(&cursor) : 0;",
-        ("native:test_blocks", "tests/test_pains_05_fragmentation.py"),
+        ("native:test_blocks", "tests/store/test_fragmentation.py"),
     ),
     Mutant(
         "holes-are-not-memory",
@@ -43,7 +43,7 @@ MUTANTS = [
         "native/heap/page_reclaim.cc::PageReclaim::some",
         "  return got != 0 ? got : from_holes(cursor);\n",
         "  return got;\n",
-        ("tests/test_pains_05_fragmentation.py::test_holes_that_a_table_leaves_serve_objects",),
+        ("tests/store/test_fragmentation.py::test_holes_that_a_table_leaves_serve_objects",),
     ),
     Mutant(
         "pages-of-smaller-tables-stay",
@@ -51,7 +51,7 @@ MUTANTS = [
         "native/maintenance/chores.cc::give_back",
         "heap.free_bytes.load() <= ahead_bytes(heap) + kSliceBytes ? 0 :",
         "heap.free_bytes.load() != 0 ? 0 :",
-        ("tests/test_growth.py::test_a_shrunk_table_frees_its_pages",),
+        ("tests/replay/test_growth.py::test_a_shrunk_table_frees_its_pages",),
     ),
     Mutant(
         "the-last-slice-is-none",
@@ -59,7 +59,7 @@ MUTANTS = [
         "native/heap/blocks.cc::Blocks::mark",
         "cover_slice(slice + run - 1);",
         "cover_slice(slice + run);",
-        ("tests/test_last_slice.py",),
+        ("tests/objects/test_full_address_range.py",),
     ),
     Mutant(
         "stores-in-dev-shm",
@@ -68,7 +68,7 @@ MUTANTS = [
         "int fd = memfd_create(name.c_str(), flags | MFD_NOEXEC_SEAL);\n",
         'int fd = open("/dev/shm", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);\n  if (fd >= 0 && flags != 0) {\n'
         "    if (ftruncate(fd, static_cast<off_t>(bytes)) == 0) return fd;\n  }\n",
-        ("tests/test_pains_06_dev_shm.py",),
+        ("tests/store/test_dev_shm.py",),
     ),
     Mutant(
         "files-stay-in-the-folder",
@@ -76,7 +76,7 @@ MUTANTS = [
         "native/os/find.cc::FolderLock::~FolderLock",
         "  unlink(path_.c_str());\n",
         "",
-        ("tests/test_pains_07_leftovers.py::test_killing_all_processes_leaves_nothing",),
+        ("tests/crash/test_leftovers.py::test_killing_all_processes_leaves_nothing",),
     ),
     Mutant(
         "stores-in-crash-dumps",
@@ -84,7 +84,7 @@ MUTANTS = [
         "native/os/os.cc::map",
         "  madvise(at, mapped, MADV_DONTDUMP);\n",
         "",
-        ("tests/test_pains_07_leftovers.py::test_a_core_dump_excludes_the_store",),
+        ("tests/crash/test_leftovers.py::test_a_core_dump_excludes_the_store",),
     ),
     Mutant(
         "waits-give-no-reason",
@@ -92,7 +92,7 @@ MUTANTS = [
         "src/di_store/runtime/waits.py::Wait.failure",
         'return Timeout(f"{self._what} timed out{waited}", reason, self._suspect(), holder=self._holder)',
         'return Timeout(f"{self._what} timed out{waited}", "", self._suspect(), holder=self._holder)',
-        ("tests/test_pains_08_waits.py",),
+        ("tests/runtime/test_no_silent_waits.py",),
     ),
     Mutant(
         "any-stopped-process-is-the-culprit",
@@ -100,7 +100,7 @@ MUTANTS = [
         "src/di_store/runtime/waits.py::suspect",
         "concerned = None if table is None else set(table.concerned())",
         "concerned = None",
-        ("tests/test_waits.py",),
+        ("tests/runtime/test_waits.py",),
     ),
     Mutant(
         "long-waits-are-silent",
@@ -108,7 +108,7 @@ MUTANTS = [
         "src/di_store/runtime/waits.py::Wait._log_if_due",
         "        if time.monotonic() < self._log_at:\n            return\n",
         "        return\n",
-        ("tests/test_pains_08_waits.py::test_a_long_wait_is_logged",),
+        ("tests/runtime/test_no_silent_waits.py::test_a_long_wait_is_logged",),
     ),
     Mutant(
         "gone-learners-are-waited-for",
@@ -116,7 +116,7 @@ MUTANTS = [
         "native/process/learners.cc::learners",
         "if (drew && client.state.load() != static_cast<u32>(ClientState::kFree) && !is_dead(self, slot)) ++count;",
         "if (drew || client.state.load() != static_cast<u32>(ClientState::kFree)) ++count;",
-        ("tests/test_waits.py::test_a_waiting_insert_ends_when_its_learners_are_gone",),
+        ("tests/runtime/test_waits.py::test_a_waiting_insert_ends_when_its_learners_are_gone",),
     ),
     Mutant(
         "draws-search-leaf-by-leaf",
@@ -128,7 +128,7 @@ MUTANTS = [
         "      for (slots[i] = 0; slots[i] + 1 < slots_ && rest >= levels_[0].values[slots[i]]; ++slots[i])\n"
         "        rest -= levels_[0].values[slots[i]];\n"
         "    }\n",
-        ("tests/test_pains_14_size.py::test_a_hundred_times_the_items_cost_no_more_per_draw",),
+        ("tests/replay/test_large_tables.py::test_a_hundred_times_the_items_cost_no_more_per_draw",),
     ),
     Mutant(
         "one-batch-ahead-and-no-more",
@@ -136,7 +136,7 @@ MUTANTS = [
         "src/di_store/replay/prefetch.py::Prefetch._draw_ahead",
         "        while len(self._queue) <= self._prefetch and",
         "        while len(self._queue) <= 1 and",
-        ("tests/test_pains_14_size.py::test_prefetch_keeps_the_requested_number_ready",),
+        ("tests/replay/test_large_tables.py::test_prefetch_keeps_the_requested_number_ready",),
     ),
     Mutant(
         "put-copies-twice",
@@ -145,7 +145,7 @@ MUTANTS = [
         "        now = id is None and ttl is None and durability is _MEMORY and",
         "        value = __import__('copy').deepcopy(value)\n"
         "        now = id is None and ttl is None and durability is _MEMORY and",
-        ("tests/test_pains_15_copies.py::test_a_put_copies_once_and_a_get_not_at_all",),
+        ("tests/objects/test_copies.py::test_a_put_copies_once_and_a_get_not_at_all",),
     ),
     Mutant(
         "views-over-writable-pages",
@@ -153,7 +153,7 @@ MUTANTS = [
         "native/bindings/blocks.cc::find_block",
         "arena->readonly_at(found.offset, found.bytes)",
         "arena->at(found.offset, found.bytes)",
-        ("tests/test_pains_15_copies.py::test_writing_past_the_flag_faults",),
+        ("tests/objects/test_copies.py::test_writing_past_the_flag_faults",),
     ),
     Mutant(
         "views-are-not-pinned",
@@ -161,7 +161,7 @@ MUTANTS = [
         "native/heap/object_ends.cc::ObjectEnds::pin",
         '  object.word.fetch_add(1);\n  DI_FAULT("heap.pinned");\n',
         '  DI_FAULT("heap.pinned");\n',
-        ("native:test_heap", "tests/test_torn.py::test_views_of_objects_stay_while_the_arena_is_reused"),
+        ("native:test_heap", "tests/replay/test_torn.py::test_views_of_objects_stay_while_the_arena_is_reused"),
     ),
     Mutant(
         "torn-late-values",
@@ -169,7 +169,7 @@ MUTANTS = [
         "native/rows/late.cc::read_late",
         "if (late.words[row].word.load(std::memory_order_relaxed) == before) return;",
         "return;",
-        ("tests/test_late_columns.py::test_no_value_is_torn",),
+        ("tests/replay/test_late_columns.py::test_no_value_is_torn",),
     ),
     Mutant(
         "drawn-rows-are-not-held",
@@ -178,7 +178,7 @@ MUTANTS = [
         "  core_.chunks.use(drawn.chunk, drawn.chunks, kUseOfReader);\n"
         "  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
         "  drawn.chunks = 0;\n  LedgerEntry& ledger = arena_.ledger().entry(number);\n",
-        ("native:test_table_kills", "tests/test_torn.py"),
+        ("native:test_table_kills", "tests/replay/test_torn.py"),
     ),
     Mutant(
         "search-lands-beside-the-item",
@@ -186,7 +186,7 @@ MUTANTS = [
         "native/replay/slot_sets.cc::SumTree::find_pass",
         "  std::fill_n(slots, count, 0u);\n",
         "  std::fill_n(slots, count, 0u);\n  rest[0] *= 0.5;\n",
-        ("native:test_slot_sets", "tests/test_laws.py::test_prioritized_draws_follow_p_to_the_alpha"),
+        ("native:test_slot_sets", "tests/replay/test_sampling_laws.py::test_prioritized_draws_follow_p_to_the_alpha"),
     ),
     Mutant(
         "pinned-bytes-counted-twice",
@@ -194,7 +194,7 @@ MUTANTS = [
         "native/heap/object_ends.cc::ObjectEnds::pin",
         "  if (word_pins(word) == 0) add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);\n",
         "  add_bytes(heap_.memory.heap_header().pinned_bytes, bytes);\n",
-        ("tests/test_pains_20_numbers.py::test_pinned_bytes_are_reported_by_owner",),
+        ("tests/observe/test_true_numbers.py::test_pinned_bytes_are_reported_by_owner",),
     ),
     Mutant(
         "the-first-slots-stand-for-all",
@@ -202,7 +202,7 @@ MUTANTS = [
         "native/replay/reads.cc::Reads::keys_spread",
         "scaled((start + done) * kStep, core_.items.slots())",
         "(start + done + 0 * kStep) % core_.items.slots()",
-        ("tests/test_bytes_logical.py::test_a_large_table_is_estimated",),
+        ("tests/replay/test_bytes_logical.py::test_a_large_table_is_estimated",),
     ),
     Mutant(
         "waiters-not-listed",
@@ -210,7 +210,7 @@ MUTANTS = [
         "native/process/waits.cc::WaitRecord::claim_slot",
         "  record_->owner.store(token_, std::memory_order_release);  // pairs",
         "  // pairs",
-        ("tests/test_pains_20_numbers.py::test_every_waiter_is_listed",),
+        ("tests/observe/test_true_numbers.py::test_every_waiter_is_listed",),
     ),
     Mutant(
         "waits-as-old-as-the-last-one",
@@ -218,7 +218,7 @@ MUTANTS = [
         "native/process/waits.cc::WaitRecord::claim_slot",
         "  record_->since_ns.store(since_ns_, std::memory_order_relaxed);",
         "  if (record_->since_ns.load() == 0) record_->since_ns.store(since_ns_);",
-        ("tests/test_waits.py::test_the_age_of_a_wait_is_that_of_the_call_in_progress",),
+        ("tests/runtime/test_waits.py::test_the_age_of_a_wait_is_that_of_the_call_in_progress",),
     ),
     Mutant(
         "a-wait-inside-a-call-has-a-record-of-its-own",
@@ -250,7 +250,7 @@ MUTANTS = [
         "src/di_store/store/local.py::LocalStore.pickled",
         "return load_store, (self.name, self.session.readonly)",
         "return load_store, (self.name, False)",
-        ("tests/test_bad_objects.py::test_pickled_read_only_handles_stay_read_only",),
+        ("tests/objects/test_bad_input.py::test_pickled_read_only_handles_stay_read_only",),
     ),
     Mutant(
         "loader-keeps-its-draws",
@@ -258,7 +258,7 @@ MUTANTS = [
         "src/di_store/replay/prefetch.py::Ready.give_back",
         "        self.draws.give_back()\n",
         "        self.draws.deliver()\n",
-        ("tests/test_loader.py::test_close_gives_back_prefetched_draws",),
+        ("tests/replay/test_loader.py::test_close_gives_back_prefetched_draws",),
     ),
     Mutant(
         "inherited-loader-draws-on",
@@ -266,7 +266,7 @@ MUTANTS = [
         "src/di_store/replay/loader.py::Loader.__next__",
         "        if self._pid != os.getpid():\n            raise StoreClosed(\n",
         "        if self._pid < 0:\n            raise StoreClosed(\n",
-        ("tests/test_loader.py::test_a_loader_is_closed_in_a_fork",),
+        ("tests/replay/test_loader.py::test_a_loader_is_closed_in_a_fork",),
     ),
     Mutant(
         "inherited-generator-draws-on",

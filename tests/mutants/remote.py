@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-PEERS = "tests/cluster/test_peers.py"
-DRAWN = "tests/cluster/test_interrupted.py"
-DEADLINES = "tests/cluster/test_deadlines.py"
-SLOW = "tests/cluster/test_slow_writers.py"
-ANEW = "tests/cluster/test_made_anew.py"
-INTERRUPTED = "tests/cluster/test_interrupted_writer.py"
-KILLED = "tests/cluster/test_killed_agents.py"
+PEERS = "tests/server/test_peers.py"
+DRAWN = "tests/client/test_interrupted_calls.py"
+DEADLINES = "tests/client/test_client_deadlines.py"
+SLOW = "tests/client/test_slow_writers.py"
+ANEW = "tests/client/test_recreated_tables.py"
+INTERRUPTED = "tests/client/test_interrupted_writer.py"
+KILLED = "tests/server/test_killed_agents.py"
 
 MUTANTS = [
     Mutant(
@@ -99,7 +99,7 @@ MUTANTS = [
         "src/di_store/protocol/connection.py::Connection._look_ahead",
         "if not self._tls:",
         "if True:",
-        ("tests/cluster/test_tls.py::test_a_received_message_is_not_waited_for",),
+        ("tests/server/test_tls.py::test_a_received_message_is_not_waited_for",),
     ),
     Mutant(
         "a-copy-that-failed-is-waited-for",
@@ -206,7 +206,7 @@ MUTANTS = [
         "src/di_store/client/window.py::SendWindow.begin_anew",
         "all(seq == last and complete for seq, _, complete in marks.values())",
         "True",
-        ("tests/cluster/test_window.py",),
+        ("tests/client/test_window.py",),
     ),
     Mutant(
         "calls-that-were-given-up-are-made",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-ROOM = "tests/test_disk_room.py"
+ROOM = "tests/disk/test_disk_room.py"
 
 MUTANTS = [
     Mutant(
@@ -13,7 +13,7 @@ MUTANTS = [
         "native/heap/budget.cc::Budget::charge",
         "std::max(table.reserve_wanted.load(), table.used_bytes.load())",
         "table.reserve_wanted.load()",
-        ("tests/test_resize_meets.py::test_a_smaller_table_keeps_its_newest_items",),
+        ("tests/replay/test_concurrent_resizes.py::test_a_smaller_table_keeps_its_newest_items",),
     ),
     Mutant(
         "an-import-evicts-what-it-has-imported",
@@ -21,7 +21,7 @@ MUTANTS = [
         "native/replay/table.cc::Table::evict_for_room",
         " || is_being_imported(header_.limiter);",
         ";",
-        ("tests/test_import_room.py::test_later_imported_items_do_not_evict_earlier_ones",),
+        ("tests/disk/test_import.py::test_later_imported_items_do_not_evict_earlier_ones",),
     ),
     Mutant(
         "rows-of-an-import-stay-in-memory",
@@ -29,7 +29,7 @@ MUTANTS = [
         "src/di_store/replay/importing.py::_Kind._insert",
         "self._raw_rows(later[later < written]).tolist() or [self._end]",
         "[0]",
-        ("tests/test_import_room.py::test_imported_rows_beyond_memory_go_to_disk",),
+        ("tests/disk/test_import.py::test_imported_rows_beyond_memory_go_to_disk",),
     ),
     Mutant(
         "items-go-though-files-are-half-dead",
@@ -141,7 +141,7 @@ MUTANTS = [
         "native/attach/arena.cc::is_last",
         "          os::may_write(holder))",
         "          true)",
-        ("tests/test_disk.py::test_listing_stores_keeps_no_files",),
+        ("tests/disk/test_disk.py::test_listing_stores_keeps_no_files",),
     ),
     Mutant(
         "who-comes-while-it-ends-is-not-seen",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 SHARDS = "tests/cluster/test_shards.py"
-LITTLE = "tests/cluster/test_who_has_seen_little.py"
+LITTLE = "tests/cluster/test_incomplete_views.py"
 LOST = "tests/cluster/test_sharded_writers.py"
 
 MUTANTS = [
@@ -239,7 +239,7 @@ MUTANTS = [
         "src/di_store/server/supervisor.py::_check_alone",
         "if not same:",
         "if True:",
-        ("tests/cluster/test_unlucky_clusters.py::test_a_node_is_served_only_once",),
+        ("tests/cluster/test_mishaps.py::test_a_node_is_served_only_once",),
     ),
     Mutant(
         "a-directory-that-is-away-ends-a-wait",

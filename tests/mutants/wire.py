@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from mutants.mutant import Mutant
 
-FRAMES = "tests/cluster/test_frames.py"
-CORE = "tests/cluster/test_rows_in_core.py"
-DOOR = "tests/cluster/test_door.py"
-HOLDER = "tests/cluster/test_holder.py"
-PEERS = "tests/cluster/test_peers.py"
+FRAMES = "tests/protocol/test_frames.py"
+CORE = "tests/protocol/test_rows_in_core.py"
+DOOR = "tests/server/test_refused_connections.py"
+HOLDER = "tests/server/test_supervisor.py"
+PEERS = "tests/server/test_peers.py"
 
 MUTANTS = [
     Mutant(
@@ -129,7 +129,7 @@ MUTANTS = [
         "src/di_store/client/address.py::Address.is_loopback",
         "        try:\n",
         '        if self.host.startswith("127."):\n            return True\n        try:\n',
-        ("tests/cluster/test_addresses.py::test_addresses_are_parsed",),
+        ("tests/client/test_addresses.py::test_addresses_are_parsed",),
     ),
     Mutant(
         "who-comes-back-is-forgotten",

@@ -1,0 +1,1 @@
+"""Arguments of public calls: bad, odd and large ones."""

@@ -1,0 +1,1 @@
+"""Errors, sizes, nested names."""

@@ -1,0 +1,1 @@
+"""The measuring kit and the loads."""

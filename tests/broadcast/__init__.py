@@ -1,0 +1,1 @@
+"""Weights from one agent to a group."""

@@ -1,0 +1,1 @@
+"""Stores on another machine, as a program has them."""

@@ -1,0 +1,129 @@
+"""Calls that are interrupted, or whose answer is lost, between an agent and its client: nothing is lost with them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster.far import near_of, open_far
+from pains import until
+
+import di_store
+from di_store.client.channel import Channel
+from di_store.protocol.connection import Disconnected
+
+Cut = Callable[[str, BaseException], list[str]]
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[di_store.Store]:
+    monkeypatch.setenv("DI_STORE_TOKEN", "a token of the tests")
+    with open_far(memory="64MiB") as opened:
+        yield opened
+
+
+@pytest.fixture
+def cut(monkeypatch: pytest.MonkeyPatch) -> Cut:
+    """`cut(method, error)`: the next call of this method is made, and `error` is raised in place of its answer."""
+    ask, answer, now, due = Channel.ask, Channel._answer, threading.local(), {}
+
+    def asks(self: Channel, method: str, *rest: Any, **options: Any) -> Any:
+        now.method = method
+        return ask(self, method, *rest, **options)
+
+    def answers(self: Channel, *rest: Any) -> Any:
+        method = now.method
+        found = answer(self, *rest)
+        if (error := due.pop(method, None)) is not None:
+            done.append(method)
+            raise error
+        return found
+
+    done: list[str] = []
+    monkeypatch.setattr(Channel, "ask", asks)
+    monkeypatch.setattr(Channel, "_answer", answers)
+
+    def arm(method: str, error: BaseException) -> list[str]:
+        due[method] = error
+        return done
+
+    return arm
+
+
+def queue(store: di_store.Store, items: int) -> di_store.Table:
+    """A queue with the numbers from 0."""
+    table = store.create_table("t", capacity=100, limiter=di_store.Queue(50), schema={"n": di_store.Spec((), "i8")})
+    table.extend({"n": np.arange(items)})
+    return table
+
+
+def test_keys_are_sent_again_if_the_answer_was_lost(store: di_store.Store, cut: Cut) -> None:
+    table = store.create_table("t", capacity=10, schema={"n": di_store.Spec((), "i8")})
+    keys = table.extend({"n": np.arange(6)})
+    gone = table.evicted()
+    for error in (Disconnected("cut"), KeyboardInterrupt()):
+        leave, keys = keys[:2].tolist(), keys[2:]
+        table.delete(leave)
+        done = cut("gone_since", error)
+        if isinstance(error, KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt):
+                list(gone)
+        assert list(gone) == leave
+        assert list(gone) == []
+    assert len(done) == 2
+
+
+def test_draws_of_an_interrupted_call_are_given_to_the_next(store: di_store.Store, cut: Cut) -> None:
+    """The agent has made the draws, and the loader never heard of them."""
+    table = queue(store, 3)
+    near = di_store.attach(store.name).table("t")
+    with table.loader(3, prefetch=0, timeout=30) as loader:
+        cut("draw", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        assert next(loader).data["n"].tolist() == [0, 1, 2]
+        table.extend({"n": np.arange(3)})
+        cut("draw", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+    assert len(near) == 3, "the end of the loader gives them back"
+
+
+@pytest.mark.parametrize("reads", ["sample", "loader", "loader ahead"])
+def test_an_interrupted_batch_is_given_to_the_next_call(store: di_store.Store, cut: Cut, reads: str) -> None:
+    """It was delivered, and the program has not got it."""
+    table = queue(store, 6)
+    loader = table.loader(3, prefetch=2 if reads == "loader ahead" else 0, timeout=30)
+    read: Callable[[], di_store.Batch] = (lambda: table.sample(3, timeout=30)) if reads == "sample" else loader.__next__
+    cut("deliver", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        read()
+    assert read().data["n"].tolist() == [0, 1, 2]
+    assert read().data["n"].tolist() == [3, 4, 5]
+    loader.close()
+
+
+def test_draws_of_an_interrupted_call_are_given_back(store: di_store.Store, cut: Cut) -> None:
+    """An interrupted call, and no later one."""
+    table = queue(store, 3)
+    near = di_store.attach(store.name).table("t")
+    with table.loader(3, prefetch=0) as loader:
+        cut("gather", KeyboardInterrupt())
+        with pytest.raises(KeyboardInterrupt):
+            next(loader)
+        until(lambda: len(near) == 3, "the draws to come back")
+
+
+def test_later_answers_are_forgotten_after_an_interrupted_delivery(store: di_store.Store, cut: Cut) -> None:
+    """Nobody asks for that batch again: what later calls are answered is forgotten all the same."""
+    table = queue(store, 3)
+    cut("deliver", KeyboardInterrupt())
+    with pytest.raises(KeyboardInterrupt):
+        table.sample(3, timeout=30)
+    for n in range(40):
+        table.insert({"n": n})
+    (peer,) = near_of(store).agent._peers.values()
+    assert len(peer.answers) <= 3

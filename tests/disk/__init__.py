@@ -1,0 +1,1 @@
+"""Stores with a disk tier."""

@@ -1,0 +1,500 @@
+"""Whatever comes over the wire is a message or a documented error, and takes no more memory than it has bytes."""
+
+from __future__ import annotations
+
+import random
+import re
+import tracemalloc
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from cluster.messages import (
+    BODY_BYTES,
+    MESSAGES,
+    PLAIN,
+    RAGGED,
+    READ,
+    SCHEMA,
+    Sent,
+    array,
+    batch,
+    frame,
+    framed,
+    heads,
+    joined,
+    opaque,
+    reader_of,
+    received,
+)
+from foreign_values import REFUSED, Bomb
+from hypothesis import given
+from hypothesis import strategies as st
+from objects.test_codec import same
+
+import di_store
+from di_store import _core
+from di_store.base.dtypes import Array
+from di_store.base.errors import AccessDenied, CorruptData, LayoutMismatch
+from di_store.columns.schema import Schema, Spec
+from di_store.objects import codec
+from di_store.protocol import batches, rows, values
+from di_store.protocol.connection import MAX_CALL_BYTES, MAX_GREETING_BYTES, PIECE_BYTES, STALLED_SECONDS, Disconnected
+from di_store.protocol.frame import MAX_META_BYTES, MAX_PAYLOAD_BYTES, Kind
+from di_store.protocol.handshake import NEWEST, decoded
+from di_store.server import greetings, server
+
+GOLDEN = Path(__file__).resolve().parent.parent / "golden" / f"wire_{NEWEST}.txt"
+PAGE = GOLDEN.parent.parent.parent / "docs" / "wire_format.md"
+MOST_BYTES = 64 << 20
+REFUSALS = (CorruptData, AccessDenied, Disconnected)
+VALUE_REFUSALS = (*REFUSALS, LayoutMismatch, TypeError)
+"""`codec.decode` tells of a class that is not there by a TypeError, and of another form by a LayoutMismatch."""
+
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+
+
+# --- the bytes --------------------------------------------------------------------------------------------------------
+
+
+def test_frames_have_the_golden_bytes() -> None:
+    """Another layout needs another version in protocol/handshake.py, and a new golden file beside the old one."""
+    found = [f"{name} {framed(message).hex()}" for name, message in MESSAGES.items()]
+    assert found == GOLDEN.read_text().splitlines()
+    assert GOLDEN.read_text().startswith(GOLDEN.with_name("wire_1.txt").read_text())  # protocol 2 adds to it
+
+
+def test_the_page_lists_all_kinds_and_limits() -> None:
+    page = PAGE.read_text()
+    found = {int(number): name for number, name in re.findall(r"^\| (\d+) \| ([A-Z]+) \|", page, re.M)}
+    assert found == {kind.value: kind.name for kind in Kind}
+    assert f"at most 1 MiB ({MAX_META_BYTES:,})" in page
+    assert f"at most 16 MiB ({MAX_PAYLOAD_BYTES:,})" in page
+    limits = re.findall(r"^\| (.*) \| (\d[\d,]*)(?: \w+)?(?:;.*)? \| .* \|$", page.partition("## Limits")[2], re.M)
+    assert [int(number.replace(",", "")) for _, number in limits] == [
+        MAX_GREETING_BYTES >> 10,
+        0,
+        MAX_CALL_BYTES >> 30,
+        server.GREETING_SECONDS,
+        greetings.MAX_GREETINGS,
+        server.MAX_CONNECTIONS,
+        STALLED_SECONDS,
+    ]
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_message_arrives_as_it_was_sent(name: str) -> None:
+    sent = MESSAGES[name]
+    assert [(m.kind, m.meta, m.body.tobytes(), m.request, m.flags) for m in received(framed(sent, sent))] == [
+        (sent.kind, sent.meta, sent.body, sent.request, sent.flags)
+    ] * 2
+
+
+@pytest.mark.parametrize("data", [PLAIN, RAGGED, opaque([1, np.arange(3)], None), {}])
+def test_a_batch_arrives_as_it_was_sent(data: Any) -> None:
+    sent = batch(data, 2)
+    meta, body = batches.pack_batch(sent, draws=5)
+    found, draws = batches.unpack_batch(meta, array(joined(body)), trusted=False)
+    assert (draws, found.table_size, found.live, found.source) == (5, 7, None, None)
+    for name in ("keys", "priorities", "probabilities", "weights", "times_sampled", "versions", "episodes", "starts"):
+        assert same(getattr(found, name), getattr(sent, name))
+    if isinstance(data, tuple):
+        assert same(found.data, [[1, np.arange(3)], None])
+    elif data is RAGGED:
+        assert [row.tolist() for row in found.data["tokens"]] == [[0, 1], [2, 3, 4]]
+    else:
+        assert same(found.data, data)
+
+
+@given(
+    st.sampled_from([kind for kind in Kind if kind != Kind.PIECE]),
+    st.integers(0, 255),
+    st.integers(0, 2**64 - 1),
+    st.binary(max_size=99),
+    st.lists(st.binary(max_size=99), max_size=3),
+)
+def test_frame_headers_come_back(kind: Kind, flags: int, request: int, meta: bytes, body: list[bytes]) -> None:
+    whole = b"".join(body)
+    sent = _core.Outgoing(kind, request, flags, meta, body)
+    assert bytes(sent.front()) == frame(kind, meta, whole, request=request, seq=len(whole), flags=flags)
+    (found,) = received(bytes(sent.front()))
+    assert (found.kind, found.flags, found.request, found.meta) == (kind, flags, request, meta)
+    assert found.body.tobytes() == whole
+
+
+@pytest.mark.parametrize("name", ["call", "hello", "ping", "acknowledge"])
+def test_every_flipped_byte_is_refused(name: str, count: Callable[[int, int], int]) -> None:
+    """Of header, meta and body."""
+    sent = framed(MESSAGES[name])
+    for at in range(len(sent)):
+        for bits in range(1, 256, count(85, 1)):
+            broken = bytearray(sent)
+            broken[at] ^= bits
+            with pytest.raises((CorruptData, Disconnected)):
+                received(bytes(broken))
+
+
+def test_lengths_above_the_limits_take_no_memory() -> None:
+    """They are refused by what the header says: nothing is allocated, and nothing behind the header is read."""
+    limits = [(MAX_META_BYTES + 1, 0, 0), (0, MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES + 1), (2**32 - 1, 2**32 - 1, 0)]
+    for meta, payload, seq in [*limits, (0, 0, BODY_BYTES + 1), (0, 0, 2**64 - 1), (0, 9, 0)]:
+        data = frame(Kind.CALL, request=1, seq=seq, lengths=(meta, payload))
+        if (meta, payload) not in [(0, 0), (0, 9)]:
+            with pytest.raises(CorruptData, match="at most 1048576 \\+ 16777216 are allowed"):
+                received(data)
+        assert peak(lambda data=data: refused(received, data)) < 1 << 20
+    with pytest.raises(ValueError, match="meta of 1048577 bytes is above"):
+        framed(Sent(Kind.CALL, bytes(MAX_META_BYTES + 1)))
+
+
+def test_messages_before_the_handshake_must_be_small() -> None:
+    small = Sent(Kind.HELLO, bytes(MAX_GREETING_BYTES))
+    assert len(received(framed(small), most_bytes=0)) == 1
+    for large in (Sent(Kind.HELLO, bytes(MAX_GREETING_BYTES + 1)), Sent(Kind.HELLO, b"", b"x")):
+        assert len(received(framed(large))) == 1
+        with pytest.raises(CorruptData, match="are allowed here"):
+            received(framed(large), most_bytes=0)
+
+
+def test_a_message_in_pieces_arrives_whole() -> None:
+    body = np.random.default_rng(1).integers(0, 256, PIECE_BYTES * 2 + 5, np.uint8).tobytes()
+    sent = framed(Sent(Kind.CALL, b"meta", body, 3))
+    assert heads(sent) == [(6, len(body), PIECE_BYTES), (7, 0, PIECE_BYTES), (7, 0, 5)]
+    assert heads(framed(Sent(Kind.PIECE, b"", body))) == [(7, 0, PIECE_BYTES), (7, 0, PIECE_BYTES), (7, 0, 5)]
+
+
+def test_unexpected_pieces_are_refused() -> None:
+    first = frame(Kind.CALL, payload=b"1234", seq=8)
+    piece = frame(Kind.PIECE, payload=b"5678")
+    assert received(first + piece)[0].body.tobytes() == b"12345678"
+    other, long = frame(Kind.PING), frame(Kind.PIECE, payload=b"56789")
+    for wrong in (piece, first + other, first + long, first + frame(Kind.PIECE), first):
+        with pytest.raises((CorruptData, Disconnected)):
+            received(wrong)
+
+
+# --- what nobody of ours sends ----------------------------------------------------------------------------------------
+
+
+def refused(act: Callable[..., Any], *given: Any) -> None:
+    with pytest.raises(REFUSALS):
+        act(*given)
+
+
+def peak(act: Callable[[], Any]) -> int:
+    """Bytes of Python and numpy that are there at once while it acts."""
+    tracemalloc.start()
+    try:
+        act()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+ODD = [
+    b"\xcf" + b"\xff" * 8,
+    b"\xd3\x80" + bytes(7),
+    b"\xdd\xff\xff\xff\xff",
+    b"\xdf\x7f\xff\xff\xff",
+    b"\xdb\xff\xff\xff\xff",
+]
+ODD += [
+    b"\xc6\x7f\xff\xff\xff",
+    b"\xce\xff\xff\xff\xff",
+    b"\x91" * 3000,
+    b"\xc0",
+    b"\xa2\xff\xfe",
+    b"\xcb\x7f\xf8" + bytes(6),
+]
+ODD += [b"\xff" * 8, bytes(8), (2**63 - 1).to_bytes(8, "little"), b"\xd6\xff\xff\xff\xff\xff", b"\xa3|O8", b"\xa3|S0"]
+
+
+def mutated(data: bytes, rng: random.Random) -> bytes:
+    """The same bytes with one to four changes."""
+    found = bytearray(data)
+    for _ in range(rng.randint(1, 4)):
+        at, other = rng.randrange(len(found) + 1), rng.randrange(len(found) + 1)
+        what = rng.randrange(7)
+        if what == 0 and at < len(found):
+            found[at] ^= 1 << rng.randrange(8)
+        elif what == 1 and at < len(found):
+            found[at] = rng.choice((0, 1, 0x7F, 0x80, 0x90, 0xC0, 0xC4, 0xDC, 0xDE, 0xFF))
+        elif what == 2:
+            odd = rng.choice(ODD)
+            found[at : at + rng.choice((0, 1, len(odd)))] = odd
+        elif what == 3:
+            del found[at : at + rng.randint(1, 16)]
+        elif what == 4:
+            found[at:at] = found[other : other + rng.randint(1, 64)]
+        elif what == 5:
+            del found[at:]
+        else:
+            found[at:at] = rng.randbytes(rng.randint(1, 8))
+    return bytes(found)
+
+
+@pytest.fixture(autouse=True)
+def _no_bounds_of_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def hammer(rounds: int, seed: int, once: Callable[[random.Random], None]) -> None:
+    """Make many attempts; each ends well or with a documented error, and takes little memory."""
+    tracemalloc.start()
+    try:
+        for number in range(rounds):
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            try:
+                once(random.Random(seed * 1_000_003 + number))
+            except VALUE_REFUSALS:
+                pass
+            except BaseException as error:
+                error.add_note(f"round {number} of seed {seed}") if hasattr(error, "add_note") else None
+                raise
+            assert tracemalloc.get_traced_memory()[1] - before < MOST_BYTES, (number, seed)
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.timeout(7200)
+def test_invalid_frames_are_refused(count: Callable[[int, int], int]) -> None:
+    """Random, or frames with some bytes changed: the checksums are wrong, the lengths anything."""
+    whole = [framed(each) for each in MESSAGES.values()]
+
+    def once(rng: random.Random) -> None:
+        data = rng.randbytes(rng.randint(1, 200)) if rng.random() < 0.2 else mutated(rng.choice(whole), rng)
+        with pytest.raises(REFUSALS):
+            if not data:
+                raise Disconnected
+            received(data)
+            raise Disconnected  # what was changed is the same
+
+    hammer(count(2_000, 510_000), 1, once)
+
+
+@pytest.mark.timeout(7200)
+def test_frames_with_wrong_lengths_are_refused(count: Callable[[int, int], int]) -> None:
+    """Headers with a right checksum, and any numbers."""
+
+    def once(rng: random.Random) -> None:
+        def size(most: int) -> int:
+            return rng.choice((0, rng.randrange(200), most, most + 1, 2**32 - 1, rng.randrange(2**32))) % 2**32
+
+        meta, payload = rng.randbytes(rng.randrange(100)), rng.randbytes(rng.randrange(100))
+        meta_bytes, payload_bytes = rng.choice((len(meta), size(MAX_META_BYTES))), size(MAX_PAYLOAD_BYTES)
+        seq = rng.choice((0, payload_bytes, BODY_BYTES, BODY_BYTES + 1, 2**63, rng.randrange(2**64)))
+        received(
+            frame(
+                rng.randrange(18),
+                meta,
+                payload,
+                request=rng.randrange(2**64),
+                seq=seq,
+                flags=rng.randrange(256),
+                lengths=(meta_bytes, payload_bytes),
+            )
+        )
+
+    hammer(count(1_000, 100_000), 2, once)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("name", READ)
+def test_messages_with_arbitrary_contents_are_refused(name: str, count: Callable[[int, int], int]) -> None:
+    """Meta or body changed, with right checksums: by whoever knows the token, or has broken into the other side."""
+    sent, read = MESSAGES[name], reader_of(name)
+    read(sent.meta, array(sent.body))
+
+    def once(rng: random.Random) -> None:
+        meta, body = sent.meta, sent.body
+        if body and rng.random() < 0.3:
+            body = mutated(body, rng)
+        else:
+            meta = mutated(meta, rng)
+        read(meta, array(body))
+
+    hammer(count(1_000, 30_000), 3, once)
+
+
+@pytest.mark.parametrize("deep", [b"\x91" * 500_000, b"\x81\xa1a" * 300_000])
+def test_endless_nesting_is_refused(deep: bytes) -> None:
+    record = b"\x93\x00\x00\x91\x97\x01\xa1a\x90\x80\xc0"
+    with pytest.raises(CorruptData, match="received an invalid Records message"):
+        decoded(rows.Records, record + deep)
+    with pytest.raises(CorruptData):
+        batches.unpack_batch(b"\x97\x91\x93\x90" + deep, array(b""), trusted=False)
+
+
+# --- batches and rows that do not add up ------------------------------------------------------------------------------
+
+
+def form_of(data: Any, **changes: Any) -> tuple[bytes, Array]:
+    meta, body = batches.pack_batch(batch(data, 2))
+    form = msgspec.msgpack.decode(meta, type=batches.BatchForm)
+    for name, value in changes.items():
+        setattr(form, name, value(getattr(form, name)))
+    return msgspec.msgpack.encode(form), array(joined(body))
+
+
+def leaf(**changes: Any) -> Callable[[list[batches.BatchLeaf]], list[batches.BatchLeaf]]:
+    """Change the first array."""
+
+    def change(leaves: list[batches.BatchLeaf]) -> list[batches.BatchLeaf]:
+        for name, value in changes.items():
+            setattr(leaves[0], name, value)
+        return leaves
+
+    return change
+
+
+LIES: list[tuple[Any, dict[str, Any], str]] = [
+    (PLAIN, {"parts": lambda parts: parts[1:]}, "missing parts"),
+    (PLAIN, {"parts": leaf(dtype="<i8")}, "'keys' have dtype int64"),
+    (PLAIN, {"parts": leaf(shape=[1])}, "'priorities' have dtype float64 and shape"),
+    (PLAIN, {"parts": leaf(path=["other"])}, "missing parts"),
+    (PLAIN, {"leaves": leaf(path=[])}, "column without a name"),
+    (PLAIN, {"leaves": leaf(path=["reward", "x"])}, "two columns of the same name"),
+    (PLAIN, {"leaves": leaf(shape=[2**62, 2**62, 0])}, "array of invalid shape"),
+    (PLAIN, {"leaves": leaf(shape=[2**64 - 1])}, "beyond its end"),
+    (PLAIN, {"leaves": leaf(shape=[10**12], dtype="|S0")}, "invalid shape"),
+    (PLAIN, {"leaves": leaf(shape=[-1, -1])}, "invalid shape"),
+    (PLAIN, {"leaves": leaf(dtype="|O8")}, "unknown dtype"),
+    (RAGGED, {"leaves": lambda leaves: leaves[:1]}, "ragged column without offsets"),
+    (RAGGED, {"ragged": lambda ragged: {0: [3]}}, "does not fit its offsets"),
+    (RAGGED, {"ragged": lambda ragged: {0: []}}, "does not fit its offsets"),
+    (RAGGED, {"ragged": lambda ragged: {0: [-1, -2]}}, "does not fit its offsets"),
+    (RAGGED, {"leaves": leaf(shape=[4])}, "without offsets"),
+    (opaque(1, 2), {"leaves": leaf(shape=[1])}, "without their offsets"),
+    (opaque(1, 2), {"leaves": leaf(dtype="|i1")}, "without their offsets"),
+    (opaque(1, 2), {"leaves": lambda leaves: leaves + leaves}, "beyond|not a pair"),
+]
+
+
+@pytest.mark.parametrize(("data", "changes", "why"), LIES)
+def test_an_inconsistent_batch_is_refused(data: Any, changes: dict[str, Any], why: str) -> None:
+    meta, body = form_of(data, **changes)
+    with pytest.raises(CorruptData, match=why) as caught:
+        batches.unpack_batch(meta, body, trusted=False)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("record", "why"),
+    [
+        ({"lead": [-1]}, "invalid leading axes"),
+        ({"lead": [2**40]}, "invalid leading axes"),
+        ({"lead": [1, 1, 1]}, "invalid leading axes"),
+        ({"lead": [2**30, 2**30]}, "missing bytes"),
+        ({"groups": {"self": [0]}}, "unknown argument 'self'"),
+        ({"groups": {"step": [-1]}}, "unknown column"),
+        ({"groups": {"step": [4]}}, "unknown column"),
+        ({"groups": {"step": [3]}}, "missing bytes"),  # its rows vary in length
+        ({"groups": {"step": [0, 1]}}, "missing bytes"),
+        ({"count": 2}, "missing bytes"),
+        ({"count": 2**60}, "missing bytes"),
+        ({"count": 0}, "stands for 0"),
+        ({"count": -1}, "stands for -1"),
+        ({"groups": {"step": []}, "count": 2**40}, "stands for"),  # it would cost its sender nothing
+    ],
+)
+def test_a_row_that_does_not_fit_is_refused(record: dict[str, Any], why: str) -> None:
+    given = {"seq": 1, "method": "append", "lead": [], "groups": {"step": [0]}, **record}
+    schema = Schema.from_tree({**SCHEMA.specs(), "tokens": Spec((None,), np.int32)})
+    with pytest.raises(CorruptData, match=why):
+        rows.RowReader(schema).find(rows.Record(**given), array(bytes(16)), 0)
+
+
+@pytest.mark.parametrize(("lead", "count"), [((), 1), ((), 5), ((), 600), ((3,), 4), ((2, 3), 4)])
+def test_calls_in_one_record_keep_their_own_values(lead: tuple[int, ...], count: int) -> None:
+    """Each has its own values; they are those that it would have with a record of its own."""
+    random, numbers = np.random.default_rng(count), list(range(len(list(SCHEMA))))
+    parts, expected = [], []
+    for _ in range(count):
+        image = random.integers(0, 256, (*lead, 4, 4), np.uint8)
+        text = random.choice(np.array(["", "a", "a\0b"], "U3"), lead)
+        reward = random.random(lead, np.float32)
+        leaves = [image, np.asarray(text, "U3"), np.asarray(reward, "f4")]
+        parts += [leaves, leaves[:1]]
+        expected.append(leaves)
+    body = array(joined([each for part in parts for each in values.padded(part, rows.ALIGNMENT)]))
+    record = rows.Record(7, "append", list(lead), {"step": numbers, "next": numbers[:1]}, count=count)
+    run = rows.RowReader(SCHEMA).find(record, body, 0)
+    assert run.end == len(body)
+    found = list(run.calls())
+    assert len(found) == count
+    for arguments, leaves in zip(found, expected, strict=True):
+        step = [arguments["step"]["obs"]["image"], arguments["step"]["obs"]["text"], arguments["step"]["reward"]]
+        assert [np.asarray(each).tobytes() for each in step] == [leaf.tobytes() for leaf in leaves]
+        assert [np.asarray(each).dtype for each in step] == [leaf.dtype for leaf in leaves]
+        assert arguments["next"]["obs"]["image"].tobytes() == leaves[0].tobytes()
+
+
+def test_rows_outside_their_message_are_refused(count: Callable[[int, int], int]) -> None:
+    """The core takes no value that does not lie in the message, whatever is said of places and numbers."""
+    choice, body = random.Random(4), np.zeros(64, np.uint8)
+    numbers = [0, 1, 7, 8, 16, 56, 64, 65, 2**31, 2**61, 2**63, 2**64 - 8, 2**64 - 1]
+    refused = 0
+    with di_store.open(memory="32MiB") as store:
+        table = store.create_table("t", capacity=4, schema={"a": Spec((), np.int64), "b": Spec((2,), np.int64)})
+        with table.writer() as writer:
+            native = writer._backend.stream.native  # type: ignore[union-attr]
+            assert native is not None
+            for _ in range(count(2_000, 200_000)):
+                column, at, stride, begin = (choice.choice(numbers) for _ in range(4))
+                column, total = min(column, 2), min(choice.choice(numbers), 2**31)
+                size = (8, 16, 65)[column]
+                fits = at + size <= stride and begin + total * stride <= len(body) and total > 0
+                form = _core.RowForm([(column, at)], [], stride, 0)
+                try:  # a call of no session is refused before its values are read
+                    made = native.append_rows(form, body, begin, total, 1, None, None, [0])
+                except CorruptData:
+                    refused += 1
+                    assert not fits
+                    continue
+                assert fits
+                assert made.calls == 0
+                with pytest.raises(ValueError, match="no session"):
+                    made.check()
+    assert refused
+
+
+@pytest.mark.parametrize("counts", [[[-1]], [[2, -1]], [[2**62]], [[9]], [[2**63, 2**63]]])
+def test_an_acknowledgement_without_keys_is_refused(counts: list[list[int]]) -> None:
+    with pytest.raises(CorruptData, match="without its keys"):
+        rows.Acknowledgement(1, 0, counts, b"", []).made(array(bytes(64)))
+
+
+# --- pickles ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_value_of_a_message_is_unpickled(tmp_path: Path) -> None:
+    """Arguments, results and rows; as they are, and deep in something else."""
+    made = tmp_path / "made"
+    for bomb in (Bomb(made), {"a": [{Bomb(made)}]}, [np.arange(3), Bomb(made)]):
+        size, body = values.laid_out(codec.encode(bomb))
+        with pytest.raises(AccessDenied, match=f"{REFUSED} pickle"):
+            values.unpacked(size, array(joined(body)))
+        meta, body = batches.pack_batch(batch(opaque(1, bomb), 2))
+        for _ in range(3):
+            with pytest.raises(AccessDenied, match=f"{REFUSED} pickle"):
+                batches.unpack_batch(meta, array(joined(body)), trusted=False)
+    assert not made.exists()
+    batches.unpack_batch(meta, array(joined(body)), trusted=True)  # who trusts the other machine
+    assert made.exists()
+
+
+def test_long_errors_and_warnings_are_cut() -> None:
+    """They are cut, and what is no text is written as numbers."""
+    told = ["x" * 10**7, "\udcff"] * 20
+    for error in (ValueError("\ud800" + "y" * 10**7), CorruptData("z" * 10**7), KeyError("a"), SystemError("odd")):
+        meta = values.failure_of(error, told)
+        assert len(meta) <= MAX_META_BYTES
+        assert type(values.error_of(meta, "node")).__name__ in str(type(error).__mro__) + "StoreError"
+    assert len(values.answer_meta(0, told)) <= MAX_META_BYTES

@@ -1,0 +1,1 @@
+"""Tables, writers, loaders and mixtures."""

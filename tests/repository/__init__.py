@@ -1,0 +1,1 @@
+"""What the repository holds beside the package: examples, pages, tools."""

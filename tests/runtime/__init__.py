@@ -1,0 +1,1 @@
+"""Waits and background threads."""
