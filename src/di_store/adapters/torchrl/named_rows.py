@@ -10,8 +10,8 @@ import torch
 
 import di_store
 from di_store.adapters.stored_array import Array
-from di_store.adapters.torchrl.forms import Form, Leaf
-from di_store.adapters.torchrl.slot_rows import SlotRows, capacities, create_rows, row_columns
+from di_store.adapters.torchrl.forms import SLOT, Form, Leaf
+from di_store.adapters.torchrl.slot_rows import SlotRows, capacities, row_columns
 
 _SMALL_BYTES = 16
 """A column of rows up to this size that is read whole is kept, so that samplers find ends of trajectories in it."""
@@ -95,7 +95,15 @@ class NamedRows:
         options: dict[str, Any] = {"seed": torch.initial_seed() % 2**63 if self._seed is None else self._seed}
         if self.sampler is not None:
             options["sampler"] = self.sampler
-        self._use(form, create_rows(self.store, self.name, form.columns, self._slots(form), options).table)
+        schema = {"row": {**form.columns, SLOT: di_store.Spec((), "i4")}}
+        options |= {"capacity": self._slots(form), "schema": schema, "lanes": 1}
+        try:
+            table = self.store.create_table(self.name, exist_ok=True, **options)
+        except di_store.CapacityError as error:
+            raise di_store.CapacityError(
+                f"{self._slots(form):,} rows of these types do not fit: {error.message}", remedy="lower max_size"
+            ) from error
+        self._use(form, table)
 
     def _form_id(self) -> str:
         return hashlib.sha1(f"torchrl/{self.name}".encode()).hexdigest()

@@ -39,7 +39,7 @@ class SlotRows:
     """Slots 0 … `slots` − 1, each of which may hold a row.
 
     Args:
-        table: a table that `create_rows` made.
+        table: the table of the rows, which `NamedRows` makes.
         slots: number of slots.
 
     Attributes:
@@ -337,28 +337,6 @@ def _slots_of(marks: Array) -> Array:
     """Slots from what the table has in their place."""
     slots: Array = marks ^ (marks >> 31)
     return slots
-
-
-def create_rows(
-    store: di_store.Store, name: str, columns: Mapping[str, di_store.Spec], slots: int, options: Mapping[str, Any]
-) -> SlotRows:
-    """The rows of this name in a store; made if they do not exist.
-
-    Args:
-        store: the store of the rows.
-        name: name of the table.
-        columns: types of the columns.
-        slots: number of slots.
-        options: more options of the table.
-    """
-    schema = {"row": {**columns, SLOT: di_store.Spec((), "i4")}}
-    try:
-        table = store.create_table(name, capacity=slots, schema=schema, lanes=1, exist_ok=True, **options)
-    except di_store.CapacityError as error:
-        raise di_store.CapacityError(
-            f"{slots:,} rows of these types do not fit: {error.message}", remedy="lower max_size"
-        ) from error
-    return SlotRows(table, slots)
 
 
 def row_columns(names: Iterable[str]) -> list[str]:
