@@ -105,20 +105,17 @@ class TableBackend(ABC):
         """The declared columns. `deadline` None, here and below: a minute, if the table is elsewhere."""
 
     @abstractmethod
-    def capacity(self) -> int | None:
-        """As `Table.capacity`."""
+    def capacity(self) -> int | None: ...
 
     @abstractmethod
-    def sampler(self) -> Sampler:
-        """As `Table.sampler`."""
+    def sampler(self) -> Sampler: ...
 
     @abstractmethod
     def size(self) -> int:
         """Number of items."""
 
     @abstractmethod
-    def stats(self, deadline: Deadline | None = None) -> TableStats:
-        """As `Table.stats`."""
+    def stats(self, deadline: Deadline | None = None) -> TableStats: ...
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -127,12 +124,10 @@ class TableBackend(ABC):
         """As `Table.writer`. `deadline` None: as long as it takes."""
 
     @abstractmethod
-    def insert(self, value: Any, priority: Any, deadline: Deadline) -> Array:
-        """As `Table.insert`."""
+    def insert(self, value: Any, priority: Any, deadline: Deadline) -> Array: ...
 
     @abstractmethod
-    def extend(self, batch: Any, priority: Any, deadline: Deadline) -> Array:
-        """As `Table.extend`."""
+    def extend(self, batch: Any, priority: Any, deadline: Deadline) -> Array: ...
 
     # -- reading ------------------------------------------------------------------------------------------------
 
@@ -160,16 +155,14 @@ class TableBackend(ABC):
         return found if type(found) is Batch else self.sample(found, terms, None, columns, out)
 
     @abstractmethod
-    def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch:
-        """As `Table.peek`."""
+    def peek(self, keys: Array, columns: str | Iterable[str] | None, deadline: Deadline | None = None) -> Batch: ...
 
     @abstractmethod
     def source(self, columns: str | Iterable[str] | None, timeout: float | Deadline | None = None) -> DrawSource:
         """The source of a loader. `timeout`: of one batch of it."""
 
     @abstractmethod
-    def keys(self, start: int, n: int, deadline: Deadline) -> Array:
-        """As `Table.keys`."""
+    def keys(self, start: int, n: int, deadline: Deadline) -> Array: ...
 
     def at(self, positions: Any, deadline: Deadline) -> Array:
         """As `Table.at`."""
@@ -180,8 +173,7 @@ class TableBackend(ABC):
         raise lacking(self, "positions")
 
     @abstractmethod
-    def evicted(self, deadline: Deadline) -> Iterator[int]:
-        """As `Table.evicted`."""
+    def evicted(self, deadline: Deadline) -> Iterator[int]: ...
 
     def incomplete(self, deadline: Deadline) -> Found:
         """The incomplete groups of a table of groups."""
@@ -194,29 +186,23 @@ class TableBackend(ABC):
     # -- changing -----------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int:
-        """As `Table.update`."""
+    def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int: ...
 
     @abstractmethod
-    def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int:
-        """As `Table.update_priorities`."""
+    def update_priorities(self, keys: Array, priorities: Array, deadline: Deadline) -> int: ...
 
     @abstractmethod
-    def delete(self, keys: Array, deadline: Deadline) -> int:
-        """As `Table.delete`."""
+    def delete(self, keys: Array, deadline: Deadline) -> int: ...
 
     @abstractmethod
-    def reset(self, deadline: Deadline) -> None:
-        """As `Table.reset`."""
+    def reset(self, deadline: Deadline) -> None: ...
 
     @abstractmethod
-    def resize(self, capacity: int, deadline: Deadline) -> None:
-        """As `Table.resize`."""
+    def resize(self, capacity: int, deadline: Deadline) -> None: ...
 
     @abstractmethod
     def configure(self, changes: dict[str, Any], deadline: Deadline) -> None:
         """As `Table.configure`; `changes`: its arguments by name."""
 
     @abstractmethod
-    def finish(self, deadline: Deadline) -> None:
-        """As `Table.finish`."""
+    def finish(self, deadline: Deadline) -> None: ...

@@ -104,8 +104,7 @@ class StoreBackend(ABC):
         """What makes another handle of the store, as ``__reduce__`` returns it."""
 
     @abstractmethod
-    def close(self) -> None:
-        """As `Store.close`."""
+    def close(self) -> None: ...
 
     # -- the store ----------------------------------------------------------------------------------------------
 
@@ -114,16 +113,13 @@ class StoreBackend(ABC):
         """As `Store.resize`; one of them is given."""
 
     @abstractmethod
-    def stats(self) -> StoreStats:
-        """As `Store.stats`."""
+    def stats(self) -> StoreStats: ...
 
     @abstractmethod
-    def check(self, repair: bool) -> list[str]:
-        """As `Store.check`."""
+    def check(self, repair: bool) -> list[str]: ...
 
     @abstractmethod
-    def sync(self, copies: int | None, deadline: Deadline) -> None:
-        """As `Store.sync`."""
+    def sync(self, copies: int | None, deadline: Deadline) -> None: ...
 
     def checkpoint(self, path: str | os.PathLike[str], progress: Progress | None, deadline: Deadline) -> None:
         """As `Store.checkpoint`."""
@@ -140,54 +136,44 @@ class StoreBackend(ABC):
         raise lacking(self, "reserve")
 
     @abstractmethod
-    def get(self, raw: bytes, copy: bool | None, deadline: Deadline) -> Any:
-        """As `Store.get`."""
+    def get(self, raw: bytes, copy: bool | None, deadline: Deadline) -> Any: ...
 
     @abstractmethod
     def put_many(
         self, values: Sequence[Any], raws: Sequence[bytes | None], durability: str, deadline: Deadline
-    ) -> list[Ref]:
-        """As `Store.put_many`."""
+    ) -> list[Ref]: ...
 
     @abstractmethod
-    def get_many(self, raws: list[bytes], copy: bool | None, deadline: Deadline) -> list[Any]:
-        """As `Store.get_many`."""
+    def get_many(self, raws: list[bytes], copy: bool | None, deadline: Deadline) -> list[Any]: ...
 
     @abstractmethod
-    def wait(self, refs: list[Ref], num_returns: int, deadline: Deadline) -> tuple[list[Ref], list[Ref]]:
-        """As `Store.wait`."""
+    def wait(self, refs: list[Ref], num_returns: int, deadline: Deadline) -> tuple[list[Ref], list[Ref]]: ...
 
     @abstractmethod
-    def contains(self, raw: bytes) -> bool:
-        """As `Store.contains`."""
+    def contains(self, raw: bytes) -> bool: ...
 
     @abstractmethod
-    def delete(self, raws: list[bytes]) -> int:
-        """As `Store.delete`."""
+    def delete(self, raws: list[bytes]) -> int: ...
 
     @abstractmethod
-    def keys(self, start: Ref | None, n: int) -> list[Ref]:
-        """As `Store.keys`."""
+    def keys(self, start: Ref | None, n: int) -> list[Ref]: ...
 
     # -- weights ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def publish(self, name: str, tree: Any, keep: int, group: Any, durability: str, deadline: Deadline) -> int:
-        """As `Store.publish`."""
+    def publish(self, name: str, tree: Any, keep: int, group: Any, durability: str, deadline: Deadline) -> int: ...
 
     @abstractmethod
     def latest(
         self, name: str, newer_than: int | None, version: int | None, group: Any, deadline: Deadline
-    ) -> Published | None:
-        """As `Store.latest`."""
+    ) -> Published | None: ...
 
     # -- tables -------------------------------------------------------------------------------------------------
 
     @abstractmethod
     def create_table(
         self, name: str, settings: Settings, place: Place, exist_ok: bool, deadline: Deadline
-    ) -> TableBackend:
-        """As `Store.create_table`."""
+    ) -> TableBackend: ...
 
     def import_table(
         self,
@@ -201,12 +187,10 @@ class StoreBackend(ABC):
         raise lacking(self, "import_table")
 
     @abstractmethod
-    def table(self, name: str, deadline: Deadline) -> TableBackend:
-        """As `Store.table`."""
+    def table(self, name: str, deadline: Deadline) -> TableBackend: ...
 
     @abstractmethod
-    def drop_table(self, name: str, deadline: Deadline) -> None:
-        """As `Store.drop_table`."""
+    def drop_table(self, name: str, deadline: Deadline) -> None: ...
 
     @abstractmethod
     def writer(self, tables: list[TableBackend], lanes: int | None, autoreset: Any) -> WriterBackend:
