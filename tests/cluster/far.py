@@ -1,4 +1,7 @@
-"""Every store that a test opens is served by an agent, and reached through it: the same tests, another transport."""
+"""Every store that a test opens is served by an agent: the same tests, another kind of store.
+
+It is reached through the agent, over TCP or TLS; or it is the only node of a cluster, and its tables lie here.
+"""
 
 from __future__ import annotations
 
@@ -10,20 +13,28 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import di_store
 from cluster.certificates import Authority
 from di_store.client.session import RemoteSession
 from di_store.client.store import RemoteStore
 from di_store.client.table import RemoteTable
+from di_store.cluster.joining import joined
+from di_store.objects.weights import Weights
 from di_store.replay.table import backend_of
 from di_store.runtime.deadline import Deadline
+from di_store.server.membership import NAME, Membership
 from di_store.server.server import Agent, Served
+from di_store.session import Session
 from di_store.store.handle import backend_of as store_backend_of
+from di_store.store.local import session_of
 from di_store.store.opening import attach as real_attach
 from di_store.store.opening import open as real_open
 
 TOKEN = b"a token of the tests"
 _agents: dict[str, Near] = {}
+_cluster = False  # whether each store is a node
 _certificate: list[str] = []
 """With TLS: paths of what every agent here has, its key, and whom clients trust."""
 
@@ -38,13 +49,32 @@ class Near:
         self._thread = threading.Thread(target=self.agent.serve, daemon=True)
         self._thread.start()
         self.handles = 0
+        if _cluster:
+            address = f"di-store://{self.agent.address}/{store.name}"
+            membership = Membership("static", (address,), address, None, True)
+            Weights(session_of(store)).publish(NAME, msgspec.msgpack.encode(membership), 1, 60, "memory")
 
     def connect(self) -> di_store.Store:
         """Another handle."""
+        if _cluster:
+            self.handles += 1
+            return self._as_node()
         tls = _certificate[2] if _certificate else None
         session = RemoteSession.connect(f"di-store://{self.agent.address}/{self.store.name}", TOKEN, tls, True, 10)
         self.handles += 1
         return di_store.Store(FarStore(session, self))
+
+    def _as_node(self) -> di_store.Store:
+        store = joined(Session.attach(self.store.name), TOKEN, None)
+        close, at = store.node.close, [self]
+
+        def close_node() -> None:
+            close()
+            while at:
+                at.pop().let_go()
+
+        store.node.close = close_node  # type: ignore[method-assign]
+        return store
 
     def let_go(self) -> None:
         """A handle was closed; the last one ends the agent and the store."""
@@ -113,12 +143,14 @@ def near_of(store: di_store.Store) -> Near:
 
 
 def install(transport: str) -> None:
-    """From now on all stores of this process are far, by "tcp" or "tls"."""
+    """From now on all stores of this process are far, by "tcp" or "tls"; or nodes of a "cluster"."""
+    global _cluster
+    _cluster = transport == "cluster"
     if transport == "tls":
         authority = Authority(Path(tempfile.mkdtemp(dir=os.environ["DI_STORE_TEST_ROOT"])))
         _certificate[:] = [*authority.sign("agent"), authority.path]
-    elif transport != "tcp":
-        raise ValueError(f"DI_STORE_TEST_FAR must be tcp or tls, not {transport!r}")
+    elif transport not in ("tcp", "cluster"):
+        raise ValueError(f"DI_STORE_TEST_FAR must be tcp, tls or cluster, not {transport!r}")
     os.environ["DI_STORE_TOKEN"] = TOKEN.decode()  # of handles that are unpickled
     RemoteTable.export = export_there  # type: ignore[method-assign]
     di_store.open = open_far  # type: ignore[assignment]

@@ -1,4 +1,7 @@
-"""Tests of the public interface pass unchanged if every store is reached through an agent; `make far` runs more."""
+"""Tests of the public interface pass unchanged if every store is reached through an agent, or is a cluster's node.
+
+`make far` runs more.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from cluster.conformance import LEFT_OUT, QUICK, apart, every_file, files_of
+from cluster.conformance import LEFT_OUT, LEFT_OUT_OF_A_NODE, QUICK, apart, every_file, files_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -40,9 +43,10 @@ def run(*arguments: str, transport: str = "tcp") -> str:
         ("core", "tcp"),
         *(pytest.param(group, "tcp", marks=pytest.mark.extended) for group in QUICK if group != "core"),
         pytest.param("core", "tls", marks=pytest.mark.extended),
+        *(pytest.param(group, "cluster", marks=pytest.mark.extended) for group in QUICK),
     ],
 )
-def test_a_remote_store_passes_the_local_tests(group: str, transport: str) -> None:
+def test_other_kinds_of_stores_pass_the_tests_of_a_local_one(group: str, transport: str) -> None:
     last = run(*files_of(QUICK[group]), transport=transport).splitlines()[-1]
     assert " passed" in last
     assert "skipped" not in last
@@ -52,10 +56,13 @@ def test_a_remote_store_passes_the_local_tests(group: str, transport: str) -> No
 def test_excluded_tests_exist() -> None:
     """Each entry matches a test, and each file has tests that are not left out."""
     files = every_file()
-    assert {f"tests/{entry.partition('::')[0]}" for entry, _ in LEFT_OUT} <= set(files)
-    assert len({entry for entry, _ in LEFT_OUT}) == len(LEFT_OUT)
-    assert all(reason for _, reason in LEFT_OUT)
+    for left_out in (LEFT_OUT, LEFT_OUT_OF_A_NODE):
+        assert {f"tests/{entry.partition('::')[0]}" for entry, _ in left_out} <= set(files)
+        assert len({entry for entry, _ in left_out}) == len(left_out)
+        assert all(reason for _, reason in left_out)
     run("--collect-only", *files)
+    of_a_node = sorted({f"tests/{entry.partition('::')[0]}" for entry, _ in LEFT_OUT_OF_A_NODE})
+    run("--collect-only", *of_a_node, transport="cluster")
 
 
 def test_exclusion_entries_and_files_are_checked() -> None:
