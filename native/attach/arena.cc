@@ -22,8 +22,8 @@ void refuse_unseen(const std::string& name) {
     if (holder.uid != os::user()) continue;
     const std::string who = "pid " + std::to_string(holder.pid);
     throw Error(Code::kAccessDenied,
-                "store '" + name + "' may be there already: " + who +
-                    " of this user holds a store and cannot be looked into (another group, or not dumpable); run all "
+                "store '" + name + "' may exist already: " + who +
+                    " of this user holds a store and cannot be inspected (another group, or not dumpable); run all "
                     "processes as the same user and group, let `di-store hold " +
                     name + "` hold it before, or open a store without a name",
                 who)
@@ -159,8 +159,8 @@ namespace {
   const char state = known ? os::look_at(pid).state : char{0};
   const bool stopped = state == 'T' || state == 't';
   const std::string who = known ? "pid " + std::to_string(pid) : "a process of another pid namespace";
-  const std::string end = stopped ? ", which is stopped: `kill -CONT " + std::to_string(pid) + "` lets it go on"
-                                  : ", from a checkpoint or what is durable in its folder";
+  const std::string end = stopped ? ", which is stopped: `kill -CONT " + std::to_string(pid) + "` resumes it"
+                                  : ", from a checkpoint or the durable data in its folder";
   throw Error(Code::kTimeout, "store '" + name + "' is still being made by " + who + end,
               stopped ? who + ", stopped" : who)
       .told();
@@ -332,7 +332,7 @@ void Arena::enter_slow(u64 tick) {
                 "store after that, or leave its descriptor alone")
         .told();
   if (!has_slot())
-    throw Error(Code::kStoreClosed, "this process was taken for dead and its slot given away; open the store again");
+    throw Error(Code::kStoreClosed, "this process was declared dead and its slot was reused; open the store again");
   entered_tick_.store(tick, std::memory_order_relaxed);
 }
 

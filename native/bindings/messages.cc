@@ -159,7 +159,7 @@ nb::object Receiving::message(nb::handle fd, u64 most_bytes, std::optional<doubl
     body_ = UserObject(call_python(memory_, nb::int_(core_.body_bytes())));
     auto* const array = reinterpret_cast<PyArrayObject*>(body_.ptr());
     if (!PyArray_Check(body_.ptr()) || static_cast<u64>(PyArray_NBYTES(array)) != core_.body_bytes())
-      throw Error(Code::kType, "memory of another size than a message needs");
+      throw Error(Code::kType, "the memory for a message has the wrong size");
     core_.take_memory(static_cast<u8*>(PyArray_DATA(array)));
   }
   const net::Header& header = core_.header();

@@ -70,7 +70,7 @@ void write_packed(const ArenaPointer& arena, nb::handle value, DraftRequest requ
   const auto offsets = nb::cast<std::vector<u64>>(encoded.attr("offsets"));
   const u64 payload = nb::cast<u64>(encoded.attr("payload_bytes"));
   if (header.size() > UINT32_MAX)
-    throw Error(Code::kInvalid, "what describes this value (names, numbers, text) takes " +
+    throw Error(Code::kInvalid, "the description of this value (names, numbers, text) takes " +
                                     std::to_string(header.size()) +
                                     " bytes, at most 4 GiB; put large text as bytes, or split the value");
   const u64 start = packed_payload_at(header.size());

@@ -44,7 +44,7 @@ class Reserved {
     const u64 start = array ? sizeof(ArrayForm) : packed_payload_at(header_bytes);
     if (bytes_ > ~u64{0} - start) throw Error(Code::kCapacity, "an object of more than 2^64 bytes");
     if (array && (header_bytes != start || read_array_form(header, start + bytes_).bytes != bytes_))
-      throw Error(Code::kCorruptData, "the head of an array came that does not fit its size");
+      throw Error(Code::kCorruptData, "received the header of an array that does not fit its size");
     request.bytes = start + bytes_;
     u8* const block = make_block(arena_, request, Deadline::slice(), draft_.get());
     u8* to = block;

@@ -69,7 +69,7 @@ CallShape WriterRows::begin(const RowForm& form, nb::handle lane) {
   writer_.call_.extends = false;
   const CallShape shape = writer_.shape_of(lane, 1, false);
   if (form.lanes() != (shape.by_lane ? shape.lanes : 0))
-    throw Error(Code::kInvalid, "a row of " + std::to_string(form.lanes()) + " lanes came, and its call names " +
+    throw Error(Code::kInvalid, "received a row of " + std::to_string(form.lanes()) + " lanes for a call that names " +
                                     std::to_string(shape.by_lane ? shape.lanes : 0));
   return shape;
 }
@@ -83,8 +83,7 @@ std::unique_ptr<RowsMade> WriterRows::append(const RowForm& form, nb::handle bod
   auto made = std::make_unique<RowsMade>();
   made->order = std::move(order);
   for (const u32 table : made->order)
-    if (table >= writer_.writer_->plan().tables.size())
-      throw Error(Code::kInvalid, "order= names a table that is none");
+    if (table >= writer_.writer_->plan().tables.size()) throw Error(Code::kInvalid, "order= names an unknown table");
   const CallShape shape = begin(form, lane);
   form.require(writer_.row_bytes_, at, count, view.size());
   form.place(view.data() + at, writer_.row_bytes_, &writer_.call_);

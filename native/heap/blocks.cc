@@ -13,7 +13,7 @@ u64 slices_for(u64 pages) { return (pages + kPagesPerSlice - 1) / kPagesPerSlice
 
 void require_block(bool sound) {
   if (!sound) [[unlikely]]
-    throw Error(Code::kCorruptData, "damaged store: a block of memory lies where no block of its size can lie");
+    throw Error(Code::kCorruptData, "damaged store: a block of memory lies where a block of its size cannot be");
 }
 
 bool is_set(const u64* map, u32 block) { return (map[block / 64] >> (block % 64) & 1) != 0; }

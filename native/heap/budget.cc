@@ -118,13 +118,13 @@ Shortage Budget::short_of_store(const MakeRequest& request, u64 block, u64 grow)
   const u64 least = least_claim(request.tables, block);
   shortage.never = least > spendable();
   if (shortage.never) {
-    shortage.why = "open episodes and what is set aside for tables need " + kib(least) +
+    shortage.why = "open episodes and the space reserved for tables need " + kib(least) +
                    " of memory=" + std::to_string(limit()) +
                    ", whatever is evicted or deleted; raise memory= (store.resize), open fewer lanes, lower "
                    "max_length or capacity=, or end episodes sooner";
   } else {
     shortage.short_table = evictable(request.tables, block);
-    shortage.why = room_text(grow, request.tables) + "; room comes by " +
+    shortage.why = room_text(grow, request.tables) + "; space is freed by " +
                    (shortage.short_table != kNone ? "evicting items or deleting objects" : "deleting objects");
   }
   return shortage;

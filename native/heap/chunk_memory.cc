@@ -17,7 +17,7 @@ std::span<Attachment> ChunkMemory::find_attachments(u32 chunk) const {
 }
 
 void ChunkMemory::bad_chunk(u32 chunk) {
-  throw Error(Code::kCorruptData, "damaged store: descriptor " + std::to_string(chunk) + " is not that of a chunk");
+  throw Error(Code::kCorruptData, "damaged store: descriptor " + std::to_string(chunk) + " does not belong to a chunk");
 }
 
 std::span<Attachment> ChunkMemory::attachments(u32 chunk) const {

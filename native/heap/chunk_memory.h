@@ -1,5 +1,5 @@
 // Finds a chunk's bytes by its descriptor: all code that reads or writes a chunk gets its address here. Throws
-// kCorruptData if the descriptor is not that of a chunk with a header. rows/chunk_view.h checks the fields of the
+// kCorruptData if the descriptor does not belong to a chunk with a header. rows/chunk_view.h checks the fields of the
 // header; this class checks only the places of the attachments and of the ChunkTier.
 //
 // Head and body: see ChunkTier in base/chunk_layout.h.

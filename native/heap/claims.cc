@@ -87,7 +87,7 @@ bool TableClaims::may_fit(std::span<const u32> tables, u64 bytes, Deadline deadl
   const u64 least = heap_.budget.least_claim(tables, bytes);
   if (least <= heap_.budget.spendable()) return true;
   if (why != nullptr)
-    *why = "with the rows of this call, open episodes and what is set aside for tables need " + std::to_string(least) +
+    *why = "with the rows of this call, open episodes and the space reserved for tables need " + std::to_string(least) +
            " bytes of memory=" + std::to_string(heap_.budget.limit()) +
            "; nothing was written: give fewer rows at once, or raise memory= (store.resize)";
   return false;

@@ -5,7 +5,7 @@
 namespace di {
 
 void Descriptors::bad(u32 index) {
-  throw Error(Code::kCorruptData, "descriptor " + std::to_string(index) + " is none");
+  throw Error(Code::kCorruptData, "descriptor " + std::to_string(index) + " does not exist");
 }
 
 u32 Descriptors::count() const {

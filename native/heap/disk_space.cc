@@ -27,7 +27,8 @@ void lose_file(TierHeader& tier, SegmentEntry& at) {
 }  // namespace
 
 SegmentEntry& DiskSpace::entry(u32 number) const {
-  if (number >= kMaxSegments) throw Error(Code::kCorruptData, "a chunk names segment " + std::to_string(number));
+  if (number >= kMaxSegments)
+    throw Error(Code::kCorruptData, "a chunk names the unknown segment " + std::to_string(number));
   return memory_.tier_header().segment[number];
 }
 

@@ -140,7 +140,7 @@ void HeapCore::free_body(u32 chunk) {
   if (tier->stored_pages.load() != 0) subtract_bytes(memory.tier_header().clean_bytes, tier->body_bytes);
   const u32 body = tier->body.load() - 1;
   if (word_kind(descriptor(body).word.load()) != ObjectKind::kBody)
-    throw Error(Code::kCorruptData, "a chunk's body is none");
+    throw Error(Code::kCorruptData, "a chunk's body is not a body");
   tier->body.store(0);
   note_body(chunk);
   DI_FAULT("heap.body_unlinked");

@@ -27,8 +27,8 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
     const u64 claimed = heap_.budget.claimed(), movable = heap_.memory.heap_header().object_bytes.load();
     shortage.bytes = wanted != 0 && claimed - std::min(claimed, movable) + wanted <= most ? wanted : ~u64{0};
     if (shortage.bytes == ~u64{0})
-      shortage.why += "; what " + std::to_string(heap_.memory.heap_header().live_objects) +
-                      " objects are found by would take " + std::to_string(wanted >> 10) + " KiB more";
+      shortage.why += "; the index of " + std::to_string(heap_.memory.heap_header().live_objects) +
+                      " objects would take " + std::to_string(wanted >> 10) + " KiB more";
     return;
   }
   shortage.short_table = heap_.budget.evictable(request.tables, 0);  // another chunk may give its descriptor

@@ -48,7 +48,7 @@ u32 block_class(u64 bytes) { return bytes > (1u << 20) ? kNone : class_of(bytes)
 
 u64 block_class_bytes(u32 index) {
   if (index >= kClasses.count) [[unlikely]]
-    throw Error(Code::kCorruptData, "damaged store: blocks of no size");
+    throw Error(Code::kCorruptData, "damaged store: blocks of an unknown size");
   return kClasses.bytes[index];
 }
 

@@ -14,7 +14,7 @@ class SliceLists {
   void unlink(u64 slice);                   // it has none left, or it becomes free
   u32& head(BlockUse use, u32 cls) const {  // number of the first slice of the list, plus 1; 0: the list is empty
     if (static_cast<u32>(use) >= kBlockUses || cls >= kBlockClasses) [[unlikely]]
-      throw Error(Code::kCorruptData, "damaged store: a slice of no known use");
+      throw Error(Code::kCorruptData, "damaged store: a slice of an unknown kind");
     return memory_.heap_header().partial[static_cast<u32>(use)][cls];
   }
   // The lowest `count` free slices in a row; ~0: there are none. Low slices were used before, so they tend to have

@@ -51,7 +51,7 @@ void append_head(const Header& header, std::span<const u8> meta, std::vector<u8>
 
 void check_magic(std::span<const u8> start) {
   if (!std::equal(start.begin(), start.end(), kMagic, kMagic + kMagicBytes))
-    refuse("what came is no frame of di-store: does something else use this port?");
+    refuse("the received bytes are not a frame of di-store: does something else use this port?");
 }
 
 Header parse(std::span<const u8, kHeaderBytes> head, u32 kinds) {
@@ -59,7 +59,7 @@ Header parse(std::span<const u8, kHeaderBytes> head, u32 kinds) {
   const u8 kind = head[4];
   const u32 pad = load<u16>(head, 6);
   if (kind >= 32 || (kinds >> kind & 1) == 0 || pad != 0)
-    refuse("a frame of an unknown kind (" + std::to_string(kind) + ", " + std::to_string(pad) + ") came");
+    refuse("received a frame of an unknown kind (" + std::to_string(kind) + ", " + std::to_string(pad) + ")");
   Header found;
   found.kind = kind;
   found.flags = head[5];
@@ -69,8 +69,8 @@ Header parse(std::span<const u8, kHeaderBytes> head, u32 kinds) {
   found.payload_bytes = load<u32>(head, 28);
   found.payload_check = load<u32>(head, 32);
   if (found.meta_bytes > kMaxMetaBytes || found.payload_bytes > kMaxPayloadBytes)
-    refuse("a frame of " + std::to_string(found.meta_bytes) + " + " + std::to_string(found.payload_bytes) +
-           " bytes came, at most " + std::to_string(kMaxMetaBytes) + " + " + std::to_string(kMaxPayloadBytes) +
+    refuse("received a frame of " + std::to_string(found.meta_bytes) + " + " + std::to_string(found.payload_bytes) +
+           " bytes, at most " + std::to_string(kMaxMetaBytes) + " + " + std::to_string(kMaxPayloadBytes) +
            " are allowed");
   return found;
 }

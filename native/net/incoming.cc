@@ -66,7 +66,7 @@ bool Incoming::has_head() {
   start_ += kHeaderBytes;
   const u64 most = most_bytes_ != 0 ? kMaxMetaBytes : kMaxGreetingBytes;
   if (header_.meta_bytes > most)
-    refuse("a message with " + std::to_string(header_.meta_bytes) + " bytes of meta came, at most " +
+    refuse("received a message with " + std::to_string(header_.meta_bytes) + " bytes of meta, at most " +
            std::to_string(most) + " are allowed here");
   (pieces_ ? piece_meta_ : meta_).resize(header_.meta_bytes);
   return true;
@@ -78,15 +78,15 @@ void Incoming::begin_payload() {
   phase_ = Phase::kPayload;
   if (pieces_) {
     if (header_.kind != kPiece || header_.payload_bytes == 0 || header_.payload_bytes > total_ - at_)
-      refuse("a message ended before all its pieces had come");
+      refuse("a message ended before all its pieces had arrived");
     return;
   }
-  if (header_.kind == kPiece) refuse("a piece of a message came without the message");
+  if (header_.kind == kPiece) refuse("received a piece of a message without the message");
   first_ = header_;
   total_ = first_.body_bytes;
   at_ = 0;
   if (total_ > most_bytes_ || total_ < first_.payload_bytes)
-    refuse("a message of " + std::to_string(total_) + " bytes came, at most " + std::to_string(most_bytes_) +
+    refuse("received a message of " + std::to_string(total_) + " bytes, at most " + std::to_string(most_bytes_) +
            " are allowed here; send it in parts");
   phase_ = Phase::kMemory;
 }

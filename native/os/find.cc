@@ -158,7 +158,7 @@ std::vector<Holder> find_holders() {
   if (fstatat(proc.fd(), "self/fd", &owner, 0) != 0) {  // a /proc that does not show us shows no other holder either
     cannot_tell_if_starved(kWhoHolds);
     throw Error(Code::kStoreError,
-                "it cannot be told which processes hold stores: /proc does not show this process; "
+                "cannot find out which processes hold stores: /proc does not show this process; "
                 "mount it (mount -t proc proc /proc)")
         .told();
   }
@@ -290,7 +290,7 @@ namespace {
 
 [[noreturn]] void refuse_folder(const std::string& folder, const std::string& why) {
   throw Error(Code::kAccessDenied,
-              folder + " cannot serve to find stores: " + why + "; or set DI_STORE_DIR to a folder of your own")
+              folder + " cannot be used to find stores: " + why + "; or set DI_STORE_DIR to a folder of your own")
       .told();
 }
 

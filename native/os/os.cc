@@ -86,7 +86,7 @@ void cannot_tell(const std::string& what, int number) {
   if (number == EMFILE) remedy = "; close files, or raise the limit of open files (ulimit -n)";
   if (number == ENFILE) remedy = "; the machine is out of open files: raise fs.file-max (sysctl)";
   if (number == ENOMEM) remedy = "; free memory";
-  throw Error(Code::kStoreError, "it cannot be told " + what + ": " + errno_text(number) + remedy).told();
+  throw Error(Code::kStoreError, "cannot find out " + what + ": " + errno_text(number) + remedy).told();
 }
 
 void cannot_tell_if_starved(const std::string& what) {

@@ -152,13 +152,14 @@ void Memory::copy(const Memory& of) {
 }
 
 void Memory::bad_index(const char* what) {
-  throw Error(Code::kCorruptData, std::string("damaged store: there is no such number of ") + what);
+  throw Error(Code::kCorruptData, std::string("damaged store: the index is out of range: ") + what);
 }
 
 void Memory::require_version() const {
   const ArenaHeader& header = *reinterpret_cast<const ArenaHeader*>(base());
   if (header.magic.load(std::memory_order_acquire) != kMagic)  // pairs with the release in Arena::announce()
-    throw Error(Code::kCorruptData, "not a Di-store, or its creator died while making it; choose another name").told();
+    throw Error(Code::kCorruptData, "not a Di-store, or its creator died while creating it; choose another name")
+        .told();
   if (header.layout_version != kLayoutVersion || header.header_bytes != sizeof(ArenaHeader))
     throw Error(Code::kLayoutMismatch, "the store was made by another Di-store version (layout " +
                                            std::to_string(header.layout_version) + ", this one reads " +
@@ -184,7 +185,7 @@ void Memory::validate() const {
     for (u32 i = 0; sound && i < segments; ++i)
       sound = heap.segments[i].value >= parts.data.value && heap.segments[i].value % kMinBlockBytes == 0;
   }
-  if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must leave it").told();
+  if (!sound) throw Error(Code::kCorruptData, "the store's header is damaged; every process must close it").told();
 }
 
 void Memory::place_parts() {

@@ -3,7 +3,7 @@
 namespace di {
 namespace {
 
-[[noreturn]] void refuse() { throw Error(Code::kCorruptData, "rows came that do not lie in their message"); }
+[[noreturn]] void refuse() { throw Error(Code::kCorruptData, "received rows that lie outside their message"); }
 
 // Whether a * b <= most, even if the product does not fit 64 bits.
 bool product_fits(u64 a, u64 b, u64 most) { return a == 0 || b <= most / a; }

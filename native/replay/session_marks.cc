@@ -99,7 +99,7 @@ u32 SessionMarks::place(Deadline deadline) {
   const u32 idle = longest_idle();
   if (idle == kNone)
     throw Error(Code::kStoreFull, "a store keeps marks of at most " + std::to_string(kMaxMarks) +
-                                      " remote writer sessions × tables, and all are in use or were a short time ago; "
+                                      " remote writer sessions × tables, and all are in use or were used recently; "
                                       "close remote writers, or let them write to fewer tables")
         .told();
   free(idle, deadline);

@@ -104,7 +104,7 @@ void TableCore::require_live() const {
 
 void refuse_taken_over(const TableCore& core) {
   throw Error(Code::kTableNotFound, "another node of the cluster has table '" + core.name +
-                                        "' now, and what is in this store is old; store.table() opens it there")
+                                        "' now, and the rows in this store are outdated; store.table() opens it there")
       .told();
 }
 

@@ -41,7 +41,7 @@ ColumnMap map_columns(u32 index, const LayoutHeader& layout, u64 layout_bytes, c
   u64 head = offsetof(LayoutHeader, column);
   if (layout_bytes < head || layout.columns > (layout_bytes - head) / sizeof(ColumnLayout) ||
       layout.column_bytes > kMaxColumnBytes || layout.late_bytes > kMaxColumnBytes || layout.late_bytes % 8 != 0) {
-    throw damaged("a layout of " + std::to_string(layout_bytes) + " bytes is not one");
+    throw damaged("a layout of " + std::to_string(layout_bytes) + " bytes is not valid");
   }
   ColumnMap map;
   map.layout = index;

@@ -274,7 +274,7 @@ void Resolver::resolve_one(const Span& span, Rows& item, ItemBlock& block) {
   bool next = spec.has_next() && (span.flags & (kItemNoNext | kItemFinished)) == 0;
   u32 outside = span.back + (next ? 1 : 0);
   if (span.rows > kMaxWindowRows || span.back >= kMaxStack || span.rows <= outside)
-    damaged("an item's span is no span");
+    damaged("an item's span is not valid");
   const u32 at = opened(span, block);
   const ChunkView& view = block.views[at];
   item.piece = static_cast<u32>(block.pieces.size());

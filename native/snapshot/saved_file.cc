@@ -16,7 +16,7 @@ SavedFile::SavedFile(const std::string& path, const Uuid& uuid) : path_(path) {
                                              " has another version of the format; use the version of "
                                              "Di-store that wrote it")
           .told();
-    case SegmentState::kForeign: damaged("it belongs to another one");
+    case SegmentState::kForeign: damaged("it belongs to another checkpoint");
     case SegmentState::kDamaged: damaged("its first page is not what was written");
   }
   reader_.walk([this](const FoundRecord& found) {

@@ -68,7 +68,7 @@ Snapshot::Snapshot(std::shared_ptr<Arena> arena, const std::vector<std::string>*
         if (error.code() != Code::kTableNotFound || tries == kMostTries) throw;
       }
       forget(deadline);
-      if (tries == kMostTries) throw Error(Code::kTimeout, "the store grows faster than it can be looked at");
+      if (tries == kMostTries) throw Error(Code::kTimeout, "the store grows faster than it can be scanned");
     }
   } catch (...) {
     forget(Deadline::brief());

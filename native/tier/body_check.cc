@@ -162,7 +162,7 @@ bool BodyCheck::step(Deadline deadline) {
 
 std::vector<std::string> BodyCheck::findings() const {
   std::vector<std::string> all = findings_;
-  if (unlisted_ != 0) all.push_back("rows on disk: as many as " + std::to_string(unlisted_) + " more chunks");
+  if (unlisted_ != 0) all.push_back("rows on disk: " + std::to_string(unlisted_) + " more chunks are damaged");
   for (const auto& [file, found] : missing_)
     all.push_back("rows on disk: all of " + std::to_string(found.first) + " chunks: " + found.second);
   return all;

@@ -128,11 +128,12 @@ bool TierFolder::find_owner() {
   u64 bytes = 0;
   if (os::blocks_of(path_ + "/" + kCheckpointName, &bytes) != ENOENT)
     throw Error(Code::kStoreError, "the folder " + path_ + " holds a checkpoint, or another file " + kCheckpointName +
-                                       ", and disk= wants a folder of its own; choose another one")
+                                       ", and disk= needs a folder that only this store uses; choose another one")
         .told();
   if (!segments().empty() || !logs().empty())
-    throw Error(Code::kCorruptData, "the folder " + path_ + " holds segments but no file " + kEpochName +
-                                        ", which says whose they are; put it back, or move the segments away")
+    throw Error(Code::kCorruptData,
+                "the folder " + path_ + " holds segments but no file " + kEpochName +
+                    ", which says which store they belong to; put it back, or move the segments away")
         .told();
   return false;
 }
@@ -226,9 +227,8 @@ void TierFolder::require_in_place() const {
   if (!alive_.is_open() || alive_.is_at(alive_path())) return;
   throw Error(Code::kStoreError,
               "the folder " + path_ +
-                  " of this store's files is not under its name any more, so "
-                  "nothing in it is durable: somebody has removed or renamed it, or its filesystem is no "
-                  "longer mounted; put it back, or save what is needed elsewhere (store.checkpoint)")
+                  " of this store's files was removed or renamed, or its filesystem is no longer mounted, so "
+                  "nothing in it is durable; put it back, or save the data elsewhere (store.checkpoint)")
       .told();
 }
 

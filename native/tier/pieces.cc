@@ -178,7 +178,7 @@ bool PieceReader::read(const Piece& piece, u8* to) {
   u64 got = 0;
   if (const int number = file_.read(layout_.begin + piece.offset, to, piece.stored_bytes(), &got))
     throw failed(layout_.path, " cannot be read", number);
-  if (got < piece.bytes) throw Error(Code::kCorruptData, name(piece) + ": the file ends before").told();
+  if (got < piece.bytes) throw Error(Code::kCorruptData, name(piece) + ": the file ends too early").told();
   return crc32c(to, piece.bytes) == crcs_[piece.number];
 }
 

@@ -72,7 +72,8 @@ void SegmentWriter::check_usable() const {
     throw Error(Code::kStoreError, "the segment " + path_ + " is written by the process that this one was forked from")
         .told();
   if (failed_)
-    throw Error(Code::kStoreError, "the segment " + path_ + " takes nothing more: a write has failed").told();
+    throw Error(Code::kStoreError, "the segment " + path_ + " accepts no more records, since a write has failed")
+        .told();
 }
 
 bool SegmentWriter::has_room(u64 head_bytes, u64 body_bytes) const {

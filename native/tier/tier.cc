@@ -142,8 +142,8 @@ void Tier::resize(u64 capacity, Deadline deadline) {
   // Objects that came after the tables may take more than there is: then the capacity can still be raised.
   if (capacity < std::min(least, header.capacity.load()))
     throw Error(Code::kCapacity, "disk_capacity=" + std::to_string(capacity) + " is less than the " +
-                                     std::to_string(least) + " bytes that tables and objects need, or files take by " +
-                                     "now; make tables smaller, delete objects, or give more")
+                                     std::to_string(least) + " bytes that tables and objects need, or that files " +
+                                     "already take; make tables smaller, delete objects, or give more")
         .told();
   header.capacity.store(capacity);
   heap_.budget.announce_room();

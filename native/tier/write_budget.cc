@@ -42,8 +42,7 @@ std::string WriteBudget::text() const {
   char seconds[32];
   std::snprintf(seconds, sizeof seconds, "%.1f", static_cast<double>(wait_ns()) / 1e9);
   return "write_budget=" + std::to_string(header_.write_budget.load()) +
-         " bytes a day is used up, and may be written " + "from again in " + seconds +
-         " s; wait, or raise it (store.resize)";
+         " bytes a day is used up; it allows writes again in " + seconds + " s; wait, or raise it (store.resize)";
 }
 
 }  // namespace di

@@ -447,7 +447,7 @@ def test_on_policy_training_gives_the_same_weights_as_sb3(algorithm: Any, env: A
     assert torch.equal(*found)
 
 
-def test_memory_option_is_accepted() -> None:
+def test_optimize_memory_usage_is_accepted() -> None:
     """`optimize_memory_usage` with its default partner, which SB3 refuses, and a second learn() after it."""
     model = SAC(
         "MlpPolicy", "Pendulum-v1", replay_buffer_class=ReplayBuffer, buffer_size=200, optimize_memory_usage=True

@@ -62,7 +62,7 @@ ANY_VIEW: st.SearchStrategy[View] = st.one_of(
 
 
 @given(ANY_VIEW)
-def test_plain_form_and_pickle(view: View) -> None:
+def test_views_convert_to_plain_data_and_pickle(view: View) -> None:
     assert view_from_plain(view_to_plain(view)) == view
     assert pickle.loads(pickle.dumps(view)) == view
     assert hash(pickle.loads(pickle.dumps(view))) == hash(view)

@@ -103,7 +103,7 @@ def test_a_waiting_writer_names_the_store_bytes_it_needs(store: di_store.Store) 
             writer.end_episode()
 
     waiting = Waiting(store, write)
-    assert "room comes by deleting objects" in said[0]
+    assert "space is freed by deleting objects" in said[0]
     assert re.fullmatch(
         r"room in the store: [\d.]+ [KM]iB wanted, [\d.]+ [KM]iB free, [\d.]+ [KM]iB reserved for tables",
         waiting.reason,

@@ -261,7 +261,7 @@ class Store:
     ) -> list[Ref]:
         """`put` all values or none. Returns their refs. With "disk" they are written to disk together."""
         if isinstance(values, dict):
-            raise TypeError("put_many() takes a list of values, not one dict: put() stores that")
+            raise TypeError("put_many() takes a list of values, not one dict: use put() for one value")
         every = config.listed("values", values, "put_many() a list of values; put() stores one")
         raws = checked_ids(ids, len(every))
         config.choice("durability", durability, ("memory", "disk"))

@@ -168,7 +168,9 @@ class Server:
         if store is None:
             self._service, self._port = served.serve(specs, port, memory)
         elif port is not None:
-            raise ValueError(f"port={port}: a server in a store that is given is reached by the store's name")
+            raise ValueError(
+                f"port={port}: leave port= out, since clients reach a server in a given store by the store's name"
+            )
         else:
             self._service = served.serve_in(specs, store)
         self._pid = os.getpid()

@@ -59,7 +59,7 @@ class ShardedTable(TableBackend):
     lacks: ClassVar = {
         "at": _ONE_ORDER,
         "positions": _ONE_ORDER,
-        "export": Lack("writes one table", "on each node, di_store.attach() has its shard as a table of that name"),
+        "export": Lack("writes one table", "on each node, di_store.attach() opens its shard as a table of that name"),
     }
 
     def __init__(self, parts: Parts, pickled: tuple[Any, ...]) -> None:
