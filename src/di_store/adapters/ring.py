@@ -112,9 +112,9 @@ class Ring:
         # Whether rows are written in the order of the slots, in which the table evicts them.
         self._in_step = self.by_time or self._lanes == 1
         self._paths: dict[tuple[Any, ...], tuple[str, ...]] = {}
-        self._stage()
-        self.newest = self._next = -1
-        self._in_order = True  # whether slots were written one after the other, and the next one
+        self._allocate()
+        self.newest = self._next = -1  # the next slot, if slots are written one after the other
+        self._in_order = True  # whether they were until now
         self.store, self.table = self._make(given, option, table)
         self._stream = Stream(self.table, self._lanes) if self._streams else None
 
@@ -136,7 +136,7 @@ class Ring:
         store = own_store(needed, f"{self.slots:,} steps", option, spare=needed if self._follows else 0)
         return store, store.create_table(name, **options)
 
-    def _stage(self) -> None:
+    def _allocate(self) -> None:
         """Arrays that gather rows: ``[rows, lanes, …]``, or ``[rows, …]`` of rows in no stream."""
         columns = self._columns()
         lead: tuple[int, ...] = (self._lanes,) if self._streams else (self._chunk,)
@@ -469,7 +469,7 @@ class Ring:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._stage()
+        self._allocate()
         self._stream = Stream(self.table, self._lanes) if self._streams else None
 
 

@@ -54,7 +54,7 @@ class Rows(Ring):
         """Stop reading from `copies`."""
         self.flush()
         self._copies, self.late = None, frozenset()
-        self._stage()
+        self._allocate()
 
 
 class Columns:
