@@ -19,7 +19,12 @@ OF_FRAMEWORKS = {
     "tianshou": {"PrioritizedReplayBuffer", "ReplayBuffer"},
     "torchrl": {"ReplayBuffer"},
 }
-MOST_SECOND_MEANINGS = 20  # rows of the table in docs/architecture.md; the number can only fall
+MOST_SECOND_MEANINGS = 5  # rows of the table in docs/architecture.md; the number can only fall
+
+
+# Folders of tests beside those of the package's rooms; and the files outside of all folders, which read the repository.
+OTHER_FOLDERS = {"arguments", "benchmarks", "crash", "disk", "model", "repository", "soak"}
+TOP_FILES = {"test_docs.py", "test_mutants.py", "test_names.py", "test_tidy.py", "test_tidy_scan.py"}
 
 
 def _several(names: dict[str, list[str]], most: int) -> dict[str, list[str]]:
@@ -53,3 +58,10 @@ def test_few_words_have_a_second_meaning() -> None:
     table = text.partition("### Words with a second meaning")[2].partition("\n## ")[0]
     rows = [line for line in table.splitlines() if line.startswith("| ")][1:]
     assert 0 < len(rows) <= MOST_SECOND_MEANINGS, len(rows)
+
+
+def test_tests_lie_in_the_folder_of_their_room() -> None:
+    rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} | {path.stem for path in PACKAGE.glob("*.py")}
+    found = {path.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("test_*.py")}
+    assert {parts[0] for parts in found if len(parts) == 1} == TOP_FILES
+    assert {parts[0] for parts in found if len(parts) > 1} <= rooms | OTHER_FOLDERS

@@ -181,9 +181,9 @@ def test_versions_heard_before_a_pause_are_not_trusted(served: Node, near: di_st
         assert reader.poll()
         reader.begin()
         reader.client.known_versions.end()
-        until(lambda: not reader.client.known_versions._told, "the end of the connection")
+        until(lambda: not reader.client.known_versions._reported, "the end of the connection")
         known = KnownVersions(reader.client)
-        known._told, known._newest, known._since = frozenset([name]), {name: 1}, time.monotonic()
+        known._reported, known._newest, known._since = frozenset([name]), {name: 1}, time.monotonic()
         assert known.is_newest(name, 1)
         known._since -= 3.0
         assert not known.is_newest(name, 1)

@@ -65,7 +65,7 @@ class AgentClient:
         versions: the version of each name of weights that this process last got from `latest`.
         known_versions: the versions that the agent reports.
         protocol: protocol of the agent that was reached last; 0: none was.
-        told: by name, the agent and the version that this client reported to it.
+        reported: by name, the agent and the version that this client reported to it.
         quiet: whether the agent's silence was reported, and nothing was heard since.
     """
 
@@ -102,7 +102,7 @@ class AgentClient:
         self._tokens: set[int] = set()
         self._dropped: deque[int] = deque()
         self.known_versions = KnownVersions(self)
-        self.told: dict[str, tuple[bytes, int]] = {}
+        self.reported: dict[str, tuple[bytes, int]] = {}
         self.quiet = False
         self._beats = False
         self._beating: Connection | None = None

@@ -60,7 +60,7 @@ class KnownVersions:
         self._client = weakref.ref(client)
         self._lock = threading.RLock()  # a signal handler may ask in the middle of another call
         self._newest: dict[str, int] = {}  # at least; only rises. Under `_lock`
-        self._told: Set[str] = frozenset()  # names of which the agent tells, on the connection that is there
+        self._reported: Set[str] = frozenset()  # names of which the agent tells, on the connection that is there
         self._since = float("-inf")  # when the call was sent that it has answered last
         self._polled: dict[str, float] = {}  # when somebody last asked for the name
         self._connection: Connection | None = None
@@ -71,7 +71,7 @@ class KnownVersions:
         """Whether the agent has recently reported that there is no newer version. Called by each poll."""
         now, before = time.monotonic(), self._polled.get(name)
         self._polled[name] = now
-        if name in self._told and now - self._since < TRUSTED_SECONDS:
+        if name in self._reported and now - self._since < TRUSTED_SECONDS:
             return self._newest[name] <= version <= MOST_VERSION
         if before is not None and now - before < POLL_SECONDS and not self._thread.lives():
             client = self._client()
@@ -141,11 +141,11 @@ class KnownVersions:
         with self._lock:
             for name, version in known.items():
                 self._newest[name] = max(version, self._newest.get(name, 0))
-        self._since, self._told = sent, frozenset(known)
+        self._since, self._reported = sent, frozenset(known)
 
     def _let_go(self) -> None:
         """The connection is of no use any more: what it told does not count."""
-        self._told = frozenset()
+        self._reported = frozenset()
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()

@@ -48,7 +48,7 @@ class WriterPipe:
         window: the calls on their way.
         schema: the columns of its rows, once they are declared.
         lanes: which lanes are in the middle of an episode.
-        told: the versions of weights that this process has, as reported to the agent.
+        reported: the versions of weights that this process has, as reported to the agent.
         interrupted: a signal handler has raised in the last call (Ctrl-C): the program wants to end.
     """
 
@@ -57,7 +57,7 @@ class WriterPipe:
         self.window = SendWindow(lanes, window)
         self.schema: Schema | None = None
         self.lanes = lanes
-        self.told: dict[str, int] = {}
+        self.reported: dict[str, int] = {}
         self.interrupted = False
         self._channel = channel
         self._arguments = {**arguments, "session": self.session}
@@ -211,7 +211,7 @@ class WriterPipe:
         self._warn()
         if call.error is not None:
             if by_writer:
-                self._told_of(call.error)
+                self._clear_failure(call.error)
             raise call.error
         made = call.made
         assert made is not None
@@ -275,7 +275,7 @@ class WriterPipe:
             texts, self._warnings = self._warnings, []
             warn(texts)
 
-    def _told_of(self, error: BaseException) -> None:
+    def _clear_failure(self, error: BaseException) -> None:
         """The writer hears of it now: its next call need not raise it, unless calls behind it were dropped."""
         with self._connection.lock:
             if self.window.failure is error and not self.window.behind:
@@ -432,7 +432,7 @@ class WriterPipe:
 
     def _begin_anew(self, marks: dict[str, Any]) -> None:
         """Another agent serves now; the writer of the dead one, and its open episodes, are gone."""
-        self.told = {}
+        self.reported = {}
         asked = [each.call for each in self._asked.values() if each.call is not None]
         if self.window.begin_anew(marks, asked, self._channel.node) or self.lanes.any_cut:
             self.lanes.tell(self._what, self._channel.node)

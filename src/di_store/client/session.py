@@ -98,10 +98,10 @@ class RemoteSession:
     def tell_version(self, name: str, timeout: Seconds) -> None:
         """Tell the agent which version of the weights this process last got. Inserted rows carry it."""
         client = self.channel.client
-        version, agent, told = self.versions.get(name, -1), client.agent, client.told
-        if told.get(name) != (agent, version) and (version >= 0 or name in told):
+        version, agent, reported = self.versions.get(name, -1), client.agent, client.reported
+        if reported.get(name) != (agent, version) and (version >= 0 or name in reported):
             self.channel.call("note_version", {"name": name, "version": version}, timeout=timeout, what="insert")
-            told[name] = agent, version
+            reported[name] = agent, version
 
     def call(self, method: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
         """As `Channel.call`."""

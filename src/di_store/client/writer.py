@@ -222,9 +222,9 @@ class RemoteWriter(WriterBackend):
         """Rows carry the version of the weights that this process last got: tell the agent when it has changed."""
         for name in self._tracked:
             version = self._session.versions.get(name, -1)
-            if self._pipe.told.get(name, -1) != version:
+            if self._pipe.reported.get(name, -1) != version:
                 self._pipe.ask("note_version", {"name": name, "version": version}, deadline, None)
-                self._pipe.told[name] = version
+                self._pipe.reported[name] = version
 
     def _sent(self, call: Sent) -> Any:
         """Send a call, and return its items without waiting for them."""
