@@ -101,10 +101,10 @@ class ClusterObjects:
         """`Store.get_many`: several objects under one deadline."""
         found = []
         for raw in raws:
-            try:
+            with contextlib.suppress(ObjectNotFound):
                 found.append(self._here.get(raw, 0, copy))
-            except ObjectNotFound:
-                found.append(self.get(raw, deadline.another(), copy))
+                continue
+            found.append(self.get(raw, deadline.another(), copy))
         return found
 
     def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:

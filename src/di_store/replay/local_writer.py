@@ -77,7 +77,7 @@ class LocalWriter(WriterBackend):
             self.open().look()
 
     def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
-        stream = self.open()
+        stream, seconds = self.open(), deadline.left  # a wait has all the time that there was at the call
         self._declare(step, next, final, lane, priority, None, deadline)
         arguments = (step, next, final, lane, self.by_table(priority))
         if begun is None:
@@ -85,12 +85,12 @@ class LocalWriter(WriterBackend):
                 begun = stream.call(*arguments)
             except SchemaMismatch as error:
                 raise self.explained(error, step, lane, None) from None
-        made = stream.finish_waiting("append", begun, deadline.left, stream.again, *arguments)
+        made = stream.finish_waiting("append", begun, seconds, stream.again, *arguments)
         self.count(1)
         return self.made(made)
 
     def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
-        stream = self.open()
+        stream, seconds = self.open(), deadline.left
         if stream.opaque:
             steps = listed("steps", steps, "a list of values")
         total = len(steps) if stream.opaque else rows_of(steps)
@@ -106,29 +106,29 @@ class LocalWriter(WriterBackend):
             made = native.extend(*arguments)
         except SchemaMismatch as error:
             raise self.explained(error, steps, lane, total) from None
-        made = stream.finish_waiting("extend", made, deadline.left, native.extend, *arguments)
+        made = stream.finish_waiting("extend", made, seconds, native.extend, *arguments)
         self.count(total)
         return self.made(made)
 
     def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
-        stream, arguments = self.open(), (final, lane, discard)
+        stream, seconds, arguments = self.open(), deadline.left, (final, lane, discard)
         if (native := stream.native) is None:
             return self.made([no_items() for _ in self.names])
         made = native.end_episode(*arguments)
-        return self.made(stream.finish_waiting("end_episode", made, deadline.left, native.end_episode, *arguments))
+        return self.made(stream.finish_waiting("end_episode", made, seconds, native.end_episode, *arguments))
 
     def check_idle(self) -> None:
         if self.open().is_busy():
             raise StoreError(BUSY, remedy=LATER)
 
     def close(self, deadline: Deadline) -> None:
-        stream = self.open()
+        stream, seconds = self.open(), deadline.left
         native = stream.native
         if stream.marked is not None and self._session.ended():
             return  # of a client: as after a kill of its process, open episodes make no more items
         try:
             if native is not None:
-                stream.finish_waiting("close", native.finish(), deadline.left, native.finish)
+                stream.finish_waiting("close", native.finish(), seconds, native.finish)
         except EndOfData:
             pass  # a finished table accepts no items: the open episodes add none
         finally:
