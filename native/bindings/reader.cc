@@ -13,7 +13,7 @@
 namespace di::py {
 namespace {
 
-constexpr u64 kTakePatienceNs = 50'000'000;  // wait for the lock; then sample() waits in Python, and names the owner
+constexpr u64 kAtOncePatienceNs = 50'000'000;  // wait for the lock; then sample() waits in Python, and names the owner
 
 struct Undelivered {  // draws that others have not delivered, and may still give back
   u64 count;
@@ -130,7 +130,7 @@ nb::object Reader::sample(u32 n, nb::handle beta, nb::handle which, bool distinc
   auto draws = std::make_unique<CallDraws>(table_, distinct, view_.chooses());
   if (which.is_none()) {
     try {
-      if (nb::object parts = batches_.draw(n, beta, distinct, Deadline::in(kTakePatienceNs)); parts.is_valid())
+      if (nb::object parts = batches_.draw(n, beta, distinct, Deadline::in(kAtOncePatienceNs)); parts.is_valid())
         return parts;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout) throw;
@@ -146,7 +146,7 @@ nb::object Reader::peek(nb::handle keys, nb::handle beta, nb::handle which) {
   enter();
   const UserObject array = as_array(keys, NPY_UINT64);
   try {
-    nb::object parts = batches_.look(view_of<u64>(array), beta, which, Deadline::in(kTakePatienceNs));
+    nb::object parts = batches_.look(view_of<u64>(array), beta, which, Deadline::in(kAtOncePatienceNs));
     if (parts.is_valid()) return parts;
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;  // on kTimeout the lock is not available at once
