@@ -129,7 +129,7 @@ class Ring:
         capacity = self.slots if self._in_step else self.slots + self.limit * self._lanes
         options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._lanes}
         if given is not None:
-            schema["slot"] = di_store.Spec((2,), "i4")
+            schema["slot"] = di_store.Spec((2,), "i4") if self._streams else di_store.Spec((), "i8")
             return given, table_of(given, name, option, **options)
         needed = di_store.needed_memory(**options)
         # A last observation takes a row of its own, so episodes of one step take twice as many.
@@ -325,15 +325,17 @@ class Ring:
             self.table.delete(replaced)
 
     def _placed(self, slots: Any, one: bool) -> Array:
-        """The time and lane of rows, by which others find them: ``[…, 2]``."""
+        """The time and lane of rows, by which others find them: ``[…, 2]``; of rows in no stream the slot."""
+        if not self._streams:
+            return np.arange(slots.start, slots.stop)
         if one and self._in_step:
             self._place[:, 0] = slots.start // self._lanes
             return self._place
-        if not self._in_step:
+        if self._in_step:
+            time, lane = np.divmod(np.arange(slots.start, slots.stop).reshape(-1, self._lanes), self._lanes)
+        else:
             lane, time = np.divmod(slots, self.slots // self._lanes)
-            return np.stack((time, lane), axis=-1).astype(np.int32)
-        found = np.stack(np.divmod(np.arange(slots.start, slots.stop), self._lanes), axis=-1).astype(np.int32)
-        return found.reshape(-1, self._lanes, 2) if self._streams else found
+        return np.stack((time, lane), axis=-1).astype(np.int32)
 
     def _replaced(self, slots: Any) -> Array | None:
         """The rows that lie at these slots; None: the table evicts them, as it does if they are written in order."""
@@ -435,7 +437,8 @@ class Ring:
             return Held(keys, np.zeros(0, np.int64), np.zeros(0, np.bool_), {})
         batches = [self.table.peek(keys[part], columns=("slot", *columns)) for part in parts(len(keys))]
         data = joined([batch.data for batch in batches])
-        time, lane = data.pop("slot").astype(np.int64).T
+        slot = data.pop("slot").astype(np.int64)
+        time, lane = slot.T if self._streams else (slot, np.zeros_like(slot))
         lanes = int(lane.max()) + 1
         if time.max() >= each or lanes > self._lanes or (self.by_time and lanes < self._lanes):
             raise ValueError(

@@ -175,13 +175,19 @@ class Columns:
 
     def _write_copies(self, rows: Rows, slot: int, count: int, given: dict[str, Any]) -> None:
         """`write` if there are copies, from which the table takes its rows later."""
-        arrays = {name: _array(value) for name, value in given.items() if name in self._arrays}
-        for begin in range(0, count, rows.limit):
-            part = slice(begin, min(begin + rows.limit, count))
-            rows.place(slot + begin, part.stop - begin)  # which may write rows that are overwritten here
-            for name, value in arrays.items():
-                assign(self._arrays[name][slot + begin : slot + part.stop], value[part], name)
-        self._write_plain(slot, count, {name: value for name, value in given.items() if name not in arrays})
+        if count > rows.limit:
+            for begin in range(0, count, rows.limit):
+                part = slice(begin, min(begin + rows.limit, count))
+                some = {name: value[part] for name, value in given.items()}
+                self._write_copies(rows, slot + begin, part.stop - begin, some)
+            return
+        rows.place(slot, count)  # which may write rows that are overwritten here
+        arrays, part = self._arrays, slice(slot, slot + count)
+        for name, value in given.items():
+            if name not in arrays:
+                self._write_plain(slot, count, {name: value})
+            else:
+                assign(arrays[name][part], _array(value), name)
 
     def _first_rows(self, given: dict[str, Any]) -> Rows | None:
         """The table, with a column for each given tensor that is of a type numpy has; None: there is none."""
