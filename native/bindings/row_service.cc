@@ -19,7 +19,7 @@ constexpr u64 kSpareBuffers = 64;
 constexpr u64 kMostForms = 8;
 constexpr u64 kLookCalls = 1024;            // as often as Python's writer looks after itself
 constexpr u64 kLookNs = 2'000'000'000;      // tells the package that the client is alive
-constexpr u64 kStalledNs = 30'000'000'000;  // equals STALLED_SECONDS of wire/connection.py
+constexpr u64 kStalledNs = 30'000'000'000;  // equals STALLED_SECONDS of protocol/connection.py
 constexpr u64 kAtOnceCalls = 256;           // as many as fit in a window
 constexpr u64 kMostCalls = u64{1} << 44;    // call numbers are below this: session_marks.h
 

@@ -19,8 +19,8 @@ namespace {
 constexpr u64 kLeavingNs = 1'000'000'000, kLookNs = 5'000'000;
 
 constexpr const char* kEpochName = "epoch";
-constexpr const char* kCheckpointName = "manifest.json";  // of checkpoints (src/di_store/checkpoint/folder.py)
-constexpr const char* kDurableFolder = "durable";         // of durable tables (src/di_store/snapshot/durable.py)
+constexpr const char* kCheckpointName = "manifest.json";  // of checkpoints (checkpoint/tree/folder.py)
+constexpr const char* kDurableFolder = "durable";         // of durable tables (checkpoint/store/durable.py)
 constexpr const char* kFormat = "di-store-tier";
 
 [[noreturn]] void refuse(const std::string& path, const std::string& why, const std::string& remedy) {
