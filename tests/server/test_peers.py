@@ -25,7 +25,7 @@ from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import decoded
 from di_store.replay.sampling import Terms, copied
 from di_store.replay.serving import source_of
-from di_store.server.draws import HeldDraws
+from di_store.server.draws import HeldBatch, HeldDraws
 
 
 def test_a_repeated_call_is_executed_once() -> None:
@@ -196,10 +196,10 @@ def test_draws_that_a_loader_does_not_name_are_given_back() -> None:
         table.extend({"x": np.arange(9)})
         held, source = HeldDraws(), source_of(table, None)
 
-        def drawn() -> HeldDraws:
+        def drawn() -> HeldBatch:
             draws = source.begin(2)
             draws.draw(Terms(2, 0))
-            return HeldDraws(draws, source=1)
+            return HeldBatch(draws, source=1)
 
         assert held.known(1, 1, [5]) == []
         held.hold(5, drawn())
@@ -245,7 +245,7 @@ def test_draws_are_delivered_or_given_back() -> None:
         held, draws = HeldDraws(), source_of(table, None).begin(2)
         draws.draw(Terms(2, 0))
         overtaken = Overtaken(held, draws)
-        held.hold(5, HeldDraws(overtaken))  # type: ignore[arg-type]
+        held.hold(5, HeldBatch(overtaken))  # type: ignore[arg-type]
         held.deliver(5)
         assert (overtaken.given_back, len(held), len(table)) == (0, 0, 7)
         with pytest.raises(DrawsLost):
@@ -253,7 +253,7 @@ def test_draws_are_delivered_or_given_back() -> None:
 
         lost = source_of(table, None).begin(2)
         lost.draw(Terms(2, 0))
-        held.hold(6, HeldDraws(lost))
+        held.hold(6, HeldBatch(lost))
         found = held.of(6)
         assert held.give_back_all() == 1
         assert len(table) == 7
