@@ -82,7 +82,7 @@ def test_a_table_opens_with_an_incomplete_node_list(
     stores[2].drop_table("opened")
 
 
-def test_an_object_is_not_denied_with_an_incomplete_node_list(
+def test_no_call_denies_an_object_while_a_node_is_unknown(
     stores: list[ClusterStore], nodes: list[Node], newcomer: ClusterStore
 ) -> None:
     """Nobody knows whether its id was chosen: no call says that it is not there."""

@@ -105,7 +105,7 @@ def test_sequence_needs_a_row_after_burn_in() -> None:
     assert column(made, "mask") == [[True, True, True, False]]
 
 
-def test_sequence_bootstrap_first_and_stack() -> None:
+def test_sequences_give_bootstrap_rows_first_columns_and_stacks() -> None:
     view = Sequence(2, bootstrap=("obs",), first=("state",), frame_stack={"obs": 2})
     made = written(view, [entry(i, state=10 + i) for i in range(4)])
     assert column(made, "obs") == [[0, 0, 1, 2]], "the second one lacks the row after"

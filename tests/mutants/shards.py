@@ -223,7 +223,7 @@ MUTANTS = [
         "src/di_store/cluster/objects.py::ClusterObjects.contains",
         "home is None and not found and",
         "False and",
-        (f"{LITTLE}::test_an_object_is_not_denied_with_an_incomplete_node_list",),
+        (f"{LITTLE}::test_no_call_denies_an_object_while_a_node_is_unknown",),
     ),
     Mutant(
         "a-list-of-before-says-that-nodes-are-away",

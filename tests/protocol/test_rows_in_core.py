@@ -240,7 +240,7 @@ def test_blocked_rows_are_written_in_order() -> None:
         assert keys == taken
 
 
-def test_no_changed_byte_makes_a_row(count: Callable[[int, int], int]) -> None:
+def test_a_corrupted_frame_writes_no_row(count: Callable[[int, int], int]) -> None:
     """A frame with a byte that was changed on its way ends the connection: nothing of it is made or acknowledged."""
     rng = random.Random(3)
     for _ in range(count(60, 1_000)):
