@@ -36,10 +36,7 @@ std::optional<u64> MsgpackReader::number() {
   const u64 size = u64{1} << (first - 0xcc);
   if (left_.size() <= size) return std::nullopt;
   const u8* const at = left_.data() + 1;
-  const u64 found = size == 1   ? at[0]
-                    : size == 2 ? swapped<u16>(at)
-                    : size == 4 ? swapped<u32>(at)
-                                : swapped<u64>(at);
+  const u64 found = size == 1 ? at[0] : size == 2 ? swapped<u16>(at) : size == 4 ? swapped<u32>(at) : swapped<u64>(at);
   left_ = left_.subspan(1 + size);
   return found;
 }
