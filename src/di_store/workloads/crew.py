@@ -33,6 +33,9 @@ LEAD_SECONDS = 0.1
 GRACE_SECONDS = 1.0
 """After the end of a phase, calls that still wait are interrupted in this interval."""
 
+ALONE_SECONDS = 60.0
+"""The same, of a duty that has the machine alone: its one call is what the phase is to measure, and may be slow."""
+
 BURST, BURST_NANOSECONDS = 64, 100_000
 """Steps between two looks at the clock, where a process does one thing as fast as it can; so long a call ends them."""
 
@@ -115,7 +118,8 @@ class CrewMember:
         time.sleep(max(0.0, start - time.monotonic()))
         calls = self._calls = Calls(with_cpu=phase.check)
         others = _other_cpu()
-        signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 0.0) + GRACE_SECONDS, GRACE_SECONDS)
+        grace = ALONE_SECONDS if alone else GRACE_SECONDS
+        signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 0.0) + grace, grace)
         try:
             while paces and ((now := time.monotonic()) < end or (alone and not paces[0].steps)):
                 pace = min(paces, key=lambda pace: (pace.next_due(now), pace.steps))
