@@ -139,7 +139,7 @@ def test_a_node_with_an_expired_lease_is_listed_again(etcd: Etcd, monkeypatch: p
         with stopped(etcd) as go_on:
 
             def noticed(record: logging.LogRecord) -> bool:
-                if "listed" in record.getMessage():
+                if "drops this node" in record.getMessage():
                     monkeypatch.setattr(registering, "RENEW_SECONDS", 10 * SECONDS)
                     go_on()
                 return True
