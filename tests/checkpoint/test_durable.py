@@ -7,7 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from warm import WARM
 import di_store
 from checkpoint.stores import same_draws, sound, write
 from di_store import CapacityError, CorruptData, Prioritized, StoreError, Transition, _core
+from di_store.checkpoint.store import capture
+from di_store.checkpoint.tree.folder import Folder
 
 SECONDS = 60.0
 
@@ -45,6 +50,31 @@ def until(what: Any) -> None:
     while not what():
         assert time.monotonic() < end
         os.sched_yield()
+
+
+def test_a_waiting_sync_writes_tables_that_were_made_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint replaces the one that another process has made of them, and must not lack them."""
+    waits, free = threading.Event(), threading.Event()
+
+    @contextmanager
+    def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
+        waits.set()
+        assert free.wait(SECONDS)
+        with capture_locked(folder, timeout):
+            yield
+
+    capture_locked = capture.locked
+    with opened(tmp_path) as store:
+        durable(store, "early").insert({"x": 1})
+        with monkeypatch.context() as late:
+            late.setattr(capture, "locked", locked)
+            syncing = threading.Thread(target=store.sync)
+            syncing.start()
+            assert waits.wait(SECONDS)
+            durable(store, "made meanwhile").insert({"x": 1})
+            free.set()
+            syncing.join(SECONDS)
+        assert sorted(each["name"] for each in manifest(tmp_path)["tables"]) == ["early", "made meanwhile"]
 
 
 def test_a_reopened_store_gives_the_same_draws(tmp_path: Path) -> None:

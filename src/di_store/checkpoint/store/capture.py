@@ -72,7 +72,7 @@ def checkpoint(
     _refuse_names(folder)
     with full_is_told(folder.path):
         folder.make()
-    write_locked(arena, folder, timeout, progress, names)
+    write_locked(arena, folder, timeout, progress, lambda: names)
 
 
 def _refuse_names(folder: Folder) -> None:
@@ -90,13 +90,18 @@ def write_locked(
     arena: _core.Arena,
     folder: Folder,
     timeout: float | None,
-    progress: Progress | None = None,
-    names: list[str] | None = None,
+    progress: Progress | None,
+    names: Callable[[], list[str] | None],
 ) -> None:
-    """Wait for a folder's lock, then make the next checkpoint there."""
+    """Wait for a folder's lock, then make the next checkpoint there.
+
+    Args:
+        names: gives the names of its tables; None: all. It is called under the lock. A list from before could lack a
+            table that another process has made and written meanwhile.
+    """
     seconds = lock_seconds(timeout)
     with locked(folder, timeout):
-        write(arena, folder, seconds, progress, names)
+        write(arena, folder, seconds, progress, names())
 
 
 def write(

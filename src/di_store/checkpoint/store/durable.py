@@ -82,7 +82,7 @@ def sync(arena: _core.Arena, timeout: float | None) -> None:
         folder = folder_of(arena.disk)
         with full_is_told(folder.path):
             folder.make()
-        capture.write_locked(arena, folder, timeout, None, list(_durable(arena)))
+        capture.write_locked(arena, folder, timeout, None, lambda: list(_durable(arena)))
 
 
 def reopen(session: Session) -> None:
