@@ -30,11 +30,8 @@ from di_store.workloads.load import Load, Role
 LEAD_SECONDS = 0.1
 """From announcing a phase to its beginning: every process is waiting for it by then."""
 
-GRACE_SECONDS = 1.0
-"""After the end of a phase, calls that still wait are interrupted in this interval."""
-
-ALONE_SECONDS = 60.0
-"""The same, of a duty that has the machine alone: its one call is what the phase is to measure, and may be slow."""
+GRACE_SECONDS, ALONE_SECONDS = 1.0, 60.0
+"""After the end of a phase, calls that still wait are interrupted in this interval; a duty alone is to be measured."""
 
 BURST, BURST_NANOSECONDS = 64, 100_000
 """Steps between two looks at the clock, where a process does one thing as fast as it can; so long a call ends them."""
@@ -118,8 +115,8 @@ class CrewMember:
         time.sleep(max(0.0, start - time.monotonic()))
         calls = self._calls = Calls(with_cpu=phase.check)
         others = _other_cpu()
-        grace = ALONE_SECONDS if alone else GRACE_SECONDS
-        signal.setitimer(signal.ITIMER_REAL, max(end - time.monotonic(), 0.0) + grace, grace)
+        left, grace = max(end - time.monotonic(), 0.0), ALONE_SECONDS if alone else GRACE_SECONDS
+        signal.setitimer(signal.ITIMER_REAL, left + grace, grace)
         try:
             while paces and ((now := time.monotonic()) < end or (alone and not paces[0].steps)):
                 pace = min(paces, key=lambda pace: (pace.next_due(now), pace.steps))

@@ -95,9 +95,8 @@ def write_locked(
 ) -> None:
     """Wait for a folder's lock, then make the next checkpoint there.
 
-    Args:
-        names: gives the names of its tables; None: all. It is called under the lock. A list from before could lack a
-            table that another process has made and written meanwhile.
+    `names` gives the names of its tables (None: all). It is called under the lock: a list from before could lack a
+    table that another process has made and written meanwhile.
     """
     seconds = lock_seconds(timeout)
     with locked(folder, timeout):
