@@ -84,7 +84,6 @@ LARGE = {"Harness": 29}
 # Classes that each kind of processor has another form of.
 ALTERNATIVES = {"Cpu"}
 MAX_FILE, MAX_FUNCTION, MAX_METHODS, MAX_HANDLE_METHODS, MAX_KEYWORDS = 500, 60, 25, 40, 8
-MAX_SECOND_MEANINGS = 5
 MAX_RESULT_BYTES, MAX_WORKLOADS_LINES = 102_500, 1_610
 MAX_BENCH_LINES = 9_600  # of which each adapter has a file of up to 150
 KEYWORDS_BY_CONTRACT = {"Sequence": 10}  # what api.md gives it
@@ -405,13 +404,6 @@ def test_core_classes_have_names_of_their_own() -> None:
     assert len(places) > 100
     faults = {name: at for name, at in places.items() if len(at) > 1 and name not in ALTERNATIVES}
     assert not faults, faults
-
-
-def test_at_most_five_words_have_a_second_meaning() -> None:
-    page = (ROOT / "docs/architecture.md").read_text()
-    table = page.partition("### Words with a second meaning")[2].partition("\n## ")[0]
-    words = re.findall(r"^\| (?!word)([\w`]+) \|", table, re.M)
-    assert 0 < len(words) <= MAX_SECOND_MEANINGS, words
 
 
 def test_calls_have_few_keywords() -> None:

@@ -192,7 +192,7 @@ class Ring:
                 else:
                     _assigned(view, ..., value, name)
             return
-        if lanes is None and self.limit == 1:  # `commit` writes the row: large values need no copy
+        if lanes is None:  # `commit` writes the row: large values need no copy
             one = self._one = {}
             found = zip(self._leaves.items(), self._kinds, self._shapes, values, strict=True)
             for (name, leaf), kind, shape, value in found:

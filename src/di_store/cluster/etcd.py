@@ -33,8 +33,9 @@ DEFAULT_PORT = 2379
 LEASE_SECONDS = 10
 """A node whose supervisor has said nothing for so long is not listed any more."""
 RENEW_SECONDS = 3.0
-ASK_SECONDS = 2.0
-"""How long one member of etcd may take, before the next one is asked; twice as long in each further round."""
+ASK_SECONDS, LONGEST_ASK_SECONDS = 2.0, 30.0
+"""How long one member of etcd may take, before the next one is asked. It doubles in each further round up to the
+second."""
 START_SECONDS = 30.0
 """How long a node waits for etcd at its start."""
 _PAUSE_SECONDS = 0.1
@@ -86,7 +87,7 @@ class Members:
             if deadline.left == 0:
                 raise unavailable(f"no member of etcd answers: {reason}")
             time.sleep(_PAUSE_SECONDS)
-            patience *= 2
+            patience = min(2 * patience, LONGEST_ASK_SECONDS)
 
     def _client(self, at: int, timeout: float) -> Any:
         clients: dict[int, Any] | None = getattr(self._own, "clients", None)

@@ -125,7 +125,7 @@ class DirectoryActor:
     def stop(self, timeout: float | None) -> int:
         """Have all keepers stop serving. Returns how many have not stopped in time; they go on stopping."""
         self._stopped.set()
-        alive = _alive()
+        alive = _raylets()
         with self._lock:
             keepers, anchors = list(self._keepers.items()), list(self._anchors.values())
         ending = [each.stop.remote() for node_id, each in keepers if node_id in alive]
@@ -152,9 +152,10 @@ class DirectoryActor:
 
     def _look(self) -> None:
         """Have a keeper on each node, and an anchor on each that has a shard."""
-        alive = _alive()
+        raylets = _raylets()
+        alive = raylets.keys()
         if not self._ready:  # Ray lists a node for a while after its raylet was killed
-            listening = {each for each, address in _raylets().items() if _listens(address)}
+            listening = {each for each, address in raylets.items() if _listens(address)}
             with self._lock:
                 self._expected = listening
                 self._lock.notify_all()
@@ -269,10 +270,6 @@ def look_again(look: Callable[[], None], stopped: threading.Event, what: str) ->
             failing = True
         if stopped.wait(LOOK_SECONDS):
             return
-
-
-def _alive() -> set[str]:
-    return set(_raylets())
 
 
 def _raylets() -> dict[str, Address]:

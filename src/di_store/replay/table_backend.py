@@ -1,7 +1,7 @@
 """Where a table is, and how it is reached: what `Table` needs of that.
 
 A table in this process's memory (`LocalTable`), one of a store elsewhere (`client/table`), and one in parts, on several
-nodes (`cluster/shards/table`). Arguments are checked already: keys are uint64 arrays, times are deadlines.
+nodes (`cluster/shards/sharded_table`). Arguments are checked already: keys are uint64 arrays, times are deadlines.
 """
 
 from __future__ import annotations

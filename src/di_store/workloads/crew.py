@@ -31,7 +31,7 @@ LEAD_SECONDS = 0.1
 """From announcing a phase to its beginning: every process is waiting for it by then."""
 
 GRACE_SECONDS, ALONE_SECONDS = 1.0, 60.0
-"""After the end of a phase, calls that still wait are interrupted in this interval; a duty alone is to be measured."""
+"""After the end of a phase, calls that still wait are interrupted in this interval; those of a duty alone, later."""
 
 BURST, BURST_NANOSECONDS = 64, 100_000
 """Steps between two looks at the clock, where a process does one thing as fast as it can; so long a call ends them."""

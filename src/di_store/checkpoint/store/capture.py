@@ -63,16 +63,15 @@ def checkpoint(
     path: str | os.PathLike[str],
     timeout: float | None,
     progress: Progress | None = None,
-    names: list[str] | None = None,
 ) -> None:
-    """`Store.checkpoint`; with `names`, of these tables only."""
+    """`Store.checkpoint`."""
     function("progress", progress)
     folder = Folder(path)
     folder.refuse_others(STORE_FORMAT, re.compile(re.escape(LOCK)))
     _refuse_names(folder)
     with full_is_told(folder.path):
         folder.make()
-    write_locked(arena, folder, timeout, progress, lambda: names)
+    write_locked(arena, folder, timeout, progress, lambda: None)
 
 
 def _refuse_names(folder: Folder) -> None:
