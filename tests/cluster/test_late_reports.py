@@ -12,7 +12,7 @@ from di_store.cluster.ray_actors import DirectoryActor, Plan
 
 
 def test_a_late_report_does_not_restore_a_dropped_entry(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_actors, "_alive", lambda: {"one"})
+    monkeypatch.setattr(ray_actors, "_raylets", lambda: {"one": ("host", 1)})
     monkeypatch.setattr(ray_actors, "look_again", lambda *_: None)
     directory = DirectoryActor(Plan("cluster", "token", ()))
     one, two = (Node(uuid * 32, "host", f"di-store://h:{port}/s") for uuid, port in (("a", 1), ("b", 2)))
