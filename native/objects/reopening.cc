@@ -171,9 +171,11 @@ void Reopening::read(const SegmentFile& file) {
   });
   result_.damaged += walk.damaged;
   // Gives back the space that was set aside behind the last record.
-  os::CachedFile shorter;
+  os::File shorter;
   const u64 end = pages_of(std::max(walk.end, u64{1})) * kPageBytes;
-  if (end >= file.bytes || shorter.open(path, os::FileAccess::kReadWrite) != 0 || shorter.truncate(end) != 0) return;
+  if (end >= file.bytes || shorter.open(path, os::FileAccess::kReadWrite, os::PageCache::kThrough) != 0 ||
+      shorter.truncate(end) != 0)
+    return;
   HeapGuard guard(heap_, Deadline::none());
   heap_.disk.seal_log(number, end);
 }

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <string_view>
 
-#include "os/files.h"
 #include "os/memory.h"
 #include "os/os.h"
+#include "os/syscalls.h"
 
 namespace di::os {
 

@@ -16,7 +16,7 @@
 #include <cstring>
 #include <utility>
 
-#include "os/files.h"
+#include "os/syscalls.h"
 
 namespace di::os {
 

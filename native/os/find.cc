@@ -18,8 +18,8 @@
 #include <utility>
 
 #include "base/status.h"
-#include "os/files.h"
 #include "os/os.h"
+#include "os/syscalls.h"
 
 namespace di::os {
 

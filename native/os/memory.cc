@@ -16,8 +16,8 @@
 #include <atomic>
 
 #include "base/status.h"
-#include "os/files.h"
 #include "os/os.h"
+#include "os/syscalls.h"
 
 namespace di::os {
 

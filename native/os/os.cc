@@ -22,8 +22,8 @@
 #include <exception>
 
 #include "base/status.h"
-#include "os/files.h"
 #include "os/memory.h"
+#include "os/syscalls.h"
 
 // Newer than the headers of the oldest systems we build on.
 #ifndef MFD_NOEXEC_SEAL

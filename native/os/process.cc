@@ -9,8 +9,8 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "os/files.h"
 #include "os/os.h"
+#include "os/syscalls.h"
 
 namespace di::os {
 namespace {

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <memory>
 
-#include "os/files.h"
+#include "os/syscalls.h"
 
 namespace di::os {
 

@@ -162,7 +162,7 @@ const u8* BodyMover::read(const Move& move) {
   if (!file_.is_open() || file_number_ != move.file) {
     file_.close();
     const std::string path = folder_of(heap_.memory.tier_header()) + "/" + segment_name(move.file);
-    if (file_.open(path, os::FileAccess::kRead) != 0) return nullptr;
+    if (file_.open(path, os::FileAccess::kRead, os::PageCache::kPast) != 0) return nullptr;
     file_number_ = move.file;
   }
   const u64 bytes = pages_of(move.stored_bytes) * kPageBytes;

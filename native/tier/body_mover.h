@@ -78,7 +78,7 @@ class BodyMover {
   u64 seen_ = 0, seen_ns_ = 0;      // moves ever counted in the store, and when this number last changed
   u64 held_up_ns_ = 0;              // since when nothing moves; 0: it does
   std::vector<u8> head_;
-  os::DirectFile file_;
+  os::File file_;
   u32 file_number_ = 0;
   os::AlignedBuffer large_;  // for a body that is too large for the segment's memory
 };

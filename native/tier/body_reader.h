@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "heap/heap.h"
-#include "os/direct.h"
+#include "os/file.h"
 #include "tier/cold_bodies.h"
 #include "tier/lost_bodies.h"
 

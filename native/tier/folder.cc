@@ -7,7 +7,7 @@
 #include <set>
 
 #include "os/crc32c.h"
-#include "os/direct.h"
+#include "os/file.h"
 #include "tier/log_format.h"
 #include "tier/read_pool.h"
 #include "tier/segment_reader.h"

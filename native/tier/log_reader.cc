@@ -14,7 +14,7 @@ constexpr u64 kWindow = u64{4} << 20;
 
 LogState LogReader::open(const std::string& path, const Uuid& uuid, u32 number) {
   path_ = path;
-  if (const int failed = file_.open(path, os::FileAccess::kRead))
+  if (const int failed = file_.open(path, os::FileAccess::kRead, os::PageCache::kThrough))
     throw os::file_error("the file " + path + " cannot be read", failed);
   file_.expect_one_pass();
   bytes_ = file_.bytes();

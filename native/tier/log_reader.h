@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "os/cached_file.h"
+#include "os/file.h"
 #include "tier/log_format.h"
 
 namespace di {
@@ -53,7 +53,7 @@ class LogReader {
   bool read_record(u64 offset, LogRecord* record);
 
   std::string path_;
-  os::CachedFile file_;
+  os::File file_;
   LogSeal seal_{{}, 0};
   u64 bytes_ = 0;
   std::vector<u8> window_;

@@ -82,13 +82,13 @@ DiskSpace::Taken ObjectLog::new_file(u64 least, bool copy, u64* bytes, Deadline 
 }
 
 bool ObjectLog::make_file(const DiskSpace::Taken& taken, u64 bytes) {
-  auto made = std::make_shared<os::CachedFile>();
+  auto made = std::make_shared<os::File>();
   LogHeader header;
   header.number = taken.file;
   header.uuid = folder_.uuid();
   header.epoch = folder_.epoch();
   set_crc(&header);
-  if (const int number = made->open(path_of(taken.file), os::FileAccess::kCreate)) {
+  if (const int number = made->open(path_of(taken.file), os::FileAccess::kCreate, os::PageCache::kThrough)) {
     if (number == EEXIST) return false;
     fail(taken.file, "made", number);
   }
@@ -245,7 +245,7 @@ void ObjectLog::sync_some(Lock* lock) {
     return;
   }
   const u64 target = appended_;
-  const std::shared_ptr<os::CachedFile> file = file_;
+  const std::shared_ptr<os::File> file = file_;
   const u32 name = taken_.file;
   syncing_ = true;
   lock->unlock();
@@ -279,8 +279,8 @@ void ObjectLog::sync(u64 ticket) {
 void ObjectLog::mark(const LogPlace& place, u32 mark) {
   Shared<u32>& dirty = heap_.memory.tier_header().segment[place.segment % kMaxSegments].dirty;
   dirty.store(kMarked);
-  os::CachedFile file;
-  int number = file.open(path_of(place.file), os::FileAccess::kReadWrite);
+  os::File file;
+  int number = file.open(path_of(place.file), os::FileAccess::kReadWrite, os::PageCache::kThrough);
   if (number == ENOENT) return;
   if (number == 0) number = file.write(place.offset + offsetof(LogRecord, mark), &mark, sizeof mark);
   if (number != 0) fail(place.file, "written", number);
@@ -327,8 +327,8 @@ void ObjectLog::sync_marks(Deadline deadline) {
   }
   for (const DiskSpace::Log& log : logs) {
     DI_FAULT("log.marks_taken");
-    os::CachedFile file;
-    int number = file.open(path_of(log.file), os::FileAccess::kReadWrite);
+    os::File file;
+    int number = file.open(path_of(log.file), os::FileAccess::kReadWrite, os::PageCache::kThrough);
     const bool gone = number == ENOENT;
     if (number == 0) number = file.sync();
     if (number != 0 && !gone) fail(log.file, "synced", number);

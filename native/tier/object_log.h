@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "heap/heap.h"
-#include "os/cached_file.h"
+#include "os/file.h"
 #include "tier/folder.h"
 #include "tier/log_format.h"
 
@@ -93,7 +93,7 @@ class ObjectLog {
   const bool passing_;
   std::mutex mutex_;
   std::condition_variable synced_some_;
-  std::shared_ptr<os::CachedFile> file_;  // null: no file is open; the syncing thread shares it
+  std::shared_ptr<os::File> file_;  // null: no file is open; the syncing thread shares it
   DiskSpace::Taken taken_;
   u64 size_ = 0, end_ = 0;         // of the file
   u64 leaving_ = 0;                // the bytes before it were told to leave the page cache

@@ -46,8 +46,8 @@ bool ObjectReader::read(const LogPlace& place, const u8* id, std::span<u8> to) {
         .told();
   };
   const os::Blocking scope;
-  os::DirectFile file;
-  if (const int number = file.open(path, os::FileAccess::kRead)) {
+  os::File file;
+  if (const int number = file.open(path, os::FileAccess::kRead, os::PageCache::kPast)) {
     if (number == ENOENT) return false;
     throw os::file_error("the file " + path + " cannot be read", number);
   }

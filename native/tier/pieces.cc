@@ -108,7 +108,7 @@ Extent PieceThreads::part(const Extent& extent, const Piece& piece) {
 PieceWriter::PieceWriter(PieceFile layout, std::vector<Extent> extents, u32 threads)
     : PieceThreads(std::move(layout), std::move(extents)), crcs_(layout_.pieces()) {
   const u64 pages = (layout_.payload_bytes + os::kDirectBytes - 1) & ~(os::kDirectBytes - 1);
-  if (const int number = file_.open(layout_.path, os::FileAccess::kReadWrite))
+  if (const int number = file_.open(layout_.path, os::FileAccess::kReadWrite, os::PageCache::kPast))
     throw failed(layout_.path, " cannot be opened", number);
   os::Filesystem where;
   // Many network filesystems cannot reserve room; the file would be written twice.
@@ -151,7 +151,7 @@ void PieceWriter::finish(std::span<const u8> head) {
 PieceReader::PieceReader(PieceFile layout, std::vector<Extent> extents, std::vector<u32> crcs, u32 threads)
     : PieceThreads(std::move(layout), std::move(extents)), crcs_(std::move(crcs)) {
   if (crcs_.size() != layout_.pieces()) throw Error(Code::kInvalid, "not one checksum for each piece");
-  if (const int number = file_.open(layout_.path, os::FileAccess::kRead))
+  if (const int number = file_.open(layout_.path, os::FileAccess::kRead, os::PageCache::kPast))
     throw failed(layout_.path, " cannot be opened", number);
   std::vector<u64> wanted;
   for (u64 number = 0; number < layout_.pieces(); ++number)

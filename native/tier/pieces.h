@@ -17,7 +17,7 @@
 #include <thread>
 #include <vector>
 
-#include "os/direct.h"
+#include "os/file.h"
 
 namespace di {
 
@@ -63,7 +63,7 @@ class PieceThreads {
   static Extent part(const Extent& extent, const Piece& piece);
 
   const PieceFile layout_;
-  os::DirectFile file_;
+  os::File file_;
 
  private:
   virtual void move(const Piece& piece, u8* staging) = 0;

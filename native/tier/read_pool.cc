@@ -261,7 +261,7 @@ void ReadPool::wait_once(Fetch::Batch* batch, u64 most_ns) {
 int ReadPool::read(const std::string& path, u64 first_page, u8* to, u64 bytes, u64* got) {
   int number = 0;
   for (int tries = 0; tries < kTries; ++tries) {
-    File file;
+    SharedFile file;
     number = open(path, &file);
     if (number == 0) number = file->read(first_page * kPageBytes, to, bytes, got);
     if (number != EIO) break;
@@ -309,7 +309,7 @@ void ReadPool::perform(const Run& run, ThreadBuffers* memory) {
 }
 
 // ---------------------------------------------------------------------------------------------------------- files
-int ReadPool::open(const std::string& path, File* file) {
+int ReadPool::open(const std::string& path, SharedFile* file) {
   {
     const std::lock_guard<std::mutex> guard(mutex_);
     const auto found = files_.find(path);
@@ -319,9 +319,9 @@ int ReadPool::open(const std::string& path, File* file) {
       return 0;
     }
   }
-  auto fresh = std::make_shared<os::DirectFile>();
-  if (const int number = fresh->open(path, os::FileAccess::kRead)) return number;
-  File gone;  // closed without the lock
+  auto fresh = std::make_shared<os::File>();
+  if (const int number = fresh->open(path, os::FileAccess::kRead, os::PageCache::kPast)) return number;
+  SharedFile gone;  // closed without the lock
   const std::lock_guard<std::mutex> guard(mutex_);
   if (files_.size() >= kMostFiles) {
     const auto oldest = std::min_element(files_.begin(), files_.end(),
@@ -337,7 +337,7 @@ int ReadPool::open(const std::string& path, File* file) {
 }
 
 void ReadPool::close_all(const std::string& folder) {
-  std::vector<File> gone;  // closed without the lock
+  std::vector<SharedFile> gone;  // closed without the lock
   const std::lock_guard<std::mutex> guard(mutex_);
   for (auto at = files_.begin(); at != files_.end();) {
     if (at->first.starts_with(folder + "/")) {
@@ -350,7 +350,7 @@ void ReadPool::close_all(const std::string& folder) {
 }
 
 void ReadPool::close_removed() {
-  std::vector<File> gone;  // closed without the lock
+  std::vector<SharedFile> gone;  // closed without the lock
   const std::lock_guard<std::mutex> guard(mutex_);
   looked_ns_ = os::now_ns();
   for (auto at = files_.begin(); at != files_.end();) {

@@ -17,7 +17,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "os/direct.h"
+#include "os/file.h"
 #include "tier/segment_format.h"
 
 namespace di {
@@ -93,14 +93,14 @@ class ReadPool {
 
  private:
   friend class Fetch;
-  using File = std::shared_ptr<os::DirectFile>;
+  using SharedFile = std::shared_ptr<os::File>;
   // Reads [first, end) of a batch, as one.
   struct Run {
     std::shared_ptr<Fetch::Batch> batch;
     u64 first = 0, end = 0;
   };
   struct OpenFile {
-    File file;
+    SharedFile file;
     u64 used = 0;  // value of uses_ at the last use
   };
 
@@ -122,7 +122,7 @@ class ReadPool {
   int read(const std::string& path, u64 first_page, u8* to, u64 bytes, u64* got);
   void lose(const Run& run, const std::string& path, int number, ThreadBuffers* memory);
   void wait_once(Fetch::Batch* batch, u64 most_ns);
-  int open(const std::string& path, File* file);
+  int open(const std::string& path, SharedFile* file);
   void renew_in_child();
 
   std::mutex mutex_;  // guards all below; its holder waits for nothing else

@@ -34,7 +34,7 @@ bool SegmentReader::fetch(u64 page, u64 bytes, os::AlignedBuffer* into) {
 
 SegmentState SegmentReader::open(const std::string& path, const Uuid& uuid) {
   path_ = path;
-  number_ = file_.open(path, os::FileAccess::kRead);
+  number_ = file_.open(path, os::FileAccess::kRead, os::PageCache::kPast);
   const bool there = number_ == 0 && fetch(0, sizeof header_, &memory_);
   if (number_ != 0) throw os::file_error("the segment " + path + " cannot be read", number_);
   if (!there) return SegmentState::kDamaged;

@@ -6,7 +6,7 @@
 #include <span>
 #include <string>
 
-#include "os/direct.h"
+#include "os/file.h"
 #include "tier/segment_format.h"
 
 namespace di {
@@ -52,7 +52,7 @@ class SegmentReader {
 
   std::string path_;
   SegmentHeader header_;
-  os::DirectFile file_;
+  os::File file_;
   os::AlignedBuffer memory_, body_;  // two, because a callback of walk() may read bodies
   u64 pages_ = 0;                    // pages in the file, at most as many as the header names
   int number_ = 0;                   // errno of the last fetch()

@@ -33,7 +33,8 @@ SegmentWriter::SegmentWriter(const std::string& folder, const SegmentOwner& owne
 
 SegmentWriter SegmentWriter::create(const std::string& folder, const SegmentOwner& owner, u64 bytes) {
   SegmentWriter writer(folder, owner);
-  if (const int number = writer.file_.open(writer.path_, os::FileAccess::kCreate)) writer.fail("be made", number);
+  if (const int number = writer.file_.open(writer.path_, os::FileAccess::kCreate, os::PageCache::kPast))
+    writer.fail("be made", number);
   try {
     writer.begin(bytes);
   } catch (...) {
@@ -45,7 +46,8 @@ SegmentWriter SegmentWriter::create(const std::string& folder, const SegmentOwne
 
 SegmentWriter SegmentWriter::recycle(const std::string& folder, const SegmentOwner& owner, u64 bytes) {
   SegmentWriter writer(folder, owner);
-  if (const int number = writer.file_.open(writer.path_, os::FileAccess::kReadWrite)) writer.fail("be opened", number);
+  if (const int number = writer.file_.open(writer.path_, os::FileAccess::kReadWrite, os::PageCache::kPast))
+    writer.fail("be opened", number);
   writer.begin(std::max(bytes, writer.file_.bytes()));
   // Before any record: otherwise a power cut could leave the old header over new bodies, and its records would seem to
   // exist.

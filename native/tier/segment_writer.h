@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "os/direct.h"
+#include "os/file.h"
 #include "tier/segment_format.h"
 
 namespace di {
@@ -84,7 +84,7 @@ class SegmentWriter {
 
   std::string folder_, path_;
   SegmentHeader header_;
-  os::DirectFile file_;
+  os::File file_;
   os::AlignedBuffer memory_;
   std::vector<u8> footer_;
   u64 next_page_ = 1, written_bytes_ = 0;

@@ -21,8 +21,8 @@
 #include "child.h"
 #include "os/copy.h"
 #include "os/cpu.h"
-#include "os/files.h"
 #include "os/os.h"
+#include "os/syscalls.h"
 #include "refusals.h"
 
 using namespace di;

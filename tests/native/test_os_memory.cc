@@ -13,9 +13,9 @@
 
 #include "check.h"
 #include "child.h"
-#include "os/files.h"
 #include "os/memory.h"
 #include "os/os.h"
+#include "os/syscalls.h"
 
 using namespace di;
 

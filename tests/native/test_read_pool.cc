@@ -13,8 +13,8 @@
 #include "base/status.h"
 #include "child.h"
 #include "folder_fixture.h"
-#include "os/files.h"
 #include "os/filesystem.h"
+#include "os/syscalls.h"
 #include "refusals.h"
 #include "segment_fixture.h"
 #include "tier/page_crcs.h"
@@ -141,8 +141,9 @@ void test_amplification(const std::string& folder) {
   os::Filesystem found;
   CHECK(os::filesystem_of(folder, &found) == 0);
   make_file(folder, 1, kRow * kRows);
-  os::DirectFile file;
-  CHECK(file.open(folder + "/" + segment_name(1), os::FileAccess::kReadWrite) == 0 && file.sync() == 0);
+  os::File file;
+  CHECK(file.open(folder + "/" + segment_name(1), os::FileAccess::kReadWrite, os::PageCache::kPast) == 0 &&
+        file.sync() == 0);
   std::mt19937 random(3);
   Bytes got(kRow * kReads);
   std::vector<Read> reads;

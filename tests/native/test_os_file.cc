@@ -1,4 +1,4 @@
-// Direct files, their memory, folders, lock files, kinds of filesystems: against the real kernel, with refused calls.
+// Files, memory for direct ones, folders, lock files, kinds of filesystems: against the real kernel, with refused calls.
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
@@ -15,15 +15,16 @@
 #include "check.h"
 #include "child.h"
 #include "folder_fixture.h"
-#include "os/direct.h"
+#include "os/file.h"
 #include "os/filesystem.h"
 #include "os/os.h"
 
 using namespace di;
 using os::AlignedBuffer;
-using os::DirectFile;
+using os::File;
 using os::FileAccess;
 using os::kDirectBytes;
+using os::PageCache;
 
 namespace {
 
@@ -91,9 +92,9 @@ u64 blocks_bytes(const std::string& path) {
 // Written, read back whole and in parts, across the end.
 void test_file(const std::string& folder) {
   const std::string path = folder + "/one";
-  DirectFile file;
-  CHECK(file.open(path, FileAccess::kRead) == ENOENT && !file.is_open());
-  CHECK(file.open(path, FileAccess::kCreate) == 0 && file.is_open());
+  File file;
+  CHECK(file.open(path, FileAccess::kRead, PageCache::kPast) == ENOENT && !file.is_open());
+  CHECK(file.open(path, FileAccess::kCreate, PageCache::kPast) == 0 && file.is_open());
   CHECK((fcntl(open(path.c_str(), O_RDONLY | O_CLOEXEC), F_GETFD) & FD_CLOEXEC) != 0);
   struct stat info{};
   CHECK(stat(path.c_str(), &info) == 0 && (info.st_mode & 07777) == 0600);
@@ -114,9 +115,9 @@ void test_file(const std::string& folder) {
     CHECK(file.read(0, in.data(), 100, &got) == EINVAL && file.write(0, in.data(), 100) == EINVAL);
   }
 
-  DirectFile other;
-  CHECK(other.open(path, FileAccess::kCreate) == EEXIST);
-  CHECK(other.open(path, FileAccess::kRead) == 0 && other.id() == file.id());
+  File other;
+  CHECK(other.open(path, FileAccess::kCreate, PageCache::kPast) == EEXIST);
+  CHECK(other.open(path, FileAccess::kRead, PageCache::kPast) == 0 && other.id() == file.id());
   CHECK(other.write(0, out.data(), 4096) == EBADF);
   other = std::move(file);
   CHECK(!file.is_open() && other.write(0, out.data(), 4096) == 0);
@@ -126,9 +127,9 @@ void test_file(const std::string& folder) {
   CHECK(other.read(0, in.data(), 16384, &got) == 0 && got == 4196 && holds(in, 0, 4096, 3));
   other.close();
   CHECK(symlink(path.c_str(), (folder + "/link").c_str()) == 0);
-  CHECK(file.open(folder + "/link", FileAccess::kRead) == ELOOP);
+  CHECK(file.open(folder + "/link", FileAccess::kRead, PageCache::kPast) == ELOOP);
   CHECK(mkfifo((folder + "/pipe").c_str(), 0600) == 0);
-  CHECK(file.open(folder + "/pipe", FileAccess::kReadWrite) == EINVAL && !file.is_open());
+  CHECK(file.open(folder + "/pipe", FileAccess::kReadWrite, PageCache::kPast) == EINVAL && !file.is_open());
 }
 
 // Share of the file's pages that lie in the page cache.
@@ -150,8 +151,8 @@ void test_cache(const std::string& folder) {
   CHECK(os::filesystem_of(folder, &found) == 0);
   if (found.kind == "tmpfs" || is_emulated()) return;  // its pages are the file; qemu-user has no mincore of files
   const std::string path = folder + "/cached";
-  DirectFile file;
-  CHECK(file.open(path, FileAccess::kCreate) == 0);
+  File file;
+  CHECK(file.open(path, FileAccess::kCreate, PageCache::kPast) == 0);
   AlignedBuffer buffer(4 * kMiB);
   u64 got = 0;
   for (const char* fault : {"", "file.write:1:EINVAL"}) {  // the second time not direct
@@ -168,8 +169,8 @@ void test_fallback(const std::string& folder) {
   if (!kHasFaults) return;
   for (const char* call : {"file.write", "file.read"}) {
     const std::string path = folder + "/" + call;
-    DirectFile file;
-    CHECK(file.open(path, FileAccess::kCreate) == 0);
+    File file;
+    CHECK(file.open(path, FileAccess::kCreate, PageCache::kPast) == 0);
     if (!file.is_direct()) return;
     AlignedBuffer out(kMiB), in(kMiB);
     fill(out, 9);
@@ -185,12 +186,12 @@ void test_fallback(const std::string& folder) {
 
 void test_refusals(const std::string& folder) {
   if (!kHasFaults) return;
-  DirectFile file;
+  File file;
   const AlignedBuffer buffer(4096);
   u64 got = 0;
   arm("file.open:1:EIO");
-  CHECK(file.open(folder + "/two", FileAccess::kCreate) == EIO && !file.is_open());
-  CHECK(file.open(folder + "/two", FileAccess::kCreate) == 0);
+  CHECK(file.open(folder + "/two", FileAccess::kCreate, PageCache::kPast) == EIO && !file.is_open());
+  CHECK(file.open(folder + "/two", FileAccess::kCreate, PageCache::kPast) == 0);
   arm("file.preallocate:1:ENOSPC");
   CHECK(file.preallocate(kMiB) == ENOSPC);
   arm("file.preallocate:1:EINTR");
@@ -219,8 +220,8 @@ void test_refusals(const std::string& folder) {
 
 // Several threads through one descriptor, and a limit of file sizes, which would kill.
 void test_threads_and_limits(const std::string& folder) {
-  DirectFile file;
-  CHECK(file.open(folder + "/threads", FileAccess::kCreate) == 0);
+  File file;
+  CHECK(file.open(folder + "/threads", FileAccess::kCreate, PageCache::kPast) == 0);
   std::vector<std::thread> threads;
   for (u8 i = 0; i < 4; ++i) {
     threads.emplace_back([&file, i] {
@@ -238,8 +239,8 @@ void test_threads_and_limits(const std::string& folder) {
   Child child([&folder] {
     const rlimit small{kMiB, kMiB};
     CHECK(setrlimit(RLIMIT_FSIZE, &small) == 0);
-    DirectFile limited;
-    CHECK(limited.open(folder + "/limited", FileAccess::kCreate) == 0);
+    File limited;
+    CHECK(limited.open(folder + "/limited", FileAccess::kCreate, PageCache::kPast) == 0);
     CHECK(limited.preallocate(2 * kMiB) == EFBIG && limited.preallocate(kMiB) == 0);
     return 5;
   });

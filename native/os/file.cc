@@ -1,8 +1,7 @@
-// Direct files. See direct.h.
-#include "os/direct.h"
+// See file.h.
+#include "os/file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -11,10 +10,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <utility>
 
-#include "os/files.h"
+#include "os/syscalls.h"
 
 namespace di::os {
 
@@ -40,96 +38,56 @@ u32 direct_alignment(int fd) {
 #endif
 }
 
-}  // namespace
-
-// --------------------------------------------------------------------------------------------------------- memory
-namespace {
-
-u64 rounded(u64 bytes, u64 unit) { return (std::max<u64>(bytes, 1) + unit - 1) & ~(unit - 1); }
-
-// At a multiple of kSliceBytes where huge pages fit in: older kernels put them nowhere else.
-u8* map_aligned(u64 bytes) {
-  if (bytes < kSliceBytes) return map_private(bytes);
-  u8* const all = map_private(bytes + kSliceBytes);
-  if (all == nullptr) return nullptr;
-  const u64 front = (kSliceBytes - reinterpret_cast<u64>(all) % kSliceBytes) % kSliceBytes;
-  if (front != 0) unmap(all, front);
-  unmap(all + front + bytes, kSliceBytes - front);
-  return all + front;
+bool is_aligned(u64 offset, const void* memory, u64 bytes) {
+  return ((offset | reinterpret_cast<u64>(memory) | bytes) & (kDirectBytes - 1)) == 0;
 }
 
 }  // namespace
 
-AlignedBuffer::AlignedBuffer(u64 bytes)
-    : bytes_(rounded(bytes, bytes > kSliceBytes / 8 ? kSliceBytes : kDirectBytes)), pid_(pid()) {
-  at_ = bytes_ < bytes || bytes_ + kSliceBytes < bytes_ ? nullptr : map_aligned(bytes_);
-  if (at_ == nullptr) throw std::bad_alloc();
-  madvise(at_, bytes_, MADV_DONTFORK);  // only emulations of Linux refuse it, and they copy on the way to the file
-  madvise(at_, bytes_, MADV_DONTDUMP);
-  touch_private(at_, bytes_);
-}
-
-AlignedBuffer& AlignedBuffer::operator=(AlignedBuffer&& other) noexcept {
-  if (this == &other) return *this;
-  clear();
-  at_ = std::exchange(other.at_, nullptr);
-  bytes_ = std::exchange(other.bytes_, 0);
-  pid_ = other.pid_;
-  return *this;
-}
-
-void AlignedBuffer::clear() {
-  if (at_ != nullptr && pid_ == pid()) unmap_private(at_, bytes_, bytes_);
-  at_ = nullptr;
-  bytes_ = 0;
-}
-
-// ----------------------------------------------------------------------------------------------------------- file
-DirectFile& DirectFile::operator=(DirectFile&& other) noexcept {
+File& File::operator=(File&& other) noexcept {
   if (this == &other) return *this;
   close();
   fd_ = std::exchange(other.fd_, -1);
-  direct_.store(other.direct_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  mode_.store(other.mode(), std::memory_order_relaxed);
   return *this;
 }
 
-int open_flags(FileAccess access) {
-  return (access == FileAccess::kRead ? O_RDONLY : O_RDWR) | (access == FileAccess::kCreate ? O_CREAT | O_EXCL : 0);
-}
-
-int DirectFile::open(const std::string& path, FileAccess access) {
+int File::open(const std::string& path, FileAccess access, PageCache cache) {
   close();
   if (const int number = refused("file.open")) return number;
-  if (const int number = open_plain_file(path, open_flags(access), &fd_)) return number;
+  const int flags = access == FileAccess::kRead ? O_RDONLY : O_RDWR;
+  const int made = access == FileAccess::kCreate ? O_CREAT | O_EXCL : 0;
+  if (const int number = open_plain_file(path, flags | made, &fd_)) return number;
+  mode_.store(Mode::kCached, std::memory_order_relaxed);
+  if (cache == PageCache::kThrough) return 0;
   // Afterwards and not in open(): some filesystems refuse O_DIRECT only when they have made the file.
   const u32 alignment = direct_alignment(fd_);
-  const bool fits = alignment != 0 && alignment <= kDirectBytes;
-  direct_.store(fits && fcntl(fd_, F_SETFL, O_DIRECT) == 0, std::memory_order_relaxed);
-  if (!is_direct()) use_cache();
+  if (alignment != 0 && alignment <= kDirectBytes && fcntl(fd_, F_SETFL, O_DIRECT) == 0)
+    mode_.store(Mode::kDirect, std::memory_order_relaxed);
+  else
+    refuse_direct();
   return 0;
 }
 
-void DirectFile::close() {
+void File::close() {
   if (fd_ >= 0) ::close(fd_);
   fd_ = -1;
 }
 
-u64 DirectFile::links() const {
+bool File::is_at(const std::string& path) const { return os::is_at(fd_, path); }
+
+u64 File::links() const {
   struct stat info{};
   return fstat(fd_, &info) == 0 ? static_cast<u64>(info.st_nlink) : 0;
 }
 
-void DirectFile::use_cache() {
+void File::refuse_direct() {
   fcntl(fd_, F_SETFL, 0);
   posix_fadvise(fd_, 0, 0, POSIX_FADV_RANDOM);
-  direct_.store(false, std::memory_order_relaxed);
+  mode_.store(Mode::kNotDirect, std::memory_order_relaxed);
 }
 
-bool DirectFile::is_aligned(u64 offset, const void* memory, u64 bytes) const {
-  return ((offset | reinterpret_cast<u64>(memory) | bytes) & (kDirectBytes - 1)) == 0;
-}
-
-int DirectFile::preallocate(u64 bytes) {
+int File::preallocate(u64 bytes) {
   rlimit limit{};
   // Past RLIMIT_FSIZE the kernel does not only refuse, it kills with SIGXFSZ.
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && bytes > limit.rlim_cur) return EFBIG;
@@ -152,7 +110,7 @@ int DirectFile::preallocate(u64 bytes) {
 }
 
 // For a filesystem that cannot set blocks aside: writes zeros there.
-int DirectFile::write_zeros(u64 from, u64 to) {
+int File::write_zeros(u64 from, u64 to) {
   constexpr u64 kPiece = u64{1} << 20;
   const AlignedBuffer zeros(kPiece);
   for (u64 offset = from & ~(kDirectBytes - 1); offset < to; offset += kPiece) {
@@ -162,7 +120,7 @@ int DirectFile::write_zeros(u64 from, u64 to) {
   return 0;
 }
 
-int DirectFile::write(u64 offset, const void* from, u64 bytes) {
+int File::write(u64 offset, const void* from, u64 bytes) {
   bool direct = is_direct();
   if (direct && !is_aligned(offset, from, bytes)) return EINVAL;
   for (u64 done = 0; done < bytes;) {
@@ -175,18 +133,18 @@ int DirectFile::write(u64 offset, const void* from, u64 bytes) {
     if (number == 0) {
       done += static_cast<u64>(put);
     } else if (number == EINVAL && direct) {  // accepted when the file was opened, and refused now
-      use_cache();
+      refuse_direct();
       direct = false;
     } else if (number != EINTR) {
       return number;
     }
   }
   // The disk may begin at once: the next sync() waits less, and fewer pages of the cache are dirty.
-  if (!direct) sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+  if (mode() == Mode::kNotDirect) start_writing(offset, bytes);
   return 0;
 }
 
-int DirectFile::read(u64 offset, void* to, u64 bytes, u64* got) {
+int File::read(u64 offset, void* to, u64 bytes, u64* got) {
   *got = 0;
   bool direct = is_direct();
   if (direct && !is_aligned(offset, to, bytes)) return EINVAL;
@@ -202,27 +160,36 @@ int DirectFile::read(u64 offset, void* to, u64 bytes, u64* got) {
       *got += static_cast<u64>(some);
     } else if (number == EINVAL && direct) {
       if (*got % kDirectBytes != 0) break;  // that was the rest at the end of the file
-      use_cache();
+      refuse_direct();
       direct = false;
     } else if (number != EINTR) {
       return number;
     }
   }
-  if (!direct) posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+  if (mode() == Mode::kNotDirect) drop_cache(offset, bytes);
   return 0;
 }
 
-int DirectFile::sync() {
-  for (;;) {
-    int number = refused("file.sync");
-    if (number == 0 && fdatasync(fd_) != 0) number = errno;
-    if (number == EINTR) continue;
-    if (number == 0 && !is_direct()) posix_fadvise(fd_, 0, 0, POSIX_FADV_DONTNEED);
-    return number;
-  }
+int File::truncate(u64 bytes) {
+  return repeated("file.truncate", [&] { return ftruncate(fd_, static_cast<off_t>(bytes)); });
 }
 
-// --------------------------------------------------------------------------------------------------------- errors
+int File::sync() {
+  const int number = repeated("file.sync", [this] { return fdatasync(fd_); });
+  if (number == 0 && mode() == Mode::kNotDirect) drop_cache(0, 0);  // all of it
+  return number;
+}
+
+void File::expect_one_pass() { posix_fadvise(fd_, 0, 0, POSIX_FADV_SEQUENTIAL); }
+
+void File::start_writing(u64 offset, u64 bytes) {
+  sync_file_range(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), SYNC_FILE_RANGE_WRITE);
+}
+
+void File::drop_cache(u64 offset, u64 bytes) {
+  posix_fadvise(fd_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+}
+
 Error file_error(const std::string& what, int number) {
   const std::string text = what + ": " + errno_text(number);
   switch (number) {
