@@ -108,10 +108,10 @@ def write(
     """Make the next checkpoint in a folder that is locked."""
     with full_is_told(folder.path), _cleaned(folder):
         before = _before(folder, arena)
-        _clean(folder)
+        _remove_unnamed(folder)
         made = without_lost(arena, _files, arena, folder, before, seconds, progress, names)
         folder.write(MANIFEST, made.pack())
-        _clean(folder)
+        _remove_unnamed(folder)
 
 
 def _files(
@@ -140,7 +140,7 @@ def _cleaned(folder: Folder) -> Iterator[None]:
         yield
     except BaseException:  # also Ctrl-C
         with suppress(OSError, StoreError):
-            _clean(folder)
+            _remove_unnamed(folder)
         raise
 
 
@@ -163,7 +163,7 @@ def _ours(folder: Folder) -> list[str]:
     return [name for name in os.listdir(folder.path) if FILE.fullmatch(name.removesuffix(".partial"))]
 
 
-def _clean(folder: Folder) -> None:
+def _remove_unnamed(folder: Folder) -> None:
     """Remove files that the manifest does not name, which interrupted checkpoints and those before have left."""
     found = readable(folder)
     if found is None and folder.small(MANIFEST) is not None:
