@@ -9,11 +9,10 @@ namespace {
 
 constexpr u64 kPatienceNs = 50'000'000;  // wait for the locks of some tables
 constexpr u64 kMomentNs = 500'000;
-constexpr u64 kReadersNs = 300'000'000;  // wait for readers, while none lets go
+constexpr u64 kReadersNs = 300'000'000;  // wait for readers, while none lets go (patience.h)
 constexpr std::size_t kLookedAt = 1024;  // bodies looked at in one hold
 constexpr u64 kMostBytes = u64{1} << 50;
-constexpr u32 kChoice = 16;              // of so many bodies, the least read one goes
-constexpr u64 kAgainNs = 5'000'000'000;  // after which it waits for them again
+constexpr u32 kChoice = 16;  // of so many bodies, the least read one goes
 
 }  // namespace
 
@@ -123,7 +122,7 @@ u64 BodyDrops::drop(u64 bytes, bool hot_too, Deadline deadline) {
   }
   os::LocalGuard<std::mutex> local(mutex_);
   read_ = search.read;
-  if (got != 0) kept_since_ns_ = 0;
+  if (got != 0) patience_.renew();
   return got;
 }
 
@@ -135,10 +134,7 @@ bool BodyDrops::met_readers() {
 bool BodyDrops::await_readers(Deadline deadline) {
   {
     os::LocalGuard<std::mutex> local(mutex_);
-    if (!read_ || deadline.tries_only() || deadline.over()) return false;
-    const u64 now = os::now_ns();
-    if (kept_since_ns_ == 0 || now - kept_since_ns_ > kAgainNs) kept_since_ns_ = now;
-    if (now - kept_since_ns_ > kReadersNs) return false;
+    if (!read_ || deadline.tries_only() || deadline.over() || patience_.is_over(kReadersNs)) return false;
   }
   const os::Blocking scope;
   os::sleep_ns(kMomentNs);

@@ -15,13 +15,14 @@
 #include <vector>
 
 #include "heap/heap.h"
+#include "tier/patience.h"
 #include "tier/table_heat.h"
 
 namespace di {
 
 class BodyDrops {
  public:
-  explicit BodyDrops(Heap& heap) : heap_(heap), heat_(heap.memory) {}
+  explicit BodyDrops(Heap& heap) : heap_(heap), heat_(heap.memory), patience_(heap.memory, Patience::kRestNs) {}
 
   // Returns the bytes of blocks that are free now: at least `bytes`, or all there are. Bodies of the tables that are
   // drawn from most go last; without `hot_too` they stay.
@@ -59,8 +60,8 @@ class BodyDrops {
   Heap& heap_;
   std::mutex mutex_;  // guards the members below; nobody waits for a lock of the store while holding it
   TableHeat heat_;
-  bool read_ = false;      // the last search met bodies that only readers keep
-  u64 kept_since_ns_ = 0;  // since when drop() frees nothing; 0: it frees
+  bool read_ = false;  // the last search met bodies that only readers keep
+  Patience patience_;  // while drop() frees nothing
 };
 
 }  // namespace di

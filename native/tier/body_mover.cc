@@ -10,11 +10,10 @@ namespace di {
 namespace {
 
 constexpr u64 kSliceOfMoves = 8u << 20;
-constexpr u64 kPatienceNs = 1'000'000'000;  // wait for another process
-constexpr u64 kReadersNs = 300'000'000;     // wait for readers
-constexpr u64 kAgainNs = 5'000'000'000;     // after which it waits for them again
-constexpr u64 kTablesNs = 50'000'000;       // wait for the locks of some tables
-constexpr u64 kCopiedNs = 100'000'000;      // wait for readers of bodies that are copied already
+constexpr u64 kTurnNs = 1'000'000'000;   // wait for the process that has the turn, while it moves nothing (patience.h)
+constexpr u64 kReadersNs = 300'000'000;  // wait for readers, while no body moves
+constexpr u64 kCopiedNs = 100'000'000;   // wait for readers of bodies that are copied already
+constexpr u64 kTablesNs = 50'000'000;    // wait for the locks of some tables
 constexpr u64 kMomentNs = 2'000'000;
 constexpr u64 kSlackShare = 16;  // of a segment, for its footer and records that don't fit at its end
 
@@ -33,12 +32,13 @@ BodyMover::~BodyMover() {
 bool BodyMover::take_turn() {
   TierHeader& header = heap_.memory.tier_header();
   const u32 own = lock_owner_word(heap_.client), other = header.mover.load();
-  const u64 moved = header.moved_bodies.load(), now = os::now_ns();
+  const u64 moved = header.moved_bodies.load();
   if (moved != seen_ || seen_ns_ == 0) {
     seen_ = moved;
-    seen_ns_ = now;
+    seen_ns_ = os::now_ns();
   }
-  if (other != 0 && other != own && !owner_gone(heap_.client, other) && now - seen_ns_ < kPatienceNs) return false;
+  const bool taken = other != 0 && other != own && !owner_gone(heap_.client, other);
+  if (taken && !patience_.is_over_since(seen_ns_, kTurnNs)) return false;
   header.mover.store(own);
   return true;
 }
@@ -73,9 +73,8 @@ void BodyMover::end(Deadline deadline) {
 // All bodies of the list were tried. Those that were held up are tried again, so that files do get empty, but only for
 // a while.
 void BodyMover::end_list(bool moved, Deadline deadline) {
-  const u64 now = os::now_ns();
-  if (moved) went_on_ns_ = now;
-  if (held_.empty() || now - went_on_ns_ > kReadersNs) return end(deadline);
+  if (moved) went_on_ns_ = os::now_ns();
+  if (held_.empty() || patience_.is_over_since(went_on_ns_, kReadersNs)) return end(deadline);
   bodies_.swap(held_);
   held_.clear();
   next_ = 0;
@@ -84,11 +83,8 @@ void BodyMover::end_list(bool moved, Deadline deadline) {
 BodyMover::Await BodyMover::await(Deadline deadline) {
   {
     os::LocalGuard<std::mutex> local(mutex_);
-    const u64 now = os::now_ns();
-    if (held_up_ns_ == 0 || now - held_up_ns_ > kAgainNs) held_up_ns_ = now;
-    const u64 since = std::max(held_up_ns_, seen_ns_);  // another process may make progress
-    if (deadline.tries_only() || (now > since && now - since > (read_ ? kReadersNs : kPatienceNs)))
-      return Await::kGaveUp;
+    // Another process may make progress.
+    if (deadline.tries_only() || patience_.is_over(read_ ? kReadersNs : kTurnNs, seen_ns_)) return Await::kGaveUp;
     if (deadline.over()) return Await::kTimedOut;
   }
   const os::Blocking scope;
@@ -258,9 +254,9 @@ u64 BodyMover::commit_unread(std::size_t count, Deadline deadline) {
 u64 BodyMover::commit(std::size_t count, Deadline deadline) {
   const auto first = moves_.begin(), last = first + static_cast<std::ptrdiff_t>(count);
   const auto waits = [](const Move& move) { return move.written; };
-  const Deadline patience = deadline.at_most(kCopiedNs);
+  const u64 began = os::now_ns();
   u64 moved = commit_unread(count, deadline);
-  while (std::any_of(first, last, waits) && !patience.over()) {
+  while (std::any_of(first, last, waits) && !deadline.over() && !patience_.is_over_since(began, kCopiedNs)) {
     const os::Blocking scope;
     os::sleep_ns(kMomentNs);
     moved += commit_unread(count, deadline);
@@ -289,7 +285,7 @@ BodyMover::Result BodyMover::move_some(bool all, Deadline deadline) {
   }
   if (next_ == bodies_.size()) end_list(moved != 0, deadline);
   if (moved == 0) return Result::kHeldUp;
-  held_up_ns_ = 0;
+  patience_.renew();
   return Result::kMoved;
 }
 

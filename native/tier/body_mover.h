@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "tier/own_segment.h"
+#include "tier/patience.h"
 #include "tier/sparse_files.h"
 
 namespace di {
@@ -25,7 +26,8 @@ class BodyMover {
  public:
   enum class Result { kNothing, kHeldUp, kMoved };
 
-  explicit BodyMover(Heap& heap) : heap_(heap), files_(heap), segment_(heap, OwnSegment::For::kMoves) {}
+  explicit BodyMover(Heap& heap)
+      : heap_(heap), files_(heap), segment_(heap, OwnSegment::For::kMoves), patience_(heap.memory, Patience::kRestNs) {}
   ~BodyMover();
   BodyMover(const BodyMover&) = delete;
   BodyMover& operator=(const BodyMover&) = delete;
@@ -76,7 +78,7 @@ class BodyMover {
   std::vector<Move> moves_;         // claimed bodies
   bool read_ = false;               // readers kept some bodies where they are
   u64 seen_ = 0, seen_ns_ = 0;      // moves ever counted in the store, and when this number last changed
-  u64 held_up_ns_ = 0;              // since when nothing moves; 0: it does
+  Patience patience_;               // while nothing moves
   std::vector<u8> head_;
   os::File file_;
   u32 file_number_ = 0;

@@ -15,7 +15,8 @@ namespace {
 constexpr u64 kSliceOfBodies = 8u << 20;
 constexpr u64 kSliceShare = 8;
 constexpr u32 kLookedAt = 4096, kMostLookedAt = 16384;  // descriptors looked at in one hold
-constexpr u64 kPatienceNs = 1'000'000'000, kMomentNs = 2'000'000;
+constexpr u64 kOthersNs = 1'000'000'000;  // wait for other writers, while they have the same bodies (patience.h)
+constexpr u64 kMomentNs = 2'000'000;
 
 // The place for the checksums of a body, one for each page that it has unpacked. Empty: the chunk's description of its
 // body is damaged.
@@ -190,10 +191,9 @@ bool BodyWriter::await_others(Deadline deadline) {
     std::sort(others_.begin(), others_.end());
     if (others_ != waited_for_) {
       waited_for_ = others_;
-      waits_since_ns_ = os::now_ns();
+      patience_.renew();
     }
-    if (others_.empty() || deadline.tries_only() || deadline.over()) return false;
-    if (os::now_ns() - waits_since_ns_ > kPatienceNs) return false;
+    if (others_.empty() || deadline.tries_only() || deadline.over() || patience_.is_over(kOthersNs)) return false;
   }
   const os::Blocking scope;
   os::sleep_ns(kMomentNs);

@@ -13,6 +13,7 @@
 
 #include "heap/heap.h"
 #include "tier/own_segment.h"
+#include "tier/patience.h"
 
 namespace di {
 
@@ -26,7 +27,8 @@ struct BodiesWanted {
 
 class BodyWriter {
  public:
-  explicit BodyWriter(Heap& heap) : heap_(heap), segment_(heap, OwnSegment::For::kNewBodies) {}
+  explicit BodyWriter(Heap& heap)
+      : heap_(heap), patience_(heap.memory, ~u64{0}), segment_(heap, OwnSegment::For::kNewBodies) {}
   BodyWriter(const BodyWriter&) = delete;
   BodyWriter& operator=(const BodyWriter&) = delete;
 
@@ -64,7 +66,7 @@ class BodyWriter {
   std::mutex mutex_;                      // one call of this process at a time
   std::vector<Claimed> bodies_;           // claimed and not committed
   std::vector<u64> others_, waited_for_;  // uids that others had claimed: at the last look; when the wait began
-  u64 waits_since_ns_ = 0;
+  Patience patience_;
   std::vector<u8> head_;  // the head being written, as it was when the write began
   OwnSegment segment_;
   std::vector<u8> packed_;

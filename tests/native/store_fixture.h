@@ -32,12 +32,12 @@ inline u64 scaled_count(u64 small, u64 full) { return full_scale() ? full : smal
 constexpr u64 kMiB = u64{1} << 20;
 inline Deadline soon() { return Deadline::in(60'000'000'000); }
 
-// Every fork of the program passes the arenas on, as os.fork does in Python.
 // Until the child stands still, by a signal or at a fault point armed with ":stop".
 inline void wait_stopped(const Child& child) {
   while (os::look_at(static_cast<u32>(child.pid())).state != 'T') os::sleep_ns(1'000'000);
 }
 
+// Every fork of the program passes the arenas on, as os.fork does in Python.
 inline void pass_arenas_on() {
   registry();  // its own handlers are the innermost ones
   static const int once = pthread_atfork(&before_fork, &after_fork_parent, &after_fork_child);
