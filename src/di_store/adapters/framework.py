@@ -12,7 +12,7 @@ def require(adapter: str, modules: str, versions: str, *, package: str = "") -> 
 
     Args:
         adapter: name of the adapter, and of the extra that installs its framework.
-        modules: names of the modules that it imports, that of the framework first.
+        modules: names of the modules that the adapter imports, the framework's own first.
         versions: ``>=oldest,<first that is not supported``.
         package: the package that has the version; "": the framework's module has it.
 

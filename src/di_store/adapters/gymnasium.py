@@ -1,8 +1,7 @@
 """A Gymnasium wrapper that appends every step to a table.
 
-A row is recorded only if the observation before its action is known. After an exception in `step`, `reset` or `append`
-it is not known: the episode ends there, and the next episode starts at the next observation that the environment
-returns.
+A row is recorded only if the observation before its action is known. An exception in `step`, `reset` or `append` makes
+it unknown: the episode ends there, and the next episode starts at the next observation that the environment returns.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class _EnvRecorder(Recorder, gym.Wrapper):  # type: ignore[misc]
 
     @property
     def spec(self) -> Any:
-        """The environment's: the recorder changes nothing of it, and cannot be made again from a specification."""
+        """The environment's specification, unchanged: a recorder cannot be made from a specification."""
         return self.env.spec
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
@@ -131,7 +130,7 @@ class _EnvRecorder(Recorder, gym.Wrapper):  # type: ignore[misc]
 
 
 class _VectorRecorder(Recorder, VectorWrapper):  # type: ignore[misc]
-    """Of a vector environment: one lane for each of its environments."""
+    """Records a vector environment: each of its environments is a lane."""
 
     def __init__(self, env: Any, table: di_store.Table, *, autoreset: Any = None) -> None:
         super().__init__(env, table)
@@ -192,7 +191,7 @@ class _VectorRecorder(Recorder, VectorWrapper):  # type: ignore[misc]
             self._writer.append(row, next={"obs": after}, lane=live)
 
     def _next(self, after: Any, over: Any, infos: dict[str, Any]) -> Any:
-        """What the step led to: the final observations where the environment returned those after the reset."""
+        """The observations after the step: final observations for environments that returned those after the reset."""
         if self._mode is not AutoresetMode.SAME_STEP or not over.any():
             return after
         finals = infos.get("final_obs")

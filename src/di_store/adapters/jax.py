@@ -31,7 +31,7 @@ jax.tree_util.register_pytree_node(
 
 
 def _batch_of(data: Any, weights: Any) -> di_store.Batch:
-    """What a function that JAX transforms is given for a batch: only what is computed with."""
+    """The parts of a batch that JAX's transformed functions get: only arrays to compute with."""
     found = di_store.Batch.__new__(di_store.Batch)
     for name in ("keys", "priorities", "probabilities", "times_sampled", "versions", "episodes", "starts"):
         setattr(found, name, None)
@@ -81,7 +81,7 @@ def _converted(data: Any, device: Any) -> Any:
 
 
 def _array(value: Any, device: Any) -> Any:
-    """A JAX array of the same values, which nobody can change through `value` or a batch that shares its buffer."""
+    """A JAX array of the same values. Writes to `value`, or to a batch that shares its buffer, never change it."""
     whole = value.flags.writeable and not isinstance(value.base, np.ndarray)
     held = value if whole else np.array(value)
     try:

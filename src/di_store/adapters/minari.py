@@ -167,7 +167,7 @@ def _target(target: Any, dataset: Any, name: str | None, infos: Any, options: di
 
 
 def _capacity(view: Any, dataset: Any) -> int:
-    """As many items as the view may make of a dataset."""
+    """The most items that the view may make from a dataset."""
     steps, episodes = int(dataset.total_steps), int(dataset.total_episodes)
     if isinstance(view, di_store.Episode):
         return max(1, episodes)
@@ -186,7 +186,7 @@ def _append(writer: di_store.Writer, steps: Any, observations: Any, total: int) 
 
 
 def _infos(episode: Any, wanted: bool | Sequence[str]) -> dict[str, Any]:
-    """The infos that came with each step: Minari keeps those of the reset in front."""
+    """The infos of each step. Minari keeps the infos of the reset in front of them."""
     found = episode.infos or {}
     names = list(found) if wanted is True else [wanted] if isinstance(wanted, str) else list(wanted)  # type: ignore[arg-type]
     if missing := [name for name in names if name not in found]:
@@ -210,7 +210,7 @@ def _nested(table: di_store.Table) -> dict[str, Any]:
 
 
 def _spaces(found: dict[str, Any], env: Any, given: dict[str, Any]) -> dict[str, Any]:
-    """The spaces of the columns ``obs`` and ``action``: those given, else the environment's, else boxes."""
+    """The spaces of the columns ``obs`` and ``action``: the given ones, else the environment's, else boxes."""
     if isinstance(env, gym.vector.VectorEnv):
         raise TypeError("env= is one environment or its id, not a vector environment")
     if env is not None and None in given.values():
@@ -228,7 +228,7 @@ def _spaces(found: dict[str, Any], env: Any, given: dict[str, Any]) -> dict[str,
 
 
 def _check_names(space: Any, column: str) -> None:
-    """Raise for names that divide Minari's groups of HDF5, so that it cannot read back what it writes."""
+    """Raise for names that split HDF5 groups: Minari could not read its own file back."""
     for name, part in (parts(space, column) or {}).items():
         if "/" in name:
             raise ValueError(
@@ -260,7 +260,7 @@ def _shapes(columns: Any) -> Any:
 
 
 def _episodes(table: di_store.Table) -> Iterator[dict[str, Any]]:
-    """The rows of each episode ``[T, …]``; of ``obs`` one more where the final observation is known."""
+    """The rows of each episode ``[T, …]``; ``obs`` has one more if the final observation is known."""
     if isinstance(table.view, di_store.Episode):
         final = int("obs" in table.view.bootstrap)
         for batch in _peeked(table, table.keys(), 16):
@@ -330,6 +330,6 @@ def _first_leaf(leaves: Any) -> Any:
 
 
 def _grouped(episodes: Iterator[Any]) -> Iterator[list[Any]]:
-    """Lists of a few episodes: Minari opens its file for each."""
+    """Lists of several episodes, because Minari opens its file once for each list."""
     while several := list(islice(episodes, 64)):
         yield several

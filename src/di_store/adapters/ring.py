@@ -1,7 +1,7 @@
 """Rows of a table at numbered slots, for libraries whose buffers are arrays that are indexed by slot.
 
-The library decides which slot is written, drawn or followed. A `Ring` keeps which item of the table each slot holds.
-An adapter adds its own part in a subclass: columns that it keeps itself, and what it learns of each write.
+The library decides which slot is written, drawn or followed. A `Ring` records which item of the table each slot holds.
+An adapter's subclass adds columns that the adapter keeps itself, and its reaction to each write.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Held(NamedTuple):
 
 
 class Ring:
-    """Slots, each of which may hold a row of a table. A slot that is written again loses its old row.
+    """Slots, each of which may hold a row of a table. Writing a slot again replaces its row.
 
     In a store of its own, rows are gathered and written together. In a given store, each row is in the table when
     `commit` or `flush` returns, with its slot, and `take_over` finds it again.
@@ -70,7 +70,7 @@ class Ring:
         specs: types of the columns; for nested columns, dicts by key.
         slots: number of slots.
         lanes: number of environments, each of which is a stream of rows with episodes; None: rows in no stream.
-        follows: whether rows come with flags and next observations, of the type of ``obs``. The table then stores each
+        follows: whether rows have flags and next observations, of the type of ``obs``. The table then stores each
             observation once, and ends an episode where the next row does not begin with the observation that followed.
         chunk: rows that one call of `place` usually writes.
         option: the argument of the adapter that sets the size, which errors name.
@@ -169,7 +169,7 @@ class Ring:
         return rows
 
     def _cut_off(self, first: int, cut: Array) -> None:
-        """Episodes were ended before some of the rows from slot `first` on, bool[n, lanes], as they do not go on."""
+        """Note the rows from slot `first` on, bool[n, lanes], before which an episode was ended."""
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -177,8 +177,8 @@ class Ring:
         """Gather one row for some lanes; it counts when `commit` follows. Values are cast as `casts.cast` does.
 
         Args:
-            values: values of all leaves of the columns but the late ones, in order, ``[len(lanes), …]``: those of
-                `specs`, then reward, terminated, truncated and the next observations, if the ring has them.
+            values: values of all leaves except late columns, in order, ``[len(lanes), …]``: those of `specs`, then
+                reward, terminated, truncated and the next observations, if the ring has them.
             lanes: numbers of lanes; None: all.
 
         Raises:
@@ -207,7 +207,7 @@ class Ring:
             _assigned(leaf, where, value, name)
 
     def commit(self, slots: Any, lanes: tuple[int, ...] | None = None) -> None:
-        """Put the staged row at these slots, ``[len(lanes)]``; of lanes in step, at consecutive ones: the first."""
+        """Put the staged row at these slots, ``[len(lanes)]``; for lanes in step, give the first of the slots."""
         if not self._in_step:
             row = self._count
             self._slots[row if lanes is None else (row, list(lanes))] = slots
@@ -235,11 +235,11 @@ class Ring:
         return self._staged, slice(begin, begin + count)
 
     def write(self, slots: Array, values: Mapping[str, Any], lane: int | None = None) -> None:
-        """Write many rows, oldest first. Some may not follow those before: there an episode ends.
+        """Write many rows, oldest first. An episode ends before each row that does not follow the previous one.
 
         Args:
-            slots: int64[n]; of lanes in step, the first of each row.
-            values: values of all columns but the late ones, ``[n, …]``; of lanes in step, ``[n, lanes, …]``.
+            slots: int64[n]; for lanes in step, the first slot of each row.
+            values: values of all columns except late ones, ``[n, …]``; for lanes in step, ``[n, lanes, …]``.
             lane: the lane, of lanes that are not in step.
         """
         self.flush()
@@ -293,10 +293,10 @@ class Ring:
             begin = end
 
     def _write(self, slots: Any, lanes: Array | None, rows: dict[str, Any], one: bool) -> None:
-        """Write rows with the axes [n, lanes]; `one`: one of each lane; of rows in no stream [n].
+        """Write rows with the axes [n, lanes]; `one`: one row of each lane; for rows in no stream, [n].
 
         Args:
-            slots: an array of these axes; of lanes in step a slice.
+            slots: an array of these axes; for lanes in step, a slice.
             lanes: numbers of the lanes; None: all.
             rows: columns of the rows.
             one: whether the axis of n is missing.
@@ -325,7 +325,7 @@ class Ring:
             self.table.delete(replaced)
 
     def _placed(self, slots: Any, one: bool) -> Array:
-        """The time and lane of rows, by which others find them: ``[…, 2]``; of rows in no stream the slot."""
+        """The time and lane by which other processes find rows: ``[…, 2]``; for rows in no stream, the slot."""
         if not self._streams:
             return np.arange(slots.start, slots.stop)
         if one and self._in_step:
@@ -338,7 +338,7 @@ class Ring:
         return np.stack((time, lane), axis=-1).astype(np.int32)
 
     def _replaced(self, slots: Any) -> Array | None:
-        """The rows that lie at these slots; None: the table evicts them, as it does if they are written in order."""
+        """The rows to delete at these slots; None: the table evicts them, as it does for slots written in order."""
         if self._in_step:
             if self._next != slots.start and self._next not in (-1, slots.start + self.slots):
                 self._in_order = False
@@ -370,7 +370,7 @@ class Ring:
 
         Raises:
             di_store.CapacityError: rows were evicted before their slots were written again.
-            di_store.StoreError: others removed rows.
+            di_store.StoreError: another process removed rows.
         """
         return self.peek(slots, columns)[0]
 
@@ -388,7 +388,7 @@ class Ring:
         return data if keys.ndim == 1 else shaped(data, keys.shape), live
 
     def _chosen(self, columns: tuple[Any, ...]) -> tuple[str, ...]:
-        """Where columns, and parts of nested ones, lie in the schema."""
+        """The places of columns, and of parts of nested ones, in the schema."""
         if (paths := self._paths.get(columns)) is None:
             below: tuple[str, ...] = () if self._streams else ("row",)
             named = [name if isinstance(name, tuple) else (name,) for name in columns]
@@ -396,7 +396,7 @@ class Ring:
         return paths
 
     def _check_gone(self, keys: Array, live: Array) -> None:
-        """Check that no row left that the adapter counts on; `NO_KEY` stands for none."""
+        """Check that the table still has these rows, on which the adapter relies; `NO_KEY` stands for no row."""
         gone = int(((keys != NO_KEY) & ~live).sum())
         if gone and self.given:
             raise rows_are_gone(gone, self.table.name)
@@ -414,7 +414,7 @@ class Ring:
         return ((slots[part], self.read(slots[part], columns)) for part in parts(len(slots)))
 
     def column(self, name: str, slots: Array) -> Any:
-        """A column of these slots, an array of any shape, as a `StoredArray`; a nested one as a dict of them."""
+        """A column of these slots (an array of any shape) as a `StoredArray`; a nested column as a dict of these."""
 
         def made(spec: Tree, path: tuple[str, ...]) -> Any:
             if isinstance(spec, dict):
@@ -465,7 +465,7 @@ class Ring:
     # -- pickling -----------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """The table by name, and the keys: what is loaded reads and writes the same rows."""
+        """The table's name and the keys: a loaded ring reads and writes the same rows."""
         self.flush()
         gathered = ("_staged", "_leaves", "_views", "_slots", "_one", "_some", "_place", "_stream")
         return {name: value for name, value in self.__dict__.items() if name not in gathered}
@@ -477,7 +477,7 @@ class Ring:
 
 
 def _assigned(target: Array, where: Any, value: Any, name: str) -> Array:
-    """The array, after it got values, which are cast."""
+    """Write values to the array, cast to its type; returns the array."""
     target[where] = value if name in _FLAGS else fitting(value, target.dtype, name)
     return target
 

@@ -1,4 +1,4 @@
-"""The store of an adapter: the one in its argument `store=`, or one of its own.
+"""The store of an adapter: the one given by `store=`, or a store of its own.
 
 Every adapter takes ``store=`` and ``table=`` in this way, and has `.store` and `.table`.
 """
@@ -24,7 +24,7 @@ _LEAST_MEMORY = 8 << 20
 
 
 def given_store(store: StoreLike) -> di_store.Store | None:
-    """The store that ``store=`` names; None: none was given.
+    """The store that ``store=`` names; None: no store was given.
 
     Raises:
         TypeError: the argument names no store. Other errors as in `di_store.open`.
@@ -89,7 +89,7 @@ def table_of(store: di_store.Store, name: str, size: str, **options: Any) -> di_
 
 
 class HasTable(Protocol):
-    """Rows, wherever a buffer keeps them."""
+    """The interface to a buffer's rows."""
 
     @property
     def store(self) -> di_store.Store:
@@ -104,7 +104,7 @@ Made = TypeVar("Made", bound=HasTable)
 
 
 class MadeAtFirst(Generic[Made]):
-    """`store` and `table` of a buffer, also where the first write makes the table, since it decides the columns."""
+    """`store` and `table` of a buffer, also if the first write creates the table, because it decides the columns."""
 
     _given: di_store.Store | None = None
     _first_call = "add"
@@ -115,7 +115,7 @@ class MadeAtFirst(Generic[Made]):
 
     @property
     def store(self) -> di_store.Store:
-        """The store of the rows. If it is one of its own, this raises as `table` does."""
+        """The store of the rows. For a store of its own, this raises as `table` does."""
         return self._given if self._given is not None else self._there().store
 
     @property
@@ -123,7 +123,7 @@ class MadeAtFirst(Generic[Made]):
         """The table of the rows; if there are several, the first one.
 
         Raises:
-            RuntimeError: nothing was written yet, so there is none.
+            RuntimeError: nothing was written yet, so there is no table.
         """
         return self._there().table
 
@@ -139,7 +139,7 @@ def no_table_yet(call: str) -> RuntimeError:
 
 
 def rows_are_gone(count: int, table: str) -> di_store.StoreError:
-    """The error if rows left that an adapter counts on, as happens if others write to its table."""
+    """The error if an adapter's rows are missing, for example because another program wrote to its table."""
     return di_store.StoreError(
         f"{count} of the rows are gone from table {table!r}: another process wrote to it or removed them",
         remedy="only one adapter may write to a table; reset() the buffer to continue without these rows",

@@ -15,7 +15,7 @@ from di_store.adapters.trees import cut, differ
 
 
 class Stream:
-    """Appends rows of environments, some of which may not follow the rows before: there an episode ends.
+    """Appends rows of environments. An episode ends before each row that does not follow the previous one.
 
     Args:
         table: the table.
@@ -35,12 +35,12 @@ class Stream:
     ) -> tuple[Array, Array | None]:
         """Append rows.
 
-        Returns their keys, sorted by lane; and bool[n, lanes]: before which rows an episode was ended because they do
-        not go on. None: before no row.
+        Returns their keys, sorted by lane; and bool[n, lanes]: the rows before which an episode was ended because they
+        do not continue it. None: no such rows.
 
         Args:
             steps: the columns, ``[n, lanes, …]``.
-            following: the next observations; None: the table has none.
+            following: the next observations; None: the table has no next observations.
             lanes: numbers of the lanes; None: all.
             one: whether these are one row of each lane, without the axis of n.
         """

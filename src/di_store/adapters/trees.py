@@ -15,7 +15,7 @@ Tree: TypeAlias = "di_store.Spec | dict[str, Tree]"
 
 
 def cut(rows: Any, part: Any) -> Any:
-    """Some rows of a tree of arrays; with None all rows as one row. None stays None."""
+    """Some rows of a tree of arrays; None: all rows as one row. None stays None."""
     if isinstance(rows, dict):
         return {name: cut(value, part) for name, value in rows.items()}
     return None if rows is None else rows[part]

@@ -114,7 +114,7 @@ def is_name(value: object, most: int) -> TypeGuard[str]:
 
 
 def listed(option: str, value: object, wanted: str) -> list[Any]:
-    """An iterable as a list. Text, and anything not iterable, is a TypeError that says what is `wanted`."""
+    """An iterable as a list. Text, and anything not iterable, raises a TypeError with `wanted`."""
     if type(value) in (list, tuple):
         return list(value)  # type: ignore[call-overload, no-any-return]  # outside the try, as in `count`
     if not isinstance(value, (str, bytes)):
@@ -148,7 +148,7 @@ def names(option: str, value: object) -> tuple[str, ...]:
 
 
 def texts(option: str, value: object) -> list[str]:
-    """One text or several, as a list; None is none.
+    """One text or several, as a list; None gives an empty list.
 
     Raises:
         TypeError: anything else.
@@ -189,7 +189,7 @@ def instance(option: str, value: object, classes: tuple[type[T], ...]) -> T:
     """`value` if it is an instance of one of `classes`, and of no subclass: only these can be stored and read back.
 
     Raises:
-        TypeError: it is not; the text says so if the class itself, or a subclass, was given instead of an instance.
+        TypeError: it is not; the message differs if the class itself or a subclass was given.
     """
     if type(value) in classes:
         return value  # type: ignore[return-value]

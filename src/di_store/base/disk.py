@@ -22,7 +22,7 @@ def path_text(path: Any, option: str = "path") -> str:
     """A path as text, as it was given.
 
     Raises:
-        TypeError: it is no path. ValueError: nothing can have that name.
+        TypeError: the value is no path. ValueError: nothing can have that name.
     """
     try:
         text = os.fsdecode(path)

@@ -132,7 +132,7 @@ def _parse_text(text: str) -> DType:
 
 
 def parse(plain: Any, *, depth: int = 0) -> DType:
-    """The dtype that `describe` gave. If ml_dtypes is missing, extensions become void types of their size.
+    """The dtype that `describe` described. If ml_dtypes is missing, extensions become void types of their size.
 
     Raises:
         ValueError: `plain` is not in the form that `describe` returns.
@@ -177,7 +177,7 @@ def is_masked(value: Any) -> bool:
 
 
 def import_torch(wanted: str) -> Any:
-    """The torch module. If it is not installed, ModuleNotFoundError says that `wanted` needs it."""
+    """The torch module. If torch is not installed, ModuleNotFoundError says that `wanted` needs it."""
     try:
         return importlib.import_module("torch")
     except ImportError:
@@ -187,11 +187,11 @@ def import_torch(wanted: str) -> Any:
 def tensor_array(tensor: Any) -> tuple[Array, str]:
     """A dense torch tensor as a C-order numpy array, and its extension's name or "".
 
-    A contiguous tensor on the CPU is not copied; others are (CUDA to the CPU, conjugate views resolved). An extension
-    type becomes a void type of its size.
+    A contiguous tensor on the CPU is not copied. Other tensors are: CUDA tensors to the CPU, conjugate views resolved.
+    An extension type becomes a void type of its size.
 
     Raises:
-        ValueError: sparse, quantized, meta or otherwise without plain elements.
+        ValueError: a sparse, quantized or meta tensor, or another one without plain elements.
     """
     torch = sys.modules["torch"]
     if tensor.layout is not torch.strided or tensor.is_quantized or tensor.is_meta:

@@ -124,7 +124,7 @@ class RowsLost(CorruptData):
 
 
 class DrawsLost(StoreError):
-    """An agent no longer holds some draws. Never leaves this package: the draws are made again."""
+    """An agent no longer holds some draws. Never leaves this package: the draws are repeated."""
 
 
 class ObjectNotFound(StoreError):
@@ -205,8 +205,8 @@ class Timeout(StoreError, TimeoutError):
 
     The text comes from `runtime.waits.Wait`; for a lock, from the core's `SharedLock`, which names the owner.
 
-    Calls that do many things one by one (`update_priorities`, `delete`, `reset`) may have done some of them; repeat the
-    call.
+    Calls that change many things one by one (`update_priorities`, `delete`, `reset`) may have changed some of them;
+    repeat the call.
 
     Attributes:
         reason: the condition that the call waited for, with its counts.

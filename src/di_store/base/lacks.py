@@ -1,4 +1,4 @@
-"""Calls and options that a kind of handle does not have: each kind declares them, and the error is made here."""
+"""Calls and options that a kind of handle lacks: each kind declares them, and this module makes the error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ class Lack(NamedTuple):
     """Why a call or an option is missing.
 
     Attributes:
-        why: goes on from the name of the call or option.
+        why: continues the sentence after the name of the call or option.
         remedy: what to do instead.
     """
 
@@ -25,11 +25,11 @@ Lacks: TypeAlias = "Mapping[str, Lack]"
 
 
 class Declares(Protocol):
-    """What declares the calls and options that it does not have."""
+    """A kind of handle that declares the calls and options it lacks."""
 
     @property
     def kind(self) -> str:
-        """What it is, for people."""
+        """The kind of handle, in words for an error."""
 
     @property
     def lacks(self) -> Lacks:
@@ -40,7 +40,7 @@ class Declares(Protocol):
         """Its name."""
 
     def where(self) -> str:
-        """Where it is, for people: goes on from its name."""
+        """The handle's place, in words for an error: continues the sentence after its name."""
 
 
 def lacking(there: Declares, call: str) -> StoreError:

@@ -31,7 +31,7 @@ def parse_size(value: int | float | str, *, total: int | None = None, option: st
     Args:
         value: bytes as a whole number, or text: a number with a unit (kB, MB, … are powers of 1000; KiB, MiB, … of
             1024; any case), or a share of `total` with ``%``.
-        total: bytes that 100 % stands for; None where a share makes no sense.
+        total: bytes that 100 % stands for; None: shares are refused.
         option: the argument's name, for the error text.
 
     Raises:

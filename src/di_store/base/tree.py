@@ -4,7 +4,7 @@
 that is not a mapping is a leaf. An inner node's name (``"obs"``) means all leaves below it.
 
 A key may itself contain a ``/`` (``"walker/pos"``). In names this character is written as `SLASH`, which no key
-contains. So ``{"a/b": x}`` and ``{"a": {"b": x}}`` have different names, and each is restored as it was.
+contains. So ``{"a/b": x}`` and ``{"a": {"b": x}}`` have different names, and each can be restored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def flatten(tree: Mapping[str, Any], *, what: str = "step") -> dict[str, Any]:
 
     Args:
         tree: nested mappings with text keys.
-        what: what the tree is, for the error texts.
+        what: name of the tree, for the error texts.
 
     Raises:
         TypeError: `tree` is not a mapping, or a key is not text.
@@ -60,7 +60,7 @@ def _collect(tree: Mapping[Any, Any], prefix: str, leaves: dict[str, Any], what:
 
 
 def _part(key: str, prefix: str, what: str) -> str:
-    """A key as it stands in names."""
+    """A key in the form that names have."""
     if not key or SLASH in key:
         raise ValueError(
             f"key {shown(key)} in {what} {prefix or 'root'!r}: a key must not be empty or contain {SLASH!r} "
@@ -133,8 +133,8 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
 
     Args:
         paths: all column names.
-        wanted: a name or several; an inner node's name means all below. The "/" of a key may be written as such, unless
-            that is the name of something else.
+        wanted: a name or several; an inner node's name means all below. The "/" of a key may be written as "/", unless
+            this gives the name of another leaf.
         option: the argument's name, for the error text.
 
     Raises:

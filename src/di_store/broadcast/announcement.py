@@ -1,4 +1,4 @@
-"""Decides which members still have to be told of a version. It has no threads and no clock of its own."""
+"""Decides which members must still be told of a version. It has no threads and no clock of its own."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Announcement:
 
         Args:
             members: members to tell.
-            before: announcement of the previous version. Its doubtful members come last in the chain, and a member that
-                is still being told of that version is told of this one afterwards.
+            before: announcement of the previous version. Its doubtful members come last in the chain. A member that is
+                still being told of the previous version is told of this one afterwards.
         """
         self.doubtful: set[str] = set() if before is None else before.doubtful
         self._under_way: set[str] = set() if before is None else before._under_way
@@ -51,7 +51,7 @@ class Announcement:
         return found
 
     def wake(self) -> float | None:
-        """When a member is due; None: not before an attempt ends."""
+        """The time at which a member is due; None: not before an attempt ends."""
         return min((at for member, at in self._waiting.items() if member not in self._under_way), default=None)
 
     def took(self, member: str) -> None:

@@ -1,4 +1,4 @@
-"""One name of weights at this node: the version it wants, the version that is coming, and the versions it can give.
+"""One name of weights at this node: the wanted version, the version being received, and the versions to give to others.
 
 Threads: at most one per name pulls (`pulling.py`); each child has one that serves it (`serving.py`); one tells the
 members (`telling.py`). They share the state of `Chain`, which changes only under its condition `changed`. No thread
@@ -52,11 +52,11 @@ class Incoming:
     """A version on its way here. The thread that pulls it changes this, under `Chain.changed`.
 
     Attributes:
-        payload: payload in shared memory; bytes below `have` are checked and never change again. None: there is no room
-            yet.
+        payload: payload in shared memory; bytes below `have` are checked and never change again. None: the store has no
+            room yet.
         have: bytes that are here.
-        fallen: by how many bytes it has fallen behind its source.
-        ended: whether it is published, or was abandoned.
+        fallen: bytes by which this node has fallen behind its source.
+        ended: whether the version was published or abandoned.
     """
 
     note: Note
@@ -76,7 +76,7 @@ class Complete:
 
 
 class Superseded(Exception):
-    """The requested version is no longer here, or never will be: a newer one is."""
+    """The requested version was replaced by a newer one."""
 
 
 class Chain:
@@ -154,7 +154,7 @@ class Chain:
             raise
 
     def next_task(self) -> Note | bool:
-        """For the pulling thread: a version to pull; True: ask the chain; False: end."""
+        """The next task of the pulling thread: a version to pull; True: ask the chain; False: end."""
         with self.changed:
             if (note := self.requested.next()) is not None:
                 return note
@@ -183,10 +183,10 @@ class Chain:
     # -- what it can give ---------------------------------------------------------------------------------------
 
     def holding(self, version: int, size: int, check: int) -> Incoming | Complete | None:
-        """A version for a child; None: it may still come.
+        """A version for a child; None: the version may still arrive.
 
         Raises:
-            Superseded: it will not come.
+            Superseded: the version will never arrive.
         """
         with self.changed:
             if (offered := self.offer.take(version, size, check)) is not None:
@@ -207,7 +207,10 @@ class Chain:
         return Complete(found[1])
 
     def described(self, version: int | None = None) -> tuple[Note, Array | None] | None:
-        """A whole version, the newest if None, and its payload; None: it is not here. The note names no chain."""
+        """A whole version (the newest if None) and its payload; None: the version is not here.
+
+        The note names no chain.
+        """
         found = Weights(self.local.session).raw_latest(self.name, None, version, 0)
         if found is None:
             return None
@@ -228,7 +231,7 @@ class Chain:
         return kept, payload
 
     def await_offer(self) -> None:
-        """Wait until the version that members were told of has been taken, or has waited for them long enough."""
+        """Wait until a member has taken the offered version, or it has been offered for long enough."""
         with self.changed:
             while (seconds := self.offer.waits(now())) and not self.local.stopped.is_set():
                 self.changed.wait(seconds)
@@ -247,7 +250,7 @@ class Chain:
             self.changed.notify_all()
 
     def newest(self) -> Note | None:
-        """The newest version that this node knows, for others; or the offered version that waits for members."""
+        """The version to report to other nodes: one still on its way here, else the offered one, else the newest here."""
         with self.changed:
             note, offered = self.requested.newest, self.offer.note(now())
         if note is not None and note.version > self.local.session.arena.newest(self.name):

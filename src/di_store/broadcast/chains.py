@@ -30,10 +30,10 @@ class Chains:
     """All names of one agent. Thread-safe."""
 
     def __init__(self, session: Session, token: bytes, tls: ssl.SSLContext | None, own: str, trusted: bool) -> None:
-        """Begin; nothing runs yet.
+        """Set the state; starts no thread.
 
         Args:
-            session: session of the agent; its end ends all this.
+            session: session of the agent; all chains end with it.
             token: token that all agents of the group know.
             tls: context to reach other agents; None: without TLS.
             own: address of this agent, as others reach it.
@@ -93,12 +93,12 @@ class Chains:
         Args:
             name: name of the weights.
             version: a version in the store; a newer one is sent in its place.
-            keep: how many of the newest versions stay readable at the members.
+            keep: number of newest versions that stay readable at the members.
             epoch: epoch of this publisher. A later publisher of the name has a higher one.
             members: addresses of the other nodes, in the order of the chain. Empty: nothing is sent any more.
             own: address of this node; None: as `di-store serve` printed it.
-            joins: how many had joined, as the last call or `spreading` said, before `members` were listed. Nodes that
-                have joined since are told too. None: only the nodes in the list.
+            joins: number of joins, from the last call or `spreading`, before `members` were listed. Nodes that have
+                joined since are told too. None: only the nodes in the list.
 
         Raises:
             OldEpoch: a later publisher is known here. ObjectNotFound: there is no such version. StoreFull: no room for
@@ -135,7 +135,8 @@ class Chains:
 
         Args:
             name: name of the weights.
-            epoch: epoch of the publisher that the node knows. It has joined before a later one listed the members.
+            epoch: epoch of the publisher that the node knows. The node has joined before a later publisher listed the
+                members.
             member: address of the node.
 
         Raises:
@@ -159,8 +160,8 @@ class Chains:
 
         Args:
             name: name of the weights.
-            sources: addresses, the publisher first if it is known; the last ones are pulled from first. Empty: forget
-                them.
+            sources: addresses, the publisher first if it is known; the node pulls from the last ones first. Empty:
+                forget them.
 
         Raises:
             StoreFull: no room for the state that this agent's successor needs. ValueError, TypeError: other arguments.
@@ -178,11 +179,10 @@ class Chains:
     def spreading(self, name: Any) -> dict[str, Any]:
         """How far a name has spread: for people, and for the process that chooses the publisher.
 
-        Returns:
-            `newest` version here, `epoch`, `members`, how many have joined (`joins`), those `missing` that have not
-            taken the newest, `stale` (a member knows a later publisher); of the transfer into this node `version`,
-            `have` bytes, `source`, and the `wanted` version after it; `asks` (the sources have not answered); bytes
-            `sent` and `received` by this agent.
+        Returns: `newest` version here, `epoch`, `members`, the number of joins (`joins`), the members that have not
+            taken the newest version (`missing`), `stale` (a member knows a later publisher); of the transfer into this
+            node `version`, `have` bytes, `source`, and the `wanted` version after it; `asks` (the sources have not
+            answered); bytes `sent` and `received` by this agent.
         """
         check_own_name(name)
         chain, telling = self._of(name)

@@ -26,17 +26,17 @@ class Children:
         return self._turns
 
     def sends(self, child: bytes, now: float) -> None:
-        """Note that bytes are on their way to the child."""
+        """Note that bytes are being sent to the child."""
         if child in self._moved:
             self._moved[child] = now
 
     def took(self, child: bytes) -> None:
-        """Note that the child has taken them."""
+        """Note that the child has received the bytes."""
         if child in self._moved:
             self._moved[child] = None
 
     def has(self, child: bytes, turn: int) -> bool:
-        """Whether it is still this turn."""
+        """Whether this turn is still the child's current one."""
         return self._turn.get(child) == turn
 
     def ends(self, child: bytes, turn: int) -> None:

@@ -77,7 +77,7 @@ class Dialler:
 
 
 def limit(connection: Connection, seconds: float) -> None:
-    """Let reads and writes end with `Disconnected` after that many seconds, whatever comes."""
+    """Let reads and writes end with `Disconnected` after this many seconds, even if bytes arrive."""
     until = time.monotonic() + seconds
     connection.until = until
 
@@ -98,8 +98,8 @@ def ask(connection: Connection, node: str, method: str, arguments: dict[str, Any
     """Make a short call. Returns its value.
 
     Raises:
-        Unreachable: no answer in time; the connection is then of no use. StoreError, TypeError, ValueError: the error
-        of the call there.
+        Unreachable: no answer in time; the connection is then unusable. StoreError, TypeError, ValueError: the error of
+        the call there.
     """
     meta, body = call_of(method, "", arguments, once=False)
     limit(connection, ANSWER_SECONDS + sum(len(view(each)) for each in body) / LEAST_RATE)
@@ -133,7 +133,7 @@ class ConnectionPool:
         self._closed = False
 
     def ask(self, address: str, method: str, arguments: dict[str, Any]) -> Any:
-        """Make a call to the agent at an address; raises as `ask`. The call must be one that may arrive twice."""
+        """Make a call to the agent at an address; raises as `ask`. The call may arrive twice."""
         with self._lock:
             kept = self._idle.pop(address, None)
         if kept is not None:

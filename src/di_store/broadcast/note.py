@@ -1,4 +1,4 @@
-"""Messages between nodes about a version, and about how much of it they have."""
+"""Messages between nodes about a version, and about the nodes' progress with it."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
         name: name of the weights.
         epoch: epoch of the publisher: a later one has a higher epoch.
         version: its number.
-        keep: how many of the newest versions stay readable.
+        keep: number of newest versions that stay readable.
         size: bytes of the payload; -1: the version has no value.
         check: CRC-32C of the header and the payload after it.
         chain: addresses, the publisher first; only those that concern the receiver.
-        place: place of the receiver in the chain; its length: the receiver is not in it.
+        place: place of the receiver in the chain; the chain's length: the receiver is not in it.
         header: header of the object.
     """
 
@@ -49,7 +49,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Sort key: of two notes of a name, the one with the higher order counts."""
+        """Sort key: of two notes of a name, the higher one counts."""
         return self.epoch, self.version
 
     def seen(self, chain: Sequence[str], place: int) -> Note:
@@ -64,8 +64,7 @@ class Note(msgspec.Struct, array_like=True, frozen=True):
 def note_of(data: Any) -> Note:
     """The note that another node sent.
 
-    Raises:
-        TypeError, ValueError, CorruptData: it is no note.
+    Raises: TypeError, ValueError, CorruptData: the data are no note.
     """
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
         raise TypeError("received an invalid note")
@@ -87,18 +86,18 @@ def check_addresses(given: Any) -> list[str]:
 
 
 def near(chain: Sequence[str], place: int) -> tuple[list[str], int]:
-    """The part of a chain that the node at `place`, from 1, is told of; and its place there."""
+    """The part of a chain that the node at `place` (from 1) must know, and the node's place in this part."""
     first = max(1, place - MOST_BEFORE)
     return [chain[0], *chain[first : place + 1 + MOST_AFTER]], place - first + 1
 
 
 class SourceProgress(msgspec.Struct, array_like=True):
-    """The progress of a source, which it sends before each piece and while it waits.
+    """The progress of a source, sent before each piece and while the source waits.
 
     Attributes:
-        have: bytes that it has.
-        fallen: by how many bytes it has fallen behind its own source, while it was less than half as fast; else 0.
-        size: bytes of the piece that follows; 0: none follows.
+        have: bytes that the source has.
+        fallen: bytes by which it has fallen behind its own source while less than half as fast; else 0.
+        size: bytes of the piece that follows; 0: no piece follows.
     """
 
     have: Number

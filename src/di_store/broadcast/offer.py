@@ -1,7 +1,7 @@
-"""The version that members were told of last. It is kept until one of them takes it. No threads, no clock.
+"""The version last offered to members, kept until a member takes it. No threads, no clock.
 
-Without this, a publisher that is faster than the network to its members would starve them: the version that they ask
-for would always have been replaced.
+Without this, a publisher that is faster than the network to its members would starve them: it would always have
+replaced the version that they ask for.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ OFFER_SECONDS = 1.0
 
 
 class Offer:
-    """At most one version, which is kept in the store meanwhile. For use under a lock."""
+    """At most one version; the store keeps it while it is offered. For use under a lock."""
 
     def __init__(self) -> None:
         self._made: tuple[Note, Array | None] | None = None
@@ -34,13 +34,13 @@ class Offer:
         self._made = None
 
     def waits(self, now: float) -> float:
-        """Seconds that it is still kept for members that were told; 0.0: a newer version may be offered."""
+        """Seconds for which the version is still kept; 0.0: a newer version may be offered."""
         if self._made is None or self._taken or self._told_at is None:
             return 0.0
         return max(0.0, self._told_at + OFFER_SECONDS - now)
 
     def note(self, now: float) -> Note | None:
-        """The version, while it waits."""
+        """The version, while it is offered."""
         return self._made[0] if self._made is not None and self.waits(now) else None
 
     def take(self, version: int, size: int, check: int) -> Array | None:

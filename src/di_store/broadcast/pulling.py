@@ -57,7 +57,9 @@ def pull(chain: Chain) -> None:
 
 
 def ask_chain(chain: Chain) -> bool:
-    """Ask the nodes of the chain for their newest version, and want the newest of these. Returns whether it is settled.
+    """Ask the nodes of the chain for their newest version, and request the newest of these.
+
+    Returns whether this is settled.
 
     It is settled if the publisher answers, or all others do, or if one has a version newer than this node's.
     """
@@ -136,7 +138,7 @@ class VersionPull:
         self._patiently(lambda _: draft.publish(note.name, note.keep, at=note.version))
 
     def _patiently(self, write: Callable[[_core.Arena], T]) -> T:
-        """Write to the store; while it is full, for as long as nothing newer is wanted.
+        """Write to the store; while the store is full, retry as long as no newer version is wanted.
 
         Raises:
             Replaced: something newer is.
@@ -158,7 +160,7 @@ class VersionPull:
     # -- bytes --------------------------------------------------------------------------------------------------
 
     def _fetched(self, payload: Array) -> bool:
-        """Pull from one source; whether all is here and checked.
+        """Pull from one source. Returns whether all bytes are here and checked.
 
         Raises:
             Replaced: something newer is wanted.
@@ -186,7 +188,7 @@ class VersionPull:
         return False
 
     def _pull_from(self, source: str, payload: Array) -> Left:
-        """Pull from a source until all is here, or it is to be left; returns why."""
+        """Pull from a source until all bytes are here or the source is given up; returns the reason."""
         with self._chain.changed:
             self._incoming.source = source
         try:
@@ -241,7 +243,7 @@ class VersionPull:
             self._chain.changed.notify_all()
 
     def _ended(self, connection: Connection, source: str, word: object) -> Left:
-        """The source has no more to give.
+        """The source has no more bytes.
 
         Raises:
             Replaced: it knows a newer version, which is pulled now.

@@ -1,8 +1,8 @@
 """The state that an agent's successor needs. It lies in the store, as weights of a name that no user can publish.
 
-One value holds all names. It is changed by compare and swap: read version n, publish the changed value as version n +
-1, and begin again if that number was taken. So two agents of one store never lose each other's changes, and a kill at
-any line leaves the old value or the new one.
+One value holds all names. It changes by compare and swap: read version n, publish the changed value as version n + 1,
+and begin again if n + 1 exists already. So two agents of one store never lose each other's changes, and a kill at any
+line leaves the old value or the new one.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ class Known(msgspec.Struct, array_like=True, frozen=True):
 
     Attributes:
         epoch: the highest epoch of any note, or of the process that publishes here.
-        keep: how many of the newest versions stay readable.
-        chain: nodes to ask for the newest version, the publisher first; empty: none.
-        place: place of this node in the chain; its length: not in it.
-        members: nodes to tell of new versions, if this node has the publisher; empty: it has not.
+        keep: number of newest versions that stay readable.
+        chain: nodes to ask for the newest version, the publisher first; empty: no nodes.
+        place: place of this node in the chain; the chain's length: not in it.
+        members: nodes to tell of new versions, if the publisher is on this node; otherwise empty.
         own: address of this node, as the members reach it.
-        joined: nodes that joined after the publisher listed the members, in this order: they are told too.
-        joins: how many nodes have joined in total. So a list of members shows which of them it may lack.
+        joined: nodes that joined after the publisher listed the members, in this order; they are told of versions too.
+        joins: how many nodes have joined in total. So the number shows which nodes a list of members may lack.
     """
 
     epoch: int = 0
@@ -49,11 +49,14 @@ class Known(msgspec.Struct, array_like=True, frozen=True):
         return list(dict.fromkeys([*self.members, *self.joined]))
 
     def replaced(self) -> Known:
-        """The state once the publisher is elsewhere. Joined nodes stay: they may know a later one that begins here."""
+        """The state once the publisher is on another node.
+
+        Joined nodes stay: they may know a later publisher that begins here.
+        """
         return msgspec.structs.replace(self, members=[], own="")
 
     def joined_since(self, joins: int) -> list[str]:
-        """The nodes that joined after the first `joins`, and perhaps some before them."""
+        """The nodes that joined after the first `joins` ones, and perhaps some earlier ones."""
         later = max(0, self.joins - joins)
         return self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined
 

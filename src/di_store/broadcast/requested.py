@@ -1,4 +1,7 @@
-"""Decides which version of a name a node fetches, and when it drops one for a newer one. It has no threads or clock."""
+"""Decides which version of a name a node fetches, and when it drops a version for a newer one.
+
+It has no threads or clock.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class Requested:
         self._must_finish = False  # the last one was given up, so the next one goes on beside newer ones
 
     def request(self, note: Note) -> bool:
-        """Fetch this version. Returns whether it is a new one."""
+        """Fetch this version. Returns whether the request is new."""
         newest = self.newest
         if note.epoch < self.epoch or (newest is not None and newest.order >= note.order):
             return False
@@ -41,7 +44,7 @@ class Requested:
         return self.fetched
 
     def ended(self, done: bool) -> None:
-        """Note that the version is here, or was given up."""
+        """Note that the version has arrived or was given up."""
         self.fetched = None
         self._must_finish = not done
 
@@ -52,7 +55,7 @@ class Requested:
     def replaced(self, note: Note, idle: float) -> bool:
         """Whether to give up a version that is being fetched.
 
-        While bytes come, never two in a row are given up for newer ones: a publisher that is faster than the network
+        While bytes arrive, a node never gives up two versions in a row: otherwise a publisher faster than the network
         would starve its members.
 
         Args:

@@ -20,7 +20,9 @@ KNOWN_SECONDS = 1.0
 
 
 def serve(chain: Chain, connection: Connection, child: bytes, asked: Any) -> str:
-    """Send a version from a byte on. Returns how it ended: "all", "refused", "gone" (a newer one is known), "unknown".
+    """Send a version from a byte on.
+
+    Returns how it ended: "all", "refused", "gone" (a newer version is known), "unknown".
 
     Args:
         chain: chain of the name.
@@ -80,10 +82,10 @@ def _send(
 def _next(
     chain: Chain, turn: tuple[bytes, int], found: Incoming | Complete, at: int, size: int
 ) -> tuple[SourceProgress, Array | None]:
-    """What to say next: a piece, or after a while without one that this node lives.
+    """The next message: a piece, or after a while without pieces a sign of life.
 
     Raises:
-        Superseded: the version was abandoned, or the child has come again by another connection.
+        Superseded: the version was abandoned, or the child has reconnected.
     """
     if isinstance(found, Complete):
         with chain.changed:

@@ -1,4 +1,4 @@
-"""The publisher's part: its agent tells each member of each version until the member has heard of it."""
+"""The publisher's part: its agent tells each member of each version until the member confirms."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ IDLE_SECONDS = 60.0
 class Telling:
     """Tells the members of one name. Thread-safe.
 
-    One thread decides, and starts a short one for each attempt, so that a member that hangs delays nobody. The state
-    changes under `_changed`.
+    One thread decides, and starts a short-lived thread for each attempt, so that a member that hangs delays no other.
+    The state changes under `_changed`.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -42,12 +42,13 @@ class Telling:
             return list(self._members) if self._fresh else self._announcement.missing
 
     def tell(self, members: Sequence[str], own: str, *, first: bool = False) -> None:
-        """A version was published here: tell these members of the newest version. No members: stop telling.
+        """Tell these members of the newest version, after a version was published here. No members: stop telling.
 
         Args:
             members: their addresses, in the order of the chain.
             own: address of this node.
-            first: whether these are the previous agent's: do nothing if this agent has been told of any since.
+            first: whether the members come from the previous agent's record. Then do nothing if this agent was told of
+                others.
         """
         with self._changed:
             if first and self._told:
@@ -87,7 +88,7 @@ class Telling:
                     self._changed.wait(AGAIN_SECONDS)
 
     def _next_version(self) -> bool:
-        """Tell of the newest version, until there is another; False: nothing came for a while, or the agent ends."""
+        """Tell of the newest version until a newer one comes; False: no version came for a while, or the agent ends."""
         with self._changed:
             self._changed.wait_for(lambda: self._fresh or self._local.stopped.is_set(), IDLE_SECONDS)
             if not self._fresh or self._local.stopped.is_set():
@@ -152,7 +153,7 @@ class Telling:
             )
 
     def _replaced(self, announcement: Announcement, note: Note, error: OldEpoch) -> None:
-        """A member knows a later publisher: end this one, for the agent's successor too."""
+        """A member knows a later publisher: end this publisher, also for the agent's successor."""
         with self._changed:
             if self._announcement is not announcement or self.stale:
                 return

@@ -4,9 +4,9 @@ A chain is a list of nodes, the publisher first. A member pulls from the node be
 gets the bytes itself. Times are seconds of any clock that never goes back; the caller passes them in.
 
 A member leaves a source that is dead, is silent, has nothing more, or falls far behind its own source. It then asks the
-next node before it that has more; when all have been asked, the round begins again. So a member that can reach one node
-with the version gets it, whatever the others do. Two members never wait for each other for ever: a source behind this
-one in the chain is taken only if it has more.
+next node before it that has more; when all have been asked, the round begins again. So a member that can reach any node
+with the version gets the version, whatever other nodes do. Two members never wait for each other for ever: a member
+takes a source after it in the chain only if that source has more bytes.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ class _Source:
     """One node that may have the bytes.
 
     Attributes:
-        before: whether it is before this node in the chain, so that it never waits for it.
-        again: when it may be asked again.
-        pause: how long it is left alone after the next failure.
-        slow_until: only if nobody else serves.
+        before: whether the node comes before this one in the chain, so that it never waits for this one.
+        again: time at which it may be asked again.
+        pause: seconds without a request after the next failure.
+        slow_until: until this time the node is asked only if no other node serves.
     """
 
     address: str
@@ -69,7 +69,7 @@ class Transfer:
     Attributes:
         size: bytes of the whole version.
         have: bytes that are here and checked, from the beginning.
-        fallen: by how many bytes this node has fallen behind its source, while it was less than half as fast; else 0.
+        fallen: bytes by which this node has fallen behind its source while less than half as fast; else 0.
     """
 
     def __init__(self, chain: Sequence[str], place: int, size: int, now: float) -> None:
@@ -77,7 +77,7 @@ class Transfer:
 
         Args:
             chain: addresses, the publisher first.
-            place: place of this node in the chain; its length, if the node is not in it.
+            place: place of this node in the chain; the chain's length if the node is not in it.
             size: bytes of the whole version.
             now: seconds.
         """
@@ -98,7 +98,7 @@ class Transfer:
 
     @property
     def source(self) -> str | None:
-        """The node that it pulls from now; None: none."""
+        """The current source; None: there is none."""
         return None if self._now is None else self._now.address
 
     @property
@@ -107,7 +107,7 @@ class Transfer:
         return self.have >= self.size
 
     def next_source(self, now: float) -> str | None:
-        """The node to pull from, from byte `have` on; None: none before `wake`."""
+        """The node to pull from, from byte `have` on; None: no node before `wake`."""
         ready = [each for each in self._sources if each.again <= now]
         fresh = [each for each in ready if each.address not in self._asked]
         if not fresh:
@@ -123,7 +123,7 @@ class Transfer:
         return self._now.address
 
     def wake(self) -> float | None:
-        """When to ask for a source again; None: there will never be one."""
+        """The time to ask for a source again; None: there never will be a source."""
         return min((each.again for each in self._sources), default=None)
 
     def reached(self, now: float) -> None:
@@ -132,11 +132,11 @@ class Transfer:
         self._began = now, self.have
 
     def heard(self, have: int, fallen: int, now: float) -> Left | None:
-        """Note the source's progress. Returns why to leave the source; None: stay.
+        """Note the source's progress. Returns the reason to leave the source; None: stay.
 
         Args:
-            have: bytes that it has.
-            fallen: its own `fallen`.
+            have: bytes that the source has.
+            fallen: the source's `fallen`.
             now: seconds.
         """
         source = self._now
@@ -176,8 +176,9 @@ class Transfer:
     def _note_gap(self, gap: int) -> None:
         """Compute `fallen`, since the gap to the source was the least.
 
-        Not the gap itself: who has just lost its source is far behind the next one, and may be as fast. And not where
-        it is more than half as fast: those that pass it by would share the link of the one before it.
+        The gap alone does not count: a node that has just lost its source is far behind the next one, and may be as
+        fast. A node that is more than half as fast does not count either: nodes that skipped it would share the link of
+        its source.
         """
         if self._least_gap is None or gap <= self._least_gap[0]:
             self._least_gap = gap, self.have
@@ -185,14 +186,14 @@ class Transfer:
         self.fallen = grown if grown > mine else 0
 
     def got(self, count: int, now: float) -> None:
-        """Note that this many more bytes are here, and checked."""
+        """Note that this many more bytes have arrived and were checked."""
         self.have += count
         self._heard = self._moved = self._rose = now
         if self._now is not None:
             self._now.pause = _FIRST_PAUSE_SECONDS
 
     def tired(self, now: float) -> Left | None:
-        """Why to leave a source that reports nothing new; None: keep waiting."""
+        """The reason to leave a source that reports nothing new; None: keep waiting."""
         if now - self._heard >= SILENT_SECONDS:
             return Left.SILENT
         return Left.STUCK if now - self._moved >= STUCK_SECONDS else None

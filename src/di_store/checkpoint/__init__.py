@@ -1,1 +1,1 @@
-"""Checkpoints: files from which data comes back. `store`: of whole stores; `tree`: of large trees of tensors."""
+"""Checkpoints: files from which data is restored. `store`: of whole stores; `tree`: of large trees of tensors."""

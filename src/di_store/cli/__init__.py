@@ -32,14 +32,17 @@ COMMANDS = (
 
 
 class Commands(click.Group):
-    """The commands; the file of one is imported when it is asked for, so that `status` does not wait for `bench`."""
+    """The commands.
+
+    A command's file is imported when the command is used, so that `status` does not wait for `bench`.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name all of them, in the order of the help."""
+        """The names of all commands, in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one; None if there is none of that name."""
+        """Import a command; None if there is no command of that name."""
         if cmd_name not in COMMANDS:
             return None
         command: click.Command = getattr(importlib.import_module(f"di_store.cli.{cmd_name}"), cmd_name)
@@ -55,7 +58,7 @@ class Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command. Wrong values and errors of the system end it with one line."""
+        """Run a command. Wrong values and system errors end the command with one line."""
         try:
             return super().invoke(ctx)
         except ValueError as error:
@@ -72,19 +75,19 @@ class Commands(click.Group):
 def group() -> None:
     """One store for everything a reinforcement-learning job moves.
 
-    Stores live in shared memory for as long as some process holds them; these commands look at those of this machine.
+    Stores live in shared memory as long as some process holds them. These commands show the stores of this machine.
     """
 
 
 def _context(commands: Commands, ctx: click.Context) -> click.Context:
-    """That of the command which ran in `ctx`, for its usage."""
+    """The context of the command that ran in `ctx`, for its usage text."""
     name = ctx.invoked_subcommand or ""
     command = commands.get_command(ctx, name)
     return ctx if command is None else click.Context(command, ctx, name)
 
 
 def _line(said: str) -> str:
-    """What is said, on one line, without codes that a terminal would carry out."""
+    """The message on one line, without terminal control codes."""
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in said)
 
 

@@ -1,4 +1,4 @@
-"""Common code of the commands: finding a store, waiting for it, stopping, and printing JSON."""
+"""Common code of the commands: finding a store, waiting for locks, stopping, and printing JSON."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_SECONDS = 1e6
 
 
 class Seconds(click.FloatRange):
-    """Seconds up to `MOST_SECONDS`, or another maximum. NaN is refused, as no range holds it."""
+    """Seconds up to `MOST_SECONDS`, or another maximum. NaN is refused, because it is in no range."""
 
     name = "seconds"
 
@@ -47,7 +47,7 @@ class Seconds(click.FloatRange):
 
 
 class InputFile(click.Path):
-    """A file to read, or a pipe. Not a device: reading one may never end."""
+    """A file to read, or a pipe. A path of a plain file, because reading a device may never end."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The path; a usage error if something else lies there."""
@@ -163,7 +163,7 @@ def _late(message: str, pid: int | None, name: str | None) -> Timeout:
 
 
 class Stop:
-    """Ends a command that runs until Ctrl-C or SIGTERM, without an exception. For one use of `installed`."""
+    """Ends a command that runs until Ctrl-C or SIGTERM, without an exception. Use `installed` only once."""
 
     def __init__(self) -> None:
         # Not a threading.Event: a handler that came while its lock is held would wait for the code that it interrupts.

@@ -107,7 +107,7 @@ def print_store(found: StoreReport, seen: Sequence[ProcessReport]) -> None:
 
 
 def pin_rows(process: ProcessReport) -> Iterator[tuple[str, ...]]:
-    """One row for each of the `FEW` largest objects that a process reads, and one for the others together."""
+    """One row for each of the `FEW` largest objects that a process reads, and one row for all others."""
     first, rest = process["pins"][:FEW], process["pins"][FEW:]
     for pin in first:
         what = f"{'weights' if pin['weights'] else 'object'} {pin['object']}"
@@ -160,7 +160,7 @@ def print_table(about: dict[str, Any]) -> None:
 
 
 def _not_yet(about: dict[str, Any]) -> str:
-    """How many items cannot be drawn yet, and what they lack."""
+    """The number of items that cannot be drawn yet, and the missing parts."""
     waiting, gathered = about["waiting"], about["gathered"]
     if not waiting:
         return ""
@@ -177,7 +177,7 @@ def _blocked(reason: str) -> str:
 
 
 def incomplete_page(table: di_store.Table, count: int) -> list[dict[str, Any]]:
-    """The `count` oldest groups that cannot be drawn yet; of tables with another view none."""
+    """The `count` oldest groups that cannot be drawn yet; empty for tables with another view."""
     if not isinstance(table.view, di_store.Group):
         return []
     return [
@@ -187,7 +187,7 @@ def incomplete_page(table: di_store.Table, count: int) -> list[dict[str, Any]]:
 
 
 def print_incomplete(page: list[dict[str, Any]], waiting: int) -> None:
-    """Print them, oldest first."""
+    """Print the groups, oldest first."""
     if not page:
         return
     out = console()

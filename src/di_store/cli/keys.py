@@ -17,7 +17,7 @@ SLICE_SECONDS = 0.1
 
 
 class Keys:
-    """Reads keys from stdin without echo and without waiting for Enter. If stdin is no terminal, there are none."""
+    """Reads keys from stdin without echo and without waiting for Enter. Returns no keys if stdin is no terminal."""
 
     def __init__(self) -> None:
         self._before: Any = None

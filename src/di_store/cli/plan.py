@@ -21,8 +21,8 @@ from di_store.sizing.forecast import Forecast, TableForecast, forecast, read_job
 def plan(context: click.Context, file: str, as_json: bool) -> None:
     """Estimate the needs of the tables that FILE describes: memory, disk, rates, and wear of the drive.
 
-    FILE is YAML or JSON; docs/operations.md, "Before a job runs", shows one. Exit status 1: the memory or the disk that
-    it names are too small.
+    FILE is YAML or JSON; docs/operations.md, "Before a job runs", shows one. Exit status 1: the memory or the disk
+    named in FILE is too small.
     """
     job = read_job(file)
     try:
@@ -40,7 +40,7 @@ def plan(context: click.Context, file: str, as_json: bool) -> None:
 
 
 def _short(found: Forecast, disk: int | None) -> str:
-    """What is too small; "" when all fits."""
+    """The resource that is too small; "" if everything fits."""
     if found.memory < found.least_memory:
         return (
             f"memory={format_size(found.memory)} is too small: item slots, chunk heads and open chunks "

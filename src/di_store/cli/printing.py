@@ -1,6 +1,7 @@
 """Output of commands for people: tables, and a progress bar.
 
-This is a file of its own so that commands without such output need not import the drawing code, and start sooner.
+This code has a file of its own, so that commands without such output start sooner: they need not import the drawing
+code.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ AFTER_SECONDS = 60.0
 
 
 def etcd_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Options that say how etcd is reached: they set environment variables of this process and its agent."""
+    """Options for access to etcd: they set environment variables of this process and its agent."""
     for name, help_text in reversed(_ETCD_OPTIONS.items()):
         variable = f"DI_STORE_ETCD_{name.upper()}"
 
@@ -153,7 +153,7 @@ def serve(
 
 
 def _tell(name: str, supervisor: Supervisor, peers: tuple[str, ...], as_json: bool) -> None:
-    """Print what clients need; and that this node is missing in its own list, if so it seems."""
+    """Print what clients need, and a warning if this node seems to be missing from its own list."""
     if peers and not is_listed(supervisor.address, peers):
         told = f"none of --peers {','.join(peers)} has the port of {supervisor.address}: is this node in the list?"
         click.echo(f"di-store: {told} If not, other nodes cannot find it", err=True)
@@ -177,7 +177,7 @@ def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
 
 
 class _Ended:
-    """Whether another process, if any is given, has ended a while ago."""
+    """Whether another process, if one is given, ended a while ago."""
 
     def __init__(self, pid: int | None) -> None:
         self._poll = select.poll()

@@ -92,7 +92,7 @@ def memory_rows(each: StoreReport) -> Iterator[tuple[str, str]]:
 
 
 def client_rows(each: StoreReport) -> Iterator[tuple[str, ...]]:
-    """One row for each process that has the store open, and one more for its second and each further waiting thread."""
+    """One row for each process that has the store open, and one more for each waiting thread after its first."""
     waits: dict[int, list[WaiterReport]] = {}
     for waiter in each["waiters"]:
         waits.setdefault(waiter["slot"], []).append(waiter)

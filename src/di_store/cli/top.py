@@ -96,7 +96,7 @@ STAT = "{:8}  {:24}  {:>10}  {:>12}  {:>10}  {:>10}  {:>7}  {:>7}"
 
 
 def frame(found: list[StoreReport], helps: bool = False) -> Group:
-    """What one refresh shows; `helps`: also the line that explains the keys."""
+    """The content of one refresh; `helps`: also the line that explains the keys."""
     clock = time.strftime("%H:%M:%S")
     parts: list[RenderableType] = [
         Text(f"di-store top  {clock}  {len(found)} store{'' if len(found) == 1 else 's'}", style="bold")
@@ -111,7 +111,7 @@ def frame(found: list[StoreReport], helps: bool = False) -> Group:
 
 
 def store_parts(each: StoreReport) -> Iterator[RenderableType]:
-    """The parts of one store: memory, tables, waiting threads, processes that do not run."""
+    """The parts of one store: memory, tables, waiting threads, and stopped or dead processes."""
     pids = ", ".join(map(str, each["pids"])) or "-"
     yield Text()
     if each["error"]:

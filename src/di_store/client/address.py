@@ -26,7 +26,10 @@ _FORM = "write di-store://HOST:PORT/NAME, as `di-store serve` prints it"
 
 @dataclass(frozen=True)
 class Address:
-    """The address of a store that an agent serves. `store`: its name, or "" for the only one that is served there."""
+    """The address of a store that an agent serves.
+
+    `store`: its name, or "" for the only store that the agent serves.
+    """
 
     host: str
     port: int
@@ -76,7 +79,7 @@ def own_token(*, make: bool) -> bytes | None:
     """The token of this user on this machine; None: there is none, and `make` is false.
 
     Raises:
-        AccessDenied: others can read or write its file, or it is empty.
+        AccessDenied: other users can read or write the token's file, or it is empty.
     """
     path = token_path()
     try:

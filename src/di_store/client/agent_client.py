@@ -1,4 +1,4 @@
-"""A process as one agent's client: its name there, its connections, its numbers, and its heartbeat.
+"""A process as one agent's client: its name at the agent, its connections, its call numbers, and its heartbeat.
 
 All handles of one process with the same address, token and options share one client. A forked child gets its own, under
 another name.
@@ -44,11 +44,11 @@ _lock = threading.RLock()  # a signal handler may make a handle in the middle of
 
 @dataclass
 class IdempotencyToken:
-    """A call that must not run twice. The agent knows it by its number for as long as it may be repeated.
+    """A call that must not run twice. The agent remembers the call by its number as long as the call may be repeated.
 
     Attributes:
         request: number of the call.
-        agent: the agent that it was sent to; b"": none.
+        agent: the agent that the call was sent to; b"": none yet.
     """
 
     request: int
@@ -64,7 +64,7 @@ class AgentClient:
         ended: why no call is possible any more.
         versions: the version of each name of weights that this process last got from `latest`.
         known_versions: the versions that the agent reports.
-        protocol: protocol of the agent that was reached last; 0: none was.
+        protocol: protocol of the agent that was reached last; 0: no agent yet.
         reported: by name, the agent and the version that this client reported to it.
         quiet: whether the agent's silence was reported, and nothing was heard since.
     """
@@ -85,7 +85,10 @@ class AgentClient:
     def shared(
         cls, address: Address, token: bytes, tls: Any, allow_pickle: bool, context: ssl.SSLContext | None
     ) -> AgentClient:
-        """The client of this process for an address, a token and options. `context`: for `tls`, if it is a new one."""
+        """The client of this process for an address, a token and options.
+
+        `context`: the TLS context, used if the client is new.
+        """
         key = address, token, tls, allow_pickle
         with _lock:
             found = _shared.get(key)
@@ -109,7 +112,7 @@ class AgentClient:
         self._waked = threading.Event()
 
     def forget(self) -> None:
-        """Drop the connections in a forked child, which makes its own: they are the parent's."""
+        """Drop the parent's connections in a forked child, which makes its own."""
         for connection in (*self._idle, *([self._beating] if self._beating is not None else [])):
             connection.forget()
         self.known_versions.forget()
@@ -240,7 +243,7 @@ class AgentClient:
         self._welcome, self.protocol = welcome, connection.protocol
 
     def take_idle(self) -> Connection | None:
-        """An idle connection; None: there is none."""
+        """An idle connection; None: no connection is idle."""
         with self._lock:
             return self._idle.pop() if self._idle else None
 
@@ -253,7 +256,7 @@ class AgentClient:
             return True
 
     def drop_idle(self) -> None:
-        """Close the idle connections: one broke, or the agent holds something for one of them."""
+        """Close the idle connections, because one broke or the agent holds state for one of them."""
         with self._lock:
             idle, self._idle = self._idle, []
         for connection in idle:
@@ -262,7 +265,7 @@ class AgentClient:
     # -- the heartbeat ------------------------------------------------------------------------------------------
 
     def beat(self) -> None:
-        """From now on tell the agent every two seconds that this process lives, since it holds draws there."""
+        """From now on report every two seconds that this process lives, because the agent holds draws for it."""
         with self._lock:
             if self._beats:
                 return
@@ -302,7 +305,7 @@ class AgentClient:
 
 
 def _beat(reference: weakref.ref[AgentClient], waked: threading.Event) -> None:
-    """The heartbeat's thread: it does not keep the client alive."""
+    """The heartbeat's thread; it does not keep the client alive."""
     connection: Connection | None = None
     while True:
         waked.wait(BEAT_SECONDS)
@@ -317,10 +320,10 @@ def _beat(reference: weakref.ref[AgentClient], waked: threading.Event) -> None:
 
 
 def _dialled(address: Address, until: float) -> socket.socket:
-    """A socket that is connected; those of the host's addresses that are tried share the time that is left.
+    """A connected socket; the host's addresses are tried within the remaining time.
 
     Raises:
-        OSError: none of them answers; of the last one.
+        OSError: no address answers; the error of the last one.
     """
     *others, last = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     for left, each in zip(range(len(others) + 1, 1, -1), others, strict=True):
@@ -347,7 +350,7 @@ def _reason(error: OSError) -> str:
 
 
 def _explained(address: Address, error: BaseException) -> Exception | None:
-    """What a failed attempt to connect means; None: what it says itself."""
+    """The meaning of a failed attempt to connect; None: the error's own text says it."""
     if isinstance(error, ssl.SSLCertVerificationError):
         why = f"{address}: its certificate is not trusted: {error.verify_message}"
         return AccessDenied(why, remedy="give connect(tls=) the CA certificate that signed it")
@@ -362,7 +365,7 @@ def _explained(address: Address, error: BaseException) -> Exception | None:
 
 
 def _say_goodbye(connection: Connection) -> None:
-    """Tell the agent that this process will not come back, without waiting for anything."""
+    """Tell the agent that this process ends, without waiting for anything."""
 
     def give_up() -> None:
         raise Disconnected("the agent accepts no data")

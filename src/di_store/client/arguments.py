@@ -1,4 +1,4 @@
-"""Converts arguments to values that can be sent. Others are refused here, with the error of a local call."""
+"""Converts arguments to values that can be sent. Other values are refused here, with the error of a local call."""
 
 from __future__ import annotations
 
@@ -39,8 +39,7 @@ def travelling(value: Any, *, finals: str | None = None) -> Any:
         value: the argument of a call that takes rows.
         finals: whether it is `final=`, where an array of objects may hold one lane's final observation in each place.
 
-    Raises:
-        SchemaMismatch, ValueError, TypeError: it contains something else; the error is that of a local call.
+    Raises: SchemaMismatch, ValueError, TypeError: it contains other values; the error is that of a local call.
         CapacityError: it is too large for a call.
     """
     try:
@@ -190,7 +189,7 @@ def numbers(priority: Any) -> Any:
     """Priorities as numbers, lists of them, or a dict of these by table.
 
     Raises:
-        TypeError: they are no numbers.
+        TypeError: the priorities are no numbers.
     """
     if priority is None or type(priority) in (int, float):
         return priority
@@ -244,7 +243,7 @@ def blobs(values: Any, depth: int) -> Any:
 
 
 def check_priority_of(priority: Any) -> None:
-    """Check priorities by table, or of the only one."""
+    """Check priorities by table, or of the only table."""
     for value in priority.values() if type(priority) is dict else (priority,):
         check_priority(value)
 

@@ -22,7 +22,7 @@ class BackupFile(msgspec.Struct, frozen=True):
 
     Attributes:
         bytes: its length.
-        version: files of the same name and version have the same bytes; "": not known, and the file is sent again.
+        version: files of the same name and version have the same bytes; "": not known, so the file is sent again.
     """
 
     bytes: int
@@ -64,7 +64,7 @@ class Backup(msgspec.Struct, frozen=True):
         """The description that `pack` packed.
 
         Raises:
-            CorruptData: it is no such description.
+            CorruptData: the data are no such description.
         """
         try:
             made = msgspec.json.decode(text, type=cls)
@@ -78,5 +78,5 @@ class Backup(msgspec.Struct, frozen=True):
 
 
 def is_file(name: str) -> bool:
-    """Whether a file of a backup may have this name, which must not contain a path."""
+    """Whether a file of a backup may have this name; a path is refused."""
     return name in (MANIFEST, NAME) or FILE.fullmatch(name) is not None

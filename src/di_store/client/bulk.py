@@ -1,6 +1,6 @@
-"""Transports for the payload of a large object from another node: our own connections, or another way.
+"""Transports for the payload of a large object from another node.
 
-The other way is Mooncake's engine (`di_store.server.engine_bulk`), which only agents have.
+One uses our own connections, the other one Mooncake's engine (`di_store.server.engine_bulk`), which only agents have.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PayloadRoom(NamedTuple):
 
 
 class Bulk(Protocol):
-    """Brings payloads of other nodes' objects into this store. Thread-safe."""
+    """Fetches payloads of other nodes' objects into this store. Thread-safe."""
 
     def fill(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """Fetch the payload of object `raw` from the store `far`, and check it. After an error nothing may be sealed.
@@ -41,7 +41,7 @@ class Bulk(Protocol):
 
 
 class OwnTcp:
-    """Fetches in pieces over our own connection, each with a checksum."""
+    """Fetches pieces, each with a checksum, over our own connection."""
 
     def fill(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """As `Bulk.fill`."""

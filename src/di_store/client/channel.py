@@ -1,7 +1,7 @@
 """The channel of one handle to an agent: its calls, over connections that all handles of this process share.
 
-Each call has a connection of its own while it runs, so a long call never delays a short one. A broken connection is
-replaced, and a call that may be repeated is repeated. The agent knows the other calls by their number, and repeats its
+Each running call has a connection of its own, so a long call never delays a short one. A broken connection is replaced,
+and a call that may be repeated is repeated. The agent recognises all other calls by their number, and repeats its
 earlier answer.
 """
 
@@ -37,7 +37,7 @@ class Channel:
     Attributes:
         client: this process as a client; other channels to the same address share it.
         allow_pickle: load values that others have pickled.
-        closed: why its calls are refused.
+        closed: the reason why its calls are refused.
     """
 
     def __init__(self, client: AgentClient, allow_pickle: bool) -> None:
@@ -68,7 +68,7 @@ class Channel:
         return self.welcome.agent, self.client.id
 
     def owns(self, writer: Any) -> None:
-        """Note that the calling thread writes with this: its later calls see what it has written."""
+        """Note that the calling thread writes through this writer: the thread's later calls see its writes."""
         self._own.setdefault(threading.get_ident(), weakref.WeakSet()).add(writer)
 
     def _catch_up(self, deadline: Deadline) -> None:
@@ -80,7 +80,7 @@ class Channel:
                 writer.catch_up(step)
 
     def forget(self) -> None:
-        """Drop the connections in a forked child: they are the parent's."""
+        """Drop the parent's connections in a forked child."""
         for connection in self._busy:
             connection.forget()
         self._begin()
@@ -123,14 +123,14 @@ class Channel:
         return found
 
     def _give_back(self, connection: Connection, well: bool) -> None:
-        """The call has ended. If it has ended well, the connection is kept for a later one."""
+        """Called at the end of a call. After success, the connection is kept for a later call."""
         with self._lock:
             self._busy.discard(connection)
         if not (well and self.closed is None and self.client.keep_idle(connection)):
             connection.close()
 
     def adopt(self, connection: Connection) -> None:
-        """Let a connection that a call, or other code, uses end with the channel."""
+        """Register a connection, of a call or other code, to be closed with the channel."""
         with self._lock:
             self._busy.add(connection)
         if self.closed is not None:
@@ -167,8 +167,8 @@ class Channel:
             target: name and identity of the table; "": the store.
             timeout: seconds that the call has; None: no limit.
             what: name of the call, for its error.
-            once: whether it must not run twice; or the call that this one repeats, if it was given up before.
-            stop: called twice a second while it waits; may raise to give the call up.
+            once: whether the call must not run twice; or the earlier, given-up call that this one repeats.
+            stop: called twice a second during the wait; may raise to give the call up.
         """
         return value_of(self.ask(method, arguments, target=target, timeout=timeout, what=what, once=once, stop=stop))
 
@@ -194,7 +194,7 @@ class Channel:
             what: as in `call`.
             once: as in `call`.
             stop: as in `call`.
-            feed: sends the data that the call announced, once the agent asks for them.
+            feed: sends the announced data of the call, once the agent asks for them.
         """
         client, deadline = self.client, Deadline.of(timeout)
         self._catch_up(deadline)

@@ -1,7 +1,7 @@
 """Temporary copies of objects of another store in this one, under the same id.
 
-If several processes want a copy, the one that reserves the id makes it. If that process dies, the core frees its draft,
-and the next process copies.
+If several processes want a copy, the process that reserves the id makes it. If that process dies, the core frees its
+draft, and the next process copies.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ FREE_SHARE = 0.25
 
 
 def head_of(far: RemoteSession, raw: bytes, timeout: Seconds) -> tuple[Array, int]:
-    """The block of an object, or its bytes before the payload; and the size of the whole block.
+    """The block of an object, or only its bytes before the payload; and the size of the whole block.
 
     Raises:
-        ObjectNotFound: the object is not there in time. NodeUnavailable, Timeout: the agent does not answer.
+        ObjectNotFound: the object does not exist in time. NodeUnavailable, Timeout: the agent does not answer.
     """
     deadline = Deadline.of(timeout)
     arguments = {"id": raw, "timeout": deadline.left}
@@ -50,11 +50,11 @@ def head_of(far: RemoteSession, raw: bytes, timeout: Seconds) -> tuple[Array, in
 def make_copy(
     here: Session, far: RemoteSession, raw: bytes, head: Array, total: int, timeout: Seconds, bulk: Bulk = OWN_TCP
 ) -> None:
-    """Copy an object into this store. `head`, `total`: from `head_of`. `bulk`: transport of its payload.
+    """Copy an object into this store. `head`, `total`: from `head_of`. `bulk`: transport for the payload.
 
     Raises:
-        StoreFull, CapacityError: the copy would leave too little room. ObjectExists: another process copies it, or has
-        copied it. NodeUnavailable, Timeout: the agent does not answer.
+        StoreFull, CapacityError: the copy would leave too little room. ObjectExists: another process copies the object,
+            or has copied it. NodeUnavailable, Timeout: the agent does not answer.
     """
     if len(head) == total:  # all of it
         start = payload_start(head)

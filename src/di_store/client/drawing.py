@@ -1,7 +1,7 @@
 """Batches of a remote table or mixture. `sample` is one call; loaders make, copy and deliver draws in separate calls.
 
-Items that are drawn only once must not be lost on their way. So if the delivery of a batch that has arrived was
-interrupted, the batch stays here: the next call asks the agent for the result of that delivery, by its number.
+Items that are drawn only once must not be lost in transit. So if the delivery of a received batch was interrupted, the
+batch stays here: the next call asks the agent for the result of that delivery, by its number.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MOST_KEPT = 8  # batches whose delivery was interrupted, of different calls
 
 
 class _Kept(NamedTuple):
-    """A batch that has come, the number of its draws, and the call that delivers it."""
+    """A received batch, the number of its draws, and the call that delivers it."""
 
     batch: Batch
     draws: int
@@ -84,7 +84,7 @@ def sampled(
 def _drawn(
     session: RemoteSession, target: tuple[str, str], arguments: dict[str, Any], deadline: Deadline, what: str
 ) -> _Kept:
-    """A batch that has come."""
+    """A received batch."""
     channel = session.channel
     number = channel.client.next_number()
     given = {**arguments, "timeout": deadline.left, "draws": number}
@@ -109,8 +109,8 @@ def _deliver_some(session: RemoteSession, draws: int, error: BaseException, dead
 
     Args:
         session: with the agent.
-        draws: the number by which the agent holds them, if it does.
-        error: what unpacking the batch raised.
+        draws: the agent's number for the draws, if it holds them.
+        error: the error from unpacking the batch.
         deadline: of the call.
     """
     if isinstance(error, StoreError) and error.places:
@@ -126,14 +126,14 @@ def _deliver(session: RemoteSession, kept: _Kept, deadline: Deadline, what: str)
 
 
 def _keep(session: RemoteSession, place: str, kept: _Kept) -> None:
-    """The delivery was interrupted: the next call of this kind goes on with it."""
+    """Keep an interrupted delivery: the next call of this kind continues it."""
     session.kept[place] = kept
     while len(session.kept) > _MOST_KEPT:
         session.channel.client.end_token(session.kept.pop(next(iter(session.kept))).delivery)
 
 
 def _into(out: Batch, batch: Batch) -> Batch:
-    """Copy a batch into the arrays of an older one; one that is smaller, into their front."""
+    """Copy a batch into the arrays of an older one; a smaller batch fills their front."""
 
     def copy(old: Any, new: Any) -> Any:
         if isinstance(old, dict):
@@ -172,7 +172,7 @@ class RemoteSource:
 
         Args:
             session: session with the agent.
-            target: the table's name and identity; "": it is a mixture.
+            target: the table's name and identity; "": a mixture.
             mixture: makes a call with the number by which the agent knows the mixture, 0 for a table.
             name: name for error texts.
             columns: columns to copy; None: all.
@@ -195,7 +195,7 @@ class RemoteSource:
         return self.session.channel.client
 
     def begin_loading(self, n: int) -> None:
-        """As `Source.begin_loading`. From now on the agent gets beats of this process."""
+        """As `Source.begin_loading`. From now on this process sends heartbeats to the agent."""
         self.client.beat()
 
     def end_loading(self) -> None:
@@ -227,7 +227,7 @@ class RemoteSource:
         return self.mixture(made, deadline)
 
     def ours(self) -> dict[str, Any]:
-        """The part of a call about this loader: its draws, held at the agent or asked for now."""
+        """The part of a call about this loader: its draws, which the agent holds or makes now."""
         numbers = [each.number for each in list(self.made) if each.number]
         return {"loader": self.number, "turn": next(self._turns), "ours": numbers}
 
@@ -246,7 +246,7 @@ class RemoteDraws:
     """The draws of one batch, which the agent holds.
 
     Attributes:
-        number: the agent's number of these draws, from the call on that asks for them; 0: there are none.
+        number: the agent's number of these draws, once they were requested; 0: no draws.
         held: number of draws.
     """
 
@@ -302,7 +302,7 @@ class RemoteDraws:
         return bool(self.held)
 
     def counts(self) -> dict[TableHandle, int]:
-        """As `Draws.counts`: the agent knows."""
+        """As `Draws.counts`, from the agent."""
         return {}
 
     def least_bytes(self) -> int:
@@ -369,7 +369,7 @@ def _go_on() -> None:
 
 
 class _Received:
-    """`Copying` of a batch that has come."""
+    """`Copying` of a received batch."""
 
     is_whole = True
 
@@ -392,7 +392,7 @@ class _Received:
 
 
 def _placed(data: dict[str, Any], path: tuple[str, ...], allocate: Callable[[str, Any, Any], Any]) -> dict[str, Any]:
-    """The outputs of fixed size in memory that the loader chose, for its device."""
+    """The outputs of fixed size, copied to memory that the loader chose for its device."""
     found: dict[str, Any] = {}
     for name, value in data.items():
         if isinstance(value, dict):

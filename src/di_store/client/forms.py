@@ -1,7 +1,7 @@
-"""Calls of one form, written next to each other in the form in which they are sent.
+"""Calls of one form, written one after the other, ready to be sent.
 
 A program may change its arguments as soon as its call returns, so each call copies them, directly to their place in the
-body of a frame. The next call of the same form goes behind it. So a frame of many calls is one piece of memory.
+body of a frame. The next call of the same form is written after it. So a frame of many calls is one piece of memory.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class Block:
 
 
 def _plain_type(column: Column) -> type | None:
-    """The type of Python numbers that the column takes as they are."""
+    """The type of Python numbers that the column takes without conversion."""
     if column.extension:
         return None
     return next((kind for kind, dtypes in _SCALARS.items() if column.dtype.str[1:] in dtypes), None)
@@ -105,7 +105,7 @@ class CallForm:
         lead: leading axes of the values; `axes`: the same as a list.
         groups: by argument, the numbers of its columns.
         flags: names of the columns that end episodes.
-        complete: whether a step has every column that it must have.
+        complete: whether a step has all required columns.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class CallForm:
         return self._block
 
     def write(self, step: Any, next: Any) -> tuple[Block, int] | None:
-        """Copy the values of a call. Returns where they are; None: the call has another form.
+        """Copy the values of a call. Returns their place; None: the call has another form.
 
         Raises:
             SchemaMismatch: a value does not fit its column.
@@ -205,7 +205,7 @@ class CallForm:
         return True
 
     def _coerce(self, column: Column, leaf: Any, cells: Array, at: int) -> bool:
-        """Bring a value into the column's type; False: it is a dict of columns."""
+        """Convert a value to the column's type; False: the value is a dict of columns."""
         if isinstance(leaf, Mapping):
             return False
         made: Any = column.coerce(leaf, self.lead or None)
@@ -214,7 +214,7 @@ class CallForm:
 
 
 def _tree_of(names: list[str]) -> dict[str, Any] | None:
-    """The nested dict that steps with these columns are; None: without nested ones."""
+    """The nesting of steps with these columns; None: no column is nested."""
     plain = all(tree.path_of(name) == (name,) for name in names)
     return None if plain else tree.unflatten({name: name for name in names})
 

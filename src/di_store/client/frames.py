@@ -40,7 +40,7 @@ def meta_of(epoch: int, acknowledged: int, runs: list[list[Sent]]) -> bytes:
 
 
 def body_of(runs: list[list[Sent]]) -> list[Buffer]:
-    """Body of the frame: calls in blocks where they lie."""
+    """Body of the frame: calls in blocks are sent from where they lie."""
     body: list[Buffer] = []
     for run in runs:
         first = run[0]

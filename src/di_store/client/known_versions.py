@@ -1,9 +1,9 @@
 """The versions of weights that the agent last reported, so that a process that polls `latest` need not ask each time.
 
-A process that asks for a name twice within `POLL_SECONDS` polls. From then on one of its threads keeps a call open at
-the agent, on a connection of its own. The agent answers when there is a newer version, at the latest after a second.
-Its answer counts for `TRUSTED_SECONDS` from the moment at which the call was sent, while the connection exists.
-Otherwise each `latest` asks. Version numbers only rise, so no older version is taken for the newest.
+A process that asks for a name twice within `POLL_SECONDS` counts as polling. Then one of its threads keeps a call open
+at the agent, on a connection of its own. The agent answers when there is a newer version, at the latest after a second.
+Its answer is valid for `TRUSTED_SECONDS` after the call was sent, as long as the connection exists. Otherwise each
+`latest` asks. Version numbers only rise, so no older version is taken for the newest.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class KnownVersions:
         return False
 
     def at_least(self, name: str, version: int) -> None:
-        """Note that this version exists: this process has published it, or got it."""
+        """Note that this version exists, because this process has published or got it."""
         with self._lock:
             self._newest[name] = max(version, self._newest.get(name, 0))
 
@@ -92,14 +92,14 @@ class KnownVersions:
             connection.end()
 
     def forget(self) -> None:
-        """Drop the connection in a forked child: it is the parent's."""
+        """Drop the parent's connection in a forked child."""
         if self._connection is not None:
             self._connection.forget()
 
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Have the agent tell, until nobody polls any more. The thread does not keep the client alive."""
+        """Have the agent report new versions until nobody polls any more. The thread does not keep the client alive."""
         known: dict[str, int] = {}  # as the agent has told on this connection
         try:
             while (client := self._client()) is not None and client.ended is None and (names := self._names()):
@@ -128,7 +128,7 @@ class KnownVersions:
         return [name for name, at in polled if at >= since][-MOST_NAMES:]
 
     def _ask(self, client: Caller, connection: Connection, known: dict[str, int]) -> None:
-        """One call; what it tells goes to `known` too."""
+        """Make one call, and add its answer to `known`."""
         sent = time.monotonic()
         connection.until = sent + TRUSTED_SECONDS
         meta, body = call_of("watch_versions", "", {"known": known}, once=False)
@@ -144,7 +144,7 @@ class KnownVersions:
         self._since, self._reported = sent, frozenset(known)
 
     def _let_go(self) -> None:
-        """The connection is of no use any more: what it told does not count."""
+        """Drop the connection; its answers no longer count."""
         self._reported = frozenset()
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -24,11 +24,11 @@ class Sent:
     Attributes:
         record: record of the call, as it is sent.
         arrays: arrays in the order of `record.groups`; each has the leading axes `record.lead`.
-        which: the lanes that it concerns, int64[k].
+        which: the lanes of the call, int64[k].
         ends: bool[k]: whether the lane's episode has ended after it.
         bytes: bytes of the arrays.
-        made: keys, lanes and starts of its items by table; or the results of several calls, of which this is number
-            `place`. None: not acknowledged yet.
+        made: keys, lanes and starts of its items by table; or the results of several calls, among which this call is
+            number `place`. None: not acknowledged yet.
         error: error of the call.
         row_ends: bool[T, k] of an `extend`: whether the lane's episode has ended after each row.
     """
@@ -48,13 +48,13 @@ class Sent:
 
     @property
     def rows(self) -> int:
-        """Number of steps that it adds, over all lanes."""
+        """Number of steps that the call adds, over all lanes."""
         if self.record.method not in ("append", "extend"):
             return 0
         return len(self.which) * (self.record.lead[0] if self.record.method == "extend" else 1)
 
     def behind_end(self, place: int) -> Sent | None:
-        """The rows of one of its lanes after the first end of an episode there; None: there are none."""
+        """The rows of one of its lanes after the lane's first end of an episode; None: no such rows."""
         if self.row_ends is None or not self.row_ends[:, place].any():
             return None
         first, lanes = int(self.row_ends[:, place].argmax()) + 1, len(self.which)
@@ -102,7 +102,7 @@ class Row(Sent):
         self._own = arrays
 
     def follows(self, other: Row) -> bool:
-        """Whether it can share a record with the previous call."""
+        """Whether the call can share a record with the previous one."""
         if self.block is not other.block or self.at != other.at + 1:  # a block is of one form
             return False
         mine, its = self.record, other.record
@@ -116,8 +116,8 @@ class OpenLanes:
         spans: whether an example can span several rows. If not, a cut does no harm, and no row is dropped.
         any_cut: whether rows of a lane are dropped now.
         dropped: number of rows that were dropped.
-        ends: whether this writer says where episodes end. If not, everything is one episode, and a cut begins another
-            one.
+        ends: whether this writer marks the ends of episodes. If not, everything is one episode, and a cut begins
+            another one.
     """
 
     def __init__(self, lanes: int, *, spans: bool) -> None:
@@ -143,10 +143,9 @@ class OpenLanes:
         self._open[:] = False
 
     def without_cut(self, call: Sent) -> list[Sent]:
-        """Take the rows of cut lanes out of a call. Lanes whose episode ends in the call are no longer cut.
+        """Remove the rows of cut lanes from a call. Lanes whose episode ends in the call are no longer cut.
 
-        If nothing is left, the call is done: `made` is empty. Returns calls with the rows after such ends, which follow
-        it.
+        If nothing is left, the call is done: `made` is empty. Returns further calls, with the rows after such ends.
         """
         cut: Array = self._cut[call.which]
         extends = call.record.method == "extend"

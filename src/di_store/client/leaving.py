@@ -1,4 +1,4 @@
-"""Finishes the calls of writers that were dropped while these calls were on their way."""
+"""Finishes calls in flight whose writers were dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ END_SECONDS = 5.0
 
 
 class Pending(Protocol):
-    """A writer with calls on their way."""
+    """A writer with calls in flight."""
 
     interrupted: bool
     """Whether a signal handler has raised in its last call."""
@@ -24,7 +24,7 @@ class Pending(Protocol):
         """Wait until everything is acknowledged."""
 
     def close(self, why: BaseException) -> None:
-        """End it here, and report the calls that were not acknowledged."""
+        """End the writer, and report the calls that were not acknowledged."""
 
 
 leaving: dict[Pending, object] = {}

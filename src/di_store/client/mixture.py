@@ -39,11 +39,17 @@ class RemoteMixture(MixtureBackend):
         session.follow(self, RemoteMixture._close)
 
     def _close(self, why: StoreError) -> None:
-        """The store's handle is closed: the channel refuses all calls, and the agent may forget it."""
+        """Called when the store's handle is closed.
+
+        Then the channel refuses all calls, and the agent may forget the mixture.
+        """
         self._session.channel.client.let_go(self._number)
 
     def _mixed(self, deadline: Deadline) -> int:
-        """The number by which the agent knows it. Another agent is told anew, as is one of a child after a fork."""
+        """The number by which the agent knows the mixture.
+
+        A new agent is told of the mixture again, and a forked child tells its agent again.
+        """
         channel = self._session.channel
         if self._known != channel.known_as:
             arguments = {
@@ -58,7 +64,10 @@ class RemoteMixture(MixtureBackend):
         return self._number
 
     def _again(self, call: Callable[[int], T], deadline: Deadline) -> T:
-        """What `call` returns for the number; if the agent does not know it, it is told once more."""
+        """The result of `call` for the number.
+
+        If the agent does not know the number, it is told of the mixture once more.
+        """
         try:
             return call(self._mixed(deadline))
         except DrawsLost:

@@ -40,11 +40,11 @@ class _Sent:
 
     @property
     def entry(self) -> list[Any]:
-        """What the call says of it."""
+        """The call's description of the value."""
         return [self.raw, self.header, self.bytes]
 
     def parts(self) -> list[Buffer]:
-        """The payload as buffers that follow each other."""
+        """The payload as consecutive buffers."""
         return payload_of(self._encoded)
 
     def whole(self) -> bytes:
@@ -61,7 +61,7 @@ class RemoteObjects:
     def put_many(
         self, values: Sequence[Any], ids: Sequence[bytes | None], ttl: float, deadline: Deadline, durability: str
     ) -> list[Ref]:
-        """Put each value: all of them or none. `ttl` 0: they stay."""
+        """Put all values or none. `ttl` 0: they stay."""
         fresh = all(raw is None for raw in ids)
         for _ in range(MOST_ATTEMPTS):
             sent = [
@@ -94,7 +94,7 @@ class RemoteObjects:
         self._session.channel.ask("put", arguments, timeout=deadline, what="put", once=once, feed=_feeding(sent))
 
     def get(self, raw: bytes, timeout: Seconds, copy: bool | None) -> Any:
-        """The value of an object. Arrays are read-only unless `copy`; they lie in this process."""
+        """The value of an object. Arrays lie in this process, and are read-only unless `copy`."""
         deadline = Deadline.of(timeout)
         arguments = {"id": raw, "timeout": deadline.left}
         message = self._session.channel.ask("get", arguments, timeout=deadline, what=what(raw))
@@ -169,7 +169,7 @@ class RemoteObjects:
         return Published(answer.header_bytes, self._value(message.body, None) if len(message.body) else None)
 
     def _is_newest(self, name: Any, version: Any) -> bool:
-        """Whether the agent has said so. What is no name and no version it refuses itself."""
+        """Whether the agent has reported this. An invalid name or version is left to the agent's own error."""
         known = self._session.channel.client.known_versions
         return type(name) is str and type(version) is int and known.is_newest(name, version)
 

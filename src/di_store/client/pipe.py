@@ -1,10 +1,10 @@
-"""The calls of a remote writer on their way: sent ahead, acknowledged later, and sent again if the agent is replaced.
+"""The calls of a remote writer in flight: sent ahead, acknowledged later, and sent again if the agent is replaced.
 
-Every call has a number. The agent makes each number once, in order. Calls that it has not acknowledged stay here. After
-a broken connection they are sent again: to the same agent or, after a kill, to its successor, which reads from shared
-memory how far the dead agent had come.
+Every call has a number. The agent makes each numbered call once, in order. Calls without an acknowledgement stay here.
+After a broken connection they are sent again, to the same agent. After a kill they are sent to its successor, which
+reads the dead agent's progress from shared memory.
 
-The messages on the connection, and which thread sends and reads them, are in `writer_connection.py`.
+`writer_connection.py` sends and reads the messages, and chooses the thread for that.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class WriterPipe:
     """The calls of one writer. Thread-safe: one thread appends, one reads the answers.
 
     Attributes:
-        session: 16 bytes that name it to the agents.
-        window: the calls on their way.
+        session: 16 bytes by which agents know the writer.
+        window: the calls in flight.
         schema: the columns of its rows, once they are declared.
         lanes: which lanes are in the middle of an episode.
         reported: the versions of weights that this process has, as reported to the agent.
-        interrupted: a signal handler has raised in the last call (Ctrl-C): the program wants to end.
+        interrupted: whether a signal handler raised in the last call (Ctrl-C), so that the program probably ends.
     """
 
     def __init__(self, channel: Channel, arguments: dict[str, Any], lanes: OpenLanes, window: int) -> None:
@@ -91,7 +91,10 @@ class WriterPipe:
         threading.Thread(target=_read_on, args=(reference,), name="di-store writer", daemon=True).start()
 
     def _open(self, *, begins: bool, deadline: Deadline, ends: bool = False) -> tuple[Connection, dict[str, Any]]:
-        """A connection, and what the agent says of the writer. `ends`: not behind the deadline, if it says nothing."""
+        """A connection, and the agent's description of the writer.
+
+        `ends`: a silent agent is given up at the deadline, without grace.
+        """
         connection = self._channel.connect("writer", deadline)
 
         def tick() -> None:
@@ -121,7 +124,7 @@ class WriterPipe:
             raise
 
     def close(self, why: BaseException) -> None:
-        """End it here. Waiting calls raise `why`; rows that were not acknowledged are given up."""
+        """End it here. Close: waiting calls raise `why`, and rows without an acknowledgement are given up."""
         with self._connection.lock:
             rows = 0 if self._connection.closed else self.window.rows
         self.broken = self.broken or why
@@ -132,7 +135,7 @@ class WriterPipe:
             )
 
     def leave(self, why: BaseException) -> None:
-        """The writer was dropped: end it once all sent calls are acknowledged."""
+        """Called when the writer is dropped: end it once all sent calls are acknowledged."""
         with self._connection.lock:
             if len(self.window) and self.broken is None:
                 self._leaves = why
@@ -141,7 +144,7 @@ class WriterPipe:
         self.close(why)
 
     def _left(self) -> bool:
-        """Whether a pipe whose writer was dropped has ended, with the rest acknowledged or given up."""
+        """Whether a pipe whose writer was dropped has ended, with all calls acknowledged or given up."""
         why = self._leaves
         if why is None or (len(self.window) and time.monotonic() - self._heard < LOST_SECONDS):
             return False
@@ -150,7 +153,7 @@ class WriterPipe:
         return True
 
     def forget(self) -> None:
-        """Drop it in a forked child: it is the parent's."""
+        """Drop the parent's pipe in a forked child."""
         self._connection.forget()
 
     # -- appending ----------------------------------------------------------------------------------------------
@@ -224,8 +227,8 @@ class WriterPipe:
             method: name of the call.
             arguments: arguments of the call.
             timeout: seconds, or the deadline of a longer call; None: no limit.
-            call: the lanes that it concerns. It then runs exactly once, whatever happens to the connection. None: it
-                may be repeated.
+            call: the call's lanes; it then runs exactly once, whatever happens to the connection. None: the call may be
+                repeated.
         """
         deadline = Deadline.of(timeout)
         self.flush(deadline, method)
@@ -276,7 +279,7 @@ class WriterPipe:
             warn(texts)
 
     def _clear_failure(self, error: BaseException) -> None:
-        """The writer hears of it now: its next call need not raise it, unless calls behind it were dropped."""
+        """Report an error to the writer now: its next call need not raise it, unless later calls were dropped."""
         with self._connection.lock:
             if self.window.failure is error and not self.window.behind:
                 self.window.failure = None
@@ -290,10 +293,9 @@ class WriterPipe:
             raise self.broken
 
     def _wait(self, done: Callable[[], bool], deadline: Deadline, what: str) -> None:
-        """Wait until `done()`, and read meanwhile what comes.
+        """Wait until `done()`, and read messages meanwhile.
 
-        Raises:
-            Timeout, NodeUnavailable: not in time. What has broken the writer.
+        Raises: Timeout, NodeUnavailable: not in time. The error that broke the writer.
         """
         if done():
             return
@@ -340,11 +342,11 @@ class WriterPipe:
     # -- what is sent and read ----------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether there may be something to send."""
+        """Whether there may be a message to send."""
         return bool(self._due) or self.window.may_send()
 
     def next_message(self) -> Outgoing | None:
-        """The next message to send; None: there is nothing after all."""
+        """The next message to send; None: there is none."""
         if self._due:
             request = self._due.popleft()
             asked = self._asked.get(request)
@@ -372,7 +374,7 @@ class WriterPipe:
         return True
 
     def lost(self, error: StoreError | Disconnected) -> None:
-        """Note that the connection has ended: the pipe's own thread reconnects."""
+        """Note that the connection has ended; the pipe's own thread reconnects."""
         self._reason = str(error)
         if self.window.is_refused(time.monotonic() - self._heard):
             self.broken = NodeUnavailable(
@@ -383,7 +385,7 @@ class WriterPipe:
             self._connection.closed = True
 
     def take(self, message: Message) -> None:
-        """Take a message that has come."""
+        """Take a received message."""
         self._heard = time.monotonic()
         if message.kind == Kind.ACKNOWLEDGE:
             self._note(decoded(Acknowledgement, message.meta), message.body)
@@ -407,7 +409,7 @@ class WriterPipe:
     # -- connecting anew ----------------------------------------------------------------------------------------
 
     def _again(self) -> bool:
-        """Connect anew, and send again what was not acknowledged."""
+        """Reconnect, and send all calls without an acknowledgement again."""
         try:
             connection, found = self._open(begins=False, deadline=Deadline(CONNECT_SECONDS))
         except (Disconnected, NodeUnavailable) as error:
@@ -431,7 +433,7 @@ class WriterPipe:
         return True
 
     def _begin_anew(self, marks: dict[str, Any]) -> None:
-        """Another agent serves now; the writer of the dead one, and its open episodes, are gone."""
+        """Continue with another agent: the dead agent's writer and its open episodes are lost."""
         self.reported = {}
         asked = [each.call for each in self._asked.values() if each.call is not None]
         if self.window.begin_anew(marks, asked, self._channel.node) or self.lanes.any_cut:
@@ -439,7 +441,7 @@ class WriterPipe:
 
 
 class _Asked(NamedTuple):
-    """A call that somebody waits for: its frame, and which lanes it concerns."""
+    """A call that a thread waits for: its frame and its lanes."""
 
     meta: bytes
     body: list[bytes]
@@ -447,12 +449,12 @@ class _Asked(NamedTuple):
 
 
 def _is_judged(call: Sent | None) -> bool:
-    """Whether it is known without an answer what has become of a call."""
+    """Whether a call's outcome is known without an answer."""
     return call is not None and (call.made is not None or call.error is not None)
 
 
 def _read_on(reference: weakref.ref[WriterPipe]) -> None:
-    """The reader's thread: it does not keep the pipe alive."""
+    """The reader's thread; it does not keep the pipe alive."""
     while True:
         pipe = reference()
         if pipe is None:

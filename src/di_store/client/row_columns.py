@@ -28,7 +28,7 @@ class RowColumns:
         """That of the last call, if it was an `append` without leading axes."""
 
     def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[CallForm, Block, int] | None:
-        """Copy the values of a call. Returns its form, and where they are; None: the call needs a round trip.
+        """Copy the values of a call. Returns the call's form and the values' place; None: the call needs a round trip.
 
         Raises:
             SchemaMismatch: a value does not fit its column.
@@ -65,7 +65,7 @@ class RowColumns:
         return form if usable else None
 
     def _columns(self, given: dict[str, Any]) -> list[tuple[int, Column]]:
-        """Those that a step or `next` gives, in the order of the schema."""
+        """The columns that a step or `next` gives, in the order of the schema."""
         found = []
         for name, leaf in tree.flatten(given).items():
             known = self._known.get(name)

@@ -1,4 +1,4 @@
-"""The state that all handles of one remote store in this process share. When it ends, they end."""
+"""The state that all handles of one remote store in this process share. All handles end with it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RemoteSession:
     Attributes:
         channel: channel to the agent.
         staging: None: only `prefetch` limits the loaders of a remote store.
-        kept: batches that were drawn for a `sample` which was interrupted before it returned them (`drawing.sampled`).
+        kept: batches of interrupted `sample` calls, which the next call returns (`drawing.sampled`).
     """
 
     staging = None
@@ -120,7 +120,7 @@ class RemoteSession:
             self.channel.check_open()
 
     def close(self) -> None:
-        """End the session and every handle that follows it."""
+        """End the session and all its handles."""
         why = StoreClosed(
             f"this handle of store {self.name!r} at {self.channel.node} was closed",
             remedy="di_store.connect(address) gives a new one",

@@ -25,7 +25,7 @@ from di_store.store.handle import Store
 
 
 def _at_its_agent(*_: Any) -> NoReturn:
-    """Stands in for the core's calls that wait for nothing: there is a message to send."""
+    """Replaces those calls of the core that never wait: here they send a message."""
     raise StoreFull("it is elsewhere")
 
 

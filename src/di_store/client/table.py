@@ -58,7 +58,7 @@ class RemoteTable(TableBackend):
         return self._session.channel.call(method, arguments, target=self.target, timeout=timeout, what=what)
 
     def _timed(self, method: str, deadline: Deadline, *, once: bool = False, **arguments: Any) -> Any:
-        """A call that takes ``timeout=`` there as well; `once`: it must not be done twice."""
+        """A call with ``timeout=`` also at the agent; `once`: the call must not run twice."""
         what = f"{method} of table {self.name!r}"
         arguments["timeout"] = deadline.left
         return self._session.channel.call(method, arguments, target=self.target, timeout=deadline, what=what, once=once)
@@ -89,7 +89,7 @@ class RemoteTable(TableBackend):
         return self.target[1]
 
     def is_of(self, session: RemoteSession) -> bool:
-        """Whether it is a table of the store that this session reaches."""
+        """Whether this is a table of the session's store."""
         return self._session.channel.welcome.uuid == session.channel.welcome.uuid
 
     def shown(self) -> str:
@@ -213,7 +213,7 @@ def _no_mixture(call: Callable[[int], Any], deadline: Deadline) -> Any:
 
 
 class _GoneKeys:
-    """As `GoneKeys`, of a remote table. The agent tells the same turn again, if its answer was lost."""
+    """As `GoneKeys`, of a remote table. If the agent's answer was lost, the agent repeats it."""
 
     def __init__(self, table: RemoteTable, number: int) -> None:
         self._of = table
@@ -224,7 +224,7 @@ class _GoneKeys:
         table.session.follow(self, _GoneKeys._close)
 
     def _close(self, why: StoreError) -> None:
-        """The store's handle is closed: the agent may forget it."""
+        """Called when the store's handle is closed: the agent may forget the table."""
         self._of.session.channel.client.let_go(self._number)
 
     def __iter__(self) -> _GoneKeys:
@@ -252,7 +252,7 @@ def create_remote(
 
 
 def open_remote(session: RemoteSession, name: str, deadline: Deadline, wait: float | None = None) -> RemoteTable:
-    """The table of that name. `wait`: seconds to wait for it, if that differs from the time for the answer."""
+    """The table of that name. `wait`: seconds to wait for the table, if this differs from the time for the answer."""
     arguments = {"name": name, "timeout": deadline.left if wait is None else wait}
     return RemoteTable(session, session.call("table", arguments, timeout=deadline, what=f"table {name!r}"))
 

@@ -17,7 +17,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class _Inside(threading.local):
-    """The ids of objects of which this thread is inside a call. A new thread has none, in a forked child too."""
+    """The ids of objects in whose calls this thread is.
+
+    A new thread has no such ids, and neither has one in a forked child.
+    """
 
     def __init__(self) -> None:
         self.objects: set[int] = set()

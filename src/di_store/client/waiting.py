@@ -1,9 +1,9 @@
-"""How a call waits for the agent: when it gives up, and which error it raises.
+"""A call's wait for the agent: its limit, and the error at its end.
 
 A deadline limits the wait for the result of a call. The agent itself reports that the time is over, and has
 `GRACE_SECONDS` to do so. Two things extend this limit: bytes of an incomplete message, and an agent that reports that
-it is working. A complete message, which another step of the call may follow, does not extend it. Nor does an agent that
-reports after the deadline that the call still waits: such an agent was stopped, and has begun late.
+it is working. A complete message, which another step of the call may follow, does not extend it. Neither does an
+agent's report after the deadline that the call still waits: such an agent was stopped and began late.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SILENT_SECONDS = 10.0
 
 
 class Silent(Disconnected):
-    """A process is there, but silent: it is stopped, or its machine is."""
+    """The agent's process exists but is silent: the process or its machine is stopped."""
 
 
 class CallWait:
@@ -31,7 +31,7 @@ class CallWait:
     Attributes:
         deadline: deadline of the call.
         what: name of the call, for its error.
-        reason: why it waits, as the agent reports.
+        reason: the reason of the wait, from the agent.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class CallWait:
         self.deadline.heard = time.monotonic()
 
     def heard(self) -> None:
-        """Note that a message came from the agent. A message that comes after the end has flowed until now."""
+        """Note that a message came from the agent. A message that arrives after the end was in transit until now."""
         deadline, self._lost_since = self.deadline, None
         deadline.heard = time.monotonic()
         if self._flows or deadline.late():
@@ -80,7 +80,7 @@ class CallWait:
         self.deadline.flowed, self._flows = time.monotonic(), True
 
     def waits_for(self, reason: str) -> None:
-        """Note that the call waits at the agent. It began later there than here if the agent was stopped before.
+        """Note that the call waits at the agent. If the agent was stopped before, the call began later there than here.
 
         Raises:
             Timeout: the deadline is over, and the agent is not working on the call.
@@ -115,7 +115,7 @@ class CallWait:
             )
 
     def lost(self, error: Disconnected) -> None:
-        """The connection broke, or there is none: wait a little before the next attempt.
+        """Wait a little before the next attempt to connect.
 
         Raises:
             NodeUnavailable, Timeout: the deadline is over.

@@ -1,8 +1,7 @@
-"""The calls of a remote writer that are on their way: which may be sent, which are done, which are sent again.
+"""The calls of a remote writer in flight: which may be sent, which are done, which are sent again.
 
-There are no sockets, no threads and no clock here: the pipe calls this code under its lock, and a simulation can too. A
-signal handler may raise in the middle of `push`, `next_frame` or `note`; `resume` and `begin_anew` then repair the
-state.
+This code has no sockets, threads or clock: the pipe calls it under its lock, and a simulation can too. A signal handler
+may raise in the middle of `push`, `next_frame` or `note`; `resume` and `begin_anew` then repair the state.
 """
 
 from __future__ import annotations
@@ -33,11 +32,12 @@ class SendWindow:
 
     Attributes:
         lanes: which lanes are in the middle of an episode.
-        most_calls: number of calls that may be on their way.
+        most_calls: number of calls that may be in flight.
         acknowledged: number of the last call that is known to be done.
-        epoch: number of failed calls. After a failure the agent skips calls until it hears that the client knows of it.
-        failure: error of a call that nobody waited for; the writer's next call raises it.
-        behind: number of calls that were dropped with it.
+        epoch: number of failed calls. After a failure the agent skips calls until the client has acknowledged the
+            failure.
+        failure: error of a call for which nobody waited; the writer's next call raises it.
+        behind: number of calls dropped because of the failure.
     """
 
     def __init__(self, lanes: OpenLanes, most_calls: int) -> None:
@@ -61,7 +61,7 @@ class SendWindow:
         return len(self._sent)
 
     def is_refused(self, lasted_seconds: float) -> bool:
-        """Note that the connection broke. Returns whether it breaks each time that the same call is sent."""
+        """Note that the connection broke. Returns whether it broke each time that the same call was sent."""
         again = self._sent and self.first == self._refused and lasted_seconds < 1.0
         self._refusals = self._refusals + 1 if again else 0
         self._refused = self.first
@@ -78,7 +78,7 @@ class SendWindow:
         return sum(each.rows for each in self._sent)
 
     def has_room(self) -> bool:
-        """Whether one more call may be on its way."""
+        """Whether one more call may be in flight."""
         return len(self._sent) < self.most_calls and self._bytes < WINDOW_BYTES
 
     def next_number(self) -> int:
@@ -95,11 +95,11 @@ class SendWindow:
         self._unsent.append(call)
 
     def may_send(self) -> bool:
-        """Whether there is a frame to send: at once if none is on its way, otherwise when there is enough for one."""
+        """Whether there is a frame to send: at once if no frame is in flight, otherwise once there are enough calls."""
         return self.has_frame() and self._frames < _FRAMES
 
     def has_frame(self) -> bool:
-        """Whether there is enough for a frame, even if others have to be acknowledged first."""
+        """Whether there are enough calls for a frame, even if others must be acknowledged first."""
         if not self._unsent or not self._frames:
             return bool(self._unsent)
         return len(self._unsent) >= self._enough or self._unsent_bytes >= FRAME_BYTES
@@ -109,7 +109,7 @@ class SendWindow:
         return self._frames > 0
 
     def next_frame(self) -> tuple[bytes, list[list[Sent]]] | None:
-        """Meta of the next frame, and its calls, grouped by shared records; None: there is nothing to send."""
+        """Meta of the next frame, and its calls, grouped by shared records; None: nothing to send."""
         found: list[Sent] = []
         size = 0
         while self._unsent and (not found or size + self._unsent[0].bytes <= FRAME_BYTES):
@@ -170,7 +170,7 @@ class SendWindow:
             self.lanes.acknowledge(call)
 
     def _drop_behind(self, failure: BaseException) -> None:
-        """A call has failed: the agent does not make those that were sent behind it."""
+        """Note a failed call: the agent does not make the calls that were sent after it."""
         for call in self._sent:
             call.error = StoreError(f"an earlier call of this writer has failed, so this one was not made: {failure}")
         self.behind = len(self._sent)
@@ -180,7 +180,7 @@ class SendWindow:
         self.failure = failure
 
     def resume(self, done: int, epoch: int) -> None:
-        """Continue with the same agent on another connection; it has looked at the calls up to `done`."""
+        """Continue with the same agent on another connection; the agent has processed the calls up to `done`."""
         self._frames = 0
         self.epoch = max(self.epoch, epoch)
         self._forget_known()
@@ -196,11 +196,11 @@ class SendWindow:
         self._unsent_bytes = sum(each.bytes for each in self._unsent)
 
     def begin_anew(self, marks: Marks, asked: list[Sent], node: str) -> int:
-        """Continue with another agent. The writer of the dead agent is gone, and so are its open episodes.
+        """Continue with another agent. The dead agent's writer and its open episodes are lost.
 
         Args:
-            marks: the marks that it left in shared memory.
-            asked: calls that somebody waits for, which are not in the window; they are judged like the others.
+            marks: the marks that the dead agent left in shared memory.
+            asked: calls outside the window, for which threads wait; they are judged like the others.
             node: the agent's host and port, for errors.
 
         Returns:

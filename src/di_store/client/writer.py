@@ -40,7 +40,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _alone(method: F) -> F:
-    """For the owner's thread, which is inside one call at a time: a signal handler may make another, and would wait."""
+    """Let the owner's thread make one call at a time.
+
+    A second call, from a signal handler, is refused: it would wait for ever.
+    """
 
     @wraps(method)
     def call(self: Any, *args: Any, **options: Any) -> Any:
@@ -219,7 +222,7 @@ class RemoteWriter(WriterBackend):
     # -- what they share ----------------------------------------------------------------------------------------
 
     def _tell_versions(self, deadline: Deadline | None) -> None:
-        """Rows carry the version of the weights that this process last got: tell the agent when it has changed."""
+        """Tell the agent when the version of this process's weights has changed: rows carry it."""
         for name in self._tracked:
             version = self._session.versions.get(name, -1)
             if self._pipe.reported.get(name, -1) != version:
@@ -303,7 +306,7 @@ class RemoteWriter(WriterBackend):
         return ends
 
     def _row_ends(self, steps: Any, lanes: int, total: int | None) -> Array | None:
-        """Whether each lane's episode has ended after each row of an `extend`; None: of another call."""
+        """Whether each lane's episode has ended after each row of an `extend`; None for other calls."""
         if total is None:
             return None
         ends: Array = np.zeros((total, lanes), np.bool_)
@@ -315,12 +318,12 @@ class RemoteWriter(WriterBackend):
         return ends
 
     def _final(self, final: Any) -> Any:
-        """``final=`` as it travels."""
+        """``final=`` in the form that is sent."""
         observed = [view.obs[0] for table in self._tables if (view := table.settings.view) and hasattr(view, "obs")]
         return travelling(final, finals=observed[0] if observed else "final")
 
     def _encoded(self, value: Any, lane: Any, rows: int) -> Any:
-        """The rows of a call as they travel; values of an opaque table are encoded here."""
+        """The rows of a call in the form that is sent; encodes values of an opaque table."""
         if not self._opaque:
             return travelling(value)
         lanes = self._lanes is not None and not isinstance(lane, (int, np.integer))
@@ -329,7 +332,7 @@ class RemoteWriter(WriterBackend):
     # -- rows of known columns ----------------------------------------------------------------------------------
 
     def _which(self, lane: Any) -> Array | None:
-        """The lanes that `lane` names, int64[k]; None: the agent says what is wrong with it."""
+        """The lanes that `lane` names, int64[k]; None: `lane` is invalid, and the agent raises the error."""
         if lane is None:
             return self._pipe.lanes.every
         try:
@@ -341,7 +344,7 @@ class RemoteWriter(WriterBackend):
         return found
 
     def _plain_row(self, step: Any, next: Any) -> Row | None:
-        """The call of a row like the one before, without leading axes, lanes or priorities; None: look closer."""
+        """The call of a row like the previous one, without leading axes, lanes or priorities; None: another call."""
         form = None if self._plain is None else self._plain.plain
         found = None if form is None else form.pack(step, next)
         if form is None or found is None:
@@ -354,7 +357,7 @@ class RemoteWriter(WriterBackend):
         return Row(record, form, block, at, lanes.every, _ENDED if ended else _GOES_ON)
 
     def _typed(self, method: str, step: Any, next: Any, lane: Any, priority: Any, total: int | None) -> Sent | None:
-        """The call in the form that needs no word on types; None: it has to be asked.
+        """The call in the form that needs no types; None: the call needs a round trip.
 
         Raises:
             SchemaMismatch: a value does not fit its column; nothing was sent.
@@ -402,7 +405,7 @@ def _left(deadline: Deadline | None) -> float | None:
 
 
 def _travels(priority: Any, lead: tuple[int, ...]) -> bool:
-    """Whether priorities are right, and can be sent ahead; else the agent says what is wrong with them."""
+    """Whether priorities are valid and can be sent ahead; otherwise the agent raises the error."""
     try:
         check_priority_of(priority)
     except (TypeError, ValueError):
@@ -412,7 +415,7 @@ def _travels(priority: Any, lead: tuple[int, ...]) -> bool:
 
 
 def _fits(priority: Any, lead: tuple[int, ...]) -> bool:
-    """Whether a priority has one value, or one for each row of the call; else the agent says what is wrong with it."""
+    """Whether a priority has one value, or one for each row of the call; otherwise the agent raises the error."""
     if type(priority) is dict:
         return all(_fits(each, lead) for each in priority.values())
     by_step = (lead[:1], (*lead[:1], 1)) if len(lead) == 2 else ()
@@ -437,7 +440,10 @@ def _episodes_of(table: FarTable) -> Any:
 
 
 def _abandon(pipe: WriterPipe, pid: int) -> None:
-    """The writer was dropped without `close`. In a forked child it is the parent's."""
+    """End a writer that was dropped without `close`.
+
+    In a forked child this only forgets the pipe, because the writer is the parent's.
+    """
     if os.getpid() != pid:
         pipe.forget()
         return

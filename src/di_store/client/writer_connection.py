@@ -1,4 +1,4 @@
-"""The connection of a remote writer, which its threads use in turn.
+"""The connection of a remote writer, used by its threads in turn.
 
 A thread that sends also sends all other calls that are due; a thread that waits for an answer reads. Handing a message
 to another thread would cost two thread switches. The pipe's own thread reads while nobody waits.
@@ -37,13 +37,13 @@ class Traffic(Protocol):
     """The messages to send, and the receiver of messages. Called under the connection's lock, except for `take`."""
 
     def is_due(self) -> bool:
-        """Whether there may be something to send."""
+        """Whether there may be a message to send."""
 
     def next_message(self) -> Outgoing | None:
-        """The next message to send; None: there is nothing after all."""
+        """The next message to send; None: there is none."""
 
     def take(self, message: Message) -> None:
-        """Take a message that has come."""
+        """Take a received message."""
 
     def lost(self, error: StoreError | Disconnected) -> None:
         """Note that the connection has ended."""
@@ -54,10 +54,10 @@ class WriterConnection:
 
     Attributes:
         lock: lock of the state that its threads share; never held during a wait.
-        connection: None: there is none now, and the pipe's own thread reconnects.
-        torn: a call was interrupted: nothing more is sent on this connection.
-        waited_for: another thread has read in place of the pipe's own thread.
-        closed: it has ended for good.
+        connection: None: no connection now; the pipe's own thread reconnects.
+        torn: whether a call was interrupted, so that nothing more is sent on this connection.
+        waited_for: whether another thread has read in place of the pipe's own thread.
+        closed: whether it has ended for good.
         nap: wakes the pipe's own thread.
     """
 
@@ -82,13 +82,13 @@ class WriterConnection:
         self.connection = connection
 
     def hang_up(self) -> None:
-        """End the connection. The thread that reads notices it."""
+        """End the connection. The reading thread notices this."""
         if (connection := self.connection) is not None:
             connection.end()
         self.nap.wake()
 
     def close(self) -> None:
-        """End it for good."""
+        """End the connection for good."""
         self.closed = True
         connection = self.connection
         self.wake()
@@ -97,7 +97,7 @@ class WriterConnection:
             self._channel.release(connection)
 
     def forget(self) -> None:
-        """Drop the connection in a forked child: it is the parent's."""
+        """Drop the parent's connection in a forked child."""
         self.closed = True
         if self.connection is not None:
             self.connection.forget()
@@ -105,13 +105,13 @@ class WriterConnection:
     # -- waiting ------------------------------------------------------------------------------------------------
 
     def enter(self) -> Wakeup:
-        """Make a wakeup that is set off whenever something changes, until `leave`."""
+        """Make a wakeup that fires at every change, until `leave`."""
         wakeup = Wakeup()
         self._wakeups[wakeup] = None
         return wakeup
 
     def leave(self, wakeup: Wakeup) -> None:
-        """Drop the wakeup: nobody waits for it any more."""
+        """Drop the wakeup."""
         self._wakeups.pop(wakeup, None)
 
     def wake(self) -> None:
@@ -124,8 +124,8 @@ class WriterConnection:
     def pump(self, until: float | None = None) -> None:
         """Send the messages that may be sent now. One thread at a time sends; others leave their calls to it.
 
-        `until`: when it gives up if the agent takes nothing; None: only if it takes nothing for long. A message that
-        was sent in part is sent again on the next connection.
+        `until`: time to give up if the agent accepts no data; None: only after a long time without progress. A message
+        that was sent in part is sent again on the next connection.
         """
         failed: Connection | None = None
         while True:
@@ -156,11 +156,11 @@ class WriterConnection:
     # -- reading ------------------------------------------------------------------------------------------------
 
     def read(self, seconds: float, patience: float | None) -> bool:
-        """Wait for a message, and take it. False: it is another thread's turn, or there is no connection.
+        """Wait for a message, and take it. False: another thread has the turn, or there is no connection.
 
         Args:
             seconds: longest wait.
-            patience: until when the rest of a message may come; None: for as long as it takes.
+            patience: time by which the rest of a message must arrive; None: no limit.
         """
         mine, me = 0, threading.get_ident()
         connection: Connection | None = None
@@ -200,7 +200,10 @@ class WriterConnection:
         self.nap.wake()
 
     def tick(self) -> None:
-        """Called while a read or a write waits. A waiting writer keeps reading: else both sides could wait so."""
+        """Called while a read or a write waits.
+
+        A waiting writer keeps reading: otherwise both sides could wait for each other.
+        """
         if self.closed:
             raise Disconnected("the writer is closed")
         if self.torn and self.connection is not None:

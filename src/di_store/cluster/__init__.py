@@ -1,3 +1,3 @@
-"""Stores of several machines as one: which nodes there are, where tables and objects lie, and who publishes weights."""
+"""Stores of several machines as one: the nodes, the places of tables and objects, and the publishers of weights."""
 
 from di_store.cluster.joining import attach as attach

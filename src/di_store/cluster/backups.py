@@ -1,7 +1,7 @@
 """Backups: the durable tables of this machine's store, on the disks of other nodes. `ClusterStore.sync` makes them.
 
-They are the files of the checkpoint that the store keeps in its own folder. Files that a peer already has are not sent
-again.
+A backup is the files of the checkpoint that the store keeps in its own folder. Files that a peer already has are not
+sent again.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Backups:
         self._drop_others(nodes, home, left)
 
     def _check_own(self, left: Left) -> None:
-        """Last: rows that another node's table lacks must not pass for safe.
+        """Check last that no other node has these tables: rows that its table lacks must not count as safe.
 
         Raises:
             TableNotFound: another node has a table of this store now.
@@ -98,10 +98,9 @@ class Backups:
             )
 
     def note_home(self, folder: Folder, *, settled: bool = False) -> Home:
-        """Note beside these tables how they rejoin the cluster, wherever they are restored.
+        """Write beside these tables the data with which they rejoin the cluster, wherever they are restored.
 
-        `settled`: whether the directory says of all tables here that they are here. The caller holds the folder's
-        `LOCK`.
+        `settled`: whether the directory has all these tables on this node. The caller holds the folder's `LOCK`.
         """
         before, uuid, entries = read_home(folder), self._session.uuid, own_entries(self._session)
         pending = not settled and bool(before.entries) and (before.pending or before.uuids[0] != uuid)
@@ -118,10 +117,10 @@ class Backups:
         return home
 
     def _nodes(self, wanted: int, left: Left) -> list[Node]:
-        """So many other nodes with a disk that answer; mostly the same ones each time.
+        """The wanted number of other nodes that answer and have a disk; mostly the same ones each time.
 
         Raises:
-            CapacityError: there are fewer.
+            CapacityError: there are fewer such nodes.
         """
         returning = countdown(_RETURN_SECONDS)
         while True:
@@ -146,7 +145,7 @@ class Backups:
             return False
 
     def _send(self, node: Node, files: _Files, backup: Backup, left: Left) -> None:
-        """Have a node keep a backup. It has the one before until it has all of this one."""
+        """Have a node keep a backup. The node keeps the previous one until this one is complete."""
         what, packed, uuid = "sync", backup.pack(), backup.uuids[0]
         with self._cluster.sessions.calling(node, left()) as session:
             begun = session.call("backup_begin", {"backup": packed}, timeout=left(), what=what)
@@ -163,7 +162,7 @@ class Backups:
             session.call("backup_commit", {"backup": packed, "token": token}, timeout=left(), what=what, once=True)
 
     def _drop_others(self, nodes: list[Node], home: Home, left: Left) -> None:
-        """Nodes that had the backup, and are not chosen any more, forget it: it will be old."""
+        """Have nodes that are no longer chosen drop their backup, which would become outdated."""
         chosen = {node.uuid for node in nodes}
         if chosen == self._last:
             return
@@ -183,9 +182,9 @@ def _at_most(seconds: float, left: float | None) -> float:
 
 
 class _Files:
-    """The files of one checkpoint, as they are sent. The folder's `READING` lock keeps them there.
+    """The files of one checkpoint, as they are sent. The folder's `READING` lock keeps the files.
 
-    The manifest is read once: the next checkpoint may replace it at any time, and names other files.
+    The manifest is read once, because the next checkpoint may replace it at any time with one that names other files.
     """
 
     def __init__(self, folder: Folder) -> None:
@@ -199,7 +198,7 @@ class _Files:
         return texts | {name: self._version(name) for name in sorted(self.manifest.files())}
 
     def part(self, name: str, at: int, size: int) -> Array:
-        """What a file of this length has at a place, `PART_BYTES` at most."""
+        """The bytes at a place of a file of this length, at most `PART_BYTES`."""
         wanted = min(PART_BYTES, size - at)
         if (text := self._texts.get(name)) is not None:
             return np.frombuffer(text, np.uint8, wanted, at)
@@ -212,10 +211,10 @@ class _Files:
         return data
 
     def _version(self, name: str) -> BackupFile:
-        """Of a file. The bytes that are sent later have at least what it has now.
+        """Of a file.
 
-        Those that the store's disk tier has too are still written to, behind what the checkpoint needs of them; all
-        others are never changed.
+        The bytes sent later contain at least the file's present bytes. Files shared with the store's disk tier still
+        grow, after the part that the checkpoint needs; all other files never change.
         """
         status = os.stat(self._folder.at(name))
         if time.time() - status.st_mtime < _JUST_NOW_SECONDS and name.startswith("disk-"):

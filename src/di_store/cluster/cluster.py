@@ -72,7 +72,7 @@ class Cluster:
             self._looking.release()
 
     def _look(self, deadline: Deadline) -> list[Node]:
-        """Ask the directory, under `_looking`. What a call with little time has seen is no list for others."""
+        """Ask the directory, under `_looking`. The list from a call with little time is not kept for other calls."""
         rest = deadline.rest()
         try:
             found = self.directory.nodes(deadline)
@@ -85,12 +85,12 @@ class Cluster:
         return found
 
     def missing(self) -> list[str]:
-        """HOST:PORT of the other nodes that did not answer at the last look. Makes no call."""
+        """HOST:PORT of the other nodes that did not answer the last time. Makes no call."""
         here = Address.parse(self.here.address).node
         return [each for each in self.directory.missing(self._nodes) if each != here]
 
     def last_seen(self) -> list[Node]:
-        """All nodes but this one that were there at the last look. Makes no call."""
+        """All nodes but this one that answered the last time. Makes no call."""
         return [each for each in self._nodes if each.uuid != self.here.uuid]
 
     def others(self, timeout: Seconds = LOOK_SECONDS, *, fresh: bool = False) -> list[Node]:
@@ -101,7 +101,7 @@ class Cluster:
         """The node that ``node=`` names. Waits until it answers; for a node that was never seen, `STARTING_SECONDS`.
 
         Raises:
-            NodeUnavailable: there is none in time. ValueError: there are several.
+            NodeUnavailable: no such node answers in time. ValueError: there are several such nodes.
         """
         if text == HERE:
             return self.here
@@ -120,7 +120,7 @@ class Cluster:
             time.sleep(_PAUSE_SECONDS)
 
     def by_uuid(self, uuid: str, timeout: Seconds = LOOK_SECONDS) -> Node | None:
-        """The node of a store; None: nobody has seen it. It may be gone meanwhile: then the call to it fails."""
+        """The node of a store; None: the node is not known. It may have left meanwhile: then the call to it fails."""
         try:
             self.nodes(timeout, fresh=uuid not in self._known)  # it may have another address by now
         except NodeUnavailable:
@@ -129,7 +129,7 @@ class Cluster:
         return self._known.get(uuid)
 
     def awaited(self, uuid: str, deadline: Deadline) -> Node | None:
-        """As `by_uuid`. If nobody has seen the node, it waits while a silent node may be the one."""
+        """As `by_uuid`. If the node is not known, this waits as long as a silent node may be the one."""
         while (node := self.by_uuid(uuid, deadline.another())) is None and self.missing() and deadline.left != 0:
             time.sleep(_PAUSE_SECONDS)
         return node
@@ -143,7 +143,7 @@ class Cluster:
         return any(raw.startswith(each.home) for uuid, each in list(self._known.items()) if uuid != self.here.uuid)
 
     def home_of(self, raw: bytes, timeout: float | None = LOOK_SECONDS, *, sure: bool = False) -> Node | None:
-        """The node where an object with such an id was put; None: a program chose its id, or nobody has seen the node.
+        """The node where an object with such an id was put; None: a program chose its id, or the node is not known.
 
         `sure`: ask nodes once more that did not answer a moment ago.
 

@@ -19,7 +19,7 @@ _THREADS = 16
 
 
 class Deletion:
-    """The state of one call. Its threads add to its results; a node that does not answer is not asked again."""
+    """The state of one call. The call's threads add to its results. A node that does not answer is not asked again."""
 
     def __init__(
         self, cluster: Cluster, session: Session, nodes: NodeObjects, get: Callable[[bytes, float, None], Any]
@@ -36,7 +36,9 @@ class Deletion:
         self._silent: dict[str, str] = {}  # nodes that may still have objects, as errors call them, by uuid
 
     def run(self, raws: list[bytes]) -> int:
-        """Delete objects here, where they were put, and where `put_copies` put copies. Returns how many existed.
+        """Delete objects here, on the nodes where they were put, and on the nodes with copies from `put_copies`.
+
+        Returns how many existed.
 
         Raises:
             NodeUnavailable: some nodes were not reached; all others have deleted their objects.
@@ -93,13 +95,16 @@ class Deletion:
             self._session.writable().delete([mark_of(raw)], waits.CALL_SECONDS)
 
     def _homes(self, raws: list[bytes]) -> list[Node | None]:
-        """Where they were put, as far as known. Nodes that did not answer a moment ago are asked once more."""
+        """The nodes where the objects were put, as far as known.
+
+        Nodes that did not answer a moment ago are asked once more.
+        """
         if any(self._cluster.home_seen(raw) is None for raw in raws):
             self._cluster.nodes(fresh=bool(self._cluster.missing()))
         return [self._cluster.home_seen(raw) for raw in raws]
 
     def _at_home(self, node: Node, raws: list[bytes]) -> None:
-        """Delete objects where they were put, and here."""
+        """Delete objects here and on the nodes where they were put."""
         try:
             marked = [raw for raw in raws if self._nodes.patiently(node, partial(self._nodes.has, node, mark_of(raw)))]
             gone = self._nodes.delete(node, raws)
@@ -140,10 +145,9 @@ class Deletion:
 
 
 def _at_once(calls: list[Callable[[], None]]) -> None:
-    """Make calls, of one node each: those that do not answer are waited for together.
+    """Make calls, one for each node, at the same time: the waits for silent nodes overlap.
 
-    Raises:
-        What the first one that fails has raised, after all have ended.
+    Raises: The error of the first call that failed, after all calls have ended.
     """
     if not calls:
         return

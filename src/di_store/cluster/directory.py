@@ -1,7 +1,7 @@
 """The directory of a cluster: its nodes, and entries that one process at a time may change.
 
-Entries stand for what must be unique: a table, the publisher of weights, the members of a group. No data go through the
-directory: calls on open tables and objects continue while it is away.
+Each entry stands for something unique: a table, the publisher of weights, a member of a group. No data pass through the
+directory: calls on open tables and objects continue while it is unreachable.
 
 Keys::
 
@@ -34,11 +34,11 @@ class Directory(Protocol):
     Every call ends at most one second after `timeout`; as a step of a longer call, within that call's deadline.
 
     Each raises:
-        NodeUnavailable: it does not answer in time.
+        NodeUnavailable: the directory does not answer in time.
     """
 
     def nodes(self, timeout: Seconds) -> list[Node]:
-        """The nodes that are there, as far as the directory knows."""
+        """The present nodes, as far as the directory knows."""
 
     def missing(self, nodes: list[Node]) -> list[str]:
         """HOST:PORT of the nodes of the cluster that are not in `nodes`. Makes no call."""
@@ -47,7 +47,7 @@ class Directory(Protocol):
         """The entry under a key."""
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
-        """Replace an entry if it still is `old`; None: there is none."""
+        """Replace an entry if it still is `old`; None: no entry."""
 
     def listed(self, prefix: str, timeout: Seconds) -> dict[str, bytes]:
         """All entries whose keys begin with this prefix."""
@@ -68,7 +68,7 @@ class TableEntry(msgspec.Struct, frozen=True):
         settings: settings of each shard, as text.
         shards: uuids of the nodes that have a shard, in shard order.
         draw: "local" or "mass".
-        dropped: whether the table is being dropped: a process that finds it so continues with that.
+        dropped: whether the table is being dropped: a process that finds this continues the drop.
         maker: unique name of the call that made the table, so that each call recognises its own entry. It also
             distinguishes the shards from other tables of that name.
     """
@@ -85,7 +85,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     Attributes:
         uuid: the node.
-        epoch: rises when another process takes the name over.
+        epoch: rises when another process takes over the name.
         group: the group whose nodes get the weights.
         maker: as in `TableEntry`.
     """
@@ -105,7 +105,7 @@ def unpacked(entry: bytes, cls: Callable[..., T]) -> T:
     """The entry that `packed` packed.
 
     Raises:
-        NodeUnavailable: another version of di-store wrote it.
+        NodeUnavailable: another version of di-store wrote the entry.
     """
     try:
         return msgspec.msgpack.decode(entry, type=cls)  # type: ignore[no-any-return]

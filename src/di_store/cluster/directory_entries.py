@@ -1,4 +1,4 @@
-"""The directory entries that a node keeps in its own store: those of tables that have a shard there.
+"""The directory entries that a node keeps in its own store: those of tables with a shard on the node.
 
 If the directory is lost, it is rebuilt from these entries.
 """
@@ -31,7 +31,7 @@ def keep_entry(
     what: str,
     only: bytes | None = None,
 ) -> None:
-    """Have the node keep an entry; None: forget the entry, if it is `only`. `what`: name of the call, for its error.
+    """Have the node keep an entry; None: drop the entry, if it equals `only`. `what`: name of the call, for its error.
 
     Raises:
         NodeUnavailable: the node does not answer in time.

@@ -1,6 +1,7 @@
 """The directory in etcd, for clusters without Ray: `di-store serve --join etcd://HOST:PORT,HOST:PORT/NAME`.
 
-A node is a key with a lease of 10 seconds, which its supervisor renews. Everything else works as in the other kinds.
+A node is a key with a lease of 10 seconds, which its supervisor renews. Everything else works as in the other kinds of
+directory.
 """
 
 from __future__ import annotations
@@ -48,8 +49,7 @@ class Members:
         """For an address ``HOST:PORT,HOST:PORT/NAME``. No call is made yet.
 
         Raises:
-            ValueError: the address has another form. StoreError: the environment does not say how to reach it
-            (`EtcdAccess`).
+            ValueError: the address has another form. StoreError: the environment's settings are invalid (`EtcdAccess`).
         """
         self._access = EtcdAccess.from_environment()
         hosts, _, cluster = where.partition("/")
@@ -62,12 +62,12 @@ class Members:
         """Make a call of any member that answers.
 
         Args:
-            call: may be made several times: a member may have carried it out without answering.
+            call: may be made several times, because a member may have executed it without answering.
             timeout: seconds; None: no limit.
             lost: gets the reason of each attempt that failed.
 
         Raises:
-            NodeUnavailable: no member answers in time. AccessDenied: etcd does not let this user in.
+            NodeUnavailable: no member answers in time. AccessDenied: etcd refuses this user.
         """
         deadline, patience = Deadline.of(timeout), ASK_SECONDS
         while True:
@@ -99,7 +99,7 @@ class Members:
         return clients[at]
 
     def _failed(self, at: int, error: Exception) -> str:
-        """Why a call of a member failed, for people. AccessDenied: no other member will do better."""
+        """Why a call of a member failed, for people. AccessDenied: no other member would accept the user."""
         reason = _short(error)
         if is_refusal(reason):
             remedy = f"set {PREFIX}USER and {PREFIX}PASSWORD to a user who may read and write {self.prefix}*"
@@ -117,7 +117,10 @@ class EtcdDirectory:
         self._members = Members(where)
 
     def nodes(self, timeout: Seconds) -> list[Node]:
-        """As `Directory.nodes`. An empty list: etcd was away for longer than the leases, and nodes come back now."""
+        """As `Directory.nodes`.
+
+        An empty list: etcd was unreachable for longer than the leases, and nodes are listing themselves again.
+        """
         deadline = Deadline.of(timeout)
         while not (entries := self.listed("node/", deadline)) and deadline.left != 0:
             time.sleep(_PAUSE_SECONDS)
@@ -139,7 +142,10 @@ class EtcdDirectory:
         return {meta["key"].decode()[len(whole) :]: value for value, meta in found}
 
     def swap(self, key: str, old: bytes | None, new: bytes | None, timeout: Seconds) -> bool:
-        """As `Directory.swap`. If a member changed the entry without answering, the call recognises its own bytes."""
+        """As `Directory.swap`.
+
+        If a member changed the entry without answering, the repeated call recognises its own bytes.
+        """
         transaction, deadline, lost = _swap(self._members.prefix + key, old, new), Deadline.of(timeout), list[str]()
         done = self._members.ask(lambda etcd: bool(etcd.transaction(transaction).get("succeeded")), deadline, lost)
         return done or (bool(lost) and self.read(key, deadline) == new)
@@ -209,7 +215,7 @@ def _place(text: str) -> tuple[str, int]:
 
 
 def _swap(key: str, old: bytes | None, new: bytes | None) -> dict[str, Any]:
-    """The transaction that replaces a key if it still is `old`."""
+    """The transaction that replaces a key if its value still is `old`."""
     name = _text(key.encode())
     if old is None:
         compare = {"key": name, "result": "EQUAL", "target": "CREATE", "create_revision": 0}

@@ -1,4 +1,4 @@
-"""Access to etcd: encryption and user. It is set in the environment, since secrets do not belong in an address.
+"""Access to etcd: encryption and user. It is set in the environment, because secrets do not belong in an address.
 
 | variable | is |
 |---|---|
@@ -28,7 +28,7 @@ _REFUSED = ("authentication failed", "permission denied", "user name is empty", 
 
 @dataclass(frozen=True, slots=True)
 class EtcdAccess:
-    """The settings from the environment. Each field is a variable; "": it is not given."""
+    """The settings from the environment. Each field is a variable; "": not set."""
 
     ca: str = ""
     cert: str = ""
@@ -41,7 +41,7 @@ class EtcdAccess:
         """The settings of this process.
 
         Raises:
-            StoreError: they contradict each other, or name a file that does not exist.
+            StoreError: the settings contradict each other, or name a file that does not exist.
         """
         made = cls(*(os.environ.get(PREFIX + each.name.upper(), "") for each in fields(cls)))
         for name in ("ca", "cert", "key"):
@@ -59,7 +59,7 @@ class EtcdAccess:
 
         Raises:
             StoreError: a password would cross the network unencrypted. RequestException, Etcd3Exception: the member
-            does not answer, or does not let this user in.
+                does not answer, or refuses this user.
         """
         if self.user and not self.ca and not _is_loopback(host):
             raise StoreError(
@@ -87,7 +87,7 @@ def has_expired(reason: str) -> bool:
 
 
 def is_refusal(reason: str) -> bool:
-    """Whether etcd's error says that it does not accept the environment's user, or a client without one."""
+    """Whether etcd's error means that it refuses the environment's user, or a client without a user."""
     return any(text in reason for text in _REFUSED)
 
 

@@ -1,7 +1,7 @@
 """Weights of a group: one process publishes, and the stores of all member nodes get each version.
 
-The directory says who is a member and who publishes. The agents carry the bytes (`di_store.broadcast`), so `latest`
-reads the store of its own machine and never waits for another one.
+The directory lists the members and the publisher. The agents carry the bytes (`di_store.broadcast`), so `latest` reads
+the store of its own machine and never waits for another one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _NEWEST_SECONDS = 1.0  # a node that does not answer is passed over
 
 
 class _Claim:
-    """That this process publishes under a name. Used under the name's lock of `GroupWeights`."""
+    """The right of this process to publish under a name. Used under the name's lock of `GroupWeights`."""
 
     def __init__(self, owner: Owner, members: list[Node], joins: int, least: int) -> None:
         self.owner = owner
@@ -55,7 +55,7 @@ class _Claim:
 
 
 class _Joining:
-    """How this node becomes a member, and stays one: by one thread at a time."""
+    """Makes this node a member of a group and keeps it one; one thread at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -73,7 +73,7 @@ class _Joining:
             return due
 
     def end(self, well: bool) -> None:
-        """The thread that asked has ended; `well`: all have answered."""
+        """Called when the asking thread has ended; `well`: all nodes have answered."""
         with self._lock:
             self._next = time.monotonic() + (JOINED_SECONDS if well else SOON_SECONDS)
         self.done.set()
@@ -103,7 +103,7 @@ class GroupWeights:
 
         Raises:
             StoreError: another process publishes under this name now. NodeUnavailable: the directory does not answer at
-            the first version, or the agent of this machine does not. ValueError: the name is of another group.
+            the first version, or the agent of this machine does not. ValueError: the name belongs to another group.
         """
         check_group(group)
         self._session.writable()
@@ -125,7 +125,7 @@ class GroupWeights:
         """One thread of this process at a time publishes under a name.
 
         Raises:
-            Timeout: another one still does at the deadline.
+            Timeout: another thread still publishes at the deadline.
         """
         lock, rest = self._publishing.setdefault(name, threading.Lock()), deadline.rest()
         if not lock.acquire(timeout=-1.0 if rest is None else rest):
@@ -137,7 +137,7 @@ class GroupWeights:
             lock.release()
 
     def _spread(self, name: str, version: int, keep: int, claim: _Claim, deadline: Deadline) -> int:
-        """Have the agent send a version; returns how many have joined so far."""
+        """Have the agent send a version; returns the number of joins so far."""
         arguments = {
             "name": name,
             "version": version,
@@ -153,7 +153,7 @@ class GroupWeights:
     def check_alone(self, name: Any) -> None:
         """Check that weights of this name may be published without a group.
 
-        Otherwise two nodes would have different values of one version.
+        Otherwise two nodes could have different values of one version.
 
         Raises:
             ValueError: this node knows that the weights belong to a group.
@@ -168,7 +168,10 @@ class GroupWeights:
         return written(self._session, timeout, f"publish of {name!r}", publish)
 
     def _claim(self, group: str, name: str, deadline: Deadline) -> _Claim:
-        """That this process publishes. Looked at before each version, since one that is refused must not be visible."""
+        """The right of this process to publish.
+
+        It is checked before each version, because a refused version must not be visible.
+        """
         claim, now = self._claims.get(name), time.monotonic()
         if claim is None:
             return self._first_claim(group, name, deadline)
@@ -210,7 +213,7 @@ class GroupWeights:
                 return _Claim(after, members, known["joins"], self._newest_of([*others, *members], name, deadline))
 
     def _newest_of(self, nodes: list[Node], name: str, deadline: Deadline) -> int:
-        """The newest version that any of these has, all asked at once; those that are silent are passed over."""
+        """The newest version that any of these nodes has. All are asked at once; silent nodes are skipped."""
 
         def newest(node: Node) -> int:
             step = deadline.another().sooner(_NEWEST_SECONDS)
@@ -257,7 +260,7 @@ class GroupWeights:
                 return found
 
     def _join(self, joining: _Joining, group: str, name: str) -> None:
-        """Have the directory list this node, the publisher's agent tell it of versions, and its own get the newest."""
+        """Have the directory list this node, the publisher's agent report versions, and our agent fetch the newest."""
         well = False
         try:
             well = self._ask_in(joining, group, name)
@@ -268,7 +271,7 @@ class GroupWeights:
             joining.end(well)
 
     def _ask_in(self, joining: _Joining, group: str, name: str) -> bool:
-        """Whether this node gets later versions: a publisher that is not there yet lists it, one that is was told."""
+        """Whether this node gets later versions: a later publisher lists it, and the present one was told of it."""
         join(self._cluster, group, LOOK_SECONDS)
         stored = self._cluster.directory.read(_owner_key(name), LOOK_SECONDS)
         joining.owner = None if stored is None else unpacked(stored, Owner)
@@ -285,7 +288,7 @@ class GroupWeights:
         return joining.told == owner.maker
 
     def _tell(self, name: str, owner: Owner, nodes: list[Node]) -> bool:
-        """Tell the publisher's agent that this node follows: its list of the members may be of before."""
+        """Tell the publisher's agent that this node follows, because its list of members may be older."""
         arguments = {"name": name, "epoch": owner.epoch, "member": self._cluster.here.address}
         try:
             for node in nodes:
@@ -325,7 +328,7 @@ def _owner_key(name: str) -> str:
 
 
 def _publish_above(name: str, tree: Any, keep: int, least: int, arena: _core.Arena) -> int:
-    """Publish as version `least`, or as the next one if there is one as new."""
+    """Publish as version `least`, or as the next version if there is one as new."""
     return arena.publish(name, tree, keep, least) or arena.publish(name, tree, keep)
 
 

@@ -1,4 +1,4 @@
-"""Attaches a process to the store of its machine as a node of a cluster. The store says which cluster it is in."""
+"""Attaches a process to the store of its machine as a node of a cluster. The store names its cluster."""
 
 from __future__ import annotations
 
@@ -42,15 +42,16 @@ def attach(
     """The store of this machine as a node of its cluster.
 
     Args:
-        name: name of the store, as in `di-store serve NAME`; None: $DI_STORE_NODE, or the only store that is served
-            here as a node.
+        name: name of the store, as in `di-store serve NAME`; None: $DI_STORE_NODE, or the only node that is served on
+            this machine.
         token: the token that the nodes were started with; None: DI_STORE_TOKEN from the environment, or the user's own
             file.
         timeout: seconds to wait for the agent of this machine; None: no limit.
 
     Raises:
-        StoreNotFound: no store of a cluster is served on this machine. ValueError: several are: name one. AccessDenied:
-        no token is known, or the token is wrong. NodeUnavailable, Timeout: the agent of this machine does not answer.
+        StoreNotFound: no store of a cluster is served on this machine. ValueError: several are served: name one.
+        AccessDenied: no token is known, or the token is wrong. NodeUnavailable, Timeout: the agent of this machine does
+        not answer.
     """
     seconds = check_timeout(timeout)
     session, _ = _found(name or os.environ.get(STORE_ENV), None)
@@ -62,11 +63,11 @@ def node_here(name: str | None = None, *, only: bool = False) -> ClusterStore | 
 
     Args:
         name: name of the store; None: this process's node of Ray, or the node that $DI_STORE_NODE names.
-        only: if none of these is given, take the only node of this machine, whoever serves it.
+        only: if no name is given, take the only node of this machine, whatever serves it.
 
     Raises:
         StoreNotFound: the store that $DI_STORE_NODE names is no node. ValueError, AccessDenied, NodeUnavailable: as in
-        `attach`. StoreError: the node belongs to a Ray cluster, and this process is in none.
+        `attach`. StoreError: the node belongs to a Ray cluster, and this process does not.
     """
     wanted = name
     if name is None:
@@ -98,7 +99,7 @@ def _of_ray() -> ClusterStore | None:
 
 
 def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Membership]:
-    """The store of this machine that is a node, of the cluster of `wanted` if that is given."""
+    """The store of this machine that is a node, of the cluster of `wanted` if given."""
     if name is not None:
         check_name(name)
         session = Session.attach(name)
@@ -139,7 +140,7 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
 
 
 def _ambiguous(found: dict[str, Membership]) -> ValueError:
-    """The error where a name is due; `found`: the nodes of this machine, by name."""
+    """The error if a name is needed; `found`: the nodes of this machine, by name."""
     clusters: dict[str, list[str]] = {}
     for name, membership in sorted(found.items()):
         clusters.setdefault(membership.cluster, []).append(name)
@@ -154,12 +155,12 @@ def _ambiguous(found: dict[str, Membership]) -> ValueError:
 def joined(
     session: Session, token: str | bytes | None, directory: Directory | None, timeout: float | None = JOIN_SECONDS
 ) -> ClusterStore:
-    """A store as a node of the cluster that it belongs to.
+    """A store as a node of its cluster.
 
     Args:
         session: session of the store.
         token: as in `attach`.
-        directory: None: a directory of the kind that the store names.
+        directory: None: a directory of the kind named in the store.
         timeout: seconds to wait for the agent of this machine.
     """
     membership = membership_of(session)

@@ -1,4 +1,4 @@
-"""Groups of nodes: a node becomes a member and stays one; other nodes ask for the list of members."""
+"""Groups of nodes: joining a group, staying a member, and listing the members."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from di_store.cluster.node import Node
 
 
 def check_group(group: Any) -> None:
-    """ValueError unless this can be the name of a group."""
+    """Raise ValueError unless this can be the name of a group."""
     if not config.is_name(group, 100) or "/" in group:
         raise ValueError(f"group={shown(group)}: a group's name is 1 to 100 bytes of text without '/'")
 

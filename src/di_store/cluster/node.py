@@ -13,7 +13,7 @@ HERE = "here"
 
 
 class Node(msgspec.Struct, frozen=True):
-    """One node. A store that is created anew is another node, even at the same address.
+    """One node. A newly created store is another node, even at the same address.
 
     Attributes:
         uuid: uuid of its store, 32 hex characters.
@@ -32,7 +32,7 @@ class Node(msgspec.Struct, frozen=True):
 
     @property
     def place(self) -> str:
-        """Text that distinguishes the node from others, for people: several may be on one machine."""
+        """A readable text that distinguishes the node from others, since several may be on one machine."""
         address = Address.parse(self.address)
         return f"{address.node} (store {address.store}, machine {self.name})"
 
@@ -46,7 +46,7 @@ def called(nodes: Iterable[Node], text: object) -> Node:
     """The node that ``node=`` names.
 
     Raises:
-        NodeUnavailable: there is no such node. ValueError: there are several.
+        NodeUnavailable: there is no such node. ValueError: there are several such nodes.
     """
     if not isinstance(text, str):
         raise TypeError(f"node={shown(text)}: give the name of a machine or a store, or its host:port")

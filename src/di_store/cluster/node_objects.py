@@ -1,4 +1,4 @@
-"""Calls about the objects of one other node, and the notes that a home node makes of copies of its objects."""
+"""Calls about the objects of one other node, and about a home node's notes on copies of its objects."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NodeObjects:
         self._cluster = cluster
 
     def patiently(self, node: Node, call: Callable[[float], T]) -> T:
-        """Make a call without a timeout: a node that answers has a minute, any other one a second or two."""
+        """Make a call without a timeout: a node that answers has a minute, a silent one a second or two."""
         try:
             return call(LOOK_SECONDS)
         except (NodeUnavailable, Timeout):
@@ -36,7 +36,7 @@ class NodeObjects:
             return call(waits.CALL_SECONDS)
 
     def is_replaced(self, node: Node) -> bool:
-        """Whether another store has the node's place: its objects are lost, and not only out of reach."""
+        """Whether another store has taken the node's place: then the node's objects are lost, not only unreachable."""
         if self._cluster.sessions.is_replaced(node):
             return True
         return any(each.address == node.address and each.uuid != node.uuid for each in self._cluster.last_seen())
@@ -48,7 +48,7 @@ class NodeObjects:
             return bool(session.call("contains", {"id": raw}, timeout=deadline, what="contains"))
 
     def delete(self, node: Node, raws: list[bytes], timeout: float | None = None) -> int:
-        """Delete objects there. `timeout`: seconds that the node has; None: as in `patiently`."""
+        """Delete objects there. `timeout`: seconds for the node's answer; None: as in `patiently`."""
 
         def delete(seconds: float) -> int:
             with self._cluster.sessions.calling(node, seconds) as session:

@@ -166,7 +166,7 @@ class NodeStore(StoreBackend):
         return self.tables.create(name, settings, self._nodes_of(place, deadline), exist_ok, deadline, draw)
 
     def _nodes_of(self, place: Place, deadline: Deadline) -> list[Node]:
-        """Those that get a shard."""
+        """The nodes that get a shard."""
         node = place.node
         if place.shards is None:
             return [self.cluster.node(node, deadline)]

@@ -1,4 +1,4 @@
-"""Objects of a cluster: each lies where it was put, and for a while also where it was read.
+"""Objects of a cluster: each lies on the node where it was put, and for a while also on nodes that read it.
 
 A store that reads an object of another store keeps a copy under the same id (`di_store.client.copying`). If several
 readers want it at once, one copies it, and the others wait until it is sealed.
@@ -76,7 +76,7 @@ class ClusterObjects:
         """`Store.get` of an object that is not here, or not yet.
 
         Raises:
-            ObjectNotFound: it was nowhere in time. NodeUnavailable: its node does not answer.
+            ObjectNotFound: no node had the object in time. NodeUnavailable: its node does not answer.
         """
         deadline = Deadline.of(timeout)
         home = self._cluster.home_of(raw, deadline.left)
@@ -108,7 +108,7 @@ class ClusterObjects:
         return found
 
     def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
-        """An object whose id does not say where it lies. It is not copied: nobody could tell the copy from it."""
+        """An object whose id does not name its node. It is not copied: a copy could not be told from the original."""
         while True:
             if self._session.arena.contains(raw, waits.CALL_SECONDS):
                 return self._here.get(raw, deadline.left, copy)
@@ -125,7 +125,7 @@ class ClusterObjects:
             time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
 
     def _holder(self, raw: bytes, nodes: list[Node], seconds: float = LOOK_SECONDS) -> Node | None:
-        """One of these nodes that has the object now. Who is silent for so long is not waited for."""
+        """One of these nodes that has the object now. Nodes that are silent for this long are skipped."""
         if not nodes:
             return None
         pool = futures.ThreadPoolExecutor(min(len(nodes), 16))
@@ -186,7 +186,10 @@ class ClusterObjects:
         return _core.read_block(head, copy, foreign=not session.channel.allow_pickle)
 
     def _copied_by_agent(self, far: RemoteSession, raw: bytes, deadline: Deadline) -> bool:
-        """Have the agent of this machine, which has an engine, copy the object. False: it does not, or it is away."""
+        """Have the agent of this machine, which has an engine, copy the object.
+
+        False: the agent does not copy it, or is unreachable.
+        """
         seconds = deadline.left
         look = AGENT_SECONDS if seconds is None else min(seconds, AGENT_SECONDS)
         try:
@@ -225,7 +228,7 @@ class ClusterObjects:
             raise
 
     def _is_there(self, raw: bytes, timeout: Seconds) -> bool:
-        """Whether it is here, or where it was put; if nobody knows where that was, anywhere."""
+        """Whether the object is here or on the node where it was put; if this node is not known, on any node."""
         if self._session.arena.contains(raw, waits.CALL_SECONDS):
             return True
         home = self._cluster.home_of(raw)
@@ -234,11 +237,11 @@ class ClusterObjects:
         return home.uuid != self._session.uuid and self._nodes.has(home, raw, timeout)
 
     def _others_than(self, home: Node) -> list[Node]:
-        """The other nodes of the last look, which has just been, without the one that does not answer."""
+        """The other nodes of the list that was just read, without the one that does not answer."""
         return [each for each in self._cluster.last_seen() if each.uuid != home.uuid]
 
     def wait(self, pending: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
-        """`Store.wait`, if some of the objects may lie elsewhere. Objects on a silent node do not count as there."""
+        """`Store.wait`, if some of the objects may lie elsewhere. Objects on a silent node do not count as present."""
         left = countdown(timeout)
         if all(ref.raw.startswith(self._session.arena.home) for ref in pending):
             return self._here.wait(pending, num_returns, timeout)
@@ -252,9 +255,10 @@ class ClusterObjects:
             time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
 
     def _there(self, refs: list[Ref], wanted: int) -> set[Ref]:
-        """Which of these objects are here, or where they were put; elsewhere only if so many are not here.
+        """Which of these objects are here or on other nodes.
 
-        What lies on a node that is silent is not there: all nodes are asked at once, within a look.
+        Other nodes are asked only if fewer than `wanted` objects are here: the nodes where objects were put, or all
+        nodes for chosen ids. They are asked at once, and objects on a silent node do not count as present.
         """
         found = {ref for ref in refs if self._session.arena.contains(ref.raw, waits.CALL_SECONDS)}
         if len(found) >= wanted:
@@ -288,7 +292,9 @@ class ClusterObjects:
         return found[:n] if n else self._here.keys(start, n)
 
     def delete(self, raws: list[bytes]) -> int:
-        """`Store.delete`: here, where objects were put, and where `copies` put them. Other copies end with their lease.
+        """`Store.delete`: here, on the nodes where objects were put, and on the nodes of their `copies`.
+
+        Other copies end with their lease.
 
         Raises:
             NodeUnavailable: some nodes were not reached; all others have deleted their objects.
@@ -296,7 +302,7 @@ class ClusterObjects:
         return self._deletion().run(raws)
 
     def _enough(self, wanted: int, timeout: float | None) -> list[Node]:
-        """The other nodes, after a wait of `_RETURN_SECONDS` if too few of those that were seen answer."""
+        """The other nodes, after a wait of `_RETURN_SECONDS` if too few of the known ones answer."""
         left, returning, fresh = countdown(timeout), countdown(_RETURN_SECONDS), False
         while True:
             failed: NodeUnavailable | None = None
@@ -318,7 +324,7 @@ class ClusterObjects:
         """Put the value of an object that is here on other nodes too, so that `copies` nodes have it.
 
         Raises:
-            CapacityError: the cluster has fewer nodes. NodeUnavailable, StoreFull: one of them cannot take it.
+            CapacityError: the cluster has fewer nodes. NodeUnavailable, StoreFull: one of them cannot take the copy.
         """
         deadline = Deadline(timeout)
         others = ranked(self._enough(copies - 1, deadline.left), ref.raw)
@@ -342,7 +348,7 @@ class ClusterObjects:
             raise
 
     def _undo_copies(self, raw: bytes) -> None:
-        """Behind the call, which waits for it as long as that takes when all nodes answer."""
+        """Delete the copies in a thread. Waits for it only as long as it takes if all nodes answer."""
 
         def undo() -> None:
             with contextlib.suppress(StoreError):
@@ -354,7 +360,10 @@ class ClusterObjects:
 
 
 def _places_of(cluster: Cluster, refs: list[Ref]) -> dict[str, tuple[Node, list[Ref]]]:
-    """By uuid the other nodes that may have these, and which: their homes; of chosen ids all nodes."""
+    """By uuid: the other nodes that may have these objects, and which ones.
+
+    These are their homes; for chosen ids, all nodes.
+    """
     places: dict[str, tuple[Node, list[Ref]]] = {}
     others: list[Node] = []
     if any(cluster.home_seen(ref.raw) is None for ref in refs):
@@ -370,15 +379,16 @@ def _places_of(cluster: Cluster, refs: list[Ref]) -> dict[str, tuple[Node, list[
 
 
 def _patience(total: int, left: float | None) -> float:
-    """How long a reader waits for another one's copy of so many bytes before it reads them itself.
+    """The time that a reader waits for another reader's copy of this many bytes before it reads them itself.
 
-    Whoever copies may be stopped: half of the seconds that are `left` at most, and what the bytes may take.
+    The copying process may be stopped, so the time is at most half of the seconds `left`, and the time that the bytes
+    may take.
     """
     return (PATIENCE_SECONDS if left is None else min(PATIENCE_SECONDS, left / 2)) + total / SLOWEST_BYTES
 
 
 def _clear_frames(error: BaseException) -> None:
-    """Free what an attempt held that failed: its unsealed copy, for which the next one would wait as for another's."""
+    """Free the unsealed copy of a failed attempt: the next attempt would wait for it as for another process's copy."""
     found: BaseException | None = error
     while found is not None:
         traceback.clear_frames(found.__traceback__)

@@ -4,8 +4,8 @@
 same results. One class serves one process and many: a buffer may be passed to other processes (fork, spawn, Ray), as
 cpprb's `MPReplayBuffer` can.
 
-A buffer is a table that evicts its oldest items first. cpprb numbers the places of a ring: the transition with the
-number s since the last `clear` lies at index ``s % size``. The adapter computes that number from the insertion order.
+A buffer is a table that evicts its oldest items first. cpprb's index is a place in a ring: transition number s since
+the last `clear` has the index ``s % size``. The adapter computes that number from the insertion order.
 """
 
 from di_store.adapters.framework import require

@@ -36,15 +36,14 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         stack_compress: names whose last axis is a stack of frames, each of which is stored once.
         default_dtype: float32 if None.
         Nstep: n-step returns, computed by cpprb's own code in the process that adds.
-        store: the store of the table, see `adapters.stores.StoreLike`; None: one of its own, which grows to what the
-            buffer needs.
+        store: the store of the table, see `adapters.stores.StoreLike`; None: a store of its own, which grows as needed.
         table: name of the table in `store`. If the table exists, this buffer is another handle of it; None: a new
             table.
-        others: cpprb's `ctx` and `backend`, which are checked and otherwise ignored.
+        others: cpprb's `ctx` and `backend`. They are checked and have no effect.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> ReplayBuffer:
-        """An object whose part of cpprb has room for one number."""
+        """An object whose cpprb base class has room for one number."""
         return super().__new__(cls, 1, {"unused": {}})  # type: ignore[no-any-return]
 
     def __init__(
@@ -91,7 +90,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         self._enter()
 
     def _enter(self) -> None:
-        """In a forked process: what the parent has begun, an episode or waiting steps, is the parent's."""
+        """In a forked process: forget the parent's open episode and waiting steps."""
         if self._pid == os.getpid():
             return
         self._episode: OpenEpisode | None = None
@@ -108,7 +107,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         return _restored, (type(self), kept, self._settings())
 
     def _settings(self) -> dict[str, Any]:
-        """Attributes of a subclass that travel to other processes."""
+        """Attributes of a subclass that are pickled for other processes."""
         return {}
 
     def __repr__(self) -> str:
@@ -187,13 +186,13 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         return self._columns.values(batch.data)
 
     def _encode_sample(self, idx: Any) -> Rows:
-        """The transitions at these indexes, as cpprb's own method of this name, which programs use."""
+        """The transitions at these indexes, as cpprb's own `_encode_sample` returns them; programs call it."""
         while not np.all((batch := self._table.peek(self._ring.keys(idx)[0])).live):
             pass  # another process overwrote some meanwhile: what lies there now
         return self._columns.values(batch.data)
 
     def clear(self) -> None:
-        """Remove all transitions. With priorities, the largest priority ever given stays that of new transitions."""
+        """Remove all transitions. With priorities, new transitions keep getting the largest priority ever given."""
         self._enter()
         if self._episode is not None:
             self._episode.end()
@@ -216,7 +215,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         self._add(rows, None)
 
     def _load_transitions_v1(self, data: Any) -> None:
-        """Transitions of a file have their n steps already. cpprb's `load_transitions` calls this."""
+        """Add transitions of a file, which are already n-step transitions. cpprb's `load_transitions` calls this."""
         nstep: Any = self._nstep
         self._nstep = None
         try:
@@ -356,7 +355,7 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
         self._table.update_priorities(keys, new)
 
     def _keys(self, wanted: Array, new: Array) -> tuple[Array, Array]:
-        """The transitions to update: those of the last batch by their keys, others by what lies at the index now."""
+        """The transitions to update. Those of the last batch are found by key, all others by index."""
         keys, known = np.zeros(len(wanted), np.uint64), np.zeros(len(wanted), np.bool_)
         if self._drawn is not None:
             order = np.argsort(self._drawn[0])
@@ -388,7 +387,7 @@ MPReplayBuffer = ReplayBuffer
 
 
 class MPPrioritizedReplayBuffer(PrioritizedReplayBuffer):
-    """`PrioritizedReplayBuffer` with check_for_update=True, as cpprb's class of this name always has it."""
+    """`PrioritizedReplayBuffer` with check_for_update=True, like cpprb's class of this name."""
 
     def __init__(self, size: float, env_dict: Mapping[str, Any] | None = None, **others: Any) -> None:
         super().__init__(size, env_dict, check_for_update=True, **others)

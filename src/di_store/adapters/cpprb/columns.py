@@ -106,7 +106,7 @@ class TransitionColumns:
 
 
 def _target(name: str, value: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape of a value without elements: the axes in front of a step's own say how many steps it has."""
+    """The shape of a value without elements: the leading axes give the number of steps."""
     given = np.shape(value)
     count = len(given) - len(shape)
     if count < 0 or given[count:] != shape:

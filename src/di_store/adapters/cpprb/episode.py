@@ -57,7 +57,7 @@ class OpenEpisode:
         )
 
     def _breaks(self, rows: Rows) -> list[int]:
-        """Which of these transitions do not continue the one before; the first is not looked at."""
+        """Which of these transitions do not continue the previous one; the first is not checked."""
         breaks = np.zeros(len(next(iter(rows.values()))), np.bool_)
         for name in self._columns.next_of:
             breaks[1:] |= _differ(rows[name][1:], rows["next_" + name][:-1])
@@ -102,7 +102,7 @@ def _differ(first: Array, second: Array) -> Array:
 
 
 def _older(rows: Array, stacked: bool, lead: int) -> Array:
-    """Rows before an episode: the older frames of its first stack, oldest first; zeros where there are none."""
+    """Rows before an episode: the older frames of its first stack, oldest first; zeros for missing frames."""
     frames = np.zeros((lead, *(rows.shape[1:-1] if stacked else rows.shape[1:])), rows.dtype)
     if stacked and (count := rows.shape[-1] - 1):
         frames[lead - count :] = np.moveaxis(rows[0, ..., :-1], -1, 0)

@@ -1,4 +1,4 @@
-"""n-step transitions, which cpprb's own code makes of steps."""
+"""Makes n-step transitions from steps with cpprb's own code."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ class NSteps:
         self._buffer.clear()
 
     def _whole(self, made: Mapping[str, Any]) -> Rows:
-        """With the values that have no elements, which cpprb's buffer does not take."""
+        """Add the values without elements, which cpprb's buffer does not take."""
         n = len(next(iter(made.values())))
         empty = {name: np.zeros((n, *self._columns.shapes[name])) for name in self._columns.empty}
         return self._columns.rows({**made, **empty})
 
 
 def waiting(arguments: Mapping[str, Any]) -> Any:
-    """The buffer of waiting steps, of cpprb's class, for these arguments."""
+    """A buffer of cpprb's class for the waiting steps, made with these arguments."""
     env = {name: dict(each) for name, each in arguments["env_dict"].items()}  # it writes into this
     return NstepBuffer(**{**arguments, "env_dict": env, "next_of": arguments.get("next_of") or None})

@@ -14,8 +14,8 @@ _LOOKS = 1_000
 class ItemRing:
     """cpprb's indexes of items: the item with the number s since the last `reset` of the table has ``s % size``.
 
-    Numbers are counted from the anchor, an item whose number is known: `Table.positions` gives the positions of both
-    under one lock. If the anchor has left the table, another anchor is found, which takes several tries while other
+    An item's number is counted from the anchor, an item with a known number: `Table.positions` gives the positions of
+    both under one lock. If the anchor was evicted, the ring finds another one, which takes several tries while other
     processes insert.
     """
 
@@ -69,7 +69,7 @@ class ItemRing:
         return None
 
     def indexes(self, keys: Array) -> Array:
-        """Ring indexes uint64[n]; items that are gone get the index that will be written next."""
+        """Ring indexes uint64[n]; evicted items get the index that will be written next."""
         numbers = self.numbers(keys)
         if numbers.min() < 0:
             numbers[numbers < 0] = self._table.stats()["inserts"]

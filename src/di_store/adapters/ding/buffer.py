@@ -69,7 +69,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         """The table of the data of the first form that was pushed.
 
         Raises:
-            RuntimeError: nothing was pushed yet, so there is none.
+            RuntimeError: nothing was pushed yet, so there is no table.
         """
         if not (tables := self._rows.tables):
             raise no_table_yet("push")
@@ -87,7 +87,7 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
 
     @property
     def meta_index(self) -> dict[Any, Any]:
-        """For each key of `meta` that was used for grouping: its values of all items."""
+        """For each key of `meta` that was used for grouping: the values of all items."""
         return self._rows.meta_index
 
     @meta_index.setter
@@ -181,11 +181,14 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
         return []
 
     def _independence(self, buffered_samples: list[Any]) -> list[Any]:
-        """Nothing to do: `DataRows.read` copies what is drawn twice."""
+        """Do nothing: `DataRows.read` copies data that are drawn twice."""
         return buffered_samples
 
     def _loaded(self, items: list[StoredData]) -> list[Any]:
-        """What DI-engine's buffer would return. An item that was drawn twice gets a `meta` of its own."""
+        """The result that DI-engine's buffer would return.
+
+        Each draw of an item that was drawn twice gets its own `meta`.
+        """
         found = [*map(BufferedData, self._rows.read(items), map(_index, items), map(_meta, items))]
         if len(set(map(id, items))) < len(items):
             seen: set[int] = set()
@@ -241,7 +244,10 @@ class Buffer(DequeBuffer):  # type: ignore[misc]
             rows.meta_index = meta_index
 
     def __getstate__(self) -> dict[str, Any]:
-        """The items themselves: what is loaded has a store of its own. Of a given store, the names of its tables."""
+        """Pickle the items themselves: the loaded buffer has a store of its own.
+
+        With a given store, pickle the names of its tables.
+        """
         state = self.__dict__.copy()
         if self._rows.given:
             return state

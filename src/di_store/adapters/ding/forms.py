@@ -224,7 +224,7 @@ class _Packed:
 
 
 def packed(value: Any) -> Any:
-    """The value, with its trees replaced by values that a store encodes fast."""
+    """The value with its trees replaced by values that a store encodes faster."""
     kind = type(value)
     if kind is Tree:
         return _Packed(value.json())
@@ -238,7 +238,7 @@ def packed(value: Any) -> Any:
 
 
 def unpacked(value: Any) -> Any:
-    """The value that was `packed`; its arrays may be written to."""
+    """Undo `packed`; the value's arrays are writable."""
     kind = type(value)
     if kind is _Packed:
         return as_tree(unpacked(value.leaves))

@@ -25,7 +25,7 @@ _MOST_FORMS = 4
 
 
 class StoredData(BufferedData):  # type: ignore[misc]
-    """An item of a buffer. Its data are an object of this process, or are read from the store at each use."""
+    """An item of a buffer. The data are an object of this process, or are read from the store at each use."""
 
     __slots__ = ("_key", "_live", "_number", "_place", "_rows", "index", "meta")
 
@@ -189,7 +189,7 @@ class DataRows:
             self._flush()
 
     def _write_described(self, item: StoredData, datum: Any) -> None:
-        """The same for a form of which there were no live data before, and for data that never stay live."""
+        """The same for a form without live data so far, and for data that never stay live."""
         leaves: list[Any] = []
         item._key = item._live = None
         try:
@@ -216,7 +216,7 @@ class DataRows:
         return item._key
 
     def _flush(self) -> None:
-        """Write what is staged."""
+        """Write the staged rows."""
         if not self._staged:
             return
         by_place: dict[FormTable, list[tuple[StoredData, list[Any]]]] = {}
@@ -232,7 +232,7 @@ class DataRows:
                     item._key = key
 
     def _new_place(self, form: Any, leaves: list[Any]) -> FormTable:
-        """A table; for whole values where this form gets none."""
+        """A table for this form, or for whole values if the form gets no table of its own."""
         columns = None
         if form is not None:
             if len(self._places) > _MOST_FORMS:
@@ -295,7 +295,7 @@ class DataRows:
         return found
 
     def _read_mixed(self, items: Sequence[StoredData], found: list[Any]) -> list[Any]:
-        """The same if some are not live, or are there several times: those are copied."""
+        """The same if some items are not live or occur several times: these are copied."""
         by_place: dict[FormTable, list[int]] = {}
         seen: set[int] = set()
         for number, item in enumerate(items):
@@ -313,7 +313,7 @@ class DataRows:
     # -- pickling -----------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """The tables by name, and which of their rows the items are: what is loaded reads and writes the same rows."""
+        """The names of the tables, and the rows of the items: a loaded buffer reads and writes the same rows."""
         with self.lock:
             self._flush()
             return {name: value for name, value in self.__dict__.items() if name != "lock"}
@@ -333,7 +333,7 @@ class DataRows:
                 self._adopt(place, key)
 
     def _adopt(self, place: FormTable, key: int) -> None:
-        """A row that came after the pickle: an item without `meta`."""
+        """A row that was written after the pickle becomes an item without `meta`."""
         number = self._pushed
         item = StoredData(self, f"{self._prefix}{number:016x}", number, {})
         item._place, item._key, item._live = place, key, None

@@ -117,7 +117,7 @@ class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[mis
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def to_state_dict(self) -> dict[str, Any]:
-        """The state that `from_state_dict` needs. Each observation is in it once."""
+        """The state that `from_state_dict` needs. The state holds each observation once."""
         memory = {"oldest": self._oldest, **self._elements.state(self._live())}
         if "tree" in memory:
             memory["treedef"] = pickle.dumps(memory.pop("tree"))
@@ -151,7 +151,10 @@ class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[mis
         return slots
 
     def __getstate__(self) -> dict[str, Any]:
-        """The elements themselves: what is loaded has a store of its own. Of a given store, the name of its table."""
+        """Pickle the elements themselves: the loaded buffer has a store of its own.
+
+        With a given store, pickle the name of its table.
+        """
         state = self.__dict__.copy()
         if self._given is not None and self._elements.rows is not None:
             del state["_memory"]
@@ -174,7 +177,10 @@ class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[mis
         self._elements.restore(self._live(), elements)
 
     def _match(self) -> None:
-        """Go on with the table. Elements whose rows were overwritten meanwhile are gone, with all before them."""
+        """Continue with the table.
+
+        Elements whose rows were overwritten meanwhile are lost, and so are all older ones.
+        """
         lost = np.flatnonzero(self._elements.match(self._live()))
         if not len(lost):
             return

@@ -21,7 +21,7 @@ _PIECE_BYTES = 64 << 20
 
 
 class Element(NamedTuple):
-    """Places of an element's observations, and the rest of the element.
+    """Places of an element's observations, and the element's other fields.
 
     Observations are numbered in the order in which they are stored. `last` holds the numbers of the newest observation
     of the state and of the next state. `held` says how many observations these two hold; zeros precede them.
@@ -35,7 +35,7 @@ class Element(NamedTuple):
 
 
 class Frames(InTable):
-    """Elements by slot, the same ones that `TransitionAccumulator.accumulate` makes.
+    """Elements by slot, equal to those that `TransitionAccumulator.accumulate` makes.
 
     Args:
         accumulator: the accumulator whose trajectory this continues.
@@ -78,7 +78,7 @@ class Frames(InTable):
         """Add a transition to the trajectory, and make the elements that it completes.
 
         Raises:
-            ValueError: its observation does not have the shape and type of the first one; nothing was added.
+            ValueError: the observation does not have the shape and type of the first one; nothing was added.
             di_store.CapacityError: at the first transition: the observations do not fit in the machine's memory.
         """
         self._check(transition.observation)
@@ -203,7 +203,7 @@ class Frames(InTable):
     # -- elements of Dopamine's own buffer ----------------------------------------------------------------------
 
     def _found(self, element: Any) -> Element:
-        """The element for a `ReplayElement`, whose observations are looked for among the newest ones."""
+        """The element for a `ReplayElement`; its observations are searched among the newest ones."""
         self._check(element.state[..., 0])
         (first, held), (last, held_next) = self._window(element.state), self._window(element.next_state)
         return Element((first, last), (held, held_next), element.action, element.reward, element.is_terminal)
@@ -254,7 +254,7 @@ class Frames(InTable):
     # -- checkpoints --------------------------------------------------------------------------------------------
 
     def state(self, slots: Array) -> dict[str, Any]:
-        """The elements of these slots, oldest first, for `restore`. Each observation is in it once."""
+        """The elements of these slots, oldest first, for `restore`. The result holds each observation once."""
         rows = self._rows
         if rows is None or len(slots) == 0:
             return {"last": np.zeros((0, 2), np.int64)}
@@ -269,7 +269,7 @@ class Frames(InTable):
         return {"frames": frames, "last": last - first, "held": held, **values}
 
     def restore(self, slots: Array, state: dict[str, Any]) -> None:
-        """Put the elements that `state` returned; the buffer must be empty."""
+        """Add the elements that `state` returned; the buffer must be empty."""
         self._restart()
         if len(slots) == 0:
             return
@@ -284,7 +284,7 @@ class Frames(InTable):
         self._oldest = int(slots[0])
 
     def restore_elements(self, slots: Array, elements: Iterator[Any]) -> None:
-        """Put these `ReplayElement`s, oldest first; the buffer must be empty."""
+        """Add these `ReplayElement`s, oldest first; the buffer must be empty."""
         self._restart()
         for slot, element in zip(slots.tolist(), elements, strict=True):
             self.put(slot, element)

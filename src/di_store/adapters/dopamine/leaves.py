@@ -49,7 +49,7 @@ class Leaves(InTable):
         """Set the element of a slot.
 
         Raises:
-            ValueError: it differs from the first element in structure, or in shape or type of an array.
+            ValueError: the element differs from the first one in structure, or in shape or type of an array.
             di_store.CapacityError: at the first element: the elements do not fit in the machine's memory.
         """
         leaves, tree = jax.tree_util.tree_flatten(element)

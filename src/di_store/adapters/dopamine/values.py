@@ -47,7 +47,7 @@ class Values:
             self._widened(values[0], None)[slots] = values
 
     def _widened(self, value: Array, kind: Any) -> Array:
-        """The array, which has a place for such a value."""
+        """The array, created or widened so that this value fits."""
         array = self._array
         if value.dtype.kind not in "biufc":
             raise ValueError(f"{self._what} must be a number or an array of numbers, got {value.dtype}")

@@ -19,7 +19,7 @@ from di_store.adapters.reverb.writer import Writer
 
 
 class Client:
-    """Inserts and draws items. Any number of processes and threads may have one.
+    """Inserts and draws items. Any number of processes and threads may each have a client.
 
     Args:
         server_address: ``localhost:port``, the name of the server's store, or the store itself: a connected store, or

@@ -1,7 +1,7 @@
 """Items as bytes: the columns of an item one after the other, and a form with their types and shapes.
 
-The number of a form is a digest of its description, which is an object of that id in the store. So each form is
-described once, however many items and processes use it.
+The number of a form is a digest of its description. The store holds the description as an object with this id. So each
+form is described once, however many items and processes use it.
 
 Anybody who can write to the store can make these bytes, even on another machine. Reading them runs no code that they
 name: they hold types, sizes, numbers and text, and are checked.
@@ -92,7 +92,7 @@ class ItemForms:
         self._declared: dict[tuple[Kind, ...], ItemForm] = {}
 
     def declare(self, kinds: Sequence[Kind]) -> ItemForm:
-        """The form of items with these columns. Afterwards its description is in the store."""
+        """The form of items with these columns. Stores its description if the store lacks it."""
         key = tuple(kinds)
         if (known := self._declared.get(key)) is not None:
             return known
@@ -172,8 +172,7 @@ def _plain(value: Any) -> Any:
 def _untold(item: Array) -> list[Array]:
     """The columns of an item that `told` made.
 
-    Raises:
-        di_store.CorruptData: it is no such item.
+    Raises: di_store.CorruptData: the bytes are no such item.
     """
     try:
         return [_column(*column) for column in msgspec.msgpack.decode(item.data, type=_Columns)]
@@ -203,7 +202,7 @@ def _kind(plain: Any, shape: Sequence[int]) -> Kind:
 
 
 def _digest(described: Any) -> int:
-    """The number of a form: of its description."""
+    """The number of a form, from its description."""
     return int.from_bytes(hashlib.blake2b(repr(described).encode(), digest_size=8).digest(), "little") or 1
 
 

@@ -55,7 +55,7 @@ def unflatten_as(structure: Any, leaves: Iterable[Any]) -> Any:
     """A tree like `structure` with these leaves.
 
     Raises:
-        ValueError: their number differs.
+        ValueError: the number of leaves differs.
     """
     given = list(leaves)
     rest = iter(given)
@@ -98,7 +98,7 @@ def with_tuples(tree: Any) -> Any:
 
 
 def union(first: Any, second: Any) -> Any:
-    """The structure with all leaves of both trees. Leaves that both have come from `first`.
+    """The structure with all leaves of both trees. Leaves that are in both are taken from `first`.
 
     Raises:
         TypeError: a node has another kind in `second` than in `first`.

@@ -10,10 +10,10 @@ class SampleInfo(NamedTuple):
 
     Attributes:
         key: key of the item, for `Client.mutate_priorities`.
-        probability: probability with which it was drawn.
+        probability: probability with which the item was drawn.
         table_size: items in the table at that time.
         priority: priority of the item at that time.
-        times_sampled: how often it was drawn, this time included.
+        times_sampled: number of draws of the item, including this one.
     """
 
     key: Any
@@ -32,7 +32,7 @@ class ReplaySample(NamedTuple):
     """One item, or a batch of items.
 
     Attributes:
-        info: how it was drawn.
+        info: how the item was drawn.
         data: its columns: nested if the reader knows the structure, else a list.
     """
 

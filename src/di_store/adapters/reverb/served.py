@@ -72,7 +72,7 @@ class Service:
 
     @property
     def address(self) -> Address:
-        """The address for clients: the name of a store of this machine alone, otherwise the store itself."""
+        """The address for clients: the name of a store on this machine alone, otherwise the store itself."""
         return self.store.name if type(self.store) is di_store.Store else self.store
 
     def leave(self) -> None:
@@ -109,7 +109,7 @@ class ServedTable:
     # -- the table in the store ---------------------------------------------------------------------------------
 
     def opened(self) -> di_store.Table | None:
-        """The table in the store; None: no item has come yet."""
+        """The table in the store; None: no item was inserted yet."""
         if self._table is None:
             try:
                 self._table = self._service.store.table(self.spec.name)
@@ -165,7 +165,7 @@ class ServedTable:
         return store.create_table(spec.name, capacity=None, max_bytes=share * 3 // 4, **settings)
 
     def _shares(self) -> tuple[int, int]:
-        """Bytes that the table may take, on disk too, and in memory: an equal part for each table that is to come."""
+        """Bytes that the table may take, on disk too, and in memory: an equal share for each uncreated table."""
         stats = self._service.store.stats()
         memory = free = stats["free"] - stats["reserved"]
         if (disk := stats["disk"]) is not None:
@@ -176,7 +176,7 @@ class ServedTable:
     # -- items --------------------------------------------------------------------------------------------------
 
     def insert(self, row: dict[str, Any], priority: float, timeout: float | None) -> bool:
-        """Insert an item. Returns whether it passed within `timeout` seconds (None: no limit).
+        """Insert an item. Returns whether the insert passed within `timeout` seconds (None: no limit).
 
         Args:
             row: ``form`` and ``item``.
@@ -212,7 +212,7 @@ class ServedTable:
             least: return once this many are drawn and no more can be drawn at once; None: `count`.
 
         Raises:
-            DeadlineExceededError: fewer came within `timeout`; all draws were given back.
+            DeadlineExceededError: fewer items could be drawn within `timeout`; all draws were given back.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         linger = None if least is None else 0
@@ -248,7 +248,7 @@ class ServedTable:
         return self._service.forms.items(batch.data["form"], items.values, items.offsets)
 
     def few(self, count: int) -> int:
-        """`count`, or less if that many items are too large."""
+        """`count`, or less if `count` items are too large."""
         return max(1, min(count, _AHEAD_BYTES // max(1, self._item_bytes)))
 
     def update(self, updates: dict[int, float], deletes: list[int]) -> None:

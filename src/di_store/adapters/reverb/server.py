@@ -24,7 +24,7 @@ class Table:
     Args:
         name: name of the table.
         sampler: chooses the item to draw.
-        remover: chooses the item that leaves a full table; all selectors but `Prioritized`.
+        remover: chooses the item to evict from a full table; any selector but `Prioritized`.
         max_size: number of items.
         rate_limiter: makes inserts and draws wait.
         max_times_sampled: number of draws after which an item leaves; below 1: no limit.
@@ -32,7 +32,7 @@ class Table:
         signature: nested structure of anything with `shape` and `dtype`: the columns of an item.
 
     Raises:
-        ValueError: no name, no size, or a signature of other things.
+        ValueError: no name, no size, or a signature without shapes and types.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Server:
     """Tables in shared memory. Clients in any process of this machine reach them by the port.
 
     Nothing listens on that port: it is a part of the name of the store that holds the tables. A table lives until
-    `stop`, or until no process uses the store any more.
+    `stop`, or until no process has the store open.
 
     Args:
         tables: at least one table.
@@ -187,7 +187,7 @@ class Server:
 
     @property
     def port(self) -> int | None:
-        """The number in the clients' address, ``localhost:port``; None: the address is that of the store."""
+        """The number in the clients' address, ``localhost:port``; None: clients use the store's address."""
         return self._port
 
     @property
@@ -198,7 +198,7 @@ class Server:
     def stop(self) -> None:
         """Remove the tables. Later calls of clients raise `ReverbError`.
 
-        Tables of a given store stay. Processes that already use a table continue, and keep waiting, until
+        Tables in a given store are kept. Processes that already use a table continue, and keep waiting, until
         ``server.store.drop_table(name)``.
         """
         if not self._stopped.is_set():

@@ -1,7 +1,7 @@
 """The settings of a server's tables, and their description in the store, which all clients read.
 
-Anybody who can write to the store can make the description, even on another machine. Reading it runs no code that it
-names: it holds names, numbers, and the structure of signatures.
+Anybody who can write to the store can make the description, even on another machine. Reading the description runs no
+code that it names: it holds names, numbers, and the structure of signatures.
 """
 
 from __future__ import annotations

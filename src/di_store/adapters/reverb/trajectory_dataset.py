@@ -131,10 +131,9 @@ class TrajectoryDataset(Dataset):
     Args:
         server_address: as for `Client`.
         table: name of the table.
-        dtypes: types of the columns, nested as `data` shall be.
+        dtypes: types of the columns, in the nesting wanted for `data`.
         shapes: shapes of the columns, nested in the same way.
-        max_in_flight_samples_per_worker: number of items that are drawn ahead if the limiter allows it; with `batch` no
-            items are.
+        max_in_flight_samples_per_worker: number of items to draw ahead if the limiter allows it; with `batch`, none.
         num_workers_per_iterator: has no effect.
         max_samples_per_stream: has no effect.
         rate_limiter_timeout_ms: the iterator ends if no item came for this long; -1: it waits.
@@ -267,7 +266,7 @@ class TrajectoryDataset(Dataset):
             yield ReplaySample(info, nest.unflatten_as(specs, columns))
 
     def _batch_draws(self, size: int) -> Iterator[tuple[served.ServedTable, di_store.Batch]]:
-        """Whole batches; after a timeout what is left."""
+        """Whole batches; after a timeout, the remaining items."""
         yield from self._draws(size, None)
         if self._timeout is not None:
             yield from self._draws_of_rest(size)

@@ -101,7 +101,7 @@ class TrajectoryWriter:
         """Add a step, or a part of one.
 
         Args:
-            data: a nested structure. A leaf that earlier steps had may be missing or None.
+            data: a nested structure. A leaf of earlier steps may be missing or None.
             partial_step: whether the next call continues this step.
 
         Raises:
@@ -114,7 +114,10 @@ class TrajectoryWriter:
         self._open = partial_step
 
     def _append_plain(self, data: Any, partial_step: bool) -> bool:
-        """Add a whole step that is a dict of leaves with the same keys as the one before. Returns whether it is."""
+        """Add a whole step that is a dict of leaves with the same keys as the one before.
+
+        Returns whether the step is such a dict.
+        """
         if self._open or partial_step or type(data) is not dict or data.keys() != self._names:
             return False
         found = []
@@ -177,7 +180,7 @@ class TrajectoryWriter:
         return column
 
     def _remember(self, data: Any, partial_step: bool) -> None:
-        """Note what a step is like, so that more like it are added faster."""
+        """Remember the form of a step, so that steps of the same form are added faster."""
         self._names = None
         whole = not self._open and not partial_step and type(data) is dict and len(data) == len(self._columns)
         if whole and not any(value is None or isinstance(value, _CONTAINERS) for value in data.values()):

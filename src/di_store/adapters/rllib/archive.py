@@ -20,7 +20,7 @@ _AT_ONCE = 64
 
 
 class Chunk:
-    """An episode, or its continuation, that is being added to the buffer.
+    """An episode, or a continuation of one, that is being added to the buffer.
 
     Attributes:
         contents: its sequences; empty if it has no steps.
@@ -159,7 +159,7 @@ class Archive:
         stored.tail = None if has_row else [column[-1:].copy() for column in chunk.contents["obs"].columns]
 
     def _join(self, stored: StoredEpisode, chunk: Chunk) -> None:
-        """Continue an episode with a chunk of another form: as RLlib does, in memory, and written anew."""
+        """Continue an episode with a chunk of another form: concatenate as RLlib does, and write all of it again."""
         whole = stored.restored()
         whole.concat_episode(copy.deepcopy(chunk.episode))
         joined = Chunk(whole, continues=False)

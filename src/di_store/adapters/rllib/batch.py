@@ -21,7 +21,7 @@ class BatchRows:
         length: length of each row.
 
     Attributes:
-        steps: where the parts of rows begin.
+        steps: the steps at which the parts of rows begin.
     """
 
     def __init__(self, size: int, length: int) -> None:
@@ -93,7 +93,7 @@ class BatchRows:
 
     @staticmethod
     def _actions(window: Window, actions: Array) -> Array:
-        """Those of a window that ends with its episode: the last one is repeated."""
+        """Actions of a window that ends with its episode: the last action is repeated."""
         if window.stop < len(window.stored):
             return actions
         if len(actions) > 1:

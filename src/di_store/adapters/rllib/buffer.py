@@ -214,7 +214,7 @@ class EpisodeReplayBuffer(MadeAtFirst[EpisodeTable], rllib.EpisodeReplayBuffer, 
         return num_items or batch_size or self.batch_size_B
 
     def _drawn(self, count: int) -> list[tuple[StoredEpisode, int]]:
-        """Steps, all equally likely: the same ones as `count` draws of RLlib's."""
+        """Steps, all equally likely: the same steps as `count` draws of RLlib's."""
         positions = self.rng.integers(len(self._indices), size=count)
         stored = self.episodes.stored
         return [(stored[number], step) for number, step in self._indices.at(positions)]
@@ -231,7 +231,7 @@ class EpisodeReplayBuffer(MadeAtFirst[EpisodeTable], rllib.EpisodeReplayBuffer, 
             )
 
     def _choose_transitions(self, size: int, n_step: int | tuple[int, int], least: int) -> list[DrawnTransition]:
-        """RLlib counts steps near an episode's end in its own way, so there may be more than `size`."""
+        """The result may have more than `size` steps, because it counts steps near an episode's end as RLlib does."""
         chosen: list[DrawnTransition] = []
         count = draws = 0
         while count < size:
@@ -332,7 +332,7 @@ class EpisodeReplayBuffer(MadeAtFirst[EpisodeTable], rllib.EpisodeReplayBuffer, 
         self._indices.restore(steps)
 
     def __getstate__(self) -> dict[str, Any]:
-        """All attributes, and the steps themselves, for a store of its own; of a given store, the table's name."""
+        """Pickle all attributes and the steps themselves; with a given store, the table's name instead of the steps."""
         names = {name for kind in type(self).__mro__ for name in getattr(kind, "__slots__", ())}
         state = {name: getattr(self, name) for name in names | set(vars(self)) if hasattr(self, name)}
         if self._given is not None:

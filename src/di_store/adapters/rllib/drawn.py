@@ -48,10 +48,10 @@ class DrawnValues:
     Args:
         chosen: the transitions.
         gamma: discount per step.
-        extras: by transition, the step whose model outputs are wanted; None: none are.
+        extras: by transition, the step whose model outputs are wanted; None: no model outputs.
 
     Attributes:
-        observations: the first one and the last one.
+        observations: the first and the last observation.
         actions: the first action.
         rewards: discounted sums of rewards.
         extras: model outputs by name.
@@ -99,7 +99,7 @@ class DrawnValues:
 
     @staticmethod
     def _sums(place: EpisodeTable, chosen: list[DrawnTransition], first: Array, gamma: float) -> list[Any]:
-        """Discounted sums of rewards, with RLlib's filter, all at once: zeros in front change none of them."""
+        """Discounted sums of rewards, by RLlib's filter, all at once; zeros in front do not change a sum."""
         most = max(each.stop - each.step for each in chosen)
         kind = np.result_type(first, np.float64)
         if most == 1:
@@ -142,7 +142,7 @@ class Maker:
 
         Args:
             data: a list, or arrays.
-            like: the attributes of a sequence with the same space; None: without a space.
+            like: the attributes of a sequence with the same space; None: no space.
             lookback: items before the first step.
         """
         found = InfiniteLookbackBuffer.__new__(InfiniteLookbackBuffer)

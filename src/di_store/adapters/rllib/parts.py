@@ -35,7 +35,8 @@ class Part:
     """The form of one sequence of an episode (observations, actions, rewards, an extra model output).
 
     Attributes:
-        finalized: whether it is arrays, as after `SingleAgentEpisode.to_numpy()`, or a list of items.
+        finalized: whether the sequence consists of arrays, as after `SingleAgentEpisode.to_numpy()`, or is a list of
+            items.
         structure: an item's nesting, with 0 in place of arrays; None: an item is one array or number.
         leaves: leaves of an item.
         key: equal for equal parts.
@@ -90,7 +91,7 @@ def contents(episode: SingleAgentEpisode) -> dict[Name, Content]:
     """The sequences of an episode of at least one step as columns.
 
     Raises:
-        TypeError: a table has no columns for them.
+        TypeError: a table has no columns for these values.
     """
     return {name: content(buffer, name) for name, buffer in sequences(episode).items()}
 

@@ -78,7 +78,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         """Add episodes, and continue episodes that already have chunks in the buffer.
 
         Args:
-            episodes: episodes and chunks. A chunk is left out if its episode must leave to make room for the others.
+            episodes: episodes and chunks. A chunk is left out if its episode is evicted to make room for the others.
             weight: the priority of their steps; None: the highest so far.
 
         Raises:
@@ -103,7 +103,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         self._log_added(new, steps, len(gone), evicted_steps)
 
     def _assign(self, values: dict[int, Any]) -> None:
-        """Set leaves of the trees; None: no step any more."""
+        """Set leaves of the trees; None: the step was evicted."""
         assign(self._sum_segment, {node: 0.0 if value is None else value for node, value in values.items()})
         assign(self._min_segment, {node: _INFINITE if value is None else value for node, value in values.items()})
 
@@ -142,7 +142,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         return gone, left
 
     def _forget(self, gone: list[StoredEpisode], values: dict[int, Any]) -> int:
-        """Give back the nodes of evicted episodes. Returns how many steps they had."""
+        """Free the nodes of evicted episodes. Returns the number of their steps."""
         count = sum(map(len, gone))
         for node in self._indices.remove([stored.number for stored in gone], count).tolist():
             self._free_nodes.appendleft(node)
@@ -269,7 +269,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
 
     @_tree_idx_to_sample_idx.setter
     def _tree_idx_to_sample_idx(self, given: dict[int, int]) -> None:
-        """Of RLlib's own code. It is known from the steps."""
+        """RLlib's own code calls this; the value follows from the steps."""
 
     def _fill(self, episodes: list[SingleAgentEpisode], numbers: dict[str, int], steps: Sequence[Any]) -> None:
         super()._fill(episodes, numbers, steps)

@@ -28,7 +28,7 @@ def form_of(contents: dict[Name, Content]) -> Form:
 class Piece(NamedTuple):
     """Rows to write: steps `start` to `stop` - 1 of a chunk of an episode.
 
-    Steps count from the chunk's first step; steps before it, to which the episode only looks back, are negative. The
+    Steps count from the chunk's first step. Earlier steps, which are only in the episode's lookback, are negative. The
     last observation has a row of its own if `stop` is one more than the number of the chunk's steps.
     """
 
@@ -109,9 +109,9 @@ class EpisodeTable:
             self._held -= len(listed)
 
     def match(self, known: Iterable[int]) -> set[int]:
-        """Find the rows of the table again, as others may have written since. Returns those of `known` that are there.
+        """Find the rows of the table again, because other processes may have written since.
 
-        Later rows belong to no known episode: they are removed.
+        Returns the episodes of `known` whose rows exist. Later rows belong to no known episode and are removed.
         """
         wanted, held = set(known), self.table.keys().tolist()
         there = wanted.intersection(held)

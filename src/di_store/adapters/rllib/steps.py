@@ -53,7 +53,7 @@ class EpisodeSteps(Sequence[tuple[int, ...]]):
         return list(zip(*[column[positions].tolist() for column in self._columns], strict=True))
 
     def extend(self, episode: int, first: int, count: int, nodes: Sequence[int] = ()) -> None:
-        """Add steps `first` … of an episode, with their nodes."""
+        """Add the steps of an episode from `first` on, with their nodes."""
         if self._end + count > len(self._columns[0]):
             self._make_room(count)
         part = slice(self._end, self._end + count)

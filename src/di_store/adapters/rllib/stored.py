@@ -23,19 +23,19 @@ class StoredEpisode:
 
     Args:
         number: number of the episode in the buffer.
-        episode: the episode that it begins with.
-        place: the place of its rows; None: it has no steps yet, and is kept as an object.
+        episode: the episode as it is at the beginning.
+        place: the place of its rows; None: the episode has no steps yet, and is kept as an object.
         contents: contents of `episode`.
 
     Attributes:
-        keys: keys of the rows of its steps, including steps that it only looks back to.
-        back: how many of these rows come before its first step.
+        keys: keys of the rows of its steps, including steps of the lookback.
+        back: number of rows before its first step (the lookback).
         tail: the last observation, if it has no row yet, as rows of its leaves, ``[1, …]``. It gets a row together with
             the action that follows it, or when the episode ends.
         infos: one dict for each observation; None: they are empty.
-        even: whether all sequences look back to the same number of steps.
+        even: whether all sequences have the same lookback.
         held: the episode itself while it has no steps.
-        like: the attributes that all its drawn episodes share, once one was drawn.
+        like: the attributes that all its drawn episodes share, once an episode was drawn.
     """
 
     __slots__ = (
@@ -82,7 +82,7 @@ class StoredEpisode:
         self._take_infos(episode.infos.data, 0)
 
     def __getstate__(self) -> tuple[None, dict[str, Any]]:
-        """Without `like`, which is made anew."""
+        """Pickle without `like`, which is made again when needed."""
         return None, {name: getattr(self, name) for name in self.__slots__ if hasattr(self, name)} | {"like": None}
 
     def __len__(self) -> int:
@@ -188,7 +188,7 @@ class Episodes(Sequence[SingleAgentEpisode]):
         return (stored.restored() for stored in self.stored.values())
 
     def append(self, stored: StoredEpisode) -> None:
-        """Add an episode, whose number is one more than that of the last one."""
+        """Add an episode; its number is one more than the last episode's."""
         self.stored[stored.number] = stored
 
     def popleft(self) -> StoredEpisode:

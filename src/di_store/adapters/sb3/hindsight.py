@@ -17,7 +17,7 @@ from di_store.adapters.stores import StoreLike
 
 
 class _DictReplayBuffer(ReplayBuffer, sb3.DictReplayBuffer):  # type: ignore[misc]
-    """Comes between SB3's `HerReplayBuffer` and the class that it extends."""
+    """A base class between SB3's `HerReplayBuffer` and the class that it extends."""
 
     _place: dict[str, Any]
 
@@ -54,7 +54,7 @@ class HerReplayBuffer(Sb3HerReplayBuffer, _DictReplayBuffer):  # type: ignore[mi
             self._find_episodes()
 
     def _find_episodes(self) -> None:
-        """Set what SB3 keeps of episodes from the steps that the table held."""
+        """Set SB3's records of episodes from the steps in the table."""
         order = self._order()
         self.ep_start[:], self.ep_length[:] = 0, 0
         for lane in range(self.n_envs):
@@ -97,7 +97,7 @@ class HerReplayBuffer(Sb3HerReplayBuffer, _DictReplayBuffer):  # type: ignore[mi
         return self._samples(data, slots, rewards, env)
 
     def __getstate__(self) -> dict[str, Any]:
-        """As `ReplayBuffer`; without the environment, which `set_env` gives again."""
+        """As `ReplayBuffer`, but without the environment: call `set_env` after loading."""
         state = ReplayBuffer.__getstate__(self)
         del state["env"]
         return state

@@ -1,4 +1,4 @@
-"""`load_replay_buffer` of SB3's algorithms, given a pickle of SB3's own buffer for a model with a buffer of ours."""
+"""Lets SB3's `load_replay_buffer` load a pickle of SB3's own buffer into a model with a buffer of ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from di_store.adapters.sb3.replay import ReplayBuffer
 
 
 def convert_what_is_loaded() -> None:
-    """Let models whose ``replay_buffer_class`` is ours keep it when they load a pickle of SB3's own buffer.
+    """Let models whose ``replay_buffer_class`` is ours keep this class when they load a pickle of SB3's own buffer.
 
     SB3 would silently continue with its own class.
     """

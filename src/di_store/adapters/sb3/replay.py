@@ -108,7 +108,7 @@ class ReplayBuffer(MadeAtFirst[Sb3Steps], sb3.ReplayBuffer):  # type: ignore[mis
             self.pos = 0
 
     def _leaves(self, obs: Any) -> list[Any]:
-        """The entries of an observation. Numbers of Discrete spaces get the axis that they have in the buffer."""
+        """The entries of an observation. Numbers of Discrete spaces get the axis that SB3's buffer gives them."""
         found = [*map(obs.__getitem__, self._keys)] if self._keys else [obs]
         for number in self._discrete:
             found[number] = np.reshape(found[number], (self.n_envs, 1))
@@ -207,7 +207,7 @@ class ReplayBuffer(MadeAtFirst[Sb3Steps], sb3.ReplayBuffer):  # type: ignore[mis
 
         Args:
             data: of the batch.
-            final: the slots of the last steps, which say whether the episode ended other than by a timeout.
+            final: the slots of the last steps. Their flags say whether the episode ended other than by a timeout.
             rewards: float32[n, 1].
             env: as `sample`.
         """
@@ -230,9 +230,9 @@ class ReplayBuffer(MadeAtFirst[Sb3Steps], sb3.ReplayBuffer):  # type: ignore[mis
     # -- pickling -----------------------------------------------------------------------------------------------
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes and the steps themselves: what is loaded is a buffer with another store.
+        """Pickle the attributes and the steps themselves: the loaded buffer has another store.
 
-        In a store that was given: the names of store and table. What is loaded goes on with the steps that lie there.
+        With a given store, pickle the names of store and table: the loaded buffer continues with the steps there.
         """
         state = self.__dict__.copy()
         rows: Sb3Steps = state.pop("_rows")

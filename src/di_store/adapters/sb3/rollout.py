@@ -113,7 +113,7 @@ class RolloutBuffer(MadeAtFirst[Ring], sb3.RolloutBuffer):  # type: ignore[misc]
         return self._rows
 
     def get(self, batch_size: int | None = None) -> Iterator[Any]:
-        """All steps, in an order drawn with numpy's global generator, the same order as in SB3.
+        """All steps, in SB3's order: it is drawn with numpy's global generator.
 
         Args:
             batch_size: steps of each batch; None: all steps.
@@ -161,9 +161,9 @@ class RolloutBuffer(MadeAtFirst[Ring], sb3.RolloutBuffer):  # type: ignore[misc]
         return found
 
     def __getstate__(self) -> dict[str, Any]:
-        """The attributes and the steps themselves: what is loaded is a buffer with another store.
+        """Pickle the attributes and the steps themselves: the loaded buffer has another store.
 
-        In a store that was given: the names of store and table instead of the steps.
+        With a given store, pickle the names of store and table instead of the steps.
         """
         state = self.__dict__.copy()
         rows: Ring = state.pop("_rows")

@@ -17,7 +17,9 @@ DRAWN = ("obs", "action", "next_obs")
 
 
 class Sb3Steps(Ring):
-    """The steps of a buffer. Slots number all environments of a time, then those of the next time.
+    """The steps of a buffer.
+
+    Slots are numbered time by time: first all environments of one time, then those of the next.
 
     Args:
         obs: type of one environment's observation, or a dict of types by key.
@@ -77,7 +79,7 @@ class Sb3Steps(Ring):
         """Add one row per environment.
 
         Args:
-            time: time of the ring: the one after the last.
+            time: the ring's next time.
             obs: observations of all environments; of a Dict space, a list of the entries.
             next_obs: as `obs`.
             action: actions of all environments.

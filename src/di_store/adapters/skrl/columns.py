@@ -27,7 +27,7 @@ class Rows(Ring):
     Args:
         specs: types of the columns.
         slots: number of slots.
-        copies: arrays ``[slots, …]`` of all columns, from which the table takes its rows; None: there are none.
+        copies: arrays ``[slots, …]`` of all columns, from which the table takes its rows; None: no such arrays.
         chunk: number of rows that one call usually writes.
         store: store of the table; None: a store of its own.
         table: name of the table.
@@ -60,13 +60,13 @@ class Rows(Ring):
 class Columns:
     """Tensors by name, ``[memory_size * num_envs, …]``, written and read by slots.
 
-    Slots number all environments of a time, then those of the next time. The first `write` decides which tensors are in
-    the table: those that it is given. The others are ordinary tensors. Values that were never written are NaN, or 0 for
-    types without NaN.
+    Slots are numbered time by time: first all environments of one time, then those of the next. The tensors of the
+    first `write` are in the table. All other tensors are ordinary ones. Values that were never written are NaN, or 0
+    for types without NaN.
 
-    If the samples take at most 256 MiB and are on the CPU, there are ordinary tensors besides the table. Writes assign
-    to these tensors, and the table takes its rows from them, several at a time; reads gather from the tensors. In a
-    given store there is only the table. Every write reaches it at once, and its existing rows count as written.
+    If the samples take at most 256 MiB and are on the CPU, ordinary tensors hold them too. Writes assign to these
+    tensors, and the table takes its rows from them, several at a time; reads gather from the tensors. In a given store
+    there is only the table. Every write reaches it at once, and its existing rows count as written.
 
     Args:
         memory_size: number of times.
@@ -190,7 +190,7 @@ class Columns:
                 assign(arrays[name][part], _array(value), name)
 
     def _first_rows(self, given: dict[str, Any]) -> Rows | None:
-        """The table, with a column for each given tensor that is of a type numpy has; None: there is none."""
+        """The table, with a column for each given tensor whose type numpy has; None: there is no such tensor."""
         specs = {}
         for name in given:
             dtype, shape = self.kinds[name]
@@ -217,7 +217,7 @@ class Columns:
             flat.view(*self._lead, *flat.shape[1:]).copy_(_checked(tensor, flat.dtype, name))
 
     def _move_out(self, old: Rows, name: str) -> None:
-        """Make a table without this column; that happens once for each such tensor of an agent."""
+        """Make a table without this column. This happens once for each such tensor of an agent."""
         pieces = old.pieces(self._order(), tuple(old.specs))
         rest = {each: spec for each, spec in old.specs.items() if each != name}
         self.rows = self._make_rows(rest) if rest else None
@@ -287,10 +287,10 @@ class Columns:
         return {name: tensor(value) if self._cpu else tensor(value).to(self._device) for name, value in data.items()}
 
     def tensor(self, name: str) -> Any:
-        """All of a tensor, ``[memory_size, num_envs, …]``: an ordinary one itself, or a copy of one in the table.
+        """All of a tensor, ``[memory_size, num_envs, …]``: the ordinary tensor itself, or a copy from the table.
 
         Raises:
-            KeyError: it was not declared.
+            KeyError: the tensor was not declared.
         """
         if name not in self.kinds:
             raise KeyError(name)
@@ -320,7 +320,7 @@ class Columns:
         rows.keys = self._shared_keys.numpy().view(np.uint64)
 
     def __getstate__(self) -> dict[str, Any]:
-        """After `share`, and in a store that was given, the table by name; otherwise its rows."""
+        """Pickle the table's rows; after `share`, and with a given store, only its name."""
         state = self.__dict__.copy()
         del state["_arrays"]
         rows: Rows | None = state.pop("rows")
@@ -378,7 +378,7 @@ def _checked(value: Any, dtype: Any, name: str) -> Any:
 
 
 def _array(tensor: Any) -> Array:
-    """A tensor as an array; of another device, or one that gradients flow to, its values."""
+    """A tensor as an array; for a tensor of another device, or with gradients, a copy of its values."""
     try:
         found: Array = tensor.numpy()
     except (RuntimeError, TypeError):

@@ -20,9 +20,9 @@ _AT_ONCE = 4_096
 class Memory(MadeAtFirst[Rows], RandomMemory):  # type: ignore[misc]
     """A replacement for skrl's `RandomMemory`, with its arguments, methods and results.
 
-    The first `add_samples` decides which tensors lie in the store: those that it names. The others are ordinary
-    tensors, such as `returns` and `advantages`, which an agent writes later by `set_tensor_by_name`. If
-    `set_tensor_by_name` sets a tensor in the store, that tensor moves out of it.
+    The tensors of the first `add_samples` lie in the store. All others are ordinary tensors, such as `returns` and
+    `advantages`, which an agent writes later by `set_tensor_by_name`. If `set_tensor_by_name` sets a tensor in the
+    store, that tensor moves out of it.
 
     A memory of at most 256 MiB on the CPU also keeps ordinary copies of the tensors in the store. It reads batches from
     them, because gathering small samples costs less than looking them up in a table. Samples then reach the table
@@ -80,7 +80,7 @@ class Memory(MadeAtFirst[Rows], RandomMemory):  # type: ignore[misc]
         self.tensors_view: Mapping[str, Any] = _NamedTensors(self._columns, flat=True)
 
     def _count_rows(self) -> None:
-        """Go on behind the samples that the table of a store that was given holds."""
+        """Continue after the samples in the table of a given store."""
         rows = self._columns.rows
         if rows is not None and rows.newest >= 0:
             self.filled = bool((rows.keys != NO_KEY).all())
@@ -92,7 +92,10 @@ class Memory(MadeAtFirst[Rows], RandomMemory):  # type: ignore[misc]
     # -- columns ------------------------------------------------------------------------------------------------
 
     def create_tensor(self, name: str, *, size: Any, dtype: Any = None, keep_dimensions: bool = False) -> bool:
-        """Declare a tensor ``[memory_size, num_envs, size]``, as in skrl. False: `size` is None, or it exists."""
+        """Declare a tensor ``[memory_size, num_envs, size]``, as in skrl.
+
+        False: `size` is None, or the tensor exists.
+        """
         if size is None:
             return False
         if keep_dimensions and not isinstance(size, (tuple, list)):

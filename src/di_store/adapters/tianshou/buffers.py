@@ -17,7 +17,7 @@ from di_store.adapters.tianshou.stored import FLAGS, NEEDED, Stored
 
 
 class _StoredOne(Stored):
-    """The part that buffers of one environment have in common."""
+    """The common part of buffers of one environment."""
 
     options: Any = NoOptions()
 
@@ -160,7 +160,7 @@ class _StoredVector(Stored, ReplayBufferManager):  # type: ignore[misc]
         return index, *episode
 
     def _advanced(self, lanes: list[int], rew: Any, done: Any) -> tuple[Any, ...]:
-        """Let these environments' buffers count a step: what `add` returns."""
+        """Let these environments' buffers count a step; returns what `add` returns."""
         offsets, found = self._offset.tolist(), []
         rewards = rew.tolist() if rew.dtype == np.float64 and rew.ndim == 1 else rew
         for lane, reward, ended in zip(lanes, rewards, done.tolist() if done.ndim == 1 else done, strict=True):
@@ -188,7 +188,7 @@ class _StoredVector(Stored, ReplayBufferManager):  # type: ignore[misc]
         return np.concatenate(found)
 
     def unfinished_index(self) -> Any:
-        """The last steps of the environments whose episodes go on."""
+        """The last steps of the environments with open episodes."""
         done = self._meta.__dict__.get("done")
         if self._rows is None or done is None or done.ndim != 1:
             return super().unfinished_index()

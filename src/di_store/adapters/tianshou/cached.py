@@ -8,8 +8,8 @@ from typing import Any
 class NoOptions:
     """Replaces a buffer's `options`, which only those two classes read, to make more buffers like it.
 
-    They lay their buffers over the arrays of one batch, and a table is no such array. Tianshou's own constructors write
-    the attribute; it is deleted after them.
+    These classes lay their buffers over the arrays of one batch, and a table is no such array. Tianshou's own
+    constructors write the attribute; it is deleted afterwards.
     """
 
     def __get__(self, buffer: Any, kind: type) -> Any:

@@ -59,7 +59,7 @@ def as_batch(data: Any) -> Any:
 
 
 def taken(value: Any, index: Any) -> Any:
-    """``value[index]``, faster; None: an entry is neither an array nor a Batch of arrays.
+    """``value[index]``, but faster; None: an entry is neither an array nor a Batch of arrays.
 
     Args:
         value: an entry.

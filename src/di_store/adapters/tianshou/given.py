@@ -36,7 +36,7 @@ class Given(MadeAtFirst[TianshouSteps], Stored):
         return self._rows
 
     def _resume(self) -> Any:
-        """Go on with the steps that the table holds: their indices; None: there are none."""
+        """Continue with the steps in the table; returns their indices, or None if there are none."""
         if self._given is None or self._name not in self._given.stats()["tables"]:
             return None
         table = self._given.table(self._name)
@@ -69,7 +69,7 @@ class Given(MadeAtFirst[TianshouSteps], Stored):
         meta["done"] = meta["terminated"] | meta["truncated"]
 
     def _resume_lane(self, lane: int, places: Any) -> None:
-        """Let the buffer of a lane be where it was: behind these steps, which are in the order in which they came."""
+        """Set the position of a lane's buffer to the end of these steps, which are in the order of their writing."""
         if not (count := len(places)):
             return
         each = self.maxsize // self.buffer_num
@@ -88,7 +88,7 @@ class Given(MadeAtFirst[TianshouSteps], Stored):
             self.last_index[lane], self._lengths[lane] = places[-1], count
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A buffer with a store of its own; or with the one that was given, where it goes on."""
+        """Load a buffer: with a store of its own, or with the given store, in which it continues."""
         if (keys := state.pop("_keys", None)) is None:
             super().__setstate__(state)
             return

@@ -18,7 +18,7 @@ class WithWeights(PrioritizedReplayBuffer):  # type: ignore[misc]
     _weight_norm: Any
 
     def init_weight(self, index: Any) -> None:
-        """As in Tianshou, whose sum tree never returns from an empty index."""
+        """As in Tianshou, but an empty index returns at once: Tianshou's sum tree would loop forever."""
         if np.size(index):
             super().init_weight(index)
 

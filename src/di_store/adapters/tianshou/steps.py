@@ -12,7 +12,7 @@ class TianshouSteps(Ring):
     """A ring of each environment's steps.
 
     Attributes:
-        has_nan: whether a row written since the last `clear` has a NaN, even if the row is gone.
+        has_nan: whether a row written since the last `clear` has a NaN, even if the row was evicted.
     """
 
     has_nan = False

@@ -80,7 +80,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         self._show()
 
     def _show(self) -> None:
-        """Let `_meta` have the columns of the table beside Tianshou's arrays."""
+        """Add the table's columns to `_meta`, beside Tianshou's arrays."""
         if self._rows is None:
             return
         every = np.arange(self.maxsize)
@@ -113,7 +113,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         rows.stage(found, lanes)
 
     def _assign(self, index: Any, values: dict[str, Any], stack: bool) -> None:
-        """Write to Tianshou's arrays, as it does."""
+        """Write to Tianshou's arrays, as Tianshou does."""
         meta, stored = self._meta.__dict__, self._columns
         if len(meta) == len(values) + len(stored) and values.keys() <= meta.keys():
             try:
@@ -141,7 +141,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
             plain[index] = batch
 
     def _linked(self) -> None:
-        """Entries of `_meta` are new: show them to the buffers inside, if there are any."""
+        """Pass new entries of `_meta` to the inner buffers, if there are any."""
 
     def _leave(self) -> None:
         """Go on with arrays in place of the table."""
@@ -195,7 +195,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         return {name: as_batch(data[columns[name]]) for name in names}
 
     def _stack(self, index: Any, count: int) -> Any:
-        """The indices of this step and of those before it, ``[…, count]``, oldest first."""
+        """The indices of this step and of the steps before it, ``[…, count]``, oldest first."""
         indices: Any = np.array(index) if isinstance(index, list) else index
         found = []
         for _ in range(count):
@@ -215,10 +215,11 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         return self._read(index if count == 1 else self._stack(index, count), [key])[key]
 
     def hasnull(self) -> bool:
-        """As in Tianshou, whose trainer asks after every collection of steps, and whose answer copies all steps.
+        """As in Tianshou, but faster: Tianshou copies all steps.
 
-        Here, rows of the table are checked once, when they are written; only the other arrays are checked each time.
-        While there may be nulls, it takes as long as Tianshou's.
+        Its trainer calls this after every collection of steps. Here, rows of the table are checked once, when they are
+        written; only the other arrays are checked each time. While there may be nulls, this takes as long as
+        Tianshou's.
         """
         if self._rows is None or self._may_have_nulls():
             return bool(super().hasnull())
@@ -241,7 +242,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
             self._rows.clear()
 
     def set_batch(self, batch: Any) -> None:
-        """Use the arrays of this batch, as Tianshou does. They do not lie in a table, and later steps do not either."""
+        """Use the arrays of this batch, as Tianshou does. These steps and all later ones do not lie in a table."""
         self._leave()
         super().set_batch(batch)
 
@@ -256,7 +257,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
             to_hdf5(self._state(with_steps=True), file, compression=compression)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tianshou's attributes with the steps as arrays; of a store that is given, with the name of the table."""
+        """Pickle Tianshou's attributes with the steps as arrays; with a given store, the name of the table instead."""
         return self._state(with_steps=self._given is None)
 
     def _state(self, with_steps: bool) -> dict[str, Any]:
@@ -275,7 +276,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         return as_batch({key: value for key, value in meta.__dict__.items() if key not in self._columns})
 
     def _renewed(self, places: Any) -> None:
-        """These steps come from a table, and nothing else is known of them."""
+        """Called after steps were taken over from a table; a subclass sets its own state for them."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A buffer with a store of its own."""

@@ -22,7 +22,7 @@ _EPSILON = 1e-8
 
 
 class TableSampler(Sampler):  # type: ignore[misc]
-    """The sampler of a storage's table. Priorities lie in the store, so all processes draw by the same ones."""
+    """The sampler of a storage's table. Priorities lie in the store, so all processes draw by the same priorities."""
 
     reduction = "max"
 
@@ -31,7 +31,7 @@ class TableSampler(Sampler):  # type: ignore[misc]
 
     @property
     def prioritized(self) -> bool:
-        """Whether it draws by priorities."""
+        """Whether the sampler draws by priorities."""
         return isinstance(self._storage.named.sampler, di_store.Prioritized)
 
     def draw(self, count: int) -> tuple[Any, dict[str, Any]]:
@@ -94,12 +94,12 @@ class TableSampler(Sampler):  # type: ignore[misc]
 
 
 def _index_of(storage: Storage, slots: Any) -> Any:
-    """Where rows lie, as TorchRL's samplers tell it, of their slots, int64[n]; above one axis, a tuple by axis."""
+    """The index of rows as TorchRL's samplers return it, from slots int64[n]; with several axes, a tuple by axis."""
     return slots if storage.ndim == 1 else torch.unravel_index(slots, storage._total_shape)
 
 
 def _slots_of(storage: Storage, index: Any) -> Any:
-    """Slots int64[n] of an index; above one axis, of a tuple by axis, of coordinates ``[…, axes]``, or of slots."""
+    """Slots int64[n] of an index; with several axes it is a tuple by axis, coordinates ``[…, axes]``, or slots."""
     if isinstance(index, tuple):
         index = torch.stack([torch.as_tensor(each) for each in index], -1)
     index = torch.as_tensor(index).cpu()
@@ -122,7 +122,7 @@ class ReplayBuffer(TensorDictReplayBuffer):  # type: ignore[misc]
             `writer`, `generator`, `shared`, …
 
     Raises:
-        TypeError: a storage of another kind. ValueError: a sampler of Di-store's for a storage that has another.
+        TypeError: a storage of another kind. ValueError: a sampler of Di-store's that differs from the storage's.
     """
 
     def __init__(

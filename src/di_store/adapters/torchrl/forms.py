@@ -157,7 +157,7 @@ class Form:
         width: rows of one step along the first axis.
 
     Raises:
-        TypeError: something that is no tensor with values of one size in memory.
+        TypeError: a part is not a tensor with values of fixed size in memory.
     """
 
     def __init__(self, rows: Any, lead: int, inner: tuple[int, ...]) -> None:
@@ -238,7 +238,7 @@ class Form:
 
 
 def _pickled_class(kind: Any) -> bytes:
-    """A class by its name, or by its definition if it has none to import, as one that a function defines."""
+    """A class by its name, or by its definition if it cannot be imported, like a class defined in a function."""
     try:
         return pickle.dumps(kind)
     except (AttributeError, pickle.PicklingError):

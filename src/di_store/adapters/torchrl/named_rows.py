@@ -18,7 +18,7 @@ _SMALL_BYTES = 16
 
 
 class NamedRows:
-    """Rows that processes find by the name of their table. They pickle as names.
+    """Rows that processes find by the name of their table. Pickles hold only the name.
 
     Args:
         store: the store of the rows.
@@ -165,7 +165,7 @@ class NamedRows:
         return leaf.tensor(values, lead).to(self.device)
 
     def is_small(self, number: int) -> bool:
-        """Whether a column is kept in memory once it was read as a whole."""
+        """Whether a column stays in memory after it was read as a whole."""
         leaf = self.form.leaves[number]
         return bool(leaf.carrier.itemsize * math.prod(leaf.shape) <= _SMALL_BYTES)
 

@@ -2,15 +2,15 @@
 
 Each process keeps its own list of the items in the slots (`SlotRows.keys`). Processes share only the table:
 
-* Every row has its slot as a column. A process that meets a key whose item is gone looks at the new items of the
-  table, and takes over their keys (`SlotRows.follow`). So keys may be old, but are never wrong.
-* In turn: slots are written one after the other, and again from the front, as a ring. The table's capacity is the
-  number of slots, so it evicts exactly the rows whose slots are written, in one step.
+* Every row has its slot as a column. A process that finds a key without an item looks at the table's new items, and
+    takes over their keys (`SlotRows.follow`). So keys may be old, but are never wrong.
+* In turn: slots are written one after the other, as in a ring. The table's capacity is the number of slots, so it
+  evicts exactly the rows whose slots are written, in one step.
 * Out of turn (rows that are changed in place): the table gets room for a second row of every slot. A new row is
   inserted first, then the old one is deleted, so that readers always find one. Memory is freed in blocks of rows that
   were written together, so from time to time all rows are written again in order.
-* The ring continues after the slot of the newest row that was written in turn. To tell them apart, a row that is
-  changed in place is marked: its slot s is written as ~s, unless it was that newest row.
+* The ring continues after the slot of the newest row that was written in turn. A row that is changed in place is
+    marked, to tell the two cases apart: its slot s is written as ~s, unless it was that newest row.
 
 Writers must take turns, as TorchRL's buffers do by their lock; readers need not.
 """
@@ -44,7 +44,7 @@ class SlotRows:
 
     Attributes:
         keys: uint64[slots]: the item that each slot held when this process last looked.
-        expected: where rows can be inserted in turn, for a caller that has just asked; None: `write` looks itself.
+        expected: the position for rows in turn, from a caller that has just read it; None: `write` reads it.
     """
 
     def __init__(self, table: di_store.Table, slots: int) -> None:
@@ -113,11 +113,11 @@ class SlotRows:
             self.expected = slot
 
     def _inserts(self) -> int:
-        """How many rows were ever written, which tells whether others wrote some; -1: their places tell it."""
+        """The number of rows ever written, which shows whether other processes wrote; -1: the rows' places show it."""
         return int(self.table.stats()["inserts"]) if self._loose else -1
 
     def _look_for_end(self) -> tuple[np.uint64, int]:
-        """Key of the newest row that was not changed in place, and the slot behind it."""
+        """Key of the newest row that was not changed in place, and the slot after it."""
         count = len(self.table)
         for end in range(count, 0, -_AT_ONCE):
             first = max(0, end - _AT_ONCE)
@@ -147,7 +147,7 @@ class SlotRows:
         return self._is_newest(first - 1)
 
     def _is_newest(self, slot: int) -> bool:
-        """Whether the newest row is that of this slot; −1: the last one."""
+        """Whether the newest row is in this slot; −1: in the last slot."""
         place = int(self.table.positions(self.keys[slot : slot + 1 or None])[0])
         return place == len(self.table) - 1
 
@@ -193,7 +193,7 @@ class SlotRows:
         return old, batch.live, batch.priorities
 
     def _put_in_order(self) -> None:
-        """Write all rows again, the oldest first, so that their memory is in blocks without gaps."""
+        """Write all rows again, oldest first, so that their memory has no gaps."""
         self._moved = 0
         self.follow()
         every = self.table.keys()
@@ -243,14 +243,14 @@ class SlotRows:
         return found
 
     def _read_again(self, slots: Array, keys: Array, gone: Array, columns: list[str], found: dict[str, Array]) -> None:
-        """Read the rows that other processes overwrote: only these, as the rest of a batch may be large.
+        """Read the rows that other processes overwrote. Only these are read, because a batch may be large.
 
         Args:
             slots: int[n].
-            keys: uint64[n], those that were read of these slots.
-            gone: int[m]: which of these items were not there.
+            keys: uint64[n], the keys that were read for these slots.
+            gone: int[m]: which of these items did not exist.
             columns: as `read` has them.
-            found: what was read, which gets these rows.
+            found: the columns read so far; the missing rows are written into them.
         """
         for _ in range(_TRIES):
             self.follow()
@@ -334,7 +334,7 @@ def capacities(slots: int) -> tuple[int, int]:
 
 
 def _slots_of(marks: Array) -> Array:
-    """Slots from what the table has in their place."""
+    """Slots from the table's slot column."""
     slots: Array = marks ^ (marks >> 31)
     return slots
 

@@ -83,7 +83,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         """The table of the rows.
 
         Raises:
-            RuntimeError: nothing was written yet, so there is none.
+            RuntimeError: nothing was written yet, so there is no table.
         """
         return self.named.rows.table
 
@@ -93,7 +93,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         return self.named.declared
 
     def _init(self, data: Any) -> None:
-        """Declare what rows consist of by one of them, as TorchRL's storages do; with `ndim` above 1, by one slice."""
+        """Declare the structure of rows by an example, as TorchRL's storages do; with `ndim` above 1, by one slice."""
         self.named.declare(data, self.ndim - 1, _lead_of(data, self.ndim - 1))
 
     # -- sizes --------------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         self.named.write(slots.reshape(-1).numpy(), tuple(slots.shape), data, turn)
 
     def attach(self, buffer: Any) -> None:
-        """As in TorchRL. A buffer's writer continues where the storage's rows end, whoever wrote them."""
+        """As in TorchRL. A buffer's writer continues after the storage's last row, whichever process wrote it."""
         super().attach(buffer)
         if hasattr(buffer, "_init_writer"):
             buffer._init_writer = functools.partial(continuing, self, buffer._init_writer)
@@ -182,7 +182,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         return named.read(found.reshape(-1).numpy(), tuple(found.shape))
 
     def _view(self, slices: tuple[slice, ...], every: bool = False) -> Any:
-        """Rows of slices of the first axes; `every`: of those that nothing was written to as well."""
+        """Rows of slices of the first axes; `every`: also slots without a row."""
         root = self.named.form.root
         assert root is not None
         length = self._total_shape[0] if every else self._len_along_dim0
@@ -280,7 +280,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
 
 def _held(storage: Storage, every: bool = False) -> Any:
-    """All rows that were written, read at once; `every`: and zeros for the others."""
+    """All written rows, read at once; `every`: also the other rows, as zeros."""
     numbers = storage._numbers()
     if not every:
         numbers = numbers[: -(-len(storage) // storage.named.form.width)]
@@ -288,7 +288,7 @@ def _held(storage: Storage, every: bool = False) -> Any:
 
 
 def _take_over(storage: Storage, held: Any, count: int, first: int) -> None:
-    """Write these rows, the oldest first, in place of those that are there."""
+    """Replace the existing rows with these, oldest first."""
     storage._empty()  # counts as the one change that this is
     if held is None or not count:
         return
@@ -333,7 +333,7 @@ def _copy(storage: Storage) -> LazyTensorStorage:
 
 
 def _torch_index(index: Any) -> Any:
-    """What tensors take as an index: ranges and arrays become tensors."""
+    """The index in a form that tensors accept: ranges and arrays become tensors."""
     if isinstance(index, (range, np.ndarray)):
         return torch.as_tensor(np.asarray(index))
     if isinstance(index, tuple):

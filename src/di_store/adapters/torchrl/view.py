@@ -1,6 +1,6 @@
 """Many rows of a storage as a TensorDict, whose tensors are read when they are accessed.
 
-A sampler that looks for the ends of trajectories in all rows, `storage[:]["next", "done"]`, so reads one column.
+So a sampler that looks for the ends of trajectories in all rows, `storage[:]["next", "done"]`, reads one column.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class View(TensorDict):  # type: ignore[misc]
 
     @classmethod
     def _new_unsafe(cls, *values: Any, **options: Any) -> TensorDict:
-        """What TensorDict makes of a view, as a clone, is an ordinary one."""
+        """A TensorDict made from a view, such as a clone, is an ordinary one."""
         return TensorDict._new_unsafe(*values, **options)
 
     def __setitem__(self, index: Any, value: Any) -> None:
@@ -138,7 +138,7 @@ class _Columns(dict):  # type: ignore[type-arg]
         return found if child.kind is None else child.kind.from_tensordict(found)
 
     def forget(self, *keys: str) -> None:
-        """Read these again when they are asked for."""
+        """Read these tensors again at their next access."""
         for key in keys:
             super().__setitem__(key, None)
 

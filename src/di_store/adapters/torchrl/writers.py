@@ -1,4 +1,4 @@
-"""TorchRL's writers on a storage that already holds rows: they continue where these rows end.
+"""Lets TorchRL's writers continue after the rows that a storage already holds.
 
 A writer of TorchRL's counts from 0 in each new buffer. After a restart, or beside another buffer of the same storage,
 it overwrites the newest rows. The writers here ask the storage instead.
@@ -22,7 +22,7 @@ from torchrl.data.replay_buffers.writers import (
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _written(writer: Any, write: Callable[[Any], Any], data: Any) -> Any:
-    """Write rows where the ring goes on, which the storage needs not look up a second time."""
+    """Write rows at the ring's next position, which the storage need not look up a second time."""
     storage = writer._storage
     cursor = storage.named.cursor()
     if cursor is None:
@@ -61,7 +61,7 @@ class _TensorDictRing(TensorDictRoundRobinWriter):  # type: ignore[misc]
 
 
 class _MaxValue(TensorDictMaxValueWriter):  # type: ignore[misc]
-    """TorchRL's `TensorDictMaxValueWriter`, which knows the values of the rows that are there already."""
+    """TorchRL's `TensorDictMaxValueWriter`, which also knows the values of the existing rows."""
 
     _current_top_values: list[tuple[float, int]]
 
@@ -86,7 +86,7 @@ _KINDS = {
 
 
 def continuing(storage: Any, writer: Any) -> Writer:
-    """The writer that a buffer of `storage` gets for its argument `writer`: it asks the storage.
+    """The writer that a buffer of `storage` gets for its argument `writer`; it reads its position from the storage.
 
     A ring writer of a user's own class learns only once where the ring continues.
     """

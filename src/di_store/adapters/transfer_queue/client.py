@@ -49,7 +49,7 @@ class StorageClient(StorageKVClient):  # type: ignore[misc]
 
     @property
     def owner(self) -> str:
-        """The common beginning of the ids of all its objects."""
+        """The common prefix of the ids of all its objects."""
         return self._owner.digits
 
     def put(self, keys: list[str], values: list[Any]) -> None:

@@ -76,7 +76,7 @@ def _nested_rows(field: Any) -> Iterable[Any]:
 
 
 def _ragged_first(field: Any) -> bool:
-    """Whether the dimension in which the samples of a jagged tensor differ is their first."""
+    """Whether the samples of a jagged tensor differ in their first dimension."""
     return isinstance(field.shape[1], torch.SymInt)
 
 

@@ -1,6 +1,6 @@
 """Ids of the objects that hold samples.
 
-Of an id's 40 hex digits, 12 say whose sample it is, 13 which field, 15 which sample. So the ids of one TransferQueue
+An id has 40 hex digits: 12 for the TransferQueue, 13 for the field, 15 for the sample. So the ids of one TransferQueue
 are consecutive in `Store.keys`.
 """
 
@@ -46,7 +46,7 @@ class QueueIds:
         return keys if type(keys) is Ids else [self._id(key) for key in keys]
 
     def _id(self, key: str) -> str:
-        """Of a key `index@field`, as TransferQueue makes them. Other keys are allowed."""
+        """The id for a key `index@field`, as TransferQueue makes them. Other keys are allowed."""
         index, at, field = key.partition("@")
         if at and index.isdecimal() and str(int(index)) == index and len(index) < _MOST:
             return f"{_prefix(self.digits, field)}{int(index):0{_INDEX}x}"
@@ -74,7 +74,7 @@ def key_at(keys: list[str], at: int) -> str:
 
 @functools.lru_cache(maxsize=4_096)
 def _prefix(owner: str, field: str) -> str:
-    """What the ids of a field's values begin with."""
+    """The prefix of the ids of a field's values."""
     return owner + _digest(field, _FIELD)
 
 

@@ -29,7 +29,7 @@ def register() -> None:
 
 
 class _Registration:
-    """Registers the backend in each process that unpickles the configuration, in which it lies."""
+    """An entry of the configuration: it registers the backend in each process that unpickles it."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _registered, ()
@@ -114,6 +114,6 @@ def _options(store: Any) -> dict[str, Any]:
 
 
 def _reason(error: BaseException) -> str:
-    """The last line of what went wrong in an actor's constructor."""
+    """The last line of the error from an actor's constructor."""
     lines = str(error.__cause__ or error).strip().splitlines()
     return lines[-1] if lines else type(error).__name__

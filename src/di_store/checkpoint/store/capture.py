@@ -75,7 +75,7 @@ def checkpoint(
 
 
 def _refuse_names(folder: Folder) -> None:
-    """StoreError if files have names of ours, which the next checkpoint removes, in a folder that never had one."""
+    """StoreError if a folder without a checkpoint has files with our names: the next checkpoint would remove them."""
     try:
         there = _ours(folder)
     except (FileNotFoundError, NotADirectoryError):
@@ -94,8 +94,8 @@ def write_locked(
 ) -> None:
     """Wait for a folder's lock, then make the next checkpoint there.
 
-    `names` gives the names of its tables (None: all). It is called under the lock: a list from before could lack a
-    table that another process has made and written meanwhile.
+    `names` gives the names of its tables (None: all). It is called under the lock: an earlier list could lack a table
+    that another process has made and written meanwhile.
     """
     seconds = lock_seconds(timeout)
     with locked(folder, timeout):
@@ -135,7 +135,7 @@ def _files(
 
 @contextmanager
 def _cleaned(folder: Folder) -> Iterator[None]:
-    """When it fails, what was written goes, so that a full filesystem has room again."""
+    """If it fails, its files are removed, so that a full filesystem has room again."""
     try:
         yield
     except BaseException:  # also Ctrl-C
@@ -145,7 +145,7 @@ def _cleaned(folder: Folder) -> Iterator[None]:
 
 
 def _before(folder: Folder, arena: _core.Arena) -> StoreManifest | None:
-    """The checkpoint that this one adds to; None: it begins anew, as there is none, or of another store."""
+    """The checkpoint that this one adds to; None: there is none, or it is of another store."""
     found = readable(folder)
     return found if found is not None and found.store == arena.stats()["uuid"] else None
 
@@ -164,7 +164,7 @@ def _ours(folder: Folder) -> list[str]:
 
 
 def _remove_unnamed(folder: Folder) -> None:
-    """Remove files that the manifest does not name, which interrupted checkpoints and those before have left."""
+    """Remove files that the manifest does not name: files of interrupted and of earlier checkpoints."""
     found = readable(folder)
     if found is None and folder.small(MANIFEST) is not None:
         return  # of another version, perhaps
@@ -176,13 +176,13 @@ def _remove_unnamed(folder: Folder) -> None:
 
 
 def _next_number(folder: Folder) -> int:
-    """Number of the next file of rows: above all that are there."""
+    """Number of the next file of rows: above the numbers of all existing files."""
     numbers = [int(name[8:], 16) for name in _ours(folder) if re.fullmatch(r"segment-[0-9a-f]{8}", name)]
     return max(numbers, default=0) + 1
 
 
 def _write_to_disk(arena: _core.Arena, names: list[str] | None, seconds: float) -> None:
-    """Write copies of bodies that lack one, of chunks that these tables have now, while the disk has room."""
+    """Write disk copies of bodies that have none, for all current chunks of these tables, while the disk has room."""
     last = arena.last_uid(seconds)
     with suppress(StoreFull):  # the drive is full: the checkpoint has files of its own for the rest
         while arena.write_to_disk(names, last, seconds):
@@ -258,7 +258,7 @@ class _Checkpoint:
         return ArrayFile(name, len(text), _core.crc32c(text))
 
     def _table(self, image: dict[str, Any]) -> TableState:
-        """Write the items of a table: what has changed, if that is less than half of all that lies there already."""
+        """Write the items of a table: only the changes, if they are less than half of the files' bytes."""
         states = self._states_before(image)
         arrays = items.whole(image)
         if states:
@@ -367,7 +367,7 @@ class _Checkpoint:
         self._release(np.flatnonzero(done).tolist())
 
     def _linked(self, number: int) -> str:
-        """The name that a file of the disk tier has in the checkpoint from now on. RowsLost: it is gone."""
+        """The name that a file of the disk tier has in the checkpoint from now on. RowsLost: the file is gone."""
         path = os.path.join(self._arena.disk, f"segment-{number:08x}")
         try:
             return self._link_file(number, path)
@@ -396,7 +396,7 @@ class _Checkpoint:
         return name
 
     def _write_chunks(self, chunks: dict[str, Any], fresh: list[int]) -> None:
-        """Write heads, and bodies that are not linked, by several threads; what is written is let go."""
+        """Write heads, and bodies that are not linked, in several threads; releases each written chunk."""
         snapshot = self._snapshot
         size_of = {n: _core.ChunkFile.bytes_of_chunk(snapshot, n, not chunks["body_segment"][n]) for n in fresh}
         self._bytes, self._done = sum(size_of.values()) + sum(snapshot.objects().tolist()), 0
@@ -416,7 +416,7 @@ class _Checkpoint:
         self._write_parts(sizes, write)
 
     def _write_parts(self, sizes: list[int], write: Callable[[SegmentFiles, slice], None]) -> None:
-        """Call `write` for parts of what has these sizes, in their order, from `THREADS` threads with a file each."""
+        """Call `write` for consecutive parts of things with these sizes, from `THREADS` threads with a file each."""
         parts, left = list(_parts(sizes)), sum(sizes)
         threads = min(THREADS, len(parts))
 
@@ -470,7 +470,7 @@ class _Checkpoint:
 
 
 def _parts(sizes: list[int]) -> Iterator[slice]:
-    """Neighbours that are written together: of `_BATCH_BYTES`, or a single one."""
+    """Neighbours to write together: `_BATCH_BYTES` in all, or a single one."""
     begin = taken = 0
     for at, size in enumerate(sizes):
         if at > begin and taken + size > _BATCH_BYTES:

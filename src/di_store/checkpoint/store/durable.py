@@ -1,8 +1,8 @@
 """Data with `durability="disk"`. For tables, a checkpoint in the folder of the disk tier is renewed every few seconds.
 
 Any process that writes to or draws from a table of the store may renew it, one at a time: the background thread of each
-process checks the checkpoint's age. `open` with the folder of a store that is gone restores the tables. Objects and
-weights lie in files of their own there (docs/object_log.md), which the core writes and reads.
+process checks the checkpoint's age. `open` with the folder of an ended store restores the tables. Objects and weights
+lie in files of their own there (docs/object_log.md), which the core writes and reads.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def refuse_old(disk: str) -> None:
 
 
 def begin(arena: _core.Arena) -> None:
-    """After tables were made: have the durable ones written as often as they require."""
+    """Called after tables were made: have the durable ones written as often as they require."""
     every = [settings.sync_every for settings in _durable(arena).values()]
     if every:
         arena.sync_every_ms = round(min(every) * 1000)
@@ -91,7 +91,7 @@ def reopen(session: Session) -> None:
     Objects and weights are already there. A single warning says how many of them were damaged.
 
     Raises:
-        CapacityError: they do not fit. CorruptData: the data in the folder are damaged.
+        CapacityError: the tables do not fit. CorruptData: the data in the folder are damaged.
     """
     arena = session.arena
     if arena.damaged_objects:
@@ -133,7 +133,7 @@ _live: weakref.WeakSet[_core.Arena] = weakref.WeakSet()
 
 
 def _look(arena: _core.Arena) -> None:
-    """Start writing if it is due. Called now and then by the background thread of each process."""
+    """Start writing if the interval is over. Called now and then by the background thread of each process."""
     if not arena.sync_every_ms:
         return
     _live.add(arena)

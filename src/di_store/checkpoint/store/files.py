@@ -49,7 +49,7 @@ def reading(folder: Folder) -> Iterator[None]:
 
 @contextmanager
 def unread(folder: Folder) -> Iterator[bool]:
-    """Whether nobody reads there now, nor begins to."""
+    """Whether no process reads there or begins to."""
     with lock_file(folder.at(READING), "a+") as file:
         yield try_lock(file, fcntl.LOCK_EX)
 
@@ -63,7 +63,7 @@ def locked(folder: Folder, timeout: float | None) -> Iterator[None]:
 
 @contextmanager
 def one_at_a_time(folder: Folder, name: str, timeout: float | None, does: str, remedy: str) -> Iterator[None]:
-    """Hold a file of the folder locked. `does`: what the process with the lock does, for people."""
+    """Hold a file of the folder locked. `does`: the work of the process with the lock, for error texts."""
     with lock_file(folder.at(name), "a+") as file:
         wait = Wait(None, timeout, "checkpoint")
         while not try_lock(file, fcntl.LOCK_EX):
@@ -92,7 +92,7 @@ _lock_files: set[FileIO] = set()
 
 @contextmanager
 def lock_file(path: str, mode: str) -> Iterator[int]:
-    """An open file for locking. A child that is forked meanwhile does not share the lock, since it may live for long.
+    """An open file for locking. A child forked meanwhile does not share the lock, because the child may live for long.
 
     `mode`: "r": the file must exist; "a+": it is created if it does not exist.
     """
@@ -142,9 +142,11 @@ class SegmentFiles:
         self._coming = self._share = 0
 
     def expect(self, size: int, share: int) -> None:
-        """Announce records of `size` bytes. A file that is begun for them has room for them, or at least for `share`.
+        """Announce records of `size` bytes.
 
-        Files get their blocks at the start, so room for more records than will come would be wasted.
+        A file begun for these records has room for all of them, or at least for `share`.
+
+        A file gets its blocks when it is begun, so room for more records than are written would be wasted.
         """
         self._coming, self._share = size, share
 

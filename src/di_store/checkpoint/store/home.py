@@ -16,7 +16,7 @@ class Home(msgspec.Struct, frozen=True):
     Attributes:
         uuids: uuid of its store, and of earlier stores whose tables it took over, newest first.
         entries: directory entries of its tables, by key.
-        makers: identities by table, which distinguish tables from others of the name, wherever they are restored.
+        makers: identities by table. They distinguish a table from others of the same name, wherever it is restored.
         pending: whether the directory does not yet say that these tables are in this store.
     """
 
@@ -27,7 +27,7 @@ class Home(msgspec.Struct, frozen=True):
 
 
 def read_home(folder: Folder) -> Home:
-    """The home of the tables in a folder. It is empty if they never were a node's.
+    """The home of the tables in a folder. It is empty if the tables never belonged to a node.
 
     Raises:
         CorruptData: the file is damaged.

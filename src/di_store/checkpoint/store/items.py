@@ -64,7 +64,7 @@ def changes(image: dict[str, Any], before: dict[str, Array]) -> dict[str, Array]
 
 
 def applied(before: dict[str, Array], found: dict[str, Array]) -> dict[str, Array]:
-    """The image after the changes of a file. ValueError, IndexError: they do not belong to the image."""
+    """The image after the changes of a file. ValueError, IndexError: the changes do not belong to the image."""
     sizes = [int(size) for size in found["sizes"]]
     items = _resized(before["items"].reshape(-1, ITEM_WORDS), sizes[0], len(found["slots"]))
     items[found["slots"]] = found["items"].reshape(-1, ITEM_WORDS)
@@ -92,7 +92,7 @@ def _resized(array: Array, rows: int, changed: int) -> Array:
 
 
 def _runs(slots: Array) -> tuple[Array, Array]:
-    """Slots as runs of neighbours: the first of each, and their numbers. Those that were never used are one run."""
+    """Slots as runs of neighbours: the first of each, and their numbers. Slots that were never used are one run."""
     if not len(slots):
         return slots, slots
     begins = np.concatenate([[0], np.flatnonzero(np.diff(slots.astype(np.int64)) != 1) + 1])

@@ -43,8 +43,7 @@ _KINDS, _WAITING, _MEMBER = np.uint64(15), 3, 4  # bits of a state, and two of t
 def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, StoreManifest]:
     """The manifest of the checkpoint in a folder.
 
-    Raises:
-        CorruptData, LayoutMismatch: there is none, or it cannot be read.
+    Raises: CorruptData, LayoutMismatch: there is no checkpoint, or it cannot be read.
     """
     folder = Folder(path)
     text = folder.small(MANIFEST) if os.path.isdir(folder.path) else None
@@ -57,7 +56,7 @@ def read_manifest(path: str | os.PathLike[str]) -> tuple[Folder, StoreManifest]:
 
 
 def _settings(state: TableState) -> Settings:
-    """A table's settings at the instant: `resize` and `configure` may have changed those with which it was made."""
+    """A table's settings at the instant: `resize` and `configure` may have changed the original ones."""
     own, limits = Settings.from_text(state.config), state.limiter
     bounds = Bounds(limits.min_size, limits.ratio, limits.min_diff, limits.max_diff)
     if not 1 <= state.capacity * answers_of(own.view) <= MAX_CAPACITY and state.capacity < UNLIMITED:
@@ -71,7 +70,7 @@ def _settings(state: TableState) -> Settings:
 
 
 class _Table:
-    """A table of a checkpoint: what it is restored as, and its items."""
+    """A table of a checkpoint: its settings in the restored store, and its items."""
 
     def __init__(self, folder: Folder, state: TableState, chosen: Mapping[str, Any], maker: str) -> None:
         self.state, self.chosen = state, chosen
@@ -89,7 +88,7 @@ class _Table:
 
     @property
     def packed_anew(self) -> bool:
-        """Whether its rows are to be packed in another way than they were saved."""
+        """Whether its rows are to be packed in another way than in the checkpoint."""
         return "compress" in self.chosen
 
     @property
@@ -98,7 +97,7 @@ class _Table:
         return np.flatnonzero(self.items[:, _STATE] & _KINDS)
 
     def _evict(self) -> None:
-        """Of more items than a smaller capacity admits, those go that the remover picks. A group is one item."""
+        """If the new capacity is smaller, the remover picks the items to leave out. A group is one item."""
         capacity, slots = self.settings.capacity, self.present
         kinds = self.items[slots, _STATE] & _KINDS
         leaders = slots[kinds != _MEMBER]
@@ -175,7 +174,7 @@ class _Table:
         handle.declare(schema, seconds)
 
     def _example_bytes(self, handle: TableHandle) -> int:
-        """Bytes of a Python value for which an item is charged about what it was charged in the saved store."""
+        """Bytes of a Python value for which an item is charged about as much as in the saved store."""
         low, high = 1, max(2, self.state.item_bytes)
         while low < high:
             middle = (low + high) // 2
@@ -188,7 +187,7 @@ class _Table:
 
         Args:
             slots: of the table, at least as many as were saved.
-            descriptors: by descriptor of the saved store; `NOWHERE`: none.
+            descriptors: descriptors here by descriptor of the saved store; `NOWHERE`: there is none.
         """
         items = np.zeros((slots, ITEM_WORDS), np.uint64)
         items[: len(self.items)] = self.items
@@ -221,7 +220,7 @@ class StoreLoad:
             folder: folder of the checkpoint.
             manifest: manifest of the checkpoint.
             tables: as in `restore`.
-            makers: identities by table, for tables that are the same ones as before.
+            makers: identities by table, for tables that keep their identity.
             own: whether the checkpoint lies in the folder of the disk tier of the store that is filled.
         """
         self._folder, self._manifest, self._own = folder, manifest, own
@@ -284,7 +283,7 @@ class StoreLoad:
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _rows(self, restore: _core.Restore, layouts: list[int], progress: Progress | None, seconds: float) -> Array:
-        """Make the chunks that items need. Their descriptors, by those of the saved store."""
+        """Make the chunks that items need. Returns their descriptors by descriptor of the saved store."""
         chunks = self._chunks
         used = self._used()
         made = np.full(len(chunks["uid"]), NOWHERE, np.uint32)
@@ -313,7 +312,7 @@ class StoreLoad:
         return descriptors
 
     def _link_files(self, restore: _core.Restore, wanted: list[int], used: list[list[int]], seconds: float) -> None:
-        """Have the disk tier take over the files of the saved one."""
+        """Have the disk tier take over the saved store's files."""
         chunks, kept, loaded = self._chunks, dict[int, list[int]](), dict[int, list[int]]()
         packed_anew = {number for number, table in enumerate(self._tables) if table.packed_anew}
         for number in wanted:

@@ -93,12 +93,11 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class TableState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table: its settings at its creation, later changes, and where its items are.
+    """A table: its settings at its creation, later changes, and the files of its items.
 
-    Attributes:
-        index, generation: how heads of chunks name the table.
-        item_bytes: bytes that each held draw of a process is charged; for Python values this tells how large they are.
-            At most 2^32 - 1.
+    Attributes: index, generation: the table's name in heads of chunks.
+        item_bytes: bytes charged for each held draw of a process; for Python values, this is their estimated size. At
+            most 2^32 - 1.
         states: files of `items`: first all of them, then the changes from checkpoint to checkpoint.
     """
 
@@ -140,7 +139,7 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         next_segment: number of the next such file.
         chunks: `CHUNKS`, by chunk.
         objects: segment and page of each record of objects.
-        layouts: how rows lie in chunks, as `CHUNKS` numbers them.
+        layouts: the layouts of rows in chunks, as `CHUNKS` numbers them.
     """
 
     number: U32
@@ -175,7 +174,7 @@ class StoreManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The manifest of a text.
 
         Raises:
-            CorruptData: it is no manifest, or damaged. LayoutMismatch: another version.
+            CorruptData: the text is no manifest, or is damaged. LayoutMismatch: another version.
         """
         try:
             plain: Any = msgspec.json.decode(text)
@@ -229,7 +228,7 @@ def pack_arrays(arrays: dict[str, Array]) -> bytes:
 
 
 def unpack_arrays(path: str, state: ArrayFile, text: bytes, dtypes: dict[str, Any]) -> dict[str, Array]:
-    """The arrays of a file. Raises CorruptData if they differ from what was written."""
+    """The arrays of a file. Raises CorruptData if the file was changed since it was written."""
     if len(text) != state.bytes or _core.crc32c(text) != state.crc:
         raise damaged(path, "does not match its checksum")
     try:

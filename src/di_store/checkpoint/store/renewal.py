@@ -37,9 +37,9 @@ def by_kind(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:
 def renewed(segments: list[Segment], used: Array) -> set[int]:
     """Files whose chunks are written again, given the file of each chunk that still exists.
 
-    While more than half of the data belong to chunks that are gone, these are the emptiest files. Files of a table
-    whose rows leave in order are left out, as its oldest files are soon removed whole. If there are too many small
-    files, the smaller half is added.
+    While more than half of the data belongs to freed chunks, these are the emptiest files. Files of a table that evicts
+    rows in order are left out, because its oldest files are soon removed whole. If there are too many small files, the
+    smaller half is added.
     """
     counts = np.bincount(used, minlength=len(segments))
     full = {n: counts[n] / segment.records for n, segment in enumerate(segments) if segment.records and counts[n]}

@@ -33,7 +33,7 @@ def damaged(path: str, why: str) -> CorruptData:
 
 @dataclass(frozen=True)
 class Head:
-    """The head of a rank's file: how its tree is built, and where its payload lies.
+    """The head of a rank's file: the structure of its tree, and the place of its payload.
 
     Attributes:
         header: as `codec.Encoded.header`.
@@ -41,7 +41,7 @@ class Head:
         piece_bytes: bytes of a piece; each piece has a checksum.
         crcs: CRC-32C of each piece, uint32.
         token: 16 random bytes, different in each file.
-        rank, ranks: whose part it is, of how many.
+        rank, ranks: the rank that wrote the file, and the number of ranks.
     """
 
     header: bytes
@@ -58,7 +58,7 @@ class Head:
         return begin_of(len(self.header), self.payload_bytes, self.piece_bytes)
 
     def pack(self) -> bytes:
-        """The bytes of the head. Their CRC-32C stands in the middle, and counts as 0 in the sum."""
+        """The bytes of the head. Their CRC-32C lies among them, and counts as 0 in the checksum."""
         body = self.header + np.asarray(self.crcs, "<u4").tobytes()
         sizes = (_FIXED.size + len(body), self.begin, self.payload_bytes, self.piece_bytes, len(self.header))
         fixed = _FIXED.pack(MAGIC, VERSION, 0, *sizes, self.token, self.rank, self.ranks)
@@ -103,7 +103,7 @@ class Head:
 
 
 def begin_of(header_bytes: int, payload_bytes: int, piece_bytes: int) -> int:
-    """Where a payload begins: after a head with such a header."""
+    """The offset of a payload after a head with this header."""
     used = _FIXED.size + header_bytes + 4 * -(-payload_bytes // piece_bytes)
     return -(-used // PAGE) * PAGE
 

@@ -68,7 +68,7 @@ class Folder:
         raise StoreError(f"{self.path!r} {what}", remedy="choose another folder, best a new one next to it")
 
     def create(self, name: str) -> None:
-        """Make an empty file, with the permissions that this process gives new files."""
+        """Make an empty file with this process's usual permissions for new files."""
         FileIO(self.at(name), "x").close()
 
     def manifest(self) -> TreeManifest | None:
@@ -84,14 +84,14 @@ class Folder:
             return None
 
     def remove_all(self, rank: int, kept: set[str]) -> None:
-        """Remove the files that saves of a rank have left, except for these files."""
+        """Remove the files of a rank's earlier saves, except these files."""
         for name in os.listdir(self.path):
             match = FILE.fullmatch(name)
             if match is not None and int(match[1]) == rank and name not in kept:
                 self.remove(name)
 
     def small(self, name: str) -> bytes | None:
-        """A small file; None if there is none."""
+        """The content of a small file; None if it does not exist."""
         try:
             with open(self.at(name), "rb") as file:
                 text = file.read(_MOST_BYTES + 1)
@@ -120,7 +120,7 @@ class Folder:
         _core.sync_folder(self.path)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         try:
             os.unlink(self.at(name))
         except FileNotFoundError:

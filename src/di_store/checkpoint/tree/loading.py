@@ -149,7 +149,7 @@ class _Tree:
         return found
 
     def _require_there(self, sizes: Iterable[int]) -> None:
-        """Refuse more bytes than the file has, before memory is taken for them."""
+        """Refuse more bytes than the file has before memory is allocated for them."""
         if sum(sizes) > self._head.payload_bytes:
             raise damaged(self._path, f"lists more than the {self._head.payload_bytes} bytes that it holds")
 

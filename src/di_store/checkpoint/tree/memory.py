@@ -22,7 +22,7 @@ def address(buffer: Any) -> int:
 
 
 def fresh_bytes(size: int, offset: int) -> Array:
-    """Memory that nobody has touched, for bytes that lie at `offset` of a payload.
+    """Untouched memory for bytes at `offset` of a payload.
 
     Large memory has the same alignment as these bytes, so that the disk can write to it. numpy asks for huge pages;
     without them a load would mostly wait for the first touch of each page.
@@ -45,7 +45,7 @@ def fresh(leaf: ArrayLeaf) -> Any:
 
 
 class Target:
-    """The memory that a leaf is read into: `address`; call `finish()` when its bytes are there."""
+    """The memory that a leaf is read into: `address`; call `finish()` after its bytes were read."""
 
     def __init__(self, value: Any, leaf: ArrayLeaf) -> None:
         """`value`: an array or tensor that fits the leaf (`misfit`)."""
@@ -60,7 +60,7 @@ class Target:
             self.address = at.data_ptr() if leaf.tensor else address(at)
 
     def finish(self) -> None:
-        """Copy the bytes on if they could not be read into place: to a GPU, or to memory with gaps."""
+        """Copy the bytes to their target if they could not be read directly: to a GPU, or to memory with gaps."""
         if self._staging is None:
             return
         if isinstance(self.value, np.ndarray):
@@ -75,7 +75,7 @@ def _tensor_is_plain(tensor: Any) -> bool:
 
 
 def misfit(value: Any, leaf: ArrayLeaf) -> str | None:
-    """Why a leaf cannot be read into an array or tensor; None: it can."""
+    """The reason why a leaf cannot be read into an array or tensor; None: it can."""
     if leaf.tensor != dtypes.is_tensor(value):
         return f"is a {'torch tensor' if leaf.tensor else 'numpy array'} in the checkpoint, into= has a {_kind(value)}"
     if value.dtype != leaf.dtype or tuple(value.shape) != leaf.shape:

@@ -3,10 +3,10 @@
 Rank 0 begins by writing a *call* with a new id. Each other rank, once its file is complete, answers the call that it
 finds; its answer names the id and its file. If the call changes, the rank answers again, because the previous call came
 from a save that did not finish. When rank 0 has all answers to its own call, it writes the manifest. A rank whose file
-is in the manifest is saved. So a file of an interrupted save never becomes part of a later one: no rank of the later
-save has answered with it.
+is in the manifest is saved. So a file of an interrupted save never becomes part of a later save: no rank of the later
+save has answered with this file.
 
-This needs no locks, which network filesystems may lack. It only needs a rename that replaces a file atomically.
+The protocol needs no locks, which network filesystems may lack. It only needs a rename that replaces a file atomically.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def call(folder: Folder, ranks: int) -> RankCall:
 
 
 def kept_answer(folder: Folder, rank: int) -> str | None:
-    """The file of this rank that the present call may still use, because an earlier attempt has answered with it."""
+    """The file with which an earlier attempt of this rank answered the present call, which may still use the file."""
     given, called = _read(folder, answer_name(rank), RankAnswer), _read(folder, CALL, RankCall)
     return given.part.file if given is not None and given.call == called else None
 
@@ -93,7 +93,7 @@ def answer(folder: Folder, rank: int, ranks: int, own: RankFile, wait: Wait) -> 
     """Another rank: answer the call, and wait for the manifest.
 
     Raises:
-        Timeout: rank 0 made no call for that many ranks, or other ranks have not answered.
+        Timeout: rank 0 made no call for this number of ranks, or other ranks have not answered.
     """
     answered: RankCall | None = None
     while True:

@@ -76,7 +76,7 @@ def checked_shard(shard: tuple[int, int] | None) -> tuple[int, int]:
 
 
 def _clean(folder: Folder, rank: int) -> None:
-    """Remove what interrupted saves of this rank have left, but for a file that is to become part of a checkpoint."""
+    """Remove the files of interrupted saves of this rank, except a file that is to become part of a checkpoint."""
     made, answered = folder.kept(), ranks.kept_answer(folder, rank)
     kept = set() if made is None else {part.file for part in made.parts}
     folder.remove_all(rank, kept | ({answered, answer_name(rank)} if answered is not None else set()))
