@@ -59,7 +59,8 @@ class Client:
             (bytes, "4GiB" or a share); `keep_deleted`, the number of deleted objects that stay, at least 0; and
             `cluster`. True takes the only node on this machine, and waits for it up to 100 s; false takes none. A node
             keeps the memory that it is served with.
-        hostname: whose entry of `storage_servers` counts; None: $DI_STORE_NODE_NAME, or this machine's name.
+        hostname: the machine whose entry of `storage_servers` counts; None: $DI_STORE_NODE_NAME, or this machine's
+            name.
 
     Raises:
         FileNotFoundError: there is no such file. ValueError: the configuration names no store, or several match.
@@ -146,7 +147,7 @@ class Client:
         return self._store.put(data, id=object_id)
 
     def get(self, object_id_hex: str, src_node: str | None = None, via_rpc: bool = False) -> Any:
-        """The value of an object, from any node; None: there is none. Arrays are read-only and are not copied.
+        """The value of an object, from any node; None: no such object. Arrays are read-only and are not copied.
 
         Args:
             object_id_hex: the id that `put` returned.
@@ -154,7 +155,7 @@ class Client:
             via_rpc: no effect.
 
         Raises:
-            NodeUnavailable: the node of the object does not answer, or is gone.
+            NodeUnavailable: the node of the object does not answer, or is lost.
         """
         try:
             return self._store.get(object_id_hex)
@@ -164,7 +165,7 @@ class Client:
     def delete(self, object_id_hex_list: str | Iterable[str]) -> None:
         """Declare that objects are no longer needed. They can still be read until their store needs the room.
 
-        DI-engine deletes every object that it has read, and reads it again when its replay buffer draws it again. With
+        DI-engine deletes every object after reading it, but reads it again when its replay buffer draws it again. With
         `keep_deleted: 0`, objects are freed at once here and where they were put. Other nodes that have a copy may read
         it for another 50 s.
 
@@ -181,7 +182,7 @@ class Client:
             self._delete_at(self._cluster, home, those)
 
     def _delete_at(self, cluster: ClusterStore, home: bytes, refs: list[Ref]) -> None:
-        """Delete objects that were put on one node; at once those whose ids do not say on which."""
+        """Delete objects that were put on one node. Objects whose ids name no node are freed at once."""
         refs = [*self._undone.pop(home, []), *refs][-_MOST_DELETED:]
         try:
             store = None if self._keep_deleted == 0 else cluster.store_of(refs[0])
@@ -199,7 +200,7 @@ class Client:
 
 
 class _Deleted:
-    """The objects of one store that were deleted and are still there, oldest first."""
+    """The objects of one store that were deleted and still exist, oldest first."""
 
     def __init__(self, store: Store, tables: Store, keep: int | None) -> None:
         """Begin.
@@ -207,7 +208,8 @@ class _Deleted:
         Args:
             store: how the objects are reached.
             tables: the same store, for its own tables.
-            keep: how many may stay; None: what its memory allows, or what the first client has found.
+            keep: number of objects that may stay; None: as many as memory allows, or the number that the first client
+                computed.
         """
         self._store = store
         self._keep = min(_MOST_DELETED, tables.stats()["budget"] // _BYTES_PER_DELETED) if keep is None else keep
@@ -217,7 +219,7 @@ class _Deleted:
             self._keep = self._table.capacity or self._keep
 
     def add(self, refs: list[Ref]) -> None:
-        """These are no longer needed."""
+        """Note that these objects are no longer needed."""
         if self._keep <= 0:
             self._store.delete(refs)
             return
@@ -252,7 +254,7 @@ class _Deleted:
 
 
 def _table(store: Store, capacity: int, *, exact: bool) -> Table:
-    """The table of deleted objects; `exact`: of that capacity, or else the one that is there."""
+    """The table of deleted objects; `exact`: with this capacity; otherwise an existing table will do."""
     try:
         if not exact:
             return store.table(_DELETED)
@@ -263,7 +265,7 @@ def _table(store: Store, capacity: int, *, exact: bool) -> Table:
 
 
 def _by_home(refs: list[Ref]) -> dict[bytes, list[Ref]]:
-    """The refs, by the bytes of their ids that say where they were put."""
+    """The refs, by the bytes of their ids that name their node."""
     found: dict[bytes, list[Ref]] = {}
     for ref in refs:
         found.setdefault(ref.raw[:_HOME_BYTES], []).append(ref)
@@ -271,7 +273,7 @@ def _by_home(refs: list[Ref]) -> dict[bytes, list[Ref]]:
 
 
 def _node(config: Mapping[str, Any], own: Mapping[str, Any]) -> ClusterStore | None:
-    """The store of this machine as a node of a cluster; None: it is none, or the configuration wants none."""
+    """The store of this machine as a node of a cluster; None: it is no node, or the configuration wants no node."""
     wanted = own.get("cluster")
     if wanted is False:
         return None
@@ -287,7 +289,7 @@ def _node(config: Mapping[str, Any], own: Mapping[str, Any]) -> ClusterStore | N
 
 
 def _found(config: Mapping[str, Any], own: Mapping[str, Any]) -> ClusterStore | None:
-    """The node that is meant. Another job's node, which nobody has named, is not taken unless `cluster` is true."""
+    """The node that is meant. An unnamed node, perhaps another job's, is not taken unless `cluster` is true."""
     if own.get("name"):
         return node_here(own["name"])
     given = node_here()
@@ -327,7 +329,7 @@ def _own(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _name(config: Mapping[str, Any]) -> str:
-    """The store's name, the same for all who would have talked to one node tracker."""
+    """The store's name, the same for all clients of one node tracker."""
     trackers = _list(config, "node_trackers") or [{}]
     host, port = trackers[0].get("rpc_host"), trackers[0].get("rpc_port")
     if host is None or port is None:

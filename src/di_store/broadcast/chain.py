@@ -250,7 +250,7 @@ class Chain:
             self.changed.notify_all()
 
     def newest(self) -> Note | None:
-        """The version to report to other nodes: one still on its way here, else the offered one, else the newest here."""
+        """The version to report to other nodes: one still being received, else the offered one, else the newest."""
         with self.changed:
             note, offered = self.requested.newest, self.offer.note(now())
         if note is not None and note.version > self.local.session.arena.newest(self.name):

@@ -1,4 +1,7 @@
-"""The stores that this process has as nodes of clusters, one per cluster. No lock is held while attaching to one."""
+"""The stores that this process has as nodes of clusters, one per cluster.
+
+No lock is held while a process attaches to a store.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class OwnStores(Generic[K]):
-    """Stores by key. Thread-safe. A forked child begins with none."""
+    """Stores by key. Thread-safe. A forked child begins without stores."""
 
     def __init__(self) -> None:
         self.begin()
@@ -37,7 +40,7 @@ class OwnStores(Generic[K]):
             key: key of the store.
             timeout: seconds; None: no limit.
             attach: attaches to the store, within this many seconds.
-            alone: whether stores of other keys are forgotten.
+            alone: whether to forget stores of other keys.
 
         Raises:
             NodeUnavailable: at the end another thread is still attaching, or `clear` was called meanwhile. As `attach`.

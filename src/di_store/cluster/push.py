@@ -1,6 +1,6 @@
-"""Chooses the nodes that get objects before they ask for them. The agents carry the bytes.
+"""Chooses nodes to which objects are sent ahead of their first `get`. The agents carry the bytes.
 
-Nothing here makes a `put` fail: an object that was not sent ahead is copied when it is read.
+A `put` never fails because of this: an object that was not sent ahead is copied when it is read.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Push:
     # -- sending ------------------------------------------------------------------------------------------------
 
     def send(self, raw: bytes, groups: Iterable[str], nodes: Iterable[str]) -> None:
-        """Have an object of this store sent to the members of groups, and to the nodes of these names.
+        """Have an object of this store sent to the members of these groups and to these nodes.
 
         Raises:
             ValueError: a name that cannot be a group's.
@@ -103,7 +103,7 @@ class Push:
         return found
 
     def _look(self, group: str, known: list[Node]) -> tuple[float, list[Node]]:
-        """Ask the directory who the members are; those that were known, if it does not answer."""
+        """The members, from the directory; if it does not answer, the members known so far."""
         try:
             found, has_any = members(self._cluster, group, LOOK_SECONDS)
         except StoreError as error:
@@ -123,7 +123,7 @@ class Push:
         return found
 
     def _say(self, text: str) -> None:
-        """One line in the log, the first time."""
+        """Log one line, the first time only."""
         if text not in self._said:
             self._said.add(text)
             logger.warning("%s", text)
@@ -133,7 +133,7 @@ _every: weakref.WeakSet[Push] = weakref.WeakSet()
 
 
 def _stay(reference: weakref.ref[Push]) -> None:
-    """Keep the node a member while its store is open, and somebody has it."""
+    """Keep the node a member while its store is open and in use."""
     while True:
         time.sleep(JOINED_SECONDS)
         sending = reference()

@@ -1,7 +1,7 @@
 """Di-store on every node of a Ray cluster: ``from di_store.cluster import ray as cluster``.
 
 `up` has a store served on each node, including nodes that join later. `store` gives a task or actor the store of its
-own node. Ray knows the nodes, and restarts what fails. Rows, objects and weights never go through Ray.
+own node. Ray lists the nodes, and restarts failed actors. Rows, objects and weights never go through Ray.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ def up(
         The nodes that are served.
 
     Raises:
-        NodeUnavailable: not all nodes are served in time; the others still will be. StoreError: Ray is too old, or
-        `ray.init` was not called.
+        NodeUnavailable: not all nodes are served in time; the missing ones are served later. StoreError: Ray is too
+        old, or `ray.init` was not called.
     """
     _check_ray()
     left = countdown(check_timeout(timeout))
@@ -95,7 +95,7 @@ def up(
 
 
 def _all_served(directory: RayDirectory, left: Callable[[], float | None], timeout: float | None) -> list[Node]:
-    """The nodes that are there, once all are served. `timeout`: what was given, for the error."""
+    """The present nodes, once all are served. `timeout`: the given timeout, for the error."""
     while True:
         alive = {each["NodeID"] for each in ray.nodes() if each["Alive"]}
         served = directory.by_ray_id(left())
@@ -199,7 +199,10 @@ _own: OwnStores[tuple[int, str, str]] = OwnStores()
 
 
 def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None = None) -> Any:
-    """A call of the directory's actor; made again while Ray starts it anew. `lost` gets a text for each call before."""
+    """A call of the directory's actor; repeated while Ray restarts the actor.
+
+    `lost` gets a text for each call before.
+    """
     deadline = Deadline.of(timeout)
     while True:
         seconds, rest = deadline.left, deadline.rest()

@@ -1,7 +1,7 @@
 """The actors of a cluster in Ray: the directory, and on each node a keeper that has its store served.
 
-Ray decides where they run, and restarts them. No data go through them. The directory's entries are derived: after a
-restart it gets them from the keepers, each of which knows the entries of its node's own tables.
+Ray places and restarts them. No data pass through them. The directory's entries are derived: after a restart it gets
+them from the keepers, each of which knows the entries of its node's own tables.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class DirectoryActor:
         return self._plan
 
     def report(self, node_id: str, node: Node, kept: Entries) -> None:
-        """Take a keeper's report: its store is served, and these are its node's entries of its own tables."""
+        """Take a keeper's report that its store is served, with its node's entries of its own tables."""
         with self._lock:
             if node_id not in self._nodes:  # its first report to this actor
                 # What the node said before it heard of a drop, or while it was away, brings nothing back.
@@ -123,7 +123,10 @@ class DirectoryActor:
             return True
 
     def stop(self, timeout: float | None) -> int:
-        """Have all keepers stop serving. Returns how many have not stopped in time; they go on stopping."""
+        """Have all keepers stop serving.
+
+        Returns the number of keepers that have not stopped in time; they continue stopping.
+        """
         self._stopped.set()
         alive = _raylets()
         with self._lock:
@@ -142,7 +145,7 @@ class DirectoryActor:
         return {node_id: node for node_id, (node, heard) in self._nodes.items() if heard > latest}
 
     def _await_words(self) -> None:
-        """Until every node of the cluster has said what it keeps: a name must not be given twice."""
+        """Wait until every node of the cluster has reported its entries: otherwise a name could be given twice."""
         while not self._ready:
             told = self._expected is not None and self._expected <= self._nodes.keys()
             if told or time.monotonic() - self._began > READY_SECONDS:
@@ -178,7 +181,7 @@ class DirectoryActor:
 
 
 class AnchorActor:
-    """Takes a thousandth of a node's CPU, so that an autoscaler keeps the node."""
+    """Takes a thousandth of a CPU, so that an autoscaler keeps the node."""
 
 
 class KeeperActor:
@@ -228,7 +231,10 @@ class KeeperActor:
         ray.get(self._directory.report.remote(self._node_id, node, own_entries(session)), timeout=5)
 
     def _serve(self, before: Membership | None) -> None:
-        """Start the supervisor. It outlives this actor: the store ends with it, or a minute after the raylet."""
+        """Start the supervisor.
+
+        The holder outlives this actor: the store ends with the holder, or a minute after the raylet.
+        """
         if before is not None:  # the same port, so that clients find it again
             with suppress(StoreError):  # something else has it by now
                 self._start(Address.parse(before.address).port)
@@ -255,9 +261,9 @@ class KeeperActor:
 
 
 def look_again(look: Callable[[], None], stopped: threading.Event, what: str) -> None:
-    """Look every `LOOK_SECONDS`, until `stopped`. The log says why looks fail, once until one succeeds again.
+    """Look every `LOOK_SECONDS`, until `stopped`. Logs the first failure after each success.
 
-    `what`: whose looks they are, for the log.
+    `what`: the subject of the log line.
     """
     failing = False
     while True:
@@ -273,7 +279,7 @@ def look_again(look: Callable[[], None], stopped: threading.Event, what: str) ->
 
 
 def _raylets() -> dict[str, Address]:
-    """Where the raylets of the nodes listen that Ray takes for alive, by Ray's id."""
+    """The addresses of the raylets of nodes that are alive for Ray, by Ray's id."""
     return {
         each["NodeID"]: Address(each["NodeManagerAddress"], each["NodeManagerPort"], "")
         for each in ray.nodes()
@@ -295,7 +301,7 @@ def _listens(address: Address) -> bool:
 
 
 def _on(node_id: str, cls: Callable[..., Any], cpus: float, *arguments: Any) -> Any:
-    """An actor on that node and no other."""
+    """An actor that runs only on this node."""
     where = NodeAffinitySchedulingStrategy(node_id, soft=False)
     made = ray.remote(cls).options(num_cpus=cpus, max_restarts=-1, max_task_retries=-1, scheduling_strategy=where)
     return made.remote(*arguments)

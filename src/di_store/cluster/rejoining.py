@@ -42,13 +42,15 @@ Found = tuple[Backup, Node]
 
 
 def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECONDS) -> bool:
-    """Copy the tables of a lost node into the folder of a store that will be opened. Returns whether there were any.
+    """Copy the tables of a lost node into the folder of a store that will be opened.
+
+    Returns whether there was a backup.
 
     Args:
-        disk: the folder. If it already has tables, these are the newest ones, and nothing is done.
+        disk: the folder. If the folder already has tables, these are the newest ones, and nothing is done.
         wanted: the node, as in ``node=``: its machine, its store, its ``host:port`` or its uuid.
         serving: how the new node will be served.
-        timeout: seconds until a node with a backup must have answered.
+        timeout: seconds to wait for an answer from a node with a backup.
 
     Raises:
         ValueError: several nodes have that name; or no cluster is named. NodeUnavailable: no node that answers has a
@@ -77,7 +79,7 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
 
 
 def has_directory(serving: Serving) -> bool:
-    """Whether it is a node of a cluster in which one node may take over another, which Ray clusters do not allow."""
+    """Whether the store is a node of a cluster in which a node may take over another one, as Ray clusters forbid."""
     return bool(serving.peers) or (serving.join or "").startswith("etcd://")
 
 
@@ -85,7 +87,7 @@ def directory_of(serving: Serving, sessions: SessionPool) -> Directory:
     """The directory of the node's cluster.
 
     Raises:
-        ValueError: it has none, or it is Ray's.
+        ValueError: the store has no cluster, or its cluster is Ray's.
     """
     if serving.peers:
         return StaticDirectory(addresses_of(serving.peers), sessions)
@@ -100,7 +102,10 @@ def directory_of(serving: Serving, sessions: SessionPool) -> Directory:
 def _found(
     directory: Directory, sessions: SessionPool, wanted: str, listed: int, left: Callable[[], float | None]
 ) -> Found:
-    """The newest backup of a node, and who has it. `listed`: how many nodes there are with this one; 0: unknown."""
+    """The newest backup of a node, and the nodes that have it.
+
+    `listed`: number of nodes, including this one; 0: unknown.
+    """
     others = countdown(OTHERS_SECONDS)
     while True:
         found: list[Found] = []
@@ -133,7 +138,7 @@ def _node(backup: Backup) -> Node:
 
 
 def _newest(found: list[Found], sessions: SessionPool, wanted: str) -> Found:
-    """Of backups of one node, and of those whose tables it took over, the newest."""
+    """The newest of the backups of one node and of nodes whose tables it took over."""
     before = {uuid for backup, _ in found for uuid in backup.uuids[1:]}
     left = [each for each in found if each[0].uuids[0] not in before]
     if len({backup.address for backup, _ in left}) > 1:
@@ -155,7 +160,7 @@ def _answers(sessions: SessionPool, node: Node) -> bool:
 
 
 def _copy(sessions: SessionPool, backup: Backup, node: Node, to: Folder) -> None:
-    """Copy a backup into a folder, which is there once it is whole."""
+    """Copy a backup into a folder, which gets its name once it is complete."""
     partial = Folder(to.path + ".partial")
     with full_is_told(partial.path):
         shutil.rmtree(partial.path, ignore_errors=True)

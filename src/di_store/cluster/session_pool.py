@@ -27,7 +27,7 @@ PATIENCE_SECONDS = 0.05
 
 @dataclass(frozen=True)
 class Credentials:
-    """How this process proves its identity to every node, as in `di_store.connect`."""
+    """The credentials of this process for every node, as in `di_store.connect`."""
 
     token: str | bytes | None = None
     tls: Any = None
@@ -35,7 +35,7 @@ class Credentials:
 
 
 class _Look:
-    """A question to a node whether it is there. One thread answers it."""
+    """A question to a node whether it answers. One thread answers it."""
 
     def __init__(self) -> None:
         self.ended = threading.Event()
@@ -110,7 +110,7 @@ class SessionPool:
         """The session with the store of a node. `what`: name of the call, for errors.
 
         Raises:
-            NodeUnavailable: the node does not answer in time, or is gone: another store has taken its place.
+            NodeUnavailable: the node does not answer in time, or another store has taken its place.
         """
         deadline = Deadline.of(timeout)
         session = self.session(node.address, deadline, what)
@@ -123,7 +123,7 @@ class SessionPool:
 
     @contextlib.contextmanager
     def calling(self, node: Node, timeout: Seconds, what: str | None = None) -> Iterator[RemoteSession]:
-        """As `of`, for the calls in the block: if one of them finds another store there, the node is gone too."""
+        """As `of`, for the calls in the block: if a call finds another store, the node counts as lost."""
         session = self.of(node, timeout, what)
         try:
             yield session
@@ -133,7 +133,10 @@ class SessionPool:
             raise self._gone(node) from None
 
     def is_replaced(self, node: Node) -> bool:
-        """Whether a call has found another store in the node's place: the node will not come back. Makes no call."""
+        """Whether a call has found another store in the node's place, so that the node will not come back.
+
+        Makes no call.
+        """
         return node.uuid in self._replaced
 
     def _gone(self, node: Node) -> NodeUnavailable:
@@ -192,7 +195,7 @@ os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _works(session: RemoteSession) -> bool:
-    """Whether neither it was closed nor another store has taken the place of its own."""
+    """Whether the session is open and its store has not been replaced by another one."""
     return not session.ended() and session.channel.client.ended is None
 
 

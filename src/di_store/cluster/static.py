@@ -1,9 +1,9 @@
 """The directory of a fixed list of nodes, which needs no other service: `di-store serve --peers a,b,c`.
 
-The entries lie in the store of one node, the alphabetically first one, as one version of weights. A process changes
-them by publishing the version after the one that it read; only one process can do that. So the entries survive the
-agent, but not the node. When that node's store is created anew, the entries are rebuilt from those that the nodes keep
-of their own tables.
+The entries lie in the store of one node, the alphabetically first one, as one version of weights. To change the
+entries, a process publishes the version after the one that it read; only one process can succeed. So the entries
+survive the agent, but not the node. When that node's store is created again, the entries are rebuilt from the nodes'
+own entries for their tables.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class StaticDirectory:
         )
 
     def _ask(self, call: Callable[[RemoteObjects, Deadline], T], deadline: Deadline) -> T:
-        """Make a call of the first node's store, whichever has its place now."""
+        """Make a call of the store that is now at the first node's address."""
         for last in (False, True):
             try:
                 step = deadline.another()
@@ -136,6 +136,6 @@ class StaticDirectory:
 
 
 def _place(address: str) -> str:
-    """The address as the list of peers has it: without the name of a store."""
+    """The address in the form of the list of peers: without the name of a store."""
     where = Address.parse(address)
     return str(Address(where.host, where.port, ""))

@@ -17,9 +17,9 @@ from di_store.store.handle import Store
 class ClusterStore(Store):
     """A handle of the store of this machine, in a cluster; thread-safe. Made by `di_store.cluster.attach`.
 
-    It is a `Store`, with the calls that only a cluster has. `get` copies an object from its node, and keeps the copy
-    for a while. `table` reads a local table in shared memory, and calls the node of any other table. Tables and refs
-    may be pickled to any node.
+    It is a `Store` with additional calls for clusters. `get` copies an object from its node, and keeps the copy for a
+    while. `table` reads a local table in shared memory, and calls the node of any other table. Tables and refs may be
+    pickled to any node.
 
     Attributes:
         node: the store as a node.
@@ -56,9 +56,9 @@ class ClusterStore(Store):
     ) -> None:
         """Copy an object that was put here to other nodes, so that their first `get` reads memory.
 
-        The call returns at once. The agents copy, and leave as much room free as `get` does. A copy stays as long as
-        one that `get` made. If a copy fails (a node is away, the group is empty, the id was chosen by the program), the
-        log says so, and `get` reads the object as usual.
+        The call returns at once. The agents copy, and leave as much room free as `get` does. A copy stays as long as a
+        copy made by `get`. If a copy fails (a node is unreachable, the group is empty, the program chose the id), a
+        line is logged, and `get` reads the object as usual.
 
         Args:
             ref: the object.
@@ -74,10 +74,10 @@ class ClusterStore(Store):
         self.node.push.send(raw, groups, nodes)
 
     def store_of(self, ref: Ref | str, *, timeout: float | None = 5) -> Store | None:
-        """The store where an object was put: this one, or one that is called through its agent; None: nobody knows it.
+        """The store where an object was put: this one, or another one through its agent; None: it is not known.
 
         Raises:
-            NodeUnavailable: that node does not answer, or is gone.
+            NodeUnavailable: that node does not answer, or is lost.
         """
         raw, seconds = id_of(ref), check_timeout(timeout)
         self.node.session.arena.enter()

@@ -1,7 +1,7 @@
-"""The tables of a cluster. A table's entry in the directory says on which nodes it lies, and how it was made.
+"""The tables of a cluster. A table's entry in the directory holds its nodes and its settings.
 
 The entry is written before the shards are made. If a process dies in between, the next process that opens the table
-makes the missing shards. To drop a table, its entry is first marked as dropped, and removed last.
+makes the missing shards. A drop first marks the entry as dropped, and removes it last.
 """
 
 from __future__ import annotations
@@ -104,7 +104,10 @@ class ClusterTables:
     def _made(
         self, name: str, entry: TableEntry, nodes: list[Node], given_up: tuple[str, ...], deadline: Deadline
     ) -> TableBackend:
-        """Make the shards of an entry that this call wrote. If one fails, those of `given_up` and the entry go."""
+        """Make the shards of an entry that this call wrote.
+
+        If one fails, the shards of `given_up` and the entry are removed.
+        """
         try:
             made = [self._make(node, name, entry, deadline.another()) for node in nodes]
             return self._joined(name, entry, made)
@@ -125,7 +128,7 @@ class ClusterTables:
         """The identity of a table that the node's store has for itself, and that `exist_ok` makes the cluster's.
 
         Raises:
-            TableExists: there is one, and it may not be taken.
+            TableExists: the table exists, and may not be taken.
         """
         found = ""
         for node in nodes:
@@ -148,7 +151,7 @@ class ClusterTables:
         """The table of that name, of the cluster or of this store alone.
 
         Raises:
-            TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is gone.
+            TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is lost.
         """
         while True:
             try:
@@ -167,7 +170,7 @@ class ClusterTables:
             time.sleep(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS))
 
     def drop(self, name: str, deadline: Deadline) -> None:
-        """Drop a table with all its shards. Shards on nodes that are gone are forgotten.
+        """Drop a table with all its shards. Shards on lost nodes are forgotten.
 
         Raises:
             TableNotFound: there is no such table. NodeUnavailable: the directory or a node does not answer.
@@ -184,13 +187,15 @@ class ClusterTables:
     def take_over(
         self, name: str, was: TableEntry, uuids: Sequence[str], entries_lost: bool, timeout: float | None
     ) -> bool:
-        """Register in the directory that this node has the shard of a lost node. False: it is another table by now.
+        """Register in the directory that this node has the shard of a lost node.
+
+        False: the name belongs to another table by now.
 
         Args:
             name: name of the table, which this store has.
-            was: its entry, as the lost node kept it.
+            was: the table's entry that the lost node kept.
             uuids: uuids of the stores that had the shard.
-            entries_lost: whether the directory's entries were lost with the node: then a missing entry means nothing.
+            entries_lost: whether the directory's entries were lost with the node; then a missing entry has no meaning.
             timeout: seconds; None: no limit.
 
         Raises:
@@ -214,7 +219,7 @@ class ClusterTables:
                 return True
 
     def _keep_elsewhere(self, uuid: str, name: str, entry: TableEntry, timeout: float | None) -> None:
-        """Have a node of a table keep its entry, which has changed. A node that is away keeps the old one."""
+        """Have a node of a table keep its entry, which has changed. An unreachable node keeps the old entry."""
         node = self._cluster.by_uuid(uuid, timeout)
         if node is None:
             return
@@ -228,7 +233,7 @@ class ClusterTables:
     # -- the directory ------------------------------------------------------------------------------------------
 
     def _entry(self, name: str, deadline: Deadline) -> TableEntry | None:
-        """The entry of a table; if it is being dropped, this goes on with that first."""
+        """The entry of a table; an unfinished drop is finished first."""
         while (stored := self._cluster.directory.read(_key(name), deadline.another())) is not None:
             entry = unpacked(stored, TableEntry)
             if not entry.dropped:
@@ -237,7 +242,7 @@ class ClusterTables:
         return None
 
     def _finish_drop(self, name: str, entry: TableEntry, deadline: Deadline) -> None:
-        """Drop the shards of an entry that says so: those tables and no others, whatever has their name by now."""
+        """Drop the shards of an entry marked as dropped: only these tables, not later ones of the same name."""
         there = {node.uuid for node in self._cluster.nodes(deadline.another())} if len(entry.shards) > 1 else set()
         first = sorted(entry.shards, key=lambda each: each not in there)  # those that are lost take all the time
         for at, uuid in enumerate(first):
@@ -256,7 +261,7 @@ class ClusterTables:
     # -- shards -------------------------------------------------------------------------------------------------
 
     def _open(self, name: str, entry: TableEntry, deadline: Deadline) -> TableBackend:
-        """The table of an entry. Of one in parts, shards may be missing: those of nodes that do not answer."""
+        """The table of an entry. A table in parts may lack the shards of nodes that do not answer."""
         if len(entry.shards) == 1:
             return self._open_shard(name, entry, entry.shards[0], deadline)
         shards = self._shards(name, entry, [None] * len(entry.shards))
@@ -276,7 +281,7 @@ class ClusterTables:
         return self._in_parts(name, entry, shards)
 
     def _open_here(self, session: Session, name: str) -> TableBackend:
-        """A table that this store has, or has a part of, without the directory: its node keeps the entry."""
+        """A table with a part in this store, without the directory: the node keeps the table's entry."""
         here = local_table(session, name, 0)
         stored = own_entries(session).get(_key(name))
         entry = None if stored is None else unpacked(stored, TableEntry)
@@ -301,13 +306,13 @@ class ClusterTables:
             return self._make(node, name, entry, deadline.another())
 
     def _joined(self, name: str, entry: TableEntry, found: Sequence[TableBackend | None]) -> TableBackend:
-        """The shards of a table as one handle; None: one that is opened when its node answers."""
+        """The shards of a table as one handle; None in place of a shard: it is opened when its node answers."""
         if len(found) == 1 and found[0] is not None:
             return found[0]
         return self._in_parts(name, entry, self._shards(name, entry, found))
 
     def _shards(self, name: str, entry: TableEntry, found: Sequence[TableBackend | None]) -> list[Shard]:
-        """The shards of a table in parts, of which these handles are there."""
+        """The shards of a table in parts, with these open handles."""
 
         def opened(uuid: str, timeout: float | None) -> TableBackend:
             return self._open_shard(name, entry, uuid, Deadline(timeout))
@@ -368,12 +373,12 @@ class ClusterTables:
 
 
 def _settings_of(whole: Settings, shards: int, number: int, draw: str) -> Settings:
-    """Those that a shard is made with; of a table in one piece, as they are."""
+    """The settings of a shard; for a table in one piece, the unchanged settings."""
     return whole if shards == 1 else shard_settings(whole, shards, number, draw)
 
 
 def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -> str:
-    """Which settings differ from those of a table that is there, for people; "" when none does."""
+    """The settings that differ from those of an existing table, as text; "" if none does."""
     if (len(known.shards) > 1) != (shards > 1):
         return f"it has {len(known.shards)} shards there"
     if shards > 1 and known.draw != draw:
@@ -382,7 +387,7 @@ def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -
 
 
 def _kept(entry: TableEntry) -> TableEntry:
-    """What a node keeps of an entry: as it is while the table is there."""
+    """The form of an entry that a node keeps: that of an existing table."""
     return msgspec.structs.replace(entry, dropped=False)
 
 

@@ -1,9 +1,8 @@
 """Tables of this store that another node has taken over: every process with a handle of such a table gets an error.
 
-The directory then names the other node, so later rows here would silently be lost. The node that takes over cannot
-notify a store that is cut off. So the process that serves that store asks the directory, and so does
-`ClusterStore.sync`. They mark the table's header, and every process of this machine gets `TableNotFound` from its next
-call.
+The directory then names the other node, so later rows here would be lost silently. The other node cannot notify a store
+that is cut off. So the process that serves that store asks the directory, and so does `ClusterStore.sync`. They mark
+the table's header, and every process of this machine gets `TableNotFound` from its next call.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def taken_over(session: Session) -> set[str]:
 
 
 def give_up(session: Session, cluster: Cluster, timeout: float | None) -> None:
-    """Refuse rows, draws and priorities for tables of this store that another node has, according to the directory.
+    """Refuse rows, draws and priorities for tables of this store that, in the directory, belong to another node.
 
     Raises:
         NodeUnavailable: the directory does not answer.
@@ -62,9 +61,9 @@ def give_up(session: Session, cluster: Cluster, timeout: float | None) -> None:
 
 
 def _is_elsewhere(now: TableEntry, was: TableEntry, uuids: set[str]) -> bool:
-    """Whether the directory names other nodes; `uuids`: of this store, and of those whose tables it took over itself.
+    """Whether the directory names other nodes; `uuids`: of this store and of stores whose tables it took over.
 
-    A missing entry says nothing: the table was dropped, or the directory has lost its entries.
+    A missing entry decides nothing: the table was dropped, or the directory has lost its entries.
     """
     return not now.dropped and (now.maker != was.maker or uuids.isdisjoint(now.shards))
 

@@ -1,7 +1,8 @@
 """One column of a stream: its type, and the slow path that converts values to that type.
 
-The core writes arrays of exactly the right type and shape directly. Everything else goes through `Column.coerce`, which
-casts the cases below and refuses the rest. Its error names the path, the expected type, the given value, and a remedy:
+The core writes arrays of exactly the right type and shape directly. All other values go through `Column.coerce`, which
+casts the cases below and refuses all others. Its error names the path, the expected type, the given value, and a
+remedy:
 
 * numbers (Python's and numpy's), 0-d arrays, lists of numbers, and the column ``reward`` in any form are cast *within
   their kind*: bool to bool, int to int (signed or not), float to float, complex to complex, text to wider text. A value
@@ -45,7 +46,7 @@ class Column:
         ragged: whether rows hold a varying number of elements, ``[k, *shape]``.
         max_rows: the largest k; None: no bound, or not ragged.
         extension: name of an element type that numpy does not have ("bfloat16"), else "".
-        late: whether steps may leave it out; `Table.update` writes it afterwards.
+        late: whether steps may leave out the column; `Table.update` writes it afterwards.
     """
 
     name: str
@@ -98,7 +99,7 @@ class Column:
 
     @property
     def row_bytes(self) -> int | None:
-        """Bytes of one row, or of the longest row of a ragged column; None if that has no bound."""
+        """Bytes of one row, or of the longest row of a ragged column; None if there is no bound."""
         if not self.ragged:
             return self.element_bytes
         return None if self.max_rows is None else self.element_bytes * self.max_rows
@@ -122,7 +123,7 @@ class Column:
 
     @property
     def value_dtype(self) -> DType:
-        """The dtype that readers see: for an extension that of ml_dtypes if it is installed, else `dtype`."""
+        """The dtype that readers see: for an extension the type of ml_dtypes if it is installed, else `dtype`."""
         return (dtypes.extension_dtype(self.extension) if self.extension else None) or self.dtype
 
     def coerce(self, value: Any, lanes: Lead = None) -> Array | list[Array]:
@@ -340,7 +341,7 @@ def as_array(value: Any, name: str) -> tuple[Array, str, bool]:
 
 
 def _check_unmasked(value: Any, name: str) -> None:
-    """Raise SchemaMismatch for masked elements: a column would keep what lies under the mask, and no mask."""
+    """Raise SchemaMismatch for masked elements: a column would store the values under the mask, but no mask."""
     if dtypes.is_masked(value):
         raise SchemaMismatch(
             f"column {name!r}: got an array with masked elements",
@@ -383,7 +384,7 @@ def _other_array(value: Any, name: str) -> Array:
 
 
 def _ragged_rows(value: Any, lead: tuple[int, ...]) -> list[Any] | None:
-    """The rows of a ragged value with leading axes `lead`, flat in C order; None if it has no such form."""
+    """The rows of a ragged value with leading axes `lead`, flat in C order; None if the value has no such form."""
     values, offsets = getattr(value, "values", None), getattr(value, "offsets", None)
     if dtypes.is_tensor(values) and dtypes.is_tensor(offsets):
         values, offsets = dtypes.tensor_array(values)[0], dtypes.tensor_array(offsets)[0]

@@ -53,7 +53,7 @@ class Ragged:
 
         Args:
             fill: value behind the end of each row.
-            to: elements of every row; None: as many as the longest row has.
+            to: elements of every row; None: those of the longest row.
 
         Raises:
             ValueError: a row is longer than `to`, or `fill` does not fit the elements.
@@ -104,7 +104,7 @@ def _padded_array(ragged: Ragged, fill: Any, lengths: Any, to: int) -> Any:
 
 
 def _padded_tensor(ragged: Ragged, fill: Any, lengths: Any, to: int) -> Any:
-    """Gathers instead of assigning through a mask: a mask makes the host wait for the GPU, even where `to` is given."""
+    """Gathers instead of assigning through a mask: a mask makes the host wait for the GPU, even if `to` is given."""
     torch, values, offsets = import_torch("padded()"), ragged.values, ragged.offsets
     if to == 0 or not len(values):
         return values.new_full((len(lengths), to, *values.shape[1:]), fill)

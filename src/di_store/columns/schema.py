@@ -78,7 +78,7 @@ def _dimension(size: Any, at: int, shape: Any) -> int | None:
 
 @dataclass(frozen=True)
 class Schema:
-    """Ordered columns with distinct names. No name is also an inner node of another name's path.
+    """Ordered columns with distinct names. No name is also an inner node in the path of another name.
 
     Attributes:
         columns: the columns, in order.
@@ -139,8 +139,8 @@ class Schema:
         """The schema that a first step declares.
 
         Args:
-            step: nested dict of numbers, arrays, tensors. Python bool, int, float give bool, int64, float32;
-                ``reward`` gives float32 and ``terminated``, ``truncated`` give bool whatever they are.
+            step: nested dict of numbers, arrays, tensors. Python bool, int, float give bool, int64, float32. ``reward``
+                always gives float32, and ``terminated`` and ``truncated`` always give bool.
             lanes: leading axes of every leaf, which are not part of a row: None, n, or ``(T, n)``.
 
         Raises:
@@ -294,7 +294,7 @@ class Schema:
         """The schema that `to_plain` described.
 
         Raises:
-            CorruptData: it does not describe a schema.
+            CorruptData: the data do not describe a schema.
         """
         try:
             return cls(tuple(_restored(entry) for entry in plain))

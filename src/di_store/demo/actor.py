@@ -1,7 +1,7 @@
 """One actor process: acts in its environments, appends to the table, and loads each newly published policy.
 
-It ends when it is told to, or when the learner's process has ended. The end of the learner closes its side of the
-control pipe, and no call here blocks for longer than `PATIENCE_SECONDS`.
+The process ends when it is told to, or when the learner's process has ended. The end of the learner closes its side of
+the control pipe, and no call here blocks for longer than `PATIENCE_SECONDS`.
 """
 
 from __future__ import annotations

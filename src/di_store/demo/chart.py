@@ -18,7 +18,7 @@ def check_path(path: Path) -> None:
     """Before the run: make the folder of the chart, and check that the file can be written.
 
     Raises:
-        ValueError: it cannot be written; the message names --out.
+        ValueError: the file cannot be written; the message names --out.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

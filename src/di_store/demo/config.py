@@ -55,7 +55,10 @@ class DemoConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """Learning settings for one kind of environment; counts are in learner updates unless the name says otherwise."""
+    """Learning settings for one kind of environment.
+
+    Counts are in learner updates unless the name states another unit.
+    """
 
     batch_size: int
     capacity: int

@@ -77,7 +77,7 @@ def _run(config: DemoConfig, shape: EnvShape, store: di_store.Store, interrupt: 
 def room_for_weights(config: DemoConfig, store: di_store.Store, learner: Learner) -> Iterator[None]:
     """Reserve the memory for publishing weights while the table is created inside the block.
 
-    That is room for the current version, the next one, and one old version per actor that may still be read.
+    This leaves room for the current version, the next one, and one old version that each actor may still read.
     """
     size_bytes = sum(tensor.nbytes for tensor in learner.network.state_dict().values())
     room = store.put(np.empty(size_bytes * (2 + config.actors), np.uint8), timeout=0)
@@ -90,7 +90,7 @@ def room_for_weights(config: DemoConfig, store: di_store.Store, learner: Learner
 def create_replay(config: DemoConfig, shape: EnvShape, store: di_store.Store) -> di_store.Table:
     """Create the replay table: stores single frames, returns n-step transitions of stacked frames by priority.
 
-    It holds `recipe.capacity` transitions, or a half, a quarter … of that if --memory has no room for more.
+    It holds `recipe.capacity` transitions, or a half, a quarter … of this number if --memory has no room for more.
 
     Raises:
         CapacityError: fewer than twice `recipe.min_size` fit.

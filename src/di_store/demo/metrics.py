@@ -98,7 +98,7 @@ class Metrics:
         return point
 
     def _earlier(self, now: float) -> Point | None:
-        """The point that rates are measured from: the newest that is at least `RATE_SECONDS` old, else the first."""
+        """The starting point of rates: the newest point that is at least `RATE_SECONDS` old, else the first."""
         earlier = next((point for point in reversed(self.points) if now - point.seconds >= RATE_SECONDS), None)
         return earlier or (self.points[0] if self.points else None)
 

@@ -30,7 +30,7 @@ Figure = float | int | str | None
 
 @dataclass(frozen=True)
 class Stage:
-    """What a run is doing, and whether Ctrl-C would end it."""
+    """The state of a run, and whether Ctrl-C would end it."""
 
     name: str
     running: bool = False
@@ -70,7 +70,7 @@ class Screen:
             self.live.stop()
 
     def log(self, text: str) -> None:
-        """Print a line. A live screen does nothing, as it shows the same in its own place."""
+        """Print a line. A live screen does nothing, because it shows this in its own place."""
         if not self.live:
             print(text, file=self.stream, flush=True)
 
@@ -175,7 +175,7 @@ def actor_cells(member: FleetMember, now: float) -> tuple[str, ...]:
 
 
 def number(value: float, digits: int) -> str:
-    """A number as text; a dash for NaN, which stands for not known yet."""
+    """A number as text; a dash for NaN, which means that the number is not known yet."""
     return "-" if math.isnan(value) else f"{value:,.{digits}f}"
 
 
@@ -206,7 +206,7 @@ def summary(config: DemoConfig, metrics: Metrics, fleet: Fleet) -> dict[str, Fig
 
 
 def rounded(value: float, digits: int) -> float | None:
-    """A rounded number for JSON, which has no NaN: that becomes None."""
+    """A rounded number for JSON; NaN, which JSON lacks, becomes None."""
     return None if math.isnan(value) else round(value, digits)
 
 

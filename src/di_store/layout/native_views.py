@@ -1,4 +1,4 @@
-"""A view in the core's form: which rows an item covers, and which columns it reads besides those of its steps."""
+"""A view in the core's form: the rows that an item covers, and the columns that it reads besides those of its steps."""
 
 from __future__ import annotations
 

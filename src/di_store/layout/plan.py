@@ -1,4 +1,4 @@
-"""Plans of reading and writing for the core: how rows lie in chunks, and how outputs come from a table's columns.
+"""Plans of reading and writing for the core: the layout of rows in chunks, and the outputs made from a table's columns.
 
 The operations: ``native/rows/views.h``. The layout of rows: ``native/base/layout.h``.
 """
@@ -46,7 +46,7 @@ _LATE_ROW_BYTES = 12  # which late values of a row are there, and who waits for 
 
 @dataclass(frozen=True, slots=True)
 class ColumnPosition:
-    """Where a column lies.
+    """The place of a column.
 
     Attributes:
         kind: in the row's record, column by column, in the chunk's heap, or among the late values.
@@ -66,7 +66,7 @@ class ColumnPosition:
 
 @dataclass(frozen=True)
 class Layout:
-    """How one row of a stream lies in its chunks.
+    """The layout of one row of a stream in its chunks.
 
     Attributes:
         columns: columns in the order of their numbers.
@@ -74,7 +74,7 @@ class Layout:
         places: places of the columns.
         record_bytes: bytes of a row's record.
         wide: number of columns that are stored column by column.
-        wide_bytes: bytes per row of these columns together.
+        wide_bytes: bytes per row of all wide columns together.
         late_bytes: bytes of one copy of a row's late values.
     """
 
@@ -121,7 +121,7 @@ class Layout:
         """Store the layout; returns its number. Equal layouts are stored once.
 
         Raises:
-            CapacityError: no room for it.
+            CapacityError: no room for the layout.
         """
         columns = [
             {
@@ -237,7 +237,7 @@ def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class ReadPlan:
-    """How batches of one table are read.
+    """The plan by which batches of one table are read.
 
     Attributes:
         native: the plan for the core's Reader.
@@ -343,12 +343,12 @@ class _Outputs:
 
 
 def read_plan(view: View, schema: Schema, columns: Iterable[str] | None) -> ReadPlan:
-    """How a table of this view and these columns is read.
+    """The plan for reading a table of this view and these columns.
 
     Args:
         view: view of the table.
         schema: columns of the table.
-        columns: which of them batches hold; None: all.
+        columns: the columns that batches hold; None: all.
 
     Raises:
         ValueError: the view cannot work with these columns, or `columns` names an unknown one.

@@ -42,7 +42,7 @@ def _up(value: int, to: int) -> int:
 
 
 def chunk_rows(layout: Layout, target: int, least_rows: int, heap_per_row: int, tables: int = 1) -> tuple[int, int]:
-    """Rows of a chunk of about `target` bytes, at least `least_rows`, and the block that it occupies, as in writers."""
+    """Rows of a chunk of about `target` bytes, at least `least_rows`, and its block, as in writers."""
     return _core.plan_chunk(*layout.sizes, min(target, 1 << 62), least_rows, min(heap_per_row, _MOST_ROW), tables)
 
 
@@ -89,7 +89,7 @@ def chunk_heap(settings: Settings, schema: Schema, sparse: frozenset[str], examp
 
 
 def least_rows(settings: Settings) -> int:
-    """Rows that a chunk holds at least: those of one item, or few if items leave out of order."""
+    """The least number of rows of a chunk: those of one item, or few if items leave out of order."""
     spanned = max(1, settings.view.rows_spanned)
     return spanned if settings.in_order else min(_OUT_OF_ORDER_ROWS, spanned)
 
@@ -101,7 +101,7 @@ class Reserve(NamedTuple):
         bytes: all bytes.
         open_bytes: the part for open chunks of the lanes, which does not depend on the capacity.
         chunk_block: bytes that a chunk occupies at least; 0: unchanged.
-        chunk_head: the part of these that a disk tier leaves in memory; 0: unchanged.
+        chunk_head: the part of these bytes that a disk tier leaves in memory; 0: unchanged.
     """
 
     bytes: int
@@ -145,7 +145,7 @@ _NO_CLAIMS = Claims()
 
 @dataclass(frozen=True)
 class Cut:
-    """How the writers of a stream cut its chunks.
+    """The chunk sizes of the writers of a stream.
 
     Attributes:
         target: intended bytes of a chunk.
@@ -158,17 +158,17 @@ class Cut:
 
 @dataclass(frozen=True)
 class TableNeeds:
-    """The needs of one table, and how its writers should cut chunks.
+    """The needs of one table, and the chunk sizes for its writers.
 
     Attributes:
         reserve: bytes reserved for chunks.
         open_bytes: bytes for open chunks of the lanes; with `max_bytes` this may exceed the reserve.
         item_bytes: bytes of one item, which each held draw is charged.
-        cut: how its chunks are cut.
-        meta_bytes: bytes of item slots and trees, without those that it already has.
-        text: where the bytes come from, for `CapacityError`.
-        memory_text: where the bytes come from that a disk tier leaves in memory.
-        expect: how many times smaller its rows will be on disk than in memory.
+        cut: the sizes of its chunks.
+        meta_bytes: bytes of item slots and trees, without existing ones.
+        text: the origin of the bytes, for `CapacityError`.
+        memory_text: the origin of the bytes that a disk tier leaves in memory.
+        expect: expected size of its rows in memory, divided by their size on disk.
     """
 
     reserve: Reserve
@@ -211,7 +211,7 @@ def table_needs(
         schema: schema of its rows.
         capacity: number of items; None: as many as fit `max_bytes`.
         example_bytes: size of a typical value of the columns without a bound, if one is known.
-        cut: how a stream over several tables cuts its chunks; None: as for the table alone.
+        cut: the chunk sizes of a stream over several tables; None: as for the table alone.
         lanes: number of open lanes; None: the option `lanes=`.
 
     Raises:
@@ -253,7 +253,7 @@ def table_needs(
 
 
 def _heads_text(schema: Schema, count: int) -> str:
-    """What `count` bytes lie in the heads of chunks, with the column that takes most there; "": nothing does."""
+    """A text on the `count` bytes in heads of chunks, with the column that takes most of them; "": no such bytes."""
     if count == 0:
         return ""
     text = f"{format_size(count)} for heads of chunks, "
@@ -265,7 +265,7 @@ def _heads_text(schema: Schema, count: int) -> str:
 
 
 def _check_heap(settings: Settings, schema: Schema, capacity: int | None, heap: ChunkHeap) -> None:
-    """Refuse rows of ragged columns whose bytes have no bound, or none that a chunk could hold."""
+    """Refuse rows of ragged columns without a bound on their bytes, or with a bound too large for a chunk."""
     if not heap.bounded and settings.max_bytes is None and not settings.opaque:
         name = next(column.name for column in schema if column.ragged and column.max_rows is None)
         raise ValueError(
@@ -297,8 +297,8 @@ def cut_for_all(tables: list[tuple[Settings, TableNeeds]], layout: Layout, heap_
     """Chunks for all tables of a stream. Each table pays for the chunks that it holds.
 
     A chunk should hold the longest item whole. But a table that keeps few rows still holds two or three chunks in each
-    lane. So chunks are cut small enough that these take no more than the table's items, or than its reserve has for
-    open chunks.
+    lane. So chunks are small enough that these take at most the bytes of the table's items, or of its reserve for open
+    chunks.
 
     Args:
         tables: settings, and each table's own needs for the stream's rows.
@@ -345,7 +345,7 @@ def needs_without_rows(settings: Settings) -> TableNeeds:
 
 
 def own_cut(settings: Settings, layout: Layout, heap: ChunkHeap, capacity: int | None, row: int) -> Cut:
-    """How a table cuts chunks that it does not share; `row`: bytes of one row."""
+    """The chunk sizes of a table that shares no chunks; `row`: bytes of one row."""
     if not settings.in_order:
         few = min(_OUT_OF_ORDER_ROWS, max(1, _OUT_OF_ORDER_BYTES // row))
         return Cut(_core.chunk_bytes(*layout.sizes, few, _up(few * heap.per_row, 64)), 1)
@@ -358,7 +358,7 @@ def own_cut(settings: Settings, layout: Layout, heap: ChunkHeap, capacity: int |
 
 
 def items_kept(settings: Settings, capacity: int) -> int:
-    """Items that must fit: an append may lift a queue above its size by the items of its lanes."""
+    """The number of items that must fit: one append may lift a queue above its size by an item for each lane."""
     limiter = settings.limiter
     return max(capacity, limiter.size + settings.lanes) if isinstance(limiter, (Queue, Stack)) else capacity
 
@@ -366,8 +366,8 @@ def items_kept(settings: Settings, capacity: int) -> int:
 def _bytes_per_live_byte(settings: Settings, rows: int) -> float:
     """Slack, final observations of episodes of ten steps, and chunks of which some rows belong to no item any more.
 
-    If items leave in random order, a chunk stays until the last of the m items that touch it is gone: with equal
-    probabilities that takes H_m = 1 + 1/2 + … + 1/m times as long as for one (measured: 4.7 for 64 rows).
+    If items leave in random order, a chunk stays until the last of its m items has left. With equal probabilities this
+    takes H_m = 1 + 1/2 + … + 1/m times as long as for one item (measured: 4.7 for 64 rows).
     """
     finals = 1.1
     if settings.in_order:
@@ -381,7 +381,7 @@ def _bytes_per_live_byte(settings: Settings, rows: int) -> float:
 
 
 def _lane_bytes(settings: Settings, rows: int, block: int) -> int:
-    """Of one lane: the open chunk, those that an unfinished item spans before it, and the oldest one, partly unused."""
+    """The chunks of one lane: the open one, earlier ones of an unfinished item, and the oldest, partly unused one."""
     spanned = settings.view.rows_spanned
     return block * (2 + -(-max(spanned - 1, 0) // rows))
 
@@ -402,8 +402,8 @@ def meta_bytes(settings: Settings, capacity: int | None) -> int:
 def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float, held: Claims = _NO_CLAIMS) -> None:
     """Refuse a table that cannot fit before anything is taken. A store of ``memory="fit"`` grows instead.
 
-    With a disk tier, memory must hold item slots, trees, heads and open chunks; the rest lies in memory or on disk.
-    Rows of other tables leave memory for that.
+    With a disk tier, memory must hold item slots, trees, heads and open chunks; all other bytes lie in memory or on
+    disk. Rows of other tables leave memory to make room.
 
     Args:
         arena: arena of the store.
@@ -413,7 +413,7 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
         held: claims that this table already has.
 
     Raises:
-        CapacityError: it does not fit; the text has both numbers and the dominant column.
+        CapacityError: the table does not fit; the text has both numbers and the dominant column.
     """
     wanted = needed.in_memory if arena.tiered else needed.total
     least = 0 if arena.fit else max(0, wanted - held.memory)
@@ -431,7 +431,7 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
 
 
 def _short_of_both(arena: _core.Arena, needed: TableNeeds, held: Claims) -> int:
-    """Bytes that memory and disk together lack for the table; not above 0: none."""
+    """Bytes that memory and disk together lack for the table; 0 or less: the table fits."""
     if not arena.tiered:
         return 0
     total = needed.in_tiers + needed.meta_bytes
@@ -442,7 +442,7 @@ def grow(arena: _core.Arena, more: int, seconds: float) -> None:
     """Raise the memory limit of a store of ``memory="fit"``, so that a table can set `more` bytes aside.
 
     Raises:
-        CapacityError: beyond what machine and cgroup allow; nothing was changed.
+        CapacityError: machine or cgroup has too little memory; nothing was changed.
     """
     more += more // 128 + MIB  # the store keeps a small part of its memory for itself
     wanted, most = arena.budget + more, _core.memory_total()
@@ -479,5 +479,5 @@ def _short_in_both(name: str, needed: TableNeeds, short: int) -> CapacityError:
 
 
 def _raised(more: int) -> str:
-    """By how much a limit is to be raised for `more` bytes: whole MiB, with what the store keeps of them for itself."""
+    """The increase of a limit for `more` bytes: whole MiB, with the store's own share."""
     return f"{more // MIB + more // (128 * MIB) + 2} MiB"

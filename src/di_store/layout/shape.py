@@ -31,7 +31,7 @@ LimiterNumbers: TypeAlias = "tuple[float, float, float, int, bool]"
 def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int], item_bytes: int) -> dict[str, Any]:
     """The core's description of a new table.
 
-    Before its first step a table without schema= has few slots; that step adds the others, if they fit.
+    Before its first step a table without schema= has few slots; the first step adds the others, if they fit.
 
     Args:
         settings: the table's.
@@ -74,7 +74,7 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int
 def slots_for(capacity: int | None, view: View) -> int:
     """Initial item slots: more than the items take, so that freed slots are reused late and old keys stay invalid.
 
-    A `Group` takes one for each of its answers.
+    A `Group` takes one slot for each of its answers.
     """
     return 1024 if capacity is None else min(capacity * answers_of(view) + 1024, MOST_SLOTS)
 

@@ -52,8 +52,8 @@ class Objects:
         """The value of an object that may not exist yet.
 
         Raises:
-            ObjectNotFound: it was not there and sealed within `timeout` seconds. Timeout: another process held a lock.
-            StoreFull: it lies on disk, and memory had no room for it.
+            ObjectNotFound: no sealed object of this id within `timeout` seconds. Timeout: another process held a lock.
+            StoreFull: the object lies on disk, and memory had no room for it.
         """
         return self._read(raw, timeout, lambda arena: arena.get(raw, copy))
 
@@ -145,7 +145,7 @@ def written(session: Session, timeout: float | None, what: str, write: Callable[
     """Write an object. While there is no room, wait and try again.
 
     Args:
-        session: the session, whose end also ends the wait.
+        session: the session; its end also ends the wait.
         timeout: seconds to wait for room; None: no limit.
         what: name of the call, for its error.
         write: one attempt; if it raises, it has written nothing.

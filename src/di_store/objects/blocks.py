@@ -22,7 +22,7 @@ _PLAIN = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", 
 
 
 def payload_start(block: Array) -> int:
-    """Where the payload of a block begins; `block`: at least its first 64 bytes, or all of a shorter one."""
+    """The offset of a block's payload; `block`: at least its first 64 bytes, or all of a shorter one."""
     front = block[:_FRONT].tobytes()
     if front[:4] == _ARRAY:
         return _ALIGNMENT
@@ -39,7 +39,7 @@ def header_of(head: Array, total: int) -> tuple[bytes, int]:
         total: bytes of the whole block.
 
     Raises:
-        CorruptData: it is no head of such a block.
+        CorruptData: the bytes are no head of such a block.
     """
     front = head[:_FRONT].tobytes()
     if payload_start(head) != len(head) or len(head) > total:
@@ -53,7 +53,7 @@ def header_of(head: Array, total: int) -> tuple[bytes, int]:
 
 
 def array_head(header: bytes, payload: int) -> bytes | None:
-    """The head of an array's block, for the header that the codec gives an array; None: such a value is packed.
+    """The head of an array's block, from the codec's header for the array; None: the value is packed.
 
     Nothing is raised for a damaged header: whoever reads the value finds that.
     """

@@ -27,7 +27,7 @@ class Draft:
     """An object that is being written in place: `Store.reserve` makes it, `seal` makes it readable for others.
 
     As a context manager, a draft seals at the end of the block, or discards if the block raises. A draft that is
-    dropped without either is discarded. If its process dies, it is freed.
+    dropped without `seal` or `discard` is discarded. If its process dies, the draft is freed.
     """
 
     def __init__(self, native: _core.Reserved, value: Any, arrays: list[Array]) -> None:
@@ -42,8 +42,8 @@ class Draft:
         """The arrays to write to, in the shape of the spec: writable, in shared memory, with undefined content.
 
         They become read-only at `seal` or `discard`. Arrays and tensors that you made from them earlier stay writable:
-        do not write to them any more. The memory stays valid until the last of these arrays is gone. A forked child may
-        write to the arrays only while this process keeps the draft open: in the child they keep no memory alive and
+        do not write to them any more. The memory stays valid until the last of these arrays is deleted. A forked child
+        may write to the arrays only while this process keeps the draft open: in the child they keep no memory alive and
         stay writable.
         """
         return self._value
@@ -69,7 +69,7 @@ class Draft:
         return self._ref
 
     def discard(self) -> None:
-        """Give the object up. Its bytes and its id are freed when the last array over them is gone."""
+        """Give the object up. Its bytes and its id are freed when the last array over them is deleted."""
         if self._ref is None:
             self._value = None
             self._end()
@@ -126,7 +126,7 @@ def _reserved(header: bytes, payload: int, raw: bytes | None, ttl: float, arena:
 
 
 def _in_order(spec: Any, shapes: dict[str, Array]) -> list[tuple[str, Array]]:
-    """The arrays in the order in which the codec places them: that of the nested dict."""
+    """The arrays in the order of the nested dict, in which the codec places them."""
     if not isinstance(spec, Mapping):
         return list(shapes.items())
     return list(tree.flatten(tree.unflatten(shapes), what="spec").items())

@@ -122,7 +122,7 @@ def check_ttl(ttl: Any) -> float:
 
 
 def checked_ids(ids: Any, n: int) -> list[bytes | None]:
-    """``ids=`` of n new objects; None: each gets a new one.
+    """``ids=`` of n new objects; None: each gets a new id.
 
     Raises:
         ValueError, TypeError: there are not n different ids.
@@ -138,10 +138,9 @@ def checked_ids(ids: Any, n: int) -> list[bytes | None]:
 
 
 def waited_for(refs: Any, num_returns: Any) -> tuple[list[Ref], int]:
-    """The refs of `Store.wait`, and how many of them must be there.
+    """The refs of `Store.wait`, and the number that must exist.
 
-    Raises:
-        ValueError, TypeError: they are too few, or one is given twice.
+    Raises: ValueError, TypeError: there are too few refs, or a ref is given twice.
     """
     pending = [ref if isinstance(ref, Ref) else Ref(id_of(ref)) for ref in listed(refs)]
     wanted = config.count("num_returns", num_returns, minimum=1)

@@ -57,10 +57,10 @@ class Weights:
             name: name of the weights.
             newer_than: only a version above this one; None: any.
             version: exactly this one; None: the newest.
-            timeout: seconds to wait for one.
+            timeout: seconds to wait for such a version.
 
         Returns:
-            None: nothing is newer at the deadline, or the given version does not exist (any more).
+            None: no newer version at the deadline, or the given version does not exist (any more).
         """
         found = self._latest(name, newer_than, version, timeout, lambda arena, at: arena.latest(name, at, None))
         if found is None:
@@ -83,7 +83,7 @@ class Weights:
         timeout: float | None,
         read: Callable[[_core.Arena, int], T],
     ) -> tuple[int, T | None] | None:
-        """The version found, and what `read` gives for it; None for one whose weights travel elsewhere."""
+        """The version found, and the result of `read` for it; None for a version with weights sent another way."""
         check_name(name)
         if version is not None and newer_than is not None:
             raise ValueError("latest() takes newer_than= or version=, not both")
@@ -124,8 +124,7 @@ def _look(
 def check_published(name: Any, tree: Any, keep: Any, durability: Any) -> int:
     """The checked `keep` of `Store.publish`.
 
-    Raises:
-        ValueError, TypeError: it, or another argument, is wrong.
+    Raises: ValueError, TypeError: the name or another argument is wrong.
     """
     check_own_name(name)
     kept = config.count("keep", keep, minimum=1, why="the newest version stays readable")

@@ -1,4 +1,4 @@
-"""Texts for people: what a thread waits for, what a limiter does, what a process does."""
+"""Texts for people: the wait of a thread, the state of a limiter, the state of a process."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NOT_KNOWN = RoomNeed()
 
 
 def wait_text(kind: str, table: str | None, tables: Mapping[str, TableStats], room: RoomNeed = NOT_KNOWN) -> str:
-    """What a thread waits for. If a limiter makes it wait, the limiter's reason with its counts.
+    """The reason of a thread's wait; for a limiter, its reason with the counts.
 
     Args:
         kind: as `WaiterStats.kind`.

@@ -1,4 +1,4 @@
-"""Addresses where a process of this machine listens, and who is connected there, from the kernel's tables."""
+"""Addresses at which a process of this machine listens, and the connections to them, from the kernel's tables."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ _CONNECTED, _LISTENS = "01", "0A"  # states of a socket in /proc/net/tcp
 
 
 def listening_places(pid: int) -> list[str]:
-    """HOST:PORT of each TCP socket at which the process listens; empty: none, or it is gone or another user's."""
+    """HOST:PORT of each TCP socket at which the process listens; empty also for ended and other users' processes."""
     return sorted({here for state, here, _ in _own_sockets(pid) if state == _LISTENS})
 
 
 def connected_places(pid: int) -> list[str]:
-    """HOST:PORT of the other end of each TCP connection to a port where it listens; empty as in `listening_places`."""
+    """HOST:PORT of the other end of each TCP connection to a port of the process; empty as in `listening_places`."""
     sockets = list(_own_sockets(pid))
     ports = {here.rpartition(":")[2] for state, here, _ in sockets if state == _LISTENS}
     return sorted(there for state, here, there in sockets if state == _CONNECTED and here.rpartition(":")[2] in ports)
 
 
 def command_line(pid: int) -> str:
-    """The command of a process, as a shell would take it, on one line; "": the process is gone."""
+    """The command of a process, quoted for a shell, on one line; "": the process has ended."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/cmdline", "rb") as file:
         words = file.read().rstrip(b"\0").split(b"\0")
         return " ".join(shlex.quote(_printable(word.decode(errors="replace"))) for word in words)
@@ -37,7 +37,7 @@ def _printable(word: str) -> str:
 
 
 def _own_sockets(pid: int) -> Iterator[tuple[str, str, str]]:
-    """State, own place and the other end's of each TCP socket of a process."""
+    """State, own address and peer's address of each TCP socket of a process."""
     with contextlib.suppress(OSError):
         folder = f"/proc/{pid}/fd"
         held = set()
@@ -48,7 +48,7 @@ def _own_sockets(pid: int) -> Iterator[tuple[str, str, str]]:
 
 
 def _sockets(pid: int) -> Iterator[tuple[str, str, str, str]]:
-    """Inode, state, own place and the other end's of all in the network of a process."""
+    """Inode, state, own address and peer's address of all TCP sockets in the network namespace of a process."""
     for file in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{file}") as lines:
             next(lines, None)

@@ -1,4 +1,4 @@
-"""A closer look at the processes of one store: their commands, what they read, who is connected to them."""
+"""The processes of one store in detail: their commands, the objects they read, and their connections."""
 
 from __future__ import annotations
 

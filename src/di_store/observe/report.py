@@ -41,7 +41,7 @@ class ClientReport(TypedDict):
 
 
 class WaiterReport(TypedDict):
-    """One thread that waits: what for, and which process makes it wait. Fields as in `WaiterStats`."""
+    """One thread that waits: the reason, and the process that makes it wait. Fields as in `WaiterStats`."""
 
     slot: int
     pid: int

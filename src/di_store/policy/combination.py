@@ -1,7 +1,7 @@
 """Checks the settings of a table together. Settings that cannot work are refused, and the error explains why.
 
-`SamplesPerInsert` with a ratio above `max_times_sampled` is accepted, as in Reverb. The ratio is never reached. But
-used-up items leave, and below `min_size` every insert passes, so inserts and draws never wait for each other for ever.
+`SamplesPerInsert` with a ratio above `max_times_sampled` is accepted, as in Reverb. The ratio is never reached. Inserts
+and draws never wait for each other for ever: used-up items leave the table, and below `min_size` every insert passes.
 """
 
 from __future__ import annotations

@@ -33,8 +33,7 @@ Compression: TypeAlias = Compress | str | None
 def check_compress(value: Any) -> Compression:
     """`value` if it can be given as ``compress=``.
 
-    Raises:
-        TypeError, ValueError: it is something else.
+    Raises: TypeError, ValueError: the value is none of these.
     """
     if value is None:
         return value
@@ -48,12 +47,12 @@ def check_compress(value: Any) -> Compression:
 
 
 def compress_to_plain(value: Compression) -> Any:
-    """As JSON keeps it."""
+    """The option in its JSON form."""
     return {"expect": value.expect} if isinstance(value, Compress) else value
 
 
 def compress_from_plain(plain: Any) -> Compression:
-    """What `compress_to_plain` gave; `CorruptData` if it is nothing of the kind."""
+    """The option that `compress_to_plain` described; `CorruptData` if the data describe none."""
     try:
         return Compress(**plain) if isinstance(plain, dict) else check_compress(plain)
     except (TypeError, ValueError) as error:

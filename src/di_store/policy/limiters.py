@@ -1,4 +1,4 @@
-"""Rate limiters: they decide when inserts and draws of a table may pass.
+"""Rate limiters decide when inserts and draws of a table may pass.
 
 Each limiter comes down to four numbers. With I inserts and S draws so far, and N items in the table:
 
@@ -145,7 +145,7 @@ class Band:
             )
 
     def _standstill(self) -> Fraction | None:
-        """An error with which neither an insert nor a draw passes; None: there is none."""
+        """A value of the error at which neither an insert nor a draw passes; None: no such value."""
         if math.isinf(self.low) or math.isinf(self.high):
             return None if self.low < math.inf and self.high > -math.inf else Fraction(0)
         ratio = Fraction(repr(self.ratio))
@@ -212,7 +212,7 @@ def with_bounds(limiter: Limiter, bounds: Bounds) -> Limiter:
     """The limiter of a table whose bounds are now `bounds`.
 
     Args:
-        limiter: the limiter with which the table was made; `Table.configure` may have changed it since.
+        limiter: the original limiter of the table; `Table.configure` may have changed it since.
         bounds: its four numbers.
     """
     if limiter.bounds == bounds:
@@ -243,5 +243,5 @@ def limiter_to_plain(limiter: Limiter) -> dict[str, Any]:
 
 
 def limiter_from_plain(plain: Any) -> Limiter:
-    """The limiter that `limiter_to_plain` described; `CorruptData` if it is none."""
+    """The limiter that `limiter_to_plain` described; `CorruptData` if the data describe none."""
     return config.from_plain(plain, LIMITERS, "limiter")

@@ -42,7 +42,7 @@ NOT_GIVEN = NotGiven.NOT_GIVEN
 class TableOptions(TypedDict, total=False):
     """The options of a new table as a caller gave them, not checked yet. `Store.create_table` explains each option.
 
-    An option is added here and in `check_options`, which has its default.
+    To add an option, add it here and, with its default, in `check_options`.
     """
 
     capacity: Required[int | None]
@@ -141,7 +141,7 @@ def imported_settings(
 
 
 def changed(settings: Settings, chosen: Mapping[str, Any]) -> Settings:
-    """The checked settings of a table like this one but for these options; raises as `check_options`."""
+    """The checked settings of a table like this one except for these options; raises as `check_options`."""
     own = {name: getattr(settings, name) for name in OPTIONS}
     return check_options(cast(TableOptions, {**own, **chosen}), settings.seed)
 
@@ -152,7 +152,7 @@ def checked_again(settings: Settings) -> Settings:
 
 
 def _check_known(options: TableOptions) -> None:
-    """Refuse options that there are not, and a missing `capacity`, as Python refuses arguments."""
+    """Refuse unknown options and a missing `capacity`, as Python refuses arguments."""
     if unknown := options.keys() - set(OPTIONS):
         raise TypeError(f"create_table() got an unexpected keyword argument {min(unknown)!r}")
     if "capacity" not in options:

@@ -81,7 +81,7 @@ class Once:
     that many epochs.
 
     Attributes:
-        epochs: how often every item is drawn in total; None: without end.
+        epochs: total number of epochs; None: without end.
         shuffle: random order in each epoch; False: oldest first.
     """
 
@@ -108,12 +108,12 @@ def sampler_to_plain(selector: Sampler | Remover) -> dict[str, Any]:
 
 
 def sampler_from_plain(plain: Any) -> Sampler:
-    """The sampler that `sampler_to_plain` described; `CorruptData` if it is none."""
+    """The sampler that `sampler_to_plain` described; `CorruptData` if the data describe none."""
     return config.from_plain(plain, SAMPLERS, "sampler")
 
 
 def remover_from_plain(plain: Any) -> Remover:
-    """The remover that `sampler_to_plain` described; `CorruptData` if it is none."""
+    """The remover that `sampler_to_plain` described; `CorruptData` if the data describe none."""
     return config.from_plain(plain, REMOVERS, "remover")
 
 

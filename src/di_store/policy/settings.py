@@ -35,11 +35,11 @@ class Settings:
     Attributes:
         schema: the columns that `schema=` declared; None: the first step declares them.
         made: text that distinguishes the table from others of its name (`identity_in`); "": chosen when it is made.
-        columns: which of the stream's columns a batch holds; None: all.
-        initial_priority: "max", or the priority of items that get none.
+        columns: the columns of the stream that a batch holds; None: all.
+        initial_priority: "max", or the priority of items inserted without one.
         seed: seed of the table's draws.
         compress: compression of its rows on disk: "auto", a `Compress`, or None for never.
-        durability: "disk": it is written to the folder of the disk tier every `sync_every` seconds.
+        durability: "disk": the table is written to the folder of the disk tier every `sync_every` seconds.
     """
 
     view: View
@@ -73,7 +73,7 @@ class Settings:
 
     @property
     def uses_items_up(self) -> bool:
-        """Whether a draw may take an item that nobody else gets. Then a batch that is lost on its way is a loss."""
+        """Whether a draw may take an item that nobody else gets. Then a batch lost in transit is lost data."""
         return bool(self.max_times_sampled) or self.queued or isinstance(self.sampler, Once)
 
     @property
@@ -83,7 +83,7 @@ class Settings:
 
     @property
     def expect(self) -> float:
-        """How many times smaller its rows are expected to be on disk than in memory; 1: no compression is assumed."""
+        """Expected size of its rows in memory, divided by their size on disk; 1: no compression is assumed."""
         return self.compress.expect if isinstance(self.compress, Compress) else 1.0
 
     @property
@@ -97,7 +97,7 @@ class Settings:
         return self.sampler.beta if isinstance(self.sampler, Prioritized) else None
 
     def difference(self, other: Settings) -> str:
-        """Which of view, schema, sampler, remover differ, for people; "" if none does."""
+        """Names of the settings among view, schema, sampler and remover that differ, as text; "" if none does."""
         parts = [
             f"{name}={getattr(other, name)!r} was given, the table has {getattr(self, name)!r}"
             for name in ("view", "sampler", "remover")
@@ -154,7 +154,10 @@ def again(text: str) -> Settings:
 
 
 def identity_in(text: str) -> str:
-    """The identity in a table's stored settings: it distinguishes the table from others that had or get its name."""
+    """The identity in a table's stored settings.
+
+    It distinguishes the table from earlier and later tables of its name.
+    """
     try:
         return msgspec.json.decode(text, type=_Made).made
     except msgspec.DecodeError as error:

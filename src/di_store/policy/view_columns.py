@@ -1,4 +1,4 @@
-"""The columns that a view reads, and those that it adds: what a schema needs so that the view can be used."""
+"""The columns that a view reads and adds, and the checks that a schema fits the view."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def reserved_names(view: View, schema: Schema) -> frozenset[str]:
     """Names that `view` adds to the batches of a table with these columns.
 
     Raises:
-        ValueError: a column has such a name, or is below or above one.
+        ValueError: a column has such a name, or one is an inner node of the other.
     """
     reserved = view.outputs(schema)
     for name in sorted(reserved):
@@ -48,7 +48,7 @@ def last_rows(view: View, schema: Schema) -> dict[str, int]:
     """Rows of the columns of `Sequence.last`, with inner nodes resolved.
 
     Raises:
-        ValueError: a name matches no column, or a column that another option or name of `last` has.
+        ValueError: a name matches no column, or a column that is already in another option or name of `last`.
     """
     found: dict[str, int] = {}
     if isinstance(view, Sequence):
@@ -93,7 +93,7 @@ def check_columns(view: View, schema: Schema) -> None:
 
 
 def _refuse_late(view: View, schema: Schema, stacked: Iterable[str]) -> None:
-    """Refuse late columns that items are made from: these must be there when the row is."""
+    """Refuse late columns from which items are made: these must be known when the row is written."""
     used = dict.fromkeys(stacked, "frame_stack")
     if isinstance(view, Transition):
         used |= dict.fromkeys(schema.select(view.obs, option="obs") if view.obs else (), "obs")

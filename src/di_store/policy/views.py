@@ -1,7 +1,7 @@
 """Views: how a table turns a range of a stream's rows into a training example.
 
-A step is stored once. An item is a range of rows of one lane. The table's view says which rows an item covers, and how
-they become an example while they are copied into the batch. The core copies; these classes describe the view, and
+A step is stored once. An item is a range of rows of one lane. The table's view decides which rows an item covers, and
+how these become an example when they are copied into the batch. The core copies; these classes describe the view, and
 refuse settings that cannot work before anything is written.
 """
 
@@ -146,15 +146,15 @@ class Sequence:
 
     With ``start="random"``, windows can begin at any row, as DreamerV3 (Hafner et al. 2023) samples them. An item then
     stands for the `period` windows that start at s, s+1, …, s+period-1. Every draw of the item returns one of them,
-    each with the same probability. A priority belongs to one item, so to `period` windows.
+    each with the same probability. A priority belongs to an item, and so to `period` windows.
 
     Attributes:
         length: rows to learn from, >= 1.
         period: rows from one window's start to the next one's; None: `length`. Windows with a smaller period overlap
             and share bytes.
         burn_in: real rows before the `length` rows, to warm up a recurrent state.
-        tail: what happens to the window past the episode's end: "pad" with zeros and mask 0, "drop", or "shift" back to
-            the end.
+        tail: treatment of a window that passes the episode's end: "pad" with zeros and mask 0, "drop" it, or "shift" it
+            back to the end.
         frame_stack: by column, rows per stack; its leaves get stack-1 more rows in front, each frame once.
         first: columns kept once per window, ``[n, …]``, such as the recurrent state at its start.
         bootstrap: columns with one more row: the row after the window, or the final observation.
@@ -225,7 +225,7 @@ class Sequence:
 
     @property
     def steps_spanned(self) -> int:
-        """Steps of an item, at most: of all windows that it stands for, those between the rows taken included."""
+        """The most steps of an item: those of all its windows, including steps between the rows taken."""
         starts = self.rows_added if self.start == "random" else 1
         return (self.burn_in + self.length - 1) * self.stride + starts
 
@@ -275,9 +275,9 @@ class Group:
     key stands for its group, except in `Table.update`, where it means that answer.
 
     A group ends when it has all its answers, or when it leaves the table. The table remembers the values of the newest
-    16,384 ended groups. A further answer with such a value is late, and counts in ``stats()["late_answers"]``. It
-    begins a new group of the value; with `unique` it is refused and makes no item. `Table.incomplete` lists the groups
-    that cannot be drawn yet.
+    16,384 ended groups. Another answer with the value of an ended group is late, and counts in
+    ``stats()["late_answers"]``. It begins a new group with this value; with `unique` it is refused and makes no item.
+    `Table.incomplete` lists the groups that cannot be drawn yet.
 
     Attributes:
         size: rows of a group, 1 to 256.
@@ -332,7 +332,7 @@ def _stacks(value: object) -> dict[str, int] | None:
 def _counts(
     option: str, value: object, example: dict[str, int], what: str, why: str, most: int = config.MAX_COUNT
 ) -> dict[str, int] | None:
-    """An option that gives a number, 1 to `most`, for each of some columns; None: of no column."""
+    """An option that gives a number, 1 to `most`, for some columns; None: for no column."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
@@ -347,7 +347,7 @@ def _counts(
 
 
 def check_view(value: object) -> View:
-    """`value` if it is a view, else TypeError with the ones there are."""
+    """`value` if it is a view; otherwise TypeError, which lists the views."""
     return config.instance("view", value, VIEWS)
 
 
@@ -357,7 +357,7 @@ def view_to_plain(view: View) -> dict[str, Any]:
 
 
 def view_from_plain(plain: Any) -> View:
-    """The view that `view_to_plain` described; `CorruptData` if it is none."""
+    """The view that `view_to_plain` described; `CorruptData` if the data describe none."""
     return config.from_plain(plain, VIEWS, "view")
 
 

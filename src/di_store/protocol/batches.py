@@ -41,10 +41,10 @@ class BatchForm(msgspec.Struct, array_like=True):
     Attributes:
         leaves: leaves of `data`, in order; ragged leaves come as their values, followed by their offsets.
         ragged: numbers of the leaves that are ragged values, each with the shape of its rows.
-        opaque: whether `data` are Python values: then the two leaves are their bytes, and where they end.
+        opaque: whether `data` are Python values. Then the two leaves are the values' bytes and their ends.
         parts: the other arrays, with their names as paths.
         table_size: as `Batch.table_size`.
-        draws: the agent's number of the held draws; 0: they are delivered.
+        draws: the agent's number of the held draws; 0: the draws were delivered.
         warnings: texts of the warnings of the call.
     """
 
@@ -61,8 +61,8 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
     """A batch as meta and body of a message.
 
     Args:
-        batch: for an opaque table, `data` is the pair of its values' bytes and where they end (`serving.keep_encoded`).
-        draws: the agent's number of the held draws; 0: they are delivered.
+        batch: for an opaque table, `data` is the pair of its values' bytes and their ends (`serving.keep_encoded`).
+        draws: the agent's number of the held draws; 0: the draws were delivered.
         told: texts of the warnings of the call.
     """
     leaves: list[BatchLeaf] = []
@@ -89,8 +89,8 @@ def _add(
 ) -> None:
     """Add the arrays of a value.
 
-    No nested function: one that calls itself is part of a cycle, and would keep the batch's memory until the garbage
-    collector runs, so that each batch took fresh pages.
+    This is no nested function: a nested function that calls itself is part of a reference cycle. It would keep the
+    batch's memory until the garbage collector runs, so that each batch took fresh pages.
     """
     if isinstance(value, dict):
         for name, each in value.items():
@@ -111,10 +111,10 @@ def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batc
         meta: meta of the message.
         body: body of the message.
         trusted: whether pickled values of an opaque table are loaded.
-        what: whose batch it is, for error texts.
+        what: the owner of the batch, for error texts.
 
     Raises:
-        CorruptData: it is no batch. Others as in `load_values`.
+        CorruptData: the data are no batch. Others as in `load_values`.
     """
     form = decoded(BatchForm, meta)
     reader = _Reader(body)
@@ -129,7 +129,7 @@ def unpack_batch(meta: bytes, body: Array, *, trusted: bool, what: str = "a batc
 
 
 def _check_parts(parts: dict[str, Array]) -> None:
-    """CorruptData unless they are what a batch has of each of its items."""
+    """CorruptData unless these are valid data of a batch's items."""
     if any(name not in parts for name in _PARTS):
         raise CorruptData("received a batch with missing parts", remedy="")
     for name, each in parts.items():
@@ -141,7 +141,7 @@ def _check_parts(parts: dict[str, Array]) -> None:
 
 
 def _values(parts: dict[str, Array], arrays: list[Array], trusted: bool, what: str) -> list[Any]:
-    """The values of an opaque table, of their bytes and where they end."""
+    """The values of an opaque table, from their bytes and ends."""
     if not arrays:
         return []
     if len(arrays) != 2:
@@ -158,7 +158,7 @@ def _values(parts: dict[str, Array], arrays: list[Array], trusted: bool, what: s
 
 
 def _columns(form: BatchForm, arrays: list[Array]) -> dict[str, Any]:
-    """The columns by name, nested as they are in rows."""
+    """The columns by name, nested as in rows."""
     data: dict[str, Any] = {}
     at = 0
     while at < len(arrays):

@@ -37,7 +37,7 @@ _KINDS = sum(1 << kind for kind in Kind)
 
 
 class Disconnected(ConnectionError):
-    """The other side has gone, or it sent something that is no message."""
+    """The other side closed the connection, or sent data that are no message."""
 
 
 class Message(NamedTuple):
@@ -45,7 +45,7 @@ class Message(NamedTuple):
 
     Attributes:
         kind: a `Kind`.
-        request: number of the call that it belongs to.
+        request: number of the call that the message belongs to.
         meta: msgpack.
         body: uint8, at a multiple of 64 bytes.
     """
@@ -92,7 +92,7 @@ class Connection:
 
     @property
     def moved(self) -> float:
-        """When bytes last came or went."""
+        """The time at which bytes were last received or sent."""
         return max(self._incoming.moved, self._sent_at)
 
     def fileno(self) -> int:
@@ -102,7 +102,7 @@ class Connection:
     def end(self) -> None:
         """End the connection from any thread: the thread that uses it gets `Disconnected`, and closes it.
 
-        The descriptor stays open. So no thread can read from another socket that got the same number.
+        The descriptor stays open. So no thread can read from another socket with the same number.
         """
         try:  # not SSLSocket.shutdown: what is sent meanwhile would go out in plain text
             socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
@@ -115,7 +115,7 @@ class Connection:
         self._sock.close()
 
     def drain(self) -> None:
-        """Read, for at most a second, what the other side still sends: otherwise it would lose our last message."""
+        """Read the other side's remaining data, for at most a second: otherwise it would lose our last message."""
         until, left = time.monotonic() + _DRAIN_SECONDS, _MOST_DRAINED
         try:
             socket.socket.shutdown(self._sock, socket.SHUT_WR)
@@ -146,7 +146,7 @@ class Connection:
         """Send a message; `body`: consecutive buffers without gaps.
 
         Raises:
-            Disconnected: the other side has gone.
+            Disconnected: the other side closed the connection.
         """
         self._write(_core.Outgoing(kind, request, flags, meta, body))
 
@@ -167,7 +167,7 @@ class Connection:
         self._sent_at = time.monotonic()
 
     def _sent(self, message: _core.Outgoing) -> bool:
-        """Whether all is sent; False: the other side takes nothing."""
+        """Whether all bytes are sent; False: the other side accepts no bytes."""
         try:
             return message.send(self._sock.fileno())
         except OSError as error:
@@ -206,7 +206,8 @@ class Connection:
         """Wait for the next message and return it.
 
         Raises:
-            Disconnected: the other side has gone. CorruptData: it sends no messages; the connection is then of no use.
+            Disconnected: the other side closed the connection. CorruptData: the data are no message; the connection is then
+                unusable.
         """
         while True:
             self._look_ahead()
@@ -233,14 +234,14 @@ class Connection:
             self._more()
 
     def _descriptor(self) -> int | None:
-        """That the core reads from; None: with TLS it does not."""
+        """The descriptor from which the core reads; None with TLS, when the core does not read."""
         return None if self._tls else self._sock.fileno()
 
     @property
     def in_core(self) -> tuple[_core.Incoming, int, int] | None:
-        """Buffer, descriptor and `most_bytes`, with which the core reads messages for `receive`. None: there is TLS.
+        """Buffer, descriptor and `most_bytes` with which the core reads messages for `receive`.
 
-        Later calls of `receive` continue after these messages.
+        None with TLS. Later calls of `receive` continue after these messages.
         """
         return None if self._tls else (self._incoming, self._sock.fileno(), self.most_bytes)
 
@@ -254,7 +255,7 @@ class Connection:
             return bool(self._sock.pending())  # type: ignore[attr-defined]
 
     def is_ready(self, seconds: float) -> bool:
-        """Wait until data come, or the connection ends; False: none came for that many seconds."""
+        """Wait until data arrive or the connection ends; False: no data for this many seconds."""
         if self.has_something():
             return True
         poll = select.poll()
@@ -265,7 +266,7 @@ class Connection:
         return bool(poll.poll(seconds * 1000))
 
     def is_silent_until(self, end: float) -> bool:
-        """Whether a wait that is checked once per tick is over, because nothing comes until `end`.
+        """Whether a wait that is checked once per tick is over, because nothing arrives until `end`.
 
         If `end` is before the next check, this waits for it.
         """
@@ -273,12 +274,15 @@ class Connection:
         return rest <= 0 or (rest < TICK_SECONDS and not self.is_ready(rest))
 
     def _look_ahead(self) -> None:
-        """Before the core reads: it waits for a tick. With TLS it does not, and may have a whole message already."""
+        """Call `ticking` in time before the core reads, because the core waits for up to a tick.
+
+        With TLS this does nothing: a whole message may be there already.
+        """
         if not self._tls:
             self._look()
 
     def _more(self) -> None:
-        """The core has waited in vain; with TLS it needs bytes."""
+        """Called when the core's wait ended without data, or when TLS needs more bytes."""
         if self._tls:
             self._look()
             self._filled()
@@ -286,7 +290,7 @@ class Connection:
             self.ticking()
 
     def _look(self) -> None:
-        """Call `ticking` in time if nothing comes until `look_at`."""
+        """Call `ticking` in time if nothing arrives until `look_at`."""
         rest = self.look_at - time.monotonic()
         if rest < TICK_SECONDS and not self.is_ready(max(rest, 0.0)):
             self.ticking()

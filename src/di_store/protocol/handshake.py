@@ -1,4 +1,4 @@
-"""How two sides of a connection authenticate each other. The token itself is never sent.
+"""The handshake by which two sides of a connection authenticate each other. The token itself is never sent.
 
     client  HELLO       protocol range, nonce, link, role
     agent   CHALLENGE   nonce
@@ -6,7 +6,7 @@
     agent   WELCOME     HMAC-SHA256(token, "agent", challenge, hello), the store;  or REFUSE with one line of text
 
 Both hello and challenge hold a nonce, which is new for each connection, so a recorded handshake proves nothing later.
-Without TLS, anybody on the network path can read the connection and take it over: ``--plaintext`` accepts that.
+Without TLS, anybody on the network path can read the connection and take it over: ``--plaintext`` accepts this.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ class Hello(msgspec.Struct, array_like=True, forbid_unknown_fields=False):
     Attributes:
         oldest, newest: range of protocols that the client speaks.
         nonce: 32 random bytes.
-        link: 16 bytes that name the client process; all its connections have the same.
+        link: 16 bytes that name the client process, the same for all its connections.
         role: purpose of the connection: "call", "writer", "beat" or "watch".
-        store: name of the store that it wants; "": the one that is served.
+        store: name of the wanted store; "": the served one.
         name: name of the client, for people.
     """
 
@@ -75,7 +75,7 @@ class Proof(msgspec.Struct, array_like=True):
 
 
 class Welcome(msgspec.Struct, array_like=True):
-    """The proof that the agent knows the token too, and a description of its store.
+    """The proof that the agent also knows the token, and a description of its store.
 
     Attributes:
         store, uuid: name and uuid of the store.
@@ -97,7 +97,7 @@ class Welcome(msgspec.Struct, array_like=True):
 
 
 class Refusal(msgspec.Struct, array_like=True):
-    """Why the connection is refused: the name of an error's class, its text and remedy."""
+    """The reason why the connection is refused: the name of an error's class, its text and remedy."""
 
     kind: str
     text: str
@@ -108,7 +108,7 @@ def decoded(kind: type[M], meta: bytes) -> M:
     """Meta as a message of this type.
 
     Raises:
-        CorruptData: it is no such message.
+        CorruptData: the meta is no such message.
     """
     try:
         return msgspec.msgpack.decode(meta, type=kind)
@@ -131,7 +131,7 @@ def greet(connection: Connection, token: bytes, hello: Hello) -> Welcome:
 
     Raises:
         AccessDenied: one of the two does not know the token. LayoutMismatch: no protocol in common. StoreNotFound: the
-        agent serves another store. Disconnected: the other side has gone.
+        agent serves another store. Disconnected: the other side closed the connection.
     """
     said = msgspec.msgpack.encode(hello)
     connection.send(Kind.HELLO, meta=said)
@@ -169,7 +169,8 @@ def answer(connection: Connection, token: bytes, store: str) -> tuple[Hello, byt
     """The agent's part up to the proof. Returns the client's hello, and the mac for `Welcome`.
 
     Raises:
-        StoreError: the client is refused; `refuse` tells it. CorruptData, Disconnected: it is no client of ours.
+        StoreError: the client is refused; `refuse` sends it the reason. CorruptData, Disconnected: the other side is no
+            client of ours.
     """
     message = connection.receive()
     if message.kind != Kind.HELLO:

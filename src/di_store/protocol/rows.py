@@ -1,7 +1,7 @@
 """Calls of a writer as they are sent: rows of known columns, one after the other, without types.
 
-Both sides know the columns. A record lists the columns that are there; their arrays follow in the body, in that order,
-each at a multiple of 16 bytes. Calls of one form share a record, which says how many of them follow.
+Both sides know the columns. A record lists the given columns; their arrays follow in the body in this order, each at a
+multiple of 16 bytes. Calls of one form share a record, which gives their number.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ class Record(msgspec.Struct, array_like=True):
     """One call, or several of one form.
 
     Attributes:
-        seq: its number, from 1; for several calls that of the first.
+        seq: its number, from 1; for several calls, the number of the first.
         method: "append", "extend" or "end_episode".
         lead: leading axes of its leaves.
         groups: by argument ("step", "steps", "next", "final") the numbers of its columns.
         lane: None: all lanes; a number; or several.
         priority: priorities of the call, as numbers, lists of them, or a dict by table.
         discard: argument of `end_episode`.
-        count: how many calls it stands for, with consecutive numbers. The arrays of each call follow those of the
+        count: number of calls in the record; their numbers are consecutive. The arrays of each call follow those of the
             previous one. Above 1 only for calls that have arrays.
     """
 
@@ -67,7 +67,7 @@ class Record(msgspec.Struct, array_like=True):
         return msgspec.msgpack.encode(form)[1:]
 
     def lane_array(self) -> Any:
-        """`lane` in the writer's form; CorruptData if it is no number of a lane."""
+        """`lane` in the writer's form; CorruptData if `lane` is no number of a lane."""
         try:
             return np.asarray(self.lane, np.int64) if isinstance(self.lane, list) else self.lane
         except OverflowError:
@@ -78,7 +78,7 @@ class Records(msgspec.Struct, array_like=True):
     """Several calls.
 
     Attributes:
-        epoch: how many failed calls the client knows of. Calls that it sent after a failed one are not done.
+        epoch: number of failed calls that the client knows of. Calls that it sent after a failed one are not done.
         acknowledged: number of the last call whose acknowledgement the client has.
     """
 
@@ -91,10 +91,10 @@ class Acknowledgement(msgspec.Struct, array_like=True):
     """The results of calls.
 
     Attributes:
-        last: number of the last call; all before it are done too.
-        epoch: epoch of the session after it.
+        last: number of the last call; all earlier calls are done too.
+        epoch: epoch of the session after this call.
         counts: for each call that was done, the number of items in each table.
-        failure: a `Failure`: the error of call `last`; empty: none.
+        failure: a `Failure`: the error of call `last`; empty: no error.
         warnings: texts of the warnings of the calls.
     """
 
@@ -177,7 +177,7 @@ def stride_of(sizes: Iterable[int]) -> int:
 
 
 class _LeafPlace(NamedTuple):
-    """Where a value of each call lies: its argument, its column and path there, its place in the call."""
+    """The place of a value in each call: its argument, its column and path, its offset in the call."""
 
     argument: str
     number: int
@@ -189,7 +189,7 @@ class _LeafPlace(NamedTuple):
 
 
 class _Plan:
-    """How the arrays of one form of calls lie in a body."""
+    """The layout of the arrays of calls of one form in a body."""
 
     def __init__(self, columns: list[tuple[list[str], Column]], lead: tuple[int, ...], groups: Groups) -> None:
         if len(lead) > 2 or any(not 0 < size < _MOST_ROWS for size in lead):
@@ -216,7 +216,7 @@ class _Plan:
         self._only = next(iter(groups)) if len(groups) == 1 else ""
 
     def _form(self, lead: tuple[int, ...]) -> RowForm | None:
-        """The same as the core reads it, of an `append`; None: some values have to be looked at here."""
+        """The same in the form that the core reads, for an `append`; None: some values must be checked here."""
         places: dict[str, list[tuple[int, int]]] = {argument: [] for argument in self._empty}
         for leaf in self._leaves:
             if leaf.column.extension or not leaf.column.element_bytes:
@@ -268,7 +268,7 @@ class CallRun(NamedTuple):
     Attributes:
         plan: the layout of a call's arrays.
         body: the body that holds the arrays.
-        at: where the first call begins.
+        at: offset of the first call.
         total: number of calls.
     """
 
@@ -279,11 +279,11 @@ class CallRun(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where the calls end."""
+        """The offset at which the calls end."""
         return self.place(self.total)
 
     def place(self, number: int) -> int:
-        """Where a call begins."""
+        """The offset at which a call begins."""
         return self.at + number * self.plan.stride
 
     def calls(self, first: int = 0) -> Iterator[dict[str, Any]]:

@@ -31,8 +31,8 @@ class Call(msgspec.Struct, array_like=True):
         once: whether a repetition of this request must not run again.
         plain: the arguments, if all are numbers and texts.
         header_bytes: bytes of the arguments' header, at the front of the body; 0: the arguments are in `plain`.
-        table: identity of the table among those that had the name `target`; "": the one that has it now.
-        may_repeat: if `once`: all requests that must not run again, and that the client may still repeat.
+        table: identity of the table among tables of the name `target`; "": the present table of this name.
+        may_repeat: if `once`: all requests that must not run again and that the client may still repeat.
         dropped: numbers of mixtures, draws and other handles that the client has dropped.
     """
 
@@ -54,7 +54,8 @@ class Answer(msgspec.Struct, array_like=True):
     """The result of a call.
 
     Attributes:
-        header_bytes: bytes of the value's header, at the front of the body; 0: it is in `plain`, or the body is raw.
+        header_bytes: bytes of the value's header, at the front of the body; 0: the value is in `plain`, or the body is
+            raw.
         warnings: texts of the warnings of the call.
         plain: a number or text.
     """
@@ -164,8 +165,7 @@ def answer_of(value: Any, told: list[str]) -> tuple[bytes, list[Buffer]]:
 def unpacked(header_bytes: int, body: Array, copy: bool | None = None) -> Any:
     """The value that `packed` packed. Refuses values that would run code.
 
-    Raises:
-        CorruptData, AccessDenied: it is no such value.
+    Raises: CorruptData, AccessDenied: the data are no such value.
     """
     if not 0 < header_bytes <= len(body):
         raise CorruptData(f"received a value whose header takes {header_bytes} of {len(body)} bytes", remedy="")
@@ -210,7 +210,7 @@ def error_of(meta: bytes, node: str) -> Exception:
 
 
 def failed(meta: bytes, node: str) -> tuple[Exception, list[str]]:
-    """As `error_of`, together with its warnings, which are not shown yet."""
+    """As `error_of`, together with the call's warnings, which are not shown yet."""
     found = decoded(Failure, meta)
     cls = _ERRORS.get(found.kind, StoreError)
     if not issubclass(cls, StoreError):
@@ -237,7 +237,7 @@ def warn(told: list[str]) -> None:
 
 
 def _cut(text: str) -> str:
-    """A text that fits into meta, whatever is in it."""
+    """A text made fit for meta, whatever characters it has."""
     return text[: MAX_META_BYTES // 64].encode("utf-8", "backslashreplace").decode()
 
 
@@ -258,7 +258,10 @@ def answer_meta(header_bytes: int, told: list[str]) -> bytes:
 
 
 def padded(arrays: list[Array], alignment: int = _ALIGNMENT) -> list[Buffer]:
-    """The arrays as the buffers of a body, each at a multiple of `alignment`. Small ones are copied into one buffer."""
+    """The arrays as the buffers of a body, each at a multiple of `alignment`.
+
+    Small arrays are copied into one buffer.
+    """
     buffers: list[Buffer] = []
     small: list[bytes] = []
     for each in arrays:

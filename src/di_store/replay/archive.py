@@ -1,7 +1,7 @@
 """The file of an exported table: a zip of arrays in NumPy's format and a JSON text, see docs/table_format.md.
 
-It is written under another name, `<path>.part`, and renamed when it is complete and on disk. A kill leaves the previous
-file unchanged.
+The file is written under another name, `<path>.part`, and renamed when it is complete and on disk. A kill leaves the
+previous file unchanged.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class ArchiveManifest(msgspec.Struct, forbid_unknown_fields=True):
         settings: as in `policy.settings.Settings.to_text`, with later changes.
         alpha: present exponent of the priorities; None: the sampler has none.
         beta: present exponent of the importance weights; None: weights are 1.
-        columns: the table's columns; None: none were declared yet.
+        columns: the table's columns; None: not declared yet.
         items: number of items.
-        waiting: how many of these, the last ones, wait for late columns.
+        waiting: how many of these items (the last ones) wait for late columns.
         skipped: items that left the table while it was exported.
         rows: for each part, the number of rows of streams.
         whole: for each part, the number of transitions that were inserted whole.
@@ -98,12 +98,12 @@ class ArchiveManifest(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def members(schema: Schema) -> dict[str, str]:
-    """Name in the file of each column: its own, or its number if that could not be a file's name."""
+    """Name in the file of each column: its own, or its number if its name could not be a file's name."""
     return {name: name if _PLAIN.fullmatch(name) else f"column {number}" for number, name in enumerate(schema.names)}
 
 
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The header of an array in C order, in NumPy's format 1.0, or 2.0 where it is long."""
+    """The header of an array in C order, in NumPy's format 1.0, or 2.0 if it is long."""
     described = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
     text = repr(described).encode("latin1") + b"\n"
     version, length = (1, 2) if len(text) < 60_000 else (2, 4)
@@ -112,11 +112,11 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
 
 
 class ArchiveWriter:
-    """Writes the file. A context manager: without an exception the file is at `path` afterwards, complete.
+    """Writes the file. A context manager: without an exception, the complete file is at `path` afterwards.
 
     Raises:
-        StoreError: another process or thread is exporting to that path, or it names a directory or device. OSError: of
-            the file system.
+        StoreError: another process or thread is exporting to that path, or the path names a directory or device.
+            OSError: of the file system.
     """
 
     def __init__(self, path: str) -> None:
@@ -174,7 +174,7 @@ class ArchiveWriter:
 
 
 def _lock_part(part: str) -> IO[bytes]:
-    """The empty file `part`, locked: one that a killed process has left is used again."""
+    """The empty file `part`, locked; a file that a killed process left is used again."""
     while True:
         file = open(part, "r+b", opener=_core.create_no_link)  # noqa: SIM115  (a link leads to a file that is not ours)
         try:
@@ -211,7 +211,7 @@ class ArchiveReader:
     """Reads the file, one array at a time. A context manager.
 
     Raises:
-        CorruptData: it is no such file, or damaged; every member is compared with its checksum when it is read.
+        CorruptData: the file is none of ours, or damaged; every member is compared with its checksum when it is read.
         LayoutMismatch: another version of the format. OSError: an error of the file system.
     """
 

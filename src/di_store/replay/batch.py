@@ -1,4 +1,4 @@
-"""What writing and reading return: `Items`, `Batch`."""
+"""The results of writing and reading: `Items`, `Batch`."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Batch:
         episodes: int64[n], number of each item's episode, unique in the store.
         starts: int64[n], number of each item's first row in its episode, from 0.
         table_size: items in the table at the draw; for a mixture, in all tables drawn from.
-        live: bool[n] in a batch of `peek`: False for items that are gone; None in other batches.
+        live: bool[n] in a batch of `peek`: False for items that left the table; None in other batches.
         source: int32[n] in a mixture's batch: number of the table of each example; None in other batches.
     """
 

@@ -77,7 +77,7 @@ def _all(there: list[TableStats], name: str) -> list[Any]:
 
 
 def _limiter(each: list[LimiterStats]) -> LimiterStats:
-    """Of all shards: calls wait if those of one shard do."""
+    """The wait of all shards together: calls wait if those of one shard do."""
     inserts, samples = sum(one["inserts"] for one in each), sum(one["samples"] for one in each)
     insert_reason = next((one["insert_reason"] for one in each if one["insert_reason"]), "")
     sample_reason = next((one["sample_reason"] for one in each if one["sample_reason"]), "")

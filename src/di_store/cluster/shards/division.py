@@ -1,7 +1,7 @@
 """The settings of a shard: those of the whole table, divided by the number of shards.
 
-The directory's entry holds the settings of the whole table and the nodes of its shards. The settings of each shard
-follow from these, so every process that makes a shard makes the same one.
+The directory's entry holds the settings of the whole table and the nodes of its shards. Each shard's settings follow
+from the entry, so every process makes the same shard.
 """
 
 from __future__ import annotations

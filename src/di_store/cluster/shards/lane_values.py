@@ -1,4 +1,4 @@
-"""Cuts the arguments of a call down to some of its lanes."""
+"""Reduces the arguments of a call to some of its lanes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class LaneValues:
 
     Args:
         lanes: k.
-        rows: whether a leading axis of time comes before that of lanes.
+        rows: whether an axis of time precedes the axis of lanes.
     """
 
     def __init__(self, lanes: int, *, rows: bool) -> None:
@@ -57,7 +57,7 @@ class LaneValues:
         Args:
             final: the argument as given.
             positions: positions of the lanes.
-            ends: bool[k]: whose episodes end in this call.
+            ends: bool[k]: the lanes whose episodes end in this call.
         """
         if final is None:
             return None

@@ -1,6 +1,6 @@
 """The lanes of a writer over shards: which shard each lane writes to, and which rows are dropped.
 
-A lane keeps its shard for the rest of an episode. If the shard is lost, so are the rows of the episode there. The
+A lane keeps its shard for the rest of an episode. If the shard is lost, the episode's rows in it are lost too. The
 remaining rows of the episode are dropped, and the lane's next episode goes to another shard.
 """
 
@@ -55,7 +55,7 @@ class Lanes:
         self._whole = None
 
     def groups(self, which: Array) -> list[tuple[int, Array]]:
-        """By shard, the positions in `which` of the lanes that write there now. Cut lanes are in none."""
+        """By shard, the positions in `which` of the lanes that write there now. Cut lanes are left out."""
         if which is not self.every:
             return self._grouped(which)
         if self._whole is None:
@@ -72,7 +72,7 @@ class Lanes:
         return cut
 
     def lose(self, number: int) -> None:
-        """Note that a shard is lost: its lanes are cut, or move on at once if no item spans several rows."""
+        """Note that a shard is lost: its lanes are cut, or change their shard at once if no item spans several rows."""
         self._lost.add(number)
         self._whole = None
         mine = self.at == number
@@ -93,7 +93,7 @@ class Lanes:
         return len(self._lost) == len(self._parts.shards)
 
     def wrote(self, which: Array, every: Array) -> None:
-        """Note that these lanes wrote rows; `every`: after which rows an episode of a lane ended, bool[rows, k]."""
+        """Note that these lanes wrote rows; `every`: bool[rows, k], the rows after which a lane's episode ended."""
         ends = every[-1]
         if not self._skips:
             self._open[which] = ~ends

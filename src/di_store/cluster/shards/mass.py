@@ -1,8 +1,7 @@
-"""Draws over all shards of a table: the number from each is random, in proportion to the masses they last reported.
+"""Draws over all shards of a table: each shard's number of draws is random, in proportion to its last reported mass.
 
 A batch begins with the choice of these numbers, which needs no call as long as the masses are fresh. Then each shard
-draws its part, in one call. Only tables whose items stay when they are drawn have such draws, so nothing needs to be
-given back.
+draws its part, in one call. Only tables that keep drawn items have such draws, so no draw needs to be given back.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class MassSource:
             begin_learning(arena)
 
     def end_loading(self) -> None:
-        """As `Source.end_loading`: nothing is held."""
+        """As `Source.end_loading`, but no draw is held."""
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
         """As `Source.note_loaded`."""
@@ -74,7 +73,7 @@ class MassSource:
         """As `Source.drop_lost`. The shard has already done it."""
 
     def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """As `Source.check_replace`. At random, a shard may get more draws than it has items."""
+        """As `Source.check_replace`. Shares are random, so a shard may get more draws than it has items."""
         if not replace:
             raise ValueError(
                 'replace=False with draw="mass": chance may give a shard more draws than it has items; '
@@ -90,7 +89,7 @@ class MassSource:
         return MassDraws(self, n)
 
     def counts(self, shares: Array, n: int) -> Array:
-        """How many of n draws each shard gets, int64[shards]: multinomial. A shard without a share gets none."""
+        """How many of n draws each shard gets, int64[shards]: multinomial. A shard without a share gets no draws."""
         if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
             self._random, self._pid = Generator(Philox()), os.getpid()
         found: Array = np.zeros(len(shares), np.int64)
@@ -99,7 +98,10 @@ class MassSource:
         return found
 
     def lose(self, shard: Shard, error: StoreError) -> None:
-        """Set the share of a shard that failed to 0 until it answers. Raises `error` if it is on this machine."""
+        """Set the share of a shard that failed to 0 until it answers.
+
+        Raises `error` if the shard is on this machine.
+        """
         self.parts.check_open()
         if not shard.is_near:
             self.parts.answers.note_silent(shard, error)
@@ -151,7 +153,7 @@ class MassDraws:
             allocate: makes the arrays.
 
         Raises:
-            DrawsLost: a shard has not given its part: draw again.
+            DrawsLost: a shard has not sent its part: draw again.
         """
         source, found = self._source, []
         assert self._probabilities is not None
@@ -194,12 +196,12 @@ class MassDraws:
         """As `Draws.deliver_some`: the shards have delivered their parts."""
 
     def give_back(self) -> None:
-        """As `Draws.give_back`: nothing is held."""
+        """As `Draws.give_back`, but no draw is held."""
         self.held = 0
 
 
 class _Taken:
-    """`Copying` of a batch that is there."""
+    """`Copying` of an existing batch."""
 
     is_whole = True
 

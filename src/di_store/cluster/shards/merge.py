@@ -23,7 +23,7 @@ class ShardItems(Items):
     __slots__ = ("_found", "parts")
 
     def __init__(self, parts: Sequence[tuple[int, Items]]) -> None:
-        """For these items, each with the number of its shard. All items of a lane are in one shard."""
+        """Set the items, each with the number of its shard. All items of a lane are in one shard."""
         self.parts = parts
         self._found: tuple[Array, Array, Array] | None = None
 
@@ -63,12 +63,12 @@ class ShardItems(Items):
 
 
 def _plain(items: Items) -> Items:
-    """Of a remote writer: as they are by now."""
+    """Items of a remote writer, as known by now."""
     return Items(items.keys, items.lanes, items.starts)
 
 
 def merged_arrays(parts: list[Array]) -> Array:
-    """Several arrays concatenated; there may be none."""
+    """Several arrays concatenated; the list may be empty."""
     found: Array = np.concatenate(parts) if parts else np.empty(0, np.uint64)
     return found
 

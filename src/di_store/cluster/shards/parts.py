@@ -1,4 +1,4 @@
-"""The shards of one table, and the knowledge about them in this process."""
+"""The shards of one table, and this process's knowledge of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Parts:
         name: name of the table.
         settings: settings of the whole table.
         by_mass: whether draws are made over all shards.
-        shards: shards in the order of their numbers, which is that of the directory's entry.
+        shards: shards in the order of their numbers and of the directory's entry.
         answers: answers of the shards.
     """
 
@@ -65,7 +65,7 @@ class Parts:
         self.session.arena.enter()
 
     def is_lost(self, shard: Shard, error: StoreError, deadline: Deadline) -> bool:
-        """Whether a call failed because the shard is gone, or does not answer. If so, this is noted.
+        """Whether a call failed because the shard is lost or does not answer; notes this.
 
         Args:
             shard: the shard that was called.
@@ -89,7 +89,7 @@ class Parts:
         return True
 
     def live(self) -> list[Shard]:
-        """The shards that answered the last time; all, if none did."""
+        """The shards that answered the last time; all shards if none did."""
         return [each for each in self.shards if not self.answers.is_silent(each)] or self.shards
 
     def route(self, key: bytes) -> Shard:
@@ -98,9 +98,9 @@ class Parts:
         return live[chosen(key, live)]
 
     def own(self) -> Shard:
-        """The shard that this process draws from: its node's shard, or else the one that the node's uuid routes to.
+        """The shard that this process draws from: its node's own, or else the shard to which the node's uuid routes.
 
-        If such another node's shard stops answering, it is replaced by the next one.
+        If another node's shard stops answering, the next shard replaces it.
         """
         near = next((shard for shard in self.shards if shard.uuid == self._here), None)
         return near or self.route(bytes.fromhex(self._here))
@@ -136,10 +136,10 @@ class Parts:
     def call_or_skip(
         self, shard: Shard, deadline: Deadline, what: str, call: Callable[[TableBackend, Deadline], T], default: T
     ) -> T:
-        """The result of a call that may be made twice; `default` for a shard whose items are gone with its node.
+        """The result of a call that may be made twice; `default` for a shard whose items were lost with its node.
 
-        If the shard does not answer for a short time, it is first asked whether it is there, and only then gets all the
-        time.
+        A shard that has been silent for a short time is first asked whether it answers, and only then gets the whole
+        timeout.
         """
         left = deadline if shard.is_near else deadline.sooner(LOOK_SECONDS)
         while True:
@@ -156,7 +156,7 @@ class Parts:
             left = deadline
 
     def skip_lost(self, shard: Shard, error: StoreError, what: str, deadline: Deadline) -> None:
-        """Continue without a shard whose items are gone with its node. `deadline`: as in `is_lost`.
+        """Continue without a shard whose items were lost with its node. `deadline`: as in `is_lost`.
 
         Raises:
             `error`: the call failed for another reason.

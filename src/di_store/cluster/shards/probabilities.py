@@ -25,7 +25,7 @@ class Probabilities(NamedTuple):
 
     Attributes:
         shares: q_s, float64[shards]; their sum is 1.
-        least: the smallest probability of an item in the table, as far as the shards know it; 0: they do not.
+        least: the smallest probability of an item in the table, if the shards know it; else 0.
         beta: the sampler's exponent of the weights, as a shard last reported.
         size: number of items in the table.
     """
@@ -37,7 +37,7 @@ class Probabilities(NamedTuple):
 
 
 def has_probabilities(sampler: Sampler) -> bool:
-    """Whether items are drawn at random. Otherwise they are drawn in an order, and have probability 1."""
+    """Whether items are drawn at random. Otherwise items are drawn in an order, and have probability 1."""
     return isinstance(sampler, (Uniform, Prioritized))
 
 
@@ -67,7 +67,7 @@ def by_mass(said: list[TableStats | None]) -> Probabilities | str:
 
 
 def by_node(said: list[TableStats | None]) -> Probabilities:
-    """Equal shares, whatever the shards hold."""
+    """Equal shares, independent of the shards' contents."""
     shards = len(said)
     return _probabilities(np.full(shards, 1.0 / shards), said, sum(each["size"] for each in said if each is not None))
 
@@ -104,7 +104,7 @@ def weigh(batch: Batch, shares: Array, beta: float | None, least: float) -> None
     """Set probabilities and weights of examples that one or several shards have drawn.
 
     Args:
-        batch: a batch whose `probabilities` are those within the shard of each example.
+        batch: a batch whose `probabilities` are relative to each example's shard.
         shares: q_s of each example's shard, float64[n] or one number.
         beta: exponent of the weights.
         least: as in `importance`.

@@ -1,7 +1,7 @@
 """Chooses the shard that a lane writes to: rendezvous hashing.
 
-Every shard has a score for a lane, and the highest score wins. So if a shard is lost, only its lanes move, and they
-spread evenly over the others.
+Every shard has a score for a lane, and the highest score wins. So if a shard is lost, only its lanes move, evenly to
+the other shards.
 """
 
 from __future__ import annotations

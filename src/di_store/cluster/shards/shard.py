@@ -1,4 +1,4 @@
-"""One shard as a process reaches it, and its last report."""
+"""A process's handle of one shard, and the shard's last report."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Opening:
 
 
 class Shard:
-    """A handle that is opened at its first use, since its node may be away. Thread-safe.
+    """A handle that is opened at its first use, because its node may be unreachable. Thread-safe.
 
     Attributes:
         number: number among the shards of its table: the highest byte of its items' keys.
@@ -67,18 +67,18 @@ class Shard:
         """The handle.
 
         Raises:
-            NodeUnavailable: its node is gone or does not answer. TableNotFound: it was dropped.
+            NodeUnavailable: its node is lost or does not answer. TableNotFound: the table was dropped.
         """
         found = self._found
         return self._opened(Deadline.of(timeout)) if found is None else found
 
     def open_ahead(self, deadline: Deadline) -> None:
-        """Begin to open the handle, if it is not open; `table` waits for that."""
+        """Begin to open the handle if it is not open; `table` waits for the end."""
         if self._found is None:
             self._begin_opening(deadline)
 
     def _opened(self, deadline: Deadline) -> TableBackend:
-        """Have a thread open it: that may ask the directory and the node for longer than the call may take."""
+        """Have a thread open the handle: asking the directory and the node may take longer than the call has time."""
         while True:
             opening, mine = self._begin_opening(deadline)
             if not opening.ended.wait(deadline.rest()):
@@ -111,7 +111,7 @@ class Shard:
         """Refuse a call for which no time is left.
 
         Raises:
-            Timeout: the shard is on another node, and nothing is left of the call's time and grace.
+            Timeout: the shard is on another node, and the call's time and grace are over.
         """
         if not self.is_near and deadline.late():
             raise Timeout(
@@ -132,8 +132,7 @@ class Shard:
 def wait_for_one(shards: Sequence[Shard], deadline: Deadline) -> None:
     """Wait until one of the shards is open. All are opened at once.
 
-    Raises:
-        The first shard's error: none could be opened. NodeUnavailable: none answered until the deadline.
+    Raises: The first shard's error: no shard could be opened. NodeUnavailable: no shard answered until the deadline.
     """
     openings = [shard._begin_opening(deadline)[0] for shard in shards]
     while all(shard._found is None for shard in shards):
@@ -147,7 +146,7 @@ def wait_for_one(shards: Sequence[Shard], deadline: Deadline) -> None:
 
 
 class ShardReport(NamedTuple):
-    """A shard's report, or the reason why there is none."""
+    """A shard's report, or the reason for a missing one."""
 
     asked: float  # by time.monotonic()
     stats: TableStats | None
@@ -175,7 +174,7 @@ class ShardReports:
             shard.begin()
 
     def are_fresh(self, age: float) -> bool:
-        """Whether `newest` need not wait. If some answers are too old, their shards are asked."""
+        """Whether `newest` need not wait. Asks the shards whose answers are too old."""
         now = time.monotonic()
         stale = [each for each in self._shards if not self.is_silent(each) and not self._is_fresh(each, now - age)]
         for shard in stale:
@@ -204,9 +203,9 @@ class ShardReports:
         return [self._known[each.number].stats if self._is_fresh(each, now - age) else None for each in self._shards]
 
     def _wait_for(self, shard: Shard, since: float, end: float, whole: bool) -> None:
-        """Wait until `end` for what a shard says since then, unless it did not answer the last time.
+        """Wait until `end` for a shard's newer report, unless the shard did not answer the last time.
 
-        `whole`: that is long enough to call it silent.
+        `whole`: this wait is long enough to call the shard silent.
         """
         while not self._is_fresh(shard, since) and not self.is_silent(shard):
             look = self._ask(shard, time.monotonic())
@@ -219,7 +218,7 @@ class ShardReports:
                 self.note_silent(shard, NodeUnavailable(text))
 
     def last(self, deadline: Deadline | None = None) -> list[TableStats | None]:
-        """By shard, its last report, however old; asks again without waiting. None: the shard does not answer.
+        """By shard, its last report of any age; asks again without waiting. None: the shard does not answer.
 
         `deadline`: as in `newest`, if some shards have never reported.
         """
@@ -247,13 +246,13 @@ class ShardReports:
         self._known[shard.number] = ShardReport(time.monotonic(), None, why)
 
     def why(self) -> StoreError:
-        """Why the shards do not answer, if none does. A dropped table is the first reason."""
+        """The error if no shard answers. A dropped table is the first reason."""
         errors = [known.error for known in self._known.values() if known.error is not None]
         errors.sort(key=lambda error: isinstance(error, NodeUnavailable))
         return errors[0] if errors else NodeUnavailable("no shard of the table has answered")
 
     def why_of(self, shard: Shard) -> StoreError | None:
-        """Why this shard did not answer."""
+        """The reason why this shard did not answer."""
         known = self._known.get(shard.number)
         return None if known is None else known.error
 
@@ -262,7 +261,7 @@ class ShardReports:
         return known is not None and known.error is None and known.asked >= since
 
     def _ask(self, shard: Shard, now: float) -> threading.Event | None:
-        """Ask a shard, unless somebody is at it; None: there is nothing to wait for."""
+        """Ask a shard, unless another thread is asking it; None: nothing to wait for."""
         if shard.is_near:
             self._look(shard, None)
             return None

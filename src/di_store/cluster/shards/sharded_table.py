@@ -244,12 +244,15 @@ class ShardedTable(TableBackend):
         self.parts.each(deadline, lambda table, within: table.reset(within))
 
     def resize(self, capacity: int, deadline: Deadline) -> None:
-        """As `Table.resize`: each shard gets its part. If one refuses, other shards may have changed."""
+        """As `Table.resize`: each shard gets its part. If a shard refuses, other shards may have changed."""
         part = part_of(capacity, len(self.parts.shards))
         self.parts.each(deadline, lambda table, within: table.resize(part, within))
 
     def configure(self, changes: dict[str, Any], deadline: Deadline) -> None:
-        """As `Table.configure`, for each shard; a limiter is divided. If one refuses, other shards may have changed."""
+        """As `Table.configure`, for each shard; a limiter is divided.
+
+        If a shard refuses, other shards may have changed.
+        """
         if (limiter := changes["limiter"]) is not None:
             if self.parts.by_mass and not isinstance(limiter, MinSize):
                 raise ValueError(f'limiter={limiter!r} with draw="mass": only MinSize(n) is possible')
@@ -270,7 +273,7 @@ class ShardedTable(TableBackend):
         *,
         skips: bool,
     ) -> int:
-        """The sum of what a call returns for the keys of each shard; `skips`: it leaves out shards that are lost."""
+        """The sum of a call's results over the shards of these keys; `skips`: leaves out lost shards."""
         places, answers, done = shards_of(keys), self.parts.answers, 0
         failed: StoreError | None = None
         self._check_places(keys, places)
@@ -303,7 +306,7 @@ class ShardedTable(TableBackend):
             )
 
     def _unless_lost(self, shard: Shard, deadline: Deadline, call: Callable[[TableBackend, Deadline], T]) -> T | None:
-        """What a call of a shard returns; None: it is lost."""
+        """The result of a call of a shard; None: the shard is lost."""
         if self.parts.answers.is_silent(shard):
             return None
         try:
@@ -341,7 +344,7 @@ def _of_some(
 
 
 class _Gone:
-    """As `GoneKeys`, of all shards: what left one of them comes in its order."""
+    """As `GoneKeys`, of all shards: keys of one shard come in the order in which their items left."""
 
     def __init__(self, each: list[tuple[int, Iterator[int]]]) -> None:
         self._each = each
@@ -357,7 +360,7 @@ class _Gone:
 
 
 def _alike(parts: list[tuple[int, Batch]]) -> list[tuple[int, Batch]]:
-    """Batches of `peek`, of which those of shards without columns, or that are lost, have no data: zeros, then."""
+    """Batches of `peek`. Those of lost shards, and of shards without columns, get zeros as data."""
     like = next((batch.data for _, batch in parts if not isinstance(batch.data, dict) or batch.data), {})
     for _, batch in parts:
         if batch.data == {} and like:

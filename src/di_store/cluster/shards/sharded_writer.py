@@ -30,7 +30,7 @@ Part = tuple[int, Array]
 
 
 def _alone(method: F) -> F:
-    """For the owner's thread, which is inside one call at a time."""
+    """Let the owner's thread make one call at a time."""
 
     @wraps(method)
     def call(self: ShardWriter, *args: Any, **options: Any) -> Any:
@@ -220,7 +220,10 @@ class ShardWriter(WriterBackend):
         return items
 
     def _drop(self, which: Array, cut: Array, ends: Array) -> list[tuple[int, int]]:
-        """Drop rows of lanes that are cut. Returns where a new episode begins in this call: position, and row."""
+        """Drop rows of lanes that are cut.
+
+        Returns the place where a new episode begins in this call: position and row.
+        """
         found: list[tuple[int, int]] = []
         for position in np.flatnonzero(cut).tolist():
             mine, first = which[position : position + 1], 0
@@ -238,7 +241,7 @@ class ShardWriter(WriterBackend):
         deadline: Deadline,
         call: Callable[[WriterBackend, Array, Deadline], Any],
     ) -> tuple[ShardItems, Exception | None]:
-        """What a call of each shard's writer has made, and the error of shards that are gone."""
+        """The items that each shard's writer made, and the error of lost shards."""
         found: list[tuple[int, Items]] = []
         written: list[Array] = []
         lost: StoreError | None = None
@@ -256,14 +259,14 @@ class ShardWriter(WriterBackend):
         return ShardItems(found), None if lost is None else _partly(method, lost, written)
 
     def _in_order(self, groups: list[Part]) -> list[Part]:
-        """Shards that do not answer come last: they may take all of the call's time."""
+        """Silent shards come last, because they may take all of the call's time."""
         if len(groups) == 1:
             return groups
         answers, shards = self._parts.answers, self._parts.shards
         return sorted(groups, key=lambda group: answers.is_silent(shards[group[0]]))
 
     def _lose_if_gone(self, number: int, error: StoreError, deadline: Deadline) -> bool:
-        """Whether a call has failed because the shard is gone; its lanes go elsewhere then."""
+        """Whether a call failed because the shard is lost; then its lanes get other shards."""
         shard = self._parts.shards[number]
         if getattr(error, "may_be_done", False) or not self._parts.is_lost(shard, error, deadline):
             return False
@@ -273,7 +276,7 @@ class ShardWriter(WriterBackend):
 
 
 def _partly(method: str, error: Exception, written: list[Array]) -> Exception:
-    """The error of a call that some lanes have written their rows in."""
+    """The error of a call in which some lanes have written their rows."""
     if written:
         lanes = np.sort(np.concatenate(written)).tolist()
         error.written = lanes  # type: ignore[attr-defined]

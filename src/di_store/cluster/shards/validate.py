@@ -18,7 +18,7 @@ def check_draw(settings: Settings, shards: object, draw: object) -> str:
     """``draw=``, if it fits the other options.
 
     Raises:
-        ValueError: it does not fit. TypeError: it is no text.
+        ValueError: the option does not fit. TypeError: it is no text.
     """
     if shards is None:
         if draw is not None:
@@ -36,7 +36,7 @@ def check_places(nodes: list[Node]) -> list[Node]:
     """The nodes, if each can have one shard of a table.
 
     Raises:
-        ValueError: a node is named twice, or there are too many. NodeUnavailable: there is none.
+        ValueError: a node is named twice, or there are too many. NodeUnavailable: there is no such node.
     """
     if not nodes:
         raise NodeUnavailable("no node of the cluster answers")

@@ -1,9 +1,9 @@
 """Converts Python values to bytes and back, for `store.put` and `store.get`.
 
-A value becomes a *header* and a *payload*. The header says how the value is built. The payload holds the bytes of its
-arrays, each at a multiple of 64 bytes, so that they are read in place. Containers (dict, OrderedDict, list, tuple,
-named tuples, dataclasses) and leaves (numpy arrays and scalars, torch tensors, numbers, text, bytes) have forms of
-their own. Everything else is a pickle of protocol 5, whose buffers lie in the payload as well.
+A value becomes a *header* and a *payload*. The header describes the structure of the value. The payload holds the bytes
+of its arrays, each at a multiple of 64 bytes, so that they are read in place. Containers (dict, OrderedDict, list,
+tuple, named tuples, dataclasses) and leaves (numpy arrays and scalars, torch tensors, numbers, text, bytes) have forms
+of their own. Everything else is a pickle of protocol 5, whose buffers lie in the payload as well.
 """
 
 from di_store.objects.codec.decode import decode as decode

@@ -35,19 +35,20 @@ def decode(
 
     Args:
         header: as `Encoded.header`.
-        payload: uint8, 1-D, the buffers at their offsets. Arrays that are not copied keep it alive, and with it
-            whatever its `base` pins.
+        payload: uint8, 1-D, the buffers at their offsets. Arrays that are not copied keep the payload alive, and with
+            it the pin of its `base`.
         copy: None: numpy arrays are read-only views of `payload`, torch tensors are copies. False: both are views; an
-            in-place write to such a tensor writes to `payload`, or kills the process if that is mapped read-only. True:
-            writable copies of both.
-        foreign: whether the bytes came from another machine: then no code that they name is run. Pickles are refused,
+            in-place write to such a tensor writes to `payload`, or kills the process if the payload is mapped
+            read-only. True: writable copies of both.
+        foreign: whether the bytes came from another machine. Then no code that they name is run. Pickles are refused,
             and so are classes of modules that this process has not loaded, or whose own code would run.
 
     Raises:
         AccessDenied: the value is foreign, and decoding it could run such code.
         CorruptData: header and payload do not fit together.
         LayoutMismatch: another version of the form.
-        TypeError: a class cannot be imported here. ModuleNotFoundError: there are tensors, and torch is not installed.
+        TypeError: a class cannot be imported here. ModuleNotFoundError: the value has tensors, and torch is not
+            installed.
     """
     size, node = unpack_header(header)
     if payload.dtype != np.uint8 or payload.ndim != 1:
@@ -196,7 +197,7 @@ def _dtype(plain: Any) -> np.dtype[Any]:
 
 
 def array_of(node: list[Any], payload_bytes: int) -> tuple[np.dtype[Any], list[int], int]:
-    """Dtype, shape and offset of the array of a node, which lies within the payload; CorruptData if it does not."""
+    """Dtype, shape and offset of the array of a node; CorruptData if it lies outside the payload."""
     _expect(node, 4)
     _, plain, shape, offset = node
     dtype = _dtype(plain)
@@ -373,7 +374,7 @@ _BUILDERS: dict[int, _Builder] = {
 
 
 class _Writable:
-    """Bytes that numpy may take for writable, because torch knows no others; holds on to their owner."""
+    """Bytes that numpy takes for writable, because torch has no read-only tensors; keeps their owner alive."""
 
     def __init__(self, span: Array) -> None:
         self.owner = span
@@ -413,6 +414,6 @@ def _tensor_over(writable: Array, offset: int, size: int, dtype: Any, shape: lis
 
 
 def rebuild_tensor(buffer: Any, name: str, shape: tuple[int, ...]) -> Any:
-    """A tensor from inside a pickle; always a copy, since torch has no read-only tensors."""
+    """A tensor from inside a pickle; always a copy, because torch has no read-only tensors."""
     raw = np.frombuffer(buffer, np.uint8).copy()
     return _tensor_over(raw, 0, raw.nbytes, _torch_dtype(name), list(shape), copy=False)

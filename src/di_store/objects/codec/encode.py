@@ -41,8 +41,8 @@ class Encoded:
     Attributes:
         header: how the value is built.
         buffers: C-contiguous objects with the buffer protocol, each to be copied to its offset. They refer to the
-            value's own memory where it is contiguous, so the value must not change before they are copied.
-        offsets: where each buffer starts in the payload, ascending multiples of 64.
+            value's own memory if it is contiguous, so the value must not change before they are copied.
+        offsets: offset of each buffer in the payload, ascending multiples of 64.
         sizes: bytes of each buffer.
         payload_bytes: size of the whole payload; gaps between buffers have no meaning.
     """
@@ -60,10 +60,10 @@ def encode(value: Any, pickles: bool = True) -> Encoded:
     Args:
         value: numpy arrays and scalars of any dtype, torch tensors of any device, numbers, text, bytes, None, and dict,
             OrderedDict, list, tuple, named tuples and dataclasses of them; anything else that pickles.
-        pickles: whether the value may contain anything else.
+        pickles: whether the value may contain other objects, which are pickled.
 
     Raises:
-        TypeError: something inside does not pickle, or its class cannot be found by name.
+        TypeError: a part does not pickle, or its class cannot be found by name.
     """
     encoder = _Encoder(pickles)
     try:
@@ -271,7 +271,7 @@ _HANDLERS: dict[type, _Handler] = {
 
 
 def _classify(value: Any) -> _Handler:
-    """The handler of a value whose exact type has none."""
+    """The handler of a value whose exact type has no handler."""
     cls = type(value)
     if dtypes.is_tensor(value):
         return _tensor if cls.__name__ in ("Tensor", "Parameter") and cls.__module__.startswith("torch") else _pickled
@@ -287,13 +287,13 @@ def _classify(value: Any) -> _Handler:
 
 
 def _overrides(cls: type, name: str) -> bool:
-    """Whether a class or one of its bases, but object, defines `name`."""
+    """Whether a class or one of its bases, except object, defines `name`."""
     return any(name in vars(base) for base in cls.__mro__[:-1])
 
 
 @functools.lru_cache(maxsize=1024)
 def _plain_fields(cls: type) -> tuple[str, ...] | None:
-    """Field names of a dataclass that holds nothing else; None for one that wants its own way of pickling."""
+    """Field names of a dataclass that has no other state; None for a class with its own pickling."""
     if any(_overrides(cls, name) for name in ("__new__", "__reduce__", "__reduce_ex__", "__getnewargs__")):
         return None  # classes derived from dict, list and the like have their own __new__ too
     for name in ("__getstate__", "__setstate__"):
@@ -319,7 +319,7 @@ class _Pickler(pickle.Pickler):
         super().__init__(stream, _PROTOCOL, buffer_callback=buffers.append)
 
     def reducer_override(self, value: Any) -> Any:
-        """How a dense tensor is rebuilt; NotImplemented, that is as usual, for all else."""
+        """The reduction of a dense tensor; NotImplemented (the usual pickling) for all other objects."""
         if not dtypes.is_tensor(value) or type(value).__name__ != "Tensor":
             return NotImplemented
         try:

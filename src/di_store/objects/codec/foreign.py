@@ -39,7 +39,7 @@ def foreign_class(path: str) -> type:
     Raises:
         AccessDenied: its module is not loaded, or using the class would run its code.
         TypeError: the module has no such class.
-        CorruptData: the path names something else than a class.
+        CorruptData: the path does not name a class.
     """
     try:
         name, qualname = parts_of_path(path)
@@ -79,7 +79,7 @@ def dataclass_fields(cls: type) -> frozenset[str] | None:
     """Names of a dataclass's fields; None for other classes.
 
     Raises:
-        AccessDenied: a field is set by a descriptor, whose code would run.
+        AccessDenied: a descriptor sets a field, and its code would run.
     """
     fields = _static(cls, "__dataclass_fields__")
     if type(fields) is not dict or _static(cls, "__new__") is not object.__new__:
@@ -99,7 +99,7 @@ def check_keys(keys: Iterable[Any], classes: set[type]) -> None:
     """Check that no key is an instance of `classes`, alone or in tuples. A dict would call the hash of such a key.
 
     Raises:
-        AccessDenied: a key is one.
+        AccessDenied: a key is such an instance.
     """
     rest = list(keys)
     while rest:
@@ -127,7 +127,7 @@ def _refused(name: str, what: str) -> AccessDenied:
 
 
 def _static(cls: type, name: str) -> Any:
-    """An attribute of a class as its bases hold it, without calling descriptors; `_ABSENT`: it has none."""
+    """An attribute of a class, looked up without calling descriptors; `_ABSENT`: no such attribute."""
     for base in type.__dict__["__mro__"].__get__(cls):
         space = type.__dict__["__dict__"].__get__(base)
         if name in space:

@@ -104,7 +104,7 @@ def class_path(cls: type) -> str:
     """Module and qualified name of a class, joined by a colon.
 
     Raises:
-        TypeError: other processes cannot find it under that name (local classes, deleted names).
+        TypeError: other processes cannot find the class under that name (local classes, deleted names).
     """
     path = f"{cls.__module__}:{cls.__qualname__}"
     try:
@@ -125,7 +125,7 @@ def find_class(path: str) -> type:
 
     Raises:
         TypeError: this process cannot import it.
-        CorruptData: it is no class.
+        CorruptData: the path does not name a class.
     """
     try:
         found = _lookup(path)

@@ -29,7 +29,7 @@ class ArrayLeaf:
     """An array or tensor as the header describes it.
 
     Attributes:
-        tensor: whether it is a torch tensor; else it is a numpy array.
+        tensor: whether the leaf is a torch tensor; else it is a numpy array.
         dtype: dtype of numpy or torch.
         shape: sizes of its dimensions.
         offset: its place in the payload.
@@ -74,12 +74,12 @@ class _Building(Decoder):
         return self._read(offset, size)
 
     def array(self, node: list[Any]) -> Any:
-        """What stands for a numpy array."""
+        """The replacement of a numpy array."""
         dtype, shape, offset = array_of(node, self._size)
         return self._leaf(ArrayLeaf(False, dtype, tuple(shape), offset, math.prod(shape) * dtype.itemsize))
 
     def tensor(self, node: list[Any]) -> Any:
-        """What stands for a torch tensor."""
+        """The replacement of a torch tensor."""
         dtype, shape, offset = tensor_of(node, self._size)
         return self._leaf(ArrayLeaf(True, dtype, tuple(shape), offset, math.prod(shape) * dtype.itemsize))
 

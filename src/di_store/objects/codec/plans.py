@@ -1,4 +1,4 @@
-"""Decoding many values of one kind: a header that repeats is compiled into a function that builds its value.
+"""Decoding many values of one kind: a repeated header is compiled into a function that builds its values.
 
 Rows of an `Opaque` table mostly have equal headers: the same containers and leaves, of the same types and shapes; only
 the bytes of the payload differ. Reading a header takes some ten microseconds; building from a plan takes less than one
@@ -22,7 +22,7 @@ _MOST, _LONGEST = 1024, 4096
 
 
 class _Tensors(dict[Any, Any]):
-    """By dtype: all of a buffer as a torch tensor, which shares its memory."""
+    """By dtype: the whole buffer as a torch tensor that shares its memory."""
 
     def __init__(self, buffer: Array) -> None:
         self._buffer = buffer
@@ -51,7 +51,7 @@ _Build: TypeAlias = Callable[[Bytes, int], Any]
 
 
 class _Unplanned(Exception):
-    """A header that is decoded by reading it each time."""
+    """A header without a plan: it is read for each value."""
 
 
 class Plans:
@@ -82,7 +82,7 @@ class Plans:
         return decode(header, payloads.readonly[start:end], foreign=foreign)
 
     def _learn(self, header: bytes) -> None:
-        """Compile a header that comes for the second time."""
+        """Compile a header at its second use."""
         if header not in self._seen:
             if len(self._seen) >= _MOST:
                 self._seen.clear()
@@ -94,7 +94,7 @@ class Plans:
 
 
 def _compiled(header: bytes) -> tuple[int, _Build] | None:
-    """Bytes of payload that a header wants, and its plan; None: it is read each time."""
+    """Bytes of payload that a header needs, and its plan; None: the header is read each time."""
     size, node = unpack_header(header)
     try:
         constant, value = _part(node, size)
@@ -104,7 +104,7 @@ def _compiled(header: bytes) -> tuple[int, _Build] | None:
 
 
 def _part(node: Any, size: int) -> tuple[bool, Any]:
-    """Whether a node's value is the same in all payloads; that value, or else the function that builds it."""
+    """Whether a node's value is the same in all payloads; and this value, or else the function that builds it."""
     if type(node) is not list:
         return True, node
     maker = _MAKERS.get(node[0]) if node else None
