@@ -1,4 +1,4 @@
-"""A session: one attachment of this process to a store, which a `Store` and all handles made from it share.
+"""A session is one attachment of this process to a store, shared by a `Store` and all handles made from it.
 
 Closing the `Store` ends the session and every handle registered with `Session.follow`.
 """
@@ -45,7 +45,7 @@ def _versions_of(uuid: str) -> Versions:
 
 
 class Session:
-    """The attachment, and the handles that end with it. Thread-safe.
+    """One attachment, and the handles that end with it. Thread-safe.
 
     Attributes:
         name: name of the store.
@@ -87,7 +87,7 @@ class Session:
 
     @property
     def arena(self) -> _core.Arena:
-        """The core's attachment. Read it once per call: another thread may end the session meanwhile.
+        """The core's attachment. Read this once per call, because another thread may end the session meanwhile.
 
         Raises:
             StoreClosed: the session has ended.
@@ -135,7 +135,7 @@ class Session:
             raise self._closed()
 
     def close(self) -> None:
-        """End the session and every handle that follows it. The memory is unmapped with the last handle and array."""
+        """End the session and all its handles. The memory is unmapped with the last handle and array."""
         key = id(self._arena)
         self._arena = None  # first: `follow` checks this after it registers, so no handle is missed
         for reference, end in list(self._followers.values()):

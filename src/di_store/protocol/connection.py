@@ -206,8 +206,8 @@ class Connection:
         """Wait for the next message and return it.
 
         Raises:
-            Disconnected: the other side closed the connection. CorruptData: the data are no message; the connection is then
-                unusable.
+            Disconnected: the other side closed the connection.
+            CorruptData: the data are no message; the connection is then unusable.
         """
         while True:
             self._look_ahead()

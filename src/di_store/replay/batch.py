@@ -159,7 +159,7 @@ def check_out(out: Any, n: int) -> None:
     """Check that ``out=`` is a batch of n examples.
 
     Raises:
-        TypeError: it is no batch. ValueError: its size is not n.
+        TypeError: the object is no batch. ValueError: its size is not n.
     """
     if not isinstance(out, Batch):
         raise TypeError(f"out= takes a batch that sample() returned, not {type(out).__name__}")
@@ -168,7 +168,7 @@ def check_out(out: Any, n: int) -> None:
 
 
 def empty_batch(keys: Array) -> Batch:
-    """What `peek` returns for a table without columns: all items are gone, and `data` is empty."""
+    """The result of `peek` for a table without columns: no item is live, and `data` is empty."""
     n = len(keys)
     zeros, unknown = np.zeros(n), np.full(n, -1, np.int64)
     weights, times = np.ones(n, np.float32), np.zeros(n, np.int32)
@@ -240,12 +240,12 @@ def blob_head(blob: memoryview) -> tuple[bytes, int, bool]:
 
 
 def decode_blobs(values: Array, ends: list[int], foreign: bool | None = None) -> list[Any]:
-    """The values that `encode_blob` encoded; None for an empty blob (an item that is gone).
+    """The values that `encode_blob` encoded; None for an empty blob (an item that left the table).
 
     Args:
         values: uint8, the blobs one after the other. Arrays and tensors of the result are views of it.
-        ends: where they begin, and the last one ends.
-        foreign: as `codec.decode` takes it, of all blobs; None: as each one is marked.
+        ends: the offset at which each blob begins, and the end of the last one.
+        foreign: as in `codec.decode`, for all blobs; None: as each blob is marked.
 
     Raises:
         As `codec.decode`.
@@ -281,12 +281,13 @@ def load_values(
         values: as there.
         ends: as there.
         foreign: as there.
-        what: whose items they are, for the error text.
+        what: the owner of the items, for the error text.
         source: as `Batch.source`.
 
     Raises:
-        StoreError: some of them cannot be loaded; its `keys` and `places` say which, of a mixture those of one table.
-            AccessDenied, CorruptData: so if that is why the first one cannot.
+        StoreError: some values cannot be loaded; the error's `keys` and `places` name them, for a mixture only those of
+            one table.
+            AccessDenied, CorruptData: instead of StoreError, if the first value fails for such a reason.
     """
     bounds = ends.tolist()
     try:
@@ -349,7 +350,7 @@ def key_array(keys: Any) -> Array:
     """Keys as uint64[n].
 
     Raises:
-        TypeError: they are not integers.
+        TypeError: the values are not integers.
     """
     found = as_array("keys", keys, "the uint64 keys that batches and writers return")
     if found.size == 0:
@@ -363,7 +364,7 @@ def host_array(values: Any, option: str = "priorities", wanted: str = "one numbe
     """Priorities as float64[n] in host memory, from numpy arrays, torch tensors on any device, or lists.
 
     Raises:
-        TypeError: they are not numbers.
+        TypeError: the values are not numbers.
     """
     single = is_tensor(values) and values.is_floating_point()  # bfloat16 has no numpy form
     found = as_array(option, values.float() if single else values, wanted)

@@ -37,7 +37,7 @@ _MOST_WALKED = 1 << 20
 
 @dataclass(frozen=True)
 class Exported:
-    """What `Table.export` wrote.
+    """The result of `Table.export`.
 
     Attributes:
         items: number of items, including those that wait for late columns.
@@ -140,7 +140,7 @@ _FACTS = ("rows", "back", "flags", "times_sampled", "version", "priority", "epoc
 
 
 def _new_rows(episodes: Array, starts: Array, rows: Array) -> Array:
-    """How many rows each item adds to those of the item before: an estimate."""
+    """Estimated number of rows that each item adds to those of the previous item."""
     ends, fresh = starts + rows, rows.copy()
     same = episodes[1:] == episodes[:-1]
     fresh[1:] = np.where(same, np.minimum(rows[1:], np.maximum(ends[1:] - ends[:-1], 0)), rows[1:])
@@ -149,7 +149,7 @@ def _new_rows(episodes: Array, starts: Array, rows: Array) -> Array:
 
 
 def _pieces(fresh: Array, most_rows: int, most_items: int) -> list[tuple[int, int]]:
-    """Ranges of at most so many items that add at most so many rows, or are one item."""
+    """Ranges of items, limited in items and in added rows; at least one item each."""
     ends, pieces, begin = np.cumsum(fresh), [], 0
     while begin < len(fresh):
         before = int(ends[begin - 1]) if begin else 0
@@ -230,7 +230,7 @@ def _rows(values: Array, ends: Array) -> list[Array]:
 
 
 def _stored(values: Array, column: Column) -> Array:
-    """The values in the type in which they are stored: that of an extension is raw bytes."""
+    """The values in their stored type; an extension type is stored as raw bytes."""
     return values.view(column.dtype) if column.extension and values.dtype != column.dtype else values
 
 
@@ -267,7 +267,7 @@ class _Sink:
             self.flush()
 
     def flush(self) -> None:
-        """Write what was gathered as a part."""
+        """Write the gathered rows as a part."""
         if not self._rows:
             return
         folder = f"{self._kind}/{len(self.parts):05}"

@@ -76,7 +76,7 @@ class TableHandle:
         self.ends_warned = False
 
     def check_open(self) -> None:
-        """Raise the error of a closed handle. Each call raises a copy, since several threads may raise it."""
+        """Raise the error of a closed handle. Each call raises a copy, because several threads may raise the error."""
         if self.closed is not None:
             raise copy.copy(self.closed)
 
@@ -105,8 +105,7 @@ class TableHandle:
             schema: schema of the first step.
             seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
 
-        Returns:
-            The table's columns: these, or those of the process that was first.
+        Returns: The table's columns: these, or those of a process that declared them earlier.
 
         Raises:
             ValueError: the table's view does not allow these columns. CapacityError: the table would not fit.
@@ -159,7 +158,7 @@ class TableHandle:
             self.resize(partial(self._declared_size, schema, capacity), seconds)
 
     def _declared_size(self, schema: Schema, before: int, now: dict[str, Any]) -> Size | None:
-        """The size with all slots, which a table gets once its columns are known; None: it has them already.
+        """The size with all slots, which a table gets once its columns are known; None: it has all slots already.
 
         If the capacity is no longer `before`, another process has resized the table: compute its reserve again.
         """
@@ -204,7 +203,7 @@ class TableHandle:
             seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
 
         Raises:
-            CapacityError: it does not fit.
+            CapacityError: the table does not fit.
         """
         memory, tiers, more = self.native.claims(slots, seconds)
         has = Reserve(int(now["reserve_bytes"]), 0, int(now["chunk_block"])).descriptor_bytes
@@ -219,7 +218,7 @@ class TableHandle:
         return table_needs(self.settings, schema, None if items >= UNLIMITED else items, self.example_bytes, cut, lanes)
 
     def needs_resized(self, schema: Schema, capacity: int, now: dict[str, Any]) -> TableNeeds:
-        """The table's needs for another capacity, including what was added to its reserve since it was made.
+        """The table's needs for another capacity, including later additions to its reserve.
 
         Streams shared with other tables (`stream.build_native`), and Python values larger than the first one, add to
         the reserve. The part for items is scaled with the capacity. The part for open chunks stays, and so does the
@@ -345,11 +344,11 @@ class TableHandle:
 
         Args:
             parts: parts of a batch.
-            draws: its draws, if they are not delivered yet.
+            draws: the batch's draws, if they are not delivered yet.
 
         Raises:
-            StoreError: values of an `Opaque` table cannot be loaded (`load_values`). Of `draws`, these are delivered
-            and the others given back.
+            StoreError: values of an `Opaque` table cannot be loaded (`load_values`). The draws of these items are
+                delivered, and all other draws are given back.
         """
         plan = self._read_plan
         if plan is not None and plan.ragged:
@@ -371,7 +370,7 @@ class TableHandle:
 
 
 def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
-    """`TableHandle.episodes_of` for `Items`, which do not keep the handle alive: -1 for all once it is gone."""
+    """`TableHandle.episodes_of` for `Items`, which do not keep the handle alive: -1 for all once it is deleted."""
     reference = weakref.ref(handle)
 
     def read(keys: Array) -> Array:
@@ -382,7 +381,7 @@ def episodes_reader(handle: TableHandle) -> Callable[[Array], Array]:
 
 
 def not_now(*_arguments: Any) -> None:
-    """Stands in for an optional call of the core while there is none: does nothing."""
+    """Replaces an optional call of the core that is not there yet; does nothing."""
 
 
 def _schema_from(text: str) -> Schema:

@@ -170,7 +170,7 @@ class _Kind:
         self._finals = np.empty(0, np.int64)  # numbers of rows that hold only an observation
 
     def close(self) -> None:
-        """Let go of the chunks that were written; those with items stay."""
+        """Release the written chunks; chunks with items stay."""
         if self._native is not None:
             self._native.close()
 
@@ -178,7 +178,7 @@ class _Kind:
         """Write all rows, and insert the items with the part that completes them.
 
         Args:
-            keys: of all items of the file; those of these items are filled in.
+            keys: keys of all items of the file; this fills in those of these items.
             timeout: seconds to wait for room.
             seconds: as `timeout`, as the core takes it.
         """
@@ -265,7 +265,7 @@ class _Kind:
         return leaves
 
     def _late(self, folder: str, count: int, schema: Schema) -> Array:
-        """Which late columns are there, as bits by row."""
+        """The late columns that rows have, as bits by row."""
         if not any(column.late for column in schema):
             return np.zeros(count, np.uint32)
         return self._archive.array(f"{folder}/late", np.uint32, (count,))
@@ -312,7 +312,7 @@ class _Kind:
     # -- items --------------------------------------------------------------------------------------------------
 
     def _check_items(self) -> Array:
-        """How many rows must be written for each item and those before it.
+        """The number of rows that must be written for each item and all earlier ones.
 
         Raises:
             CorruptData: items over rows that do not follow each other, or that hold no steps.
@@ -344,7 +344,7 @@ class _Kind:
         return ends
 
     def _insert(self, ready: int, written: int, keys: Array, timeout: float | None) -> None:
-        """Insert the items up to `ready`, whose rows are written, and let go of chunks that no later one needs."""
+        """Insert the items up to `ready`, whose rows are written, and release chunks that no later item needs."""
         native, facts = self._native, self._facts
         assert native is not None
         while self._inserted < ready:

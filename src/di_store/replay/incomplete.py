@@ -38,12 +38,12 @@ Found = tuple[Array, Array, Array, Array]
 
 
 def without_groups(name: str, view: View) -> ValueError:
-    """Why a table of another view has no such groups."""
+    """The error for a table of another view, which has no such groups."""
     return ValueError(f"table {name!r} has view={view!r}: incomplete() lists groups, of tables with view=Group(…)")
 
 
 def check_grouped(name: str, view: View) -> Group:
-    """The view of a table of groups; ValueError: another one."""
+    """The view of a table of groups; ValueError: the table has another view."""
     if not isinstance(view, Group):
         raise without_groups(name, view)
     return view
@@ -57,7 +57,7 @@ def found_incomplete(handle: TableHandle, seconds: float) -> Found:
 
 
 def listed_incomplete(view: Group, found: Found) -> list[IncompleteGroup]:
-    """The same for people, one by one."""
+    """The same as text, group by group."""
     values, answers, late, keys = found
     each = np.split(keys, np.cumsum(answers)[:-1])
     columns = zip(values.tolist(), answers.tolist(), late.tolist(), each, strict=False)
@@ -65,7 +65,7 @@ def listed_incomplete(view: Group, found: Found) -> list[IncompleteGroup]:
 
 
 def _as_declared(values: Array, by: str, schema: Schema | None) -> Array:
-    """The core's values, which are the column's bytes with zeros behind them, in the type of the column."""
+    """The core's values in the type of the column; the core gives the column's bytes, padded with zeros."""
     if schema is None:
         return values
     dtype = np.dtype(schema[by].dtype)

@@ -36,8 +36,8 @@ class Inserter:
 
     Attributes:
         put: takes a value, a priority and a timeout. Inserts one item and returns its key, uint64[1], if the core can
-            do that at once. None: nothing was done, and `insert` must do it. The same holds after a SchemaMismatch,
-            which `insert` explains.
+            do that at once. None: nothing was done; call `insert`. The same holds after a SchemaMismatch, which
+            `insert` explains.
     """
 
     def __init__(self, handle: TableHandle) -> None:
@@ -57,8 +57,8 @@ class Inserter:
     def insert(self, value: Any, priority: Any, timeout: Any, *, one: bool = True) -> Array:
         """Insert one item, or (`one=False`) one for each entry of the leading axis. Returns their keys, uint64[n].
 
-        A thread waits while another one inserts. A call inside another call of the same thread raises `StoreError`: a
-        signal handler may make such a call, or the `__array__` of a value that is being written.
+        A thread waits while another thread inserts. A call inside another call of the same thread raises `StoreError`:
+        a signal handler may make such a call, or the `__array__` of a value that is being written.
         """
         timeout = None if timeout is None else check_timeout(timeout)
         if self._pid != os.getpid():  # forked: a thread that this child lacks may hold the turn; the parent's writer
@@ -81,7 +81,10 @@ class Inserter:
             wait.pause_turn(self._turn, _OTHER)
 
     def end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: drop the table as soon as no call uses it. Later calls raise `why`."""
+        """Called when the store's handle is closed: drop the table as soon as no call uses it.
+
+        Later calls raise `why`.
+        """
         if self._pid != os.getpid():
             self._begin_anew()
         wait: Wait | None = None
@@ -160,7 +163,7 @@ class Inserter:
             raise self._explained(error, value, n, timeout) from None
 
     def _finished(self, value: Any, n: int | None, priority: Any, timeout: float | None) -> Array:
-        """Finished transitions, one (n is None) or n: the core takes them unchanged."""
+        """Finished transitions, a single one (n is None) or n: the core takes them unchanged."""
         if isinstance(self._view, Transition) and self._view.future:
             raise ValueError(
                 "a transition that is inserted whole has no later steps, which "
@@ -237,7 +240,10 @@ class Inserter:
         return self._native
 
     def _declare(self, value: Any, n: int | None, timeout: float | None) -> None:
-        """Declare the columns by a first row or finished transition; one that cannot be inserted declares none."""
+        """Declare the columns by a first row or finished transition.
+
+        A row that cannot be inserted declares no columns.
+        """
         if self._native is not None or self._handle.schema is not None:
             return
         leaves = tree.flatten(value, what="row")
@@ -251,7 +257,7 @@ class Inserter:
         self._handle.declare(inferred, core_seconds(timeout))
 
     def _declare_timed(self, timed: TimedItems, values: list[dict[str, Any]], timeout: float | None) -> None:
-        """Declare the columns by first sequences or episodes; those that cannot be inserted declare none."""
+        """Declare the columns by first sequences or episodes. Those that cannot be inserted declare no columns."""
         if self._handle.schema is not None:
             return
         schema = timed.schema(values[0])
@@ -260,7 +266,7 @@ class Inserter:
         self._handle.declare(schema, core_seconds(timeout))
 
     def _inferred(self, leaves: dict[str, Any], n: int | None) -> Schema:
-        """The columns that a first inserted item declares. For a finished transition: those of a step."""
+        """The columns that a first inserted item declares. The columns of a step, for a finished transition."""
         view = self._view
         if not isinstance(view, Transition):
             return Schema.infer(tree.unflatten(leaves), n)

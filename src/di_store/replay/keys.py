@@ -1,7 +1,7 @@
-"""Keys of items: the position of an item among those of its table, and the shard of a key.
+"""Keys of items: the position of an item in its table, and the shard of a key.
 
-The shard is a key's highest byte: the number of its table among those that one batch was drawn from. In a table's own
-keys it is 0. Calls of a table accept only such keys.
+The shard is a key's highest byte: the number of its table among the tables of one batch. In a table's own keys it is 0.
+Calls of a table accept only such keys.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def shards_of(keys: Array) -> Array:
 
 
 def plain(keys: Array) -> Array:
-    """The keys with shard 0, as their own tables know them."""
+    """The keys with shard 0, as in their own tables."""
     own: Array = keys & _PLAIN
     return own
 
@@ -81,7 +81,7 @@ def positions_of(native: _core.Table, keys: Array, seconds: float) -> Array:
 class GoneKeys:
     """The iterator of `Table.evicted`: the keys of items that leave a table from now on.
 
-    A loop over it yields the keys that came since the last loop, and ends; a later loop continues.
+    A loop over it yields the new keys since the last loop, and ends; a later loop continues.
     """
 
     def __init__(self, native: _core.Table, seconds: float) -> None:

@@ -38,7 +38,7 @@ def update_late(handle: TableHandle, keys: Array, values: Any, row: Any, seconds
 
 
 def _late_writer(handle: TableHandle, schema: Schema) -> tuple[_core.LateWriter, dict[str, int]]:
-    """The core's writer of late columns, and the numbers that it has for the table's columns."""
+    """The core's writer of late columns, and its numbers for the table's columns."""
     plan = handle.read_plan()
     assert plan is not None, "the columns are declared"
     numbers = {name: at for at, name in enumerate(plan.native["columns"])}

@@ -137,7 +137,7 @@ class Loader:
         self._end_with(StoreClosed("this loader was closed", remedy="make a new one with table.loader()"))
 
     def _end_with(self, why: StoreError, seconds: float = CLOSE_SECONDS) -> None:
-        """End the loader: it or the store's handle is closed. A call after an interrupted one does the rest."""
+        """End the loader, because it or the store's handle is closed. A call after an interrupted one continues it."""
         self._ended = self._ended or why
         if self._pid == os.getpid():
             while self._interrupted:

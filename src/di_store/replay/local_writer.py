@@ -53,7 +53,7 @@ class LocalWriter(WriterBackend):
         return self._session
 
     def open(self) -> WriterStream:
-        """The stream, which a call keeps a reference to until it ends; raises if the writer has ended."""
+        """The stream; a call keeps a reference to it until the call ends. Raises if the writer has ended."""
         stream = self.stream
         if stream is None:
             assert self._ended is not None
@@ -176,7 +176,7 @@ class LocalWriter(WriterBackend):
         self._begin(stream)
 
     def by_table(self, priority: Any) -> Any:
-        """Priorities by the numbers of the tables; others as they are."""
+        """Priorities by the numbers of the tables; priorities in other forms are unchanged."""
         if type(priority) is not dict:
             return priority
         if unknown := set(priority) - set(self.names):

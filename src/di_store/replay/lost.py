@@ -1,4 +1,4 @@
-"""Rows on disk that can no longer be read: their items are removed, and the call that met them goes on."""
+"""Rows on disk that can no longer be read: their items are removed, and the call that found them continues."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def drop_lost(arena: _core.Arena, marked: bool = False) -> None:
 
     Args:
         arena: arena of the store.
-        marked: also chunks that others could not read.
+        marked: also chunks that other processes could not read.
 
     Raises:
-        Timeout: the store's lock is not available; the next call does it.
+        Timeout: the store's lock is not available; the next call removes the items.
     """
     global _warned
     found = arena.drop_lost(marked, CALL_SECONDS)

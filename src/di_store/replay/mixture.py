@@ -21,7 +21,7 @@ Shares: TypeAlias = "Mapping[str, float] | Mapping[Mixture, float] | Mapping[str
 
 
 class MixtureBackend(ABC):
-    """Where the tables of a mixture are, and how they are reached, for `Mixture`.
+    """The backend of a `Mixture`: calls on its tables, wherever they are.
 
     Attributes:
         weights: weight of each table by name.
@@ -42,7 +42,7 @@ class MixtureBackend(ABC):
 
     @abstractmethod
     def pickled(self) -> tuple[Any, ...]:
-        """What makes another handle of the mixture, as ``__reduce__`` returns it."""
+        """The data for another handle of the mixture, as ``__reduce__`` returns them."""
 
     @abstractmethod
     def size(self) -> int:
@@ -150,7 +150,7 @@ class Mixture:
 
 
 def backend_of(mixture: Mixture) -> MixtureBackend:
-    """Where the tables of the mixture are, and how they are reached."""
+    """The mixture's backend."""
     return mixture._backend
 
 

@@ -35,7 +35,7 @@ _ALIGNED_BYTES = 64
 
 
 class TableChoice:
-    """Draws how many examples of a batch come from each table, from a seeded generator. Thread-safe."""
+    """Chooses the number of examples of a batch from each table, with a seeded generator. Thread-safe."""
 
     def __init__(self, weights: list[float], seed: int | None) -> None:
         self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
@@ -54,9 +54,11 @@ class TableChoice:
 
 
 class SharedColumns:
-    """The columns of a mixture's batches. Each of its tables has them; they come in the order of the first table.
+    """The columns of a mixture's batches.
 
-    The columns of a table are checked as soon as it has some: when the mixture is made, or before the next batch.
+    Each of its tables has these columns; they come in the order of the first table.
+
+    A table's columns are checked when the mixture is made, or else before the first batch after they are declared.
     """
 
     def __init__(self, handles: list[TableHandle], names: tuple[str, ...] | None) -> None:
@@ -66,12 +68,12 @@ class SharedColumns:
 
     @property
     def first(self) -> TableHandle:
-        """The table whose order of columns the batches have: the first one that had columns."""
+        """The table that sets the order of columns in batches: the first one that had columns."""
         assert self._first is not None
         return self._first
 
     def check(self) -> None:
-        """Check the tables that have got their columns since the last call.
+        """Check the tables whose columns were declared since the last call.
 
         Raises:
             ValueError: two tables give different columns, or one lacks a column of `names`.
@@ -106,7 +108,7 @@ class MixtureSource(AttachedSource):
         self.name = "mixture of " + ", ".join(repr(handle.name) for handle in handles)
 
     def only(self, columns: str | Iterable[str] | None) -> MixtureSource:
-        """A source of batches with only these outputs (None: this one's), which shares this one's random generator.
+        """A source of batches with only these outputs (None: the same ones) that shares this source's random generator.
 
         Raises:
             ValueError: the tables give different columns of these names.
@@ -115,12 +117,12 @@ class MixtureSource(AttachedSource):
         return MixtureSource(self.handles, self._choice, chosen)
 
     def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
-        """Check the option `replace` of batches of n: any of the tables may have to give all of them."""
+        """Check the option `replace` of batches of n: any table may have to give all n examples."""
         for handle in self.handles:
             check_replace(handle, 1, replace)
 
     def beta(self) -> float | None:
-        """None: for each table, its own sampler's exponent is used."""
+        """None: each table's own sampler gives the exponent."""
         return None
 
     def begin(self, n: int) -> MixtureDraws:
@@ -129,7 +131,7 @@ class MixtureSource(AttachedSource):
         return MixtureDraws(self, self._choice.counts(n))
 
     def _one_buffer(self, handle: TableHandle, n: int, which: list[int] | None) -> Callable[[str, Any, Any], Array]:
-        """A function that makes the arrays of a batch of n, in one buffer that is reused after the last one is gone."""
+        """A function that makes the arrays of a batch of n in one buffer, reused after the last array is deleted."""
         outputs = 0 if (plan := handle.read_plan()) is None else len(plan.native["outputs"])
         buffer = self._buffers.take(n * handle.bytes_of(which) + outputs * _ALIGNED_BYTES)
         end = 0
@@ -190,7 +192,7 @@ class MixtureDraws:
         return [MixturePart(handle, place, int(count)) for place, (handle, count) in enumerate(pairs) if count]
 
     def _wait(self, terms: Terms) -> list[MixturePart]:
-        """Draw as many of each table as chosen. An empty list: all were given back, call it again.
+        """Draw the chosen numbers from each table. An empty list: all draws were given back; call this again.
 
         If a finished table waits for draws of other processes, this gives back its own draws before it waits:
         otherwise two processes could wait for each other's draws.
@@ -332,7 +334,7 @@ class MixturePart:
             self.held = 0 if self.draws is None else self.draws.count
 
     def draw_now(self, terms: Terms) -> bool:
-        """Draw without waiting. Returns whether these are all.
+        """Draw without waiting. Returns whether all draws are made.
 
         Raises:
             EndOfData: the table is finished and has too few items left.
@@ -464,7 +466,7 @@ def _joined(each: list[Ragged]) -> Ragged:
 
 
 def _end_to_end(pairs: list[tuple[Array, Array]]) -> tuple[Array, Array]:
-    """Values and offsets of several, as of one."""
+    """Values and offsets of several ragged outputs, joined into one."""
     offsets: list[Array] = [np.zeros(1, np.int64)]
     for _, each in pairs:
         offsets.append(each[1:] + offsets[-1][-1])

@@ -26,7 +26,7 @@ class ArrayPool:
             self._idle = sys.getrefcount(buffer)
 
     def take(self, shape: tuple[int, ...], dtype: Any) -> Array:
-        """An array with undefined content. Its buffer is reused after the last view of it is gone."""
+        """An array with undefined content. Its buffer is reused after the last view of it is deleted."""
         element = np.dtype(dtype)
         size = max(1, int(np.prod(shape, dtype=np.int64)) * element.itemsize)
         for buffer in self._buffers:

@@ -1,11 +1,11 @@
 """The batches of a loader that are drawn and not handed out yet.
 
 The consumer draws, in `next`. So a program's draws follow the order of its calls, and the same seed and `prefetch` give
-the same batches. A thread copies them. Of each batch it first copies the rows in memory, so that their chunks are free
-again, then the rows on disk, beginning with the batch that is due next. It reads ahead while it copies.
+the same batches. A thread copies them. For each batch it first copies the rows in memory, so that their chunks become
+free. Then it copies the rows on disk, beginning with the batch that is due next, and reads ahead meanwhile.
 
-A signal handler may raise an exception in the consumer between any two steps. So the consumer holds no lock that the
-thread waits for, and the thread never waits for a second step of the consumer: it finds its work in the queue itself.
+A signal handler may raise an exception in the consumer between any two steps. So the consumer holds no lock for which
+the thread waits, and the thread never waits for a second step of the consumer: it finds its work in the queue.
 Consumers take turns (`_core.Turn`).
 """
 
@@ -44,13 +44,13 @@ class DrawSource(Protocol):
         """Note that a loader over batches of n begins."""
 
     def end_loading(self) -> None:
-        """Note that the loader has ended: draws made for it are of no use any more."""
+        """Note that the loader has ended, so that its draws are no longer needed."""
 
     def note_loaded(self, ahead: int, waited_seconds: float) -> None:
         """Note that a batch was handed out after a wait, and how many more are ahead."""
 
     def drop_lost(self) -> None:
-        """Rows could not be read: remove their items."""
+        """Remove the items of rows that could not be read."""
 
     def beta(self) -> float | None:
         """The sampler's exponent of the importance weights; None: weights are 1, or each table has its own."""
@@ -58,7 +58,7 @@ class DrawSource(Protocol):
     def check_replace(self, n: int, replace: bool, timeout: float | None = None) -> None:
         """Check the option `replace` of batches of n; raises as the function of that name.
 
-        `timeout`: seconds that another node has to answer; None: a minute.
+        `timeout`: seconds for another node's answer; None: a minute.
         """
 
     def begin(self, n: int) -> Draws:
@@ -73,7 +73,7 @@ class Ready:
         least_bytes: bytes of its arrays, without ragged outputs.
         begun: whether the rows in memory are copied.
         done: whether `take` has a result.
-        lost: some of its rows cannot be read. Their items are removed, the draws given back, and to be made again.
+        lost: some of its rows cannot be read. Their items are removed, the draws are given back and must be made again.
     """
 
     def __init__(self, draws: Draws, beta: float | None, placer: Placer, source: DrawSource) -> None:
@@ -126,7 +126,7 @@ class Ready:
         return Ready(self.draws, self._beta, self._placer, self._source)
 
     def read_ahead(self) -> bool:
-        """Begin to read. True: the rest of this batch is being read, or `advance` will raise the error."""
+        """Begin to read. True: the remaining rows of this batch are being read, or `advance` will raise the error."""
         try:
             return self._copying is None or self._copying.read_ahead()
         except StoreError:
@@ -188,7 +188,8 @@ class Prefetch:
         """The next batch.
 
         Raises:
-            StopIteration: there is none. StoreClosed: the loader is closed. Otherwise the error that prevented it.
+            StopIteration: there is no further batch. StoreClosed: the loader is closed. Otherwise the error that
+                prevented the batch.
         """
         if self._prefetch == 0:
             return self._next_now()
@@ -219,7 +220,7 @@ class Prefetch:
         raise StoreClosed("this loader was closed")
 
     def look_again(self) -> None:
-        """The draws of a batch were given back: its items may be drawn again, even if the data had ended."""
+        """Note that a batch's draws were given back: its items may be drawn again, even if the data had ended."""
         self._ended = False
 
     def _take_turn(self, newcomer: bool) -> AbstractContextManager[bool]:
@@ -266,7 +267,10 @@ class Prefetch:
         return draws, batch, placed
 
     def _attend(self) -> None:
-        """The batch due is not copied: start the thread unless it runs. If it cannot, the next call tries again."""
+        """Start the thread, unless it runs, because the due batch is not copied.
+
+        If the thread cannot start, the next call tries again.
+        """
         try:
             self._thread.start()
         except RuntimeError as error:
@@ -278,10 +282,11 @@ class Prefetch:
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def _draw_ahead(self) -> None:
-        """Draw the batch due, waiting for it, unless it was drawn before; then more, without waiting.
+        """Draw the due batch and wait for it, unless it was drawn before; then draw more batches without waiting.
 
         Raises:
-            StopIteration: there is no batch due any more. Stopped: the loader is closed. Else why it cannot be drawn.
+            StopIteration: no batch is due any more. Stopped: the loader is closed. Otherwise the error that prevents
+                the draw.
         """
         if not self._queue:
             if (late := self._late) is not None:
@@ -299,7 +304,7 @@ class Prefetch:
             self._wakes.put(None)
 
     def _has_room(self) -> bool:
-        """Whether the budget takes another batch. One batch ahead is always taken."""
+        """Whether the budget allows another batch. One batch ahead is always taken."""
         staging, source = self._staging, self._source
         if staging is None or source is None or source.arena is None:
             return True
@@ -315,7 +320,7 @@ class Prefetch:
         return sum(max(self._batch_bytes, each.least_bytes) for each in queue[1:])
 
     def _draw_next(self, now: bool) -> bool:
-        """Draw a batch and append it to the queue; False: none could be drawn now, or the data has ended."""
+        """Draw a batch and append it to the queue; False: no batch could be drawn now, or the data has ended."""
         source = self._source_now()
         if self._begun is None or any(each.draws is self._begun for each in self._queue):  # after an interrupt
             self._begun = source.begin(self._terms.n)
@@ -342,7 +347,7 @@ class Prefetch:
         return True
 
     def _draw_lost(self) -> None:
-        """Make the draws of the batch due once more, as some of its rows were lost. Those behind it stay."""
+        """Repeat the draws of the due batch, because some of its rows were lost. Later batches stay."""
         first = self._queue[0]
         try:
             self._draw_all(first.draws, now=False)
@@ -397,7 +402,7 @@ class Prefetch:
     # -- the thread -----------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        """Copy what was drawn, until the loader ends."""
+        """Copy drawn batches until the loader ends."""
         while not self._stopped():
             open_batches = []
             for each in tuple(self._queue):
@@ -415,7 +420,10 @@ class Prefetch:
             self._give_back()
 
     def _read(self, rest: list[Ready]) -> bool:
-        """Copy a portion of the first of these batches; whether that was its last. Sleeps if there are none."""
+        """Copy a portion of the first of these batches; returns whether it was the batch's last portion.
+
+        Sleeps if there are no batches.
+        """
         if not rest:
             self._sleeps = True
             if all(each.done for each in tuple(self._queue)):  # look again: who drew more may not have seen `_sleeps`
@@ -432,8 +440,8 @@ class Prefetch:
     def stop(self, seconds: float) -> None:
         """Stop, and give back the batches that were not handed out.
 
-        Waits at most `seconds` for the thread. If the thread takes longer, it gives them back itself when it ends.
-        After an interrupt it can be called again and continues.
+        Waits at most `seconds` for the thread. If the thread takes longer, it gives the batches back itself when it
+        ends. After an interrupt it can be called again and continues.
         """
         self._closed = True
         self._wakes.put(None)

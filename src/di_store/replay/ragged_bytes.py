@@ -22,7 +22,7 @@ _LOOKS = 3  # attempts, if every item found was removed before it was measured
 def ragged_bytes(handle: TableHandle, plan: ReadPlan, size: int) -> int:
     """Bytes of the ragged values in a batch of all items; `size`: number of items in the table.
 
-    If the items have more than `ROWS_LOOKED_AT` rows, this is estimated from the mean of some. 0 if no item could be
+    If the items have more than `ROWS_LOOKED_AT` rows, the number is estimated from some of them. 0 if no item could be
     measured.
     """
     items = rows = total = 0
@@ -62,7 +62,7 @@ def _evenly(table: _core.Table, size: int, most: int) -> Iterator[Array]:
 def _measured(reader: _core.Reader, keys: Array) -> tuple[int, int, int]:
     """Items, rows and bytes of undamaged items.
 
-    A damaged item counts as so many rows that the caller stops after `_DAMAGED_LOOKED_AT` of them.
+    A damaged item counts as many rows, so that the caller stops after `_DAMAGED_LOOKED_AT` damaged items.
     """
     try:
         found = reader.measure(keys, _PATIENCE_SECONDS)

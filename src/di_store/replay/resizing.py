@@ -29,7 +29,7 @@ def _resized(handle: TableHandle, capacity: int, seconds: float, now: dict[str, 
     """The size of a table for `capacity` items; `now`: `stats` of the core's table.
 
     Raises:
-        CapacityError: the store has no room for them.
+        CapacityError: the store has no room for the items.
     """
     schema, slots, reserve = handle.schema, int(now["slots"]), held_reserve(now)
     if schema is not None:

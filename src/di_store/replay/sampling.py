@@ -1,6 +1,6 @@
 """Draws a batch that is not available at once.
 
-The draws that the limiter allows are made and held. Then the call waits for the rest, or gives all of them back.
+The call makes and holds the draws that the limiter allows. Then it waits for the others, or gives all of them back.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check_fits(arena: _core.Arena, n: int, example_bytes: int = 0) -> None:
 
 
 def beta_of(handle: TableHandle, beta: Any) -> float | None:
-    """The exponent of the importance weights of a draw: the given one, else the sampler's; None: it has none."""
+    """The exponent of a draw's importance weights: the given one, else the sampler's; None: the sampler has none."""
     if beta is None:
         return handle.native.beta if isinstance(handle.settings.sampler, Prioritized) else None
     return config.real("beta", beta, why="it is the exponent of the importance weights")
@@ -84,7 +84,7 @@ def check_replace(handle: TableHandle, n: int, replace: Any) -> None:
     """Check `replace`, and whether the table can give n different items.
 
     Raises:
-        ValueError: it cannot, or its sampler is `Once`. TypeError: `replace` is no bool.
+        ValueError: the table cannot, or its sampler is `Once`. TypeError: `replace` is no bool.
     """
     if config.flag("replace", replace):
         return
@@ -173,7 +173,7 @@ def _given(out: Batch | None, held: int) -> Any:
 
 
 class Terms:
-    """How many examples, whether an item may come twice, how long it may take, and when fewer are enough.
+    """The terms of a draw: the number of examples, whether items may repeat, the deadline, and when fewer suffice.
 
     As a context manager, it ends the wait that `pause` began.
     """
@@ -218,7 +218,7 @@ class Terms:
 
         Args:
             held: number of draws made so far.
-            newest: time of the last one, `time.monotonic()`.
+            newest: time of the last draw, `time.monotonic()`.
         """
         if self.now:
             return 0.0
@@ -263,7 +263,7 @@ def await_columns(handle: TableHandle, terms: Terms) -> None:
     """Wait until a process has written a first step, which declares the columns.
 
     Raises:
-        Timeout: none did in time. EndOfData: the table was finished before that.
+        Timeout: no process did in time. EndOfData: the table was finished before that.
     """
     while True:
         seen = handle.native.items_seq()
@@ -326,7 +326,7 @@ def collect(handle: TableHandle, reader: _core.Reader, draws: _core.Draws, terms
 
 
 def _unversioned(handle: TableHandle) -> str:
-    """Text for the reason of a wait: which version items have if there is no column `version`; else ""."""
+    """Text for the reason of a wait: the version that items have if there is no column `version`; else ""."""
     schema = handle.schema
     if schema is None or version_column(schema) is not None:
         return ""
@@ -338,20 +338,20 @@ def _unversioned(handle: TableHandle) -> str:
 
 
 def _late(handle: TableHandle) -> int:
-    """How many items an update may still complete: those that lack nothing but late columns."""
+    """The number of items that an update may still complete: those that lack only late columns."""
     stats: dict[str, Any] = handle.native.stats()
     return int(stats["gathered" if isinstance(handle.settings.view, Group) else "waiting"])
 
 
 class _Others(NamedTuple):
-    """Why a finished table may still have items to draw, and who holds them."""
+    """The reason why a finished table may still have items to draw, and the process that holds them."""
 
     reason: str
     holder: int | None
 
 
 def _undelivered(reader: _core.Reader, draws: _core.Draws, handle: TableHandle, terms: Terms) -> _Others | None:
-    """Undelivered draws of others, which may still be given back; None: there are none."""
+    """Undelivered draws of other processes, which may still be given back; None: no such draws."""
     found = reader.undelivered(draws)
     if found is None:
         return _Others("another process holds its lock", None)
@@ -374,13 +374,13 @@ class Copying(Protocol):
         """Bytes of its arrays."""
 
     def read_ahead(self) -> bool:
-        """Begin to read rows on disk, as many as may be read at once. Returns whether these are all."""
+        """Begin to read rows on disk, as many as may be read at once. Returns whether all of them are copied."""
 
     def copy_portion(self) -> object:
         """Copy a portion of the rows on disk; waits for the disk."""
 
     def batch(self) -> Batch:
-        """The batch, once, when it is whole."""
+        """The batch; call this once, when it is complete."""
 
 
 class Draws(Protocol):
@@ -391,7 +391,7 @@ class Draws(Protocol):
         """Number of draws."""
 
     def draw(self, terms: Terms) -> bool:
-        """Make all draws; False: not possible now (`terms.now`). Then, and after an error, it holds none.
+        """Make all draws; False: not possible now (`terms.now`). In this case, and after an error, it holds no draws.
 
         Raises:
             Timeout, EndOfData, Stopped: as `collect`.

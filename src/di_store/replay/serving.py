@@ -1,4 +1,4 @@
-"""Calls on tables that only an agent needs, which serves clients on other machines."""
+"""Calls on tables for agents only, which serve clients on other machines."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Made: TypeAlias = "tuple[Array, Array, Array]"
 
 
 def local_of(table: Table) -> LocalTable:
-    """A table that is in this process's memory."""
+    """A table in this process's memory."""
     found = backend_of(table)
     assert isinstance(found, LocalTable)
     return found
@@ -41,7 +41,7 @@ def handle_of(table: Table) -> TableHandle:
 
 
 def is_dropped(table: Table) -> bool:
-    """Whether the table is gone, and only this handle is left of it."""
+    """Whether the table was dropped, so that only this handle remains."""
     return not handle_of(table).native.live
 
 
@@ -51,7 +51,7 @@ def identities_of(drawn: Mixture) -> dict[str, str]:
 
 
 def keep_encoded(drawn: Table | Mixture) -> None:
-    """Let later batches of this handle hold the values of `Opaque` tables as bytes, and where they end."""
+    """Let later batches of this handle hold the values of `Opaque` tables as bytes and their ends."""
     for table in tables_of(drawn):
         table.open().keeps_encoded = True
 
@@ -114,13 +114,13 @@ def append_rows(
     priority: Any,
     order: Any,
 ) -> _core.RowsMade:
-    """`Writer.append` for calls whose values lie in `body` from `at` on, until one has to wait, or is refused.
+    """`Writer.append` for calls whose values lie in `body` from `at` on, until a call has to wait or is refused.
 
     Args:
         writer: writer of the session.
         form: form of the calls.
         body: uint8.
-        at: where the first call's values begin.
+        at: offset of the first call's values.
         count: number of calls.
         seq: number of the first call.
         lane: lane of all calls.
@@ -137,10 +137,10 @@ def append_rows(
 
 
 class RowService:
-    """Makes the rows of a remote writer as they come from its socket, without the interpreter."""
+    """Makes the rows of a remote writer directly from its socket, without the interpreter."""
 
     def __init__(self, writer: Writer, order: list[int]) -> None:
-        """Begin; `order` as in `append_rows`."""
+        """Set the state; `order` as in `append_rows`."""
         self._writer = _local(writer)
         self._native = _core.RowService(self._writer.open().opened(), order)
 
@@ -149,7 +149,7 @@ class RowService:
         self._native.learn(self._writer.open().opened(), text, form, lane)
 
     def serve(self, incoming: _core.Incoming, socket: int, most_bytes: int, done: int, epoch: int) -> _core.Served:
-        """Make rows until another kind of message comes.
+        """Make rows until another kind of message arrives.
 
         Args:
             incoming: buffer of the connection.
@@ -179,7 +179,7 @@ def names_of(writer: Writer) -> list[str]:
 
 
 def abandon(writer: Writer) -> None:
-    """End a writer whose client is gone: open episodes make no more items, as after a kill of its process."""
+    """End a writer whose client has ended: open episodes make no more items, as after a kill of its process."""
     writer._end(WriterClosed("the client of this writer has gone"), idle=True)
 
 

@@ -125,7 +125,7 @@ def table_stats(handle: TableHandle) -> TableStats:
 
 
 def _masses(handle: TableHandle, size: int) -> tuple[float | None, float | None]:
-    """Sum and least of what draws are made in proportion to."""
+    """Sum and least of the masses: draws are made in proportion to an item's mass."""
     if not isinstance(handle.settings.sampler, Prioritized):
         return float(size), 1.0 if size else None
     try:

@@ -31,7 +31,7 @@ _ENDS_ALIKE = ("done", "dones", "terminal", "is_last")
 def check_ends(handles: Sequence[TableHandle], names: Iterable[str]) -> None:
     """Refuse a stream that marks the end of episodes by a column that the tables' views do not read.
 
-    If there is no such column and no flag, warn once per table: the program may call `end_episode` instead.
+    Without such a column and without a flag, warn once per table: the program may call `end_episode` instead.
 
     Args:
         handles: handles of the tables.
@@ -110,7 +110,7 @@ def build_native(
         lanes: as in `Table.writer`.
         autoreset: who resets ended episodes.
         seconds: seconds to wait for locks that stopped processes hold; negative: no limit.
-        session: session of a remote writer, 16 bytes: its calls are numbered, and marks say how far they have come.
+        session: session of a remote writer, 16 bytes. Its calls are numbered, and marks record their progress.
     """
     schemas = {handle.name: _schema_of(handle) for handle in handles}
     schema = next(iter(schemas.values())) if len(schemas) == 1 else Schema.union(schemas)
@@ -165,10 +165,10 @@ def _schema_of(handle: TableHandle) -> Schema:
 
 
 def _widen(handle: TableHandle, schema: Schema, cut: Cut, lanes: int, seconds: float) -> None:
-    """Raise a table's reserve to what its share of this stream's chunks needs.
+    """Raise a table's reserve to the needs of its share of this stream's chunks.
 
-    These chunks have columns of the other tables too, and their size suits all of them. Best effort: if there is not
-    enough memory, the table evicts before its capacity is reached, which is counted and warned of.
+    These chunks have columns of the other tables too, and their size suits all of them. Best effort: with too little
+    memory, the table evicts items before it reaches its capacity; this is counted, and a warning is shown.
     """
     for reserved in sorted({handle.settings.lanes, min(handle.settings.lanes, lanes)}, reverse=True):
         try:
@@ -233,7 +233,7 @@ def writer_plan(
 def version_column(schema: Schema) -> Column | None:
     """The column with the version of the weights that produced a row.
 
-    None: there is none, and rows get the version that the writing process last fetched.
+    None: there is no such column, and rows get the version that the writing process last fetched.
     """
     found = next((column for column in schema if column.name == "version"), None)
     if found is None or found.ragged or found.shape != ():
@@ -244,7 +244,7 @@ def version_column(schema: Schema) -> Column | None:
 def tracked_versions(handles: Iterable[TableHandle], schema: Schema) -> list[tuple[int, dict[str, int], str]]:
     """The tables whose rows get the version that this process last fetched.
 
-    For each: its position in `handles`, the process's versions by the name of the weights, and that name.
+    For each table: its position in `handles`, the process's versions by the name of the weights, and this name.
     """
     if version_column(schema) is not None:
         return []
@@ -311,7 +311,7 @@ def check_lane(lane: Any, lanes: int) -> None:
     """Check `lane=` against the writer's number of lanes, before its first step declares columns.
 
     Raises:
-        TypeError: not an int, int array or bool mask. ValueError: a lane that does not exist, or one named twice.
+        TypeError: not an int, int array or bool mask. ValueError: a lane does not exist or is named twice.
     """
     if lane is None:
         return
@@ -393,7 +393,7 @@ def rows_of(steps: Any) -> int:
 
 
 def leading_rows(leaf: Any) -> int | None:
-    """Length of a leaf's leading axis; None: it has none."""
+    """Length of a leaf's leading axis; None: the leaf has none."""
     try:
         return len(leaf)
     except (TypeError, RuntimeError):  # RuntimeError: a nested tensor of layout=torch.strided
@@ -411,7 +411,7 @@ def rows_limit(rows: int) -> int:
     """`rows`, if it does not exceed `MAX_COUNT`, the limit of one call.
 
     Raises:
-        ValueError: it exceeds the limit.
+        ValueError: the number exceeds the limit.
     """
     if rows > MAX_COUNT:
         raise ValueError(f"{rows} rows in one call are above {MAX_COUNT}, the limit of a call: use several calls")

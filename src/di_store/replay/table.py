@@ -1,7 +1,7 @@
 """The handle of one table: writes to it, reads from it, and changes it while it is in use.
 
-`Table` has the signature, the docstring and the argument checks of each call. Where the table is, its `TableBackend`
-knows. The calls that a training loop makes thousands of times a second go to the core directly if the table is in this
+`Table` has the signature, the docstring and the argument checks of each call. Its `TableBackend` knows where the table
+is. The calls that a training loop makes thousands of times a second go to the core directly if the table is in this
 process's memory (`TableBackend.sample_now` and the like).
 """
 
@@ -44,8 +44,8 @@ _AT_ONCE = 65_536
 class Table:
     """A handle of one table, wherever it is; thread-safe.
 
-    It pickles as the names of store and table, and attaches when unpickled; of a store elsewhere with the address, of a
-    cluster on any node.
+    It pickles as the names of store and table, and attaches when it is unpickled. For a remote store it also pickles
+    the address; in a cluster it can be unpickled on any node.
     """
 
     def __init__(self, backend: TableBackend) -> None:
@@ -64,7 +64,7 @@ class Table:
 
     @property
     def capacity(self) -> int | None:
-        """How many items the table can hold now; None: as many as fit `max_bytes`.
+        """Number of items that the table can hold now; None: as many as fit `max_bytes`.
 
         Of a table in parts: of all shards that answer.
         """
@@ -104,8 +104,8 @@ class Table:
 
         Raises:
             SchemaMismatch: `Transition`, `Sequence` and `Episode` need to know how episodes end, but the columns have
-            ``done``, ``dones``, ``terminal`` or ``is_last`` instead of ``terminated`` and ``truncated``. If there are
-            none of these columns, a warning is shown once.
+            ``done``, ``dones``, ``terminal`` or ``is_last`` instead of ``terminated`` and ``truncated``. If none of
+            these columns exists, a warning is shown once.
         """
         return Writer(self._backend.writer(lanes, autoreset))
 
@@ -232,7 +232,7 @@ class Table:
 
         Args:
             start: how many items to skip.
-            n: how many keys at most; None: all.
+            n: the most keys to return; None: all.
             timeout: seconds to wait if a stopped process holds the table's lock; None: no limit.
         """
         first = config.count("start", start, minimum=0)
@@ -266,8 +266,8 @@ class Table:
     def evicted(self, *, timeout: float | None = 60) -> Iterator[int]:
         """An iterator over the keys of items that leave the table from now on: evicted, deleted, used up or reset.
 
-        A loop over the iterator yields the keys that came since the last loop, and ends; a later loop continues. The
-        first call makes the table keep its newest 65,536 such keys, in 512 KiB. A group counts as the key of its first
+        A loop over the iterator yields the new keys since the last loop, and ends; a later loop continues. The first
+        call makes the table keep its newest 65,536 such keys, in 512 KiB. A group counts as the key of its first
         answer, even if the group leaves before it is complete.
 
         Args:
@@ -290,15 +290,15 @@ class Table:
     def update(self, keys: Any, values: Any, *, row: int | None = 0, timeout: float | None = 60) -> int:
         """Write late columns of items' rows. Returns how many of the items were in the table.
 
-        All tables of a stream share its rows, late values included. Items of any of them can be sampled once their late
-        values are there. A reader sees the old values of a row or the new ones, never a mixture of two updates of one
-        column. Costs about 0.3 µs and the copy per item.
+        All tables of a stream share its rows, late values included. Items of any of these tables can be sampled once
+        their late values are written. A reader sees the old values of a row or the new ones, never a mixture of two
+        updates of one column. Costs about 0.3 µs and the copy per item.
 
         Args:
             keys: uint64[n], from a batch or from `append`.
             values: nested dict of late columns, ``[n, …]``; numpy or torch on any device.
-            row: which of the item's steps, from 0; negative: from its end. None: all steps; leaves are
-                ``[n, time, …]``, and an item with fewer steps takes the first values.
+            row: number of the step in the item, from 0; negative: from its end. None: all steps; leaves are ``[n, time,
+                …]``, and an item with fewer steps takes the first values.
             timeout: seconds to wait if a stopped process holds a lock of a table of the stream; None: no limit.
 
         Raises:
@@ -390,8 +390,8 @@ class Table:
 
         Once nothing is left to draw, `sample` raises `EndOfData` and loaders stop. This happens if draws use items up
         (`max_times_sampled`, a queue, `Once` with a last epoch); then the limiter no longer makes draws wait. Other
-        tables can be sampled until they are empty. Before `EndOfData`, `sample` waits for draws of others that may be
-        given back, and for items that lack only late columns.
+        tables can be sampled until they are empty. Before `EndOfData`, `sample` waits for other processes' draws that
+        may be given back, and for items that lack only late columns.
         """
         self._backend.finish(Deadline.given(timeout))
 
@@ -453,15 +453,14 @@ class Table:
 
 
 def backend_of(table: Table) -> TableBackend:
-    """Where the table is, and how it is reached."""
+    """The table's backend."""
     return table._backend
 
 
 def checked_tables(tables: Any, opened: Callable[[str], Table]) -> list[TableBackend]:
-    """The tables of `Store.writer`; `opened`: gives those that are named.
+    """The tables of `Store.writer`; `opened`: opens tables given by name.
 
-    Raises:
-        ValueError, TypeError: there is none, or one twice; or something else.
+    Raises: ValueError, TypeError: no table, a table given twice, or an object that is no table.
     """
     if isinstance(tables, (str, Table)):
         raise TypeError(f"store.writer() takes a list of tables: write store.writer([{tables!r}])")

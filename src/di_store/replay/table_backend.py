@@ -1,7 +1,8 @@
-"""Where a table is, and how it is reached: what `Table` needs of that.
+"""The interface of a table's backend, by which `Table` reaches a table wherever it is.
 
-A table in this process's memory (`LocalTable`), one of a store elsewhere (`client/table`), and one in parts, on several
-nodes (`cluster/shards/sharded_table`). Arguments are checked already: keys are uint64 arrays, times are deadlines.
+There are three: a table in this process's memory (`LocalTable`), a table of a remote store (`client/table`), and a
+table in parts on several nodes (`cluster/shards/sharded_table`). Arguments are checked already: keys are uint64 arrays,
+times are deadlines.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Puts(Protocol):
 
     @property
     def put(self) -> Callable[[Any, Any, Any], Array | None]:
-        """Takes value, priority and timeout; returns the item's key, or None: nothing was inserted."""
+        """Takes value, priority and timeout; returns the item's key, or None if nothing was inserted."""
 
 
 class NothingAtOnce:
@@ -45,19 +46,19 @@ class NothingAtOnce:
 
 
 class TableBackend(ABC):
-    """One table, for `Table`, whose methods of the same names say what each call does.
+    """One table, for `Table`. The methods of `Table` with the same names describe the calls.
 
     Attributes:
-        kind: what it is, for people.
+        kind: the kind of table, in words for an error.
         name: the table's name.
         session: the session that loaders end with.
-        lacks: the calls that this kind of table does not have, and why.
-        handle: the table in this process's memory; None: it is elsewhere, or the store's handle is closed.
+        lacks: the calls that this kind of table lacks, each with the reason.
+        handle: the table in this process's memory; None: the table is elsewhere, or the store's handle is closed.
         inserter: inserts at once if it can.
         repeats: whether a batch may hold an item twice.
-        prioritized: the core's table, if it has a `beta`, and is in this process's memory.
-        sample_now: the core's attempt to draw at once: returns a batch or its parts, or else what `sample` goes on
-            with. None: it is not made yet, or the table is elsewhere.
+        prioritized: the core's table, if the table has a `beta` and is in this process's memory.
+        sample_now: the core's attempt to draw at once. Returns a batch or its parts, or else the state from which
+            `sample` continues. None: not made yet, or the table is elsewhere.
         update_now: the core's own `update_priorities`; None: as for `sample_now`.
     """
 
@@ -91,12 +92,12 @@ class TableBackend(ABC):
         """The table for people."""
 
     def where(self) -> str:
-        """Where it is, for people, if some calls are missing there: goes on from its name."""
+        """The table's place, in words for errors of missing calls: continues the sentence after its name."""
         return "is here"
 
     @abstractmethod
     def pickled(self) -> tuple[Any, ...]:
-        """What makes another handle of the table, as ``__reduce__`` returns it."""
+        """The data for another handle of the table, as ``__reduce__`` returns them."""
 
     # -- what it is like ----------------------------------------------------------------------------------------
 
@@ -139,7 +140,7 @@ class TableBackend(ABC):
     def sample(
         self, found: Any, terms: Terms, beta: float | None, columns: str | Iterable[str] | None, out: Batch | None
     ) -> Batch:
-        """As `Table.sample`. `found`: what `sample_now` has returned, or None. `beta` None: the sampler's."""
+        """As `Table.sample`. `found`: the result of `sample_now`, or None. `beta` None: the sampler's."""
 
     def draw(self, terms: Terms, columns: str | Iterable[str] | None, out: Batch | None = None) -> Batch:
         """As `sample`, with the sampler's own beta, for a step of a longer call."""
@@ -159,7 +160,7 @@ class TableBackend(ABC):
 
     @abstractmethod
     def source(self, columns: str | Iterable[str] | None, timeout: float | Deadline | None = None) -> DrawSource:
-        """The source of a loader. `timeout`: of one batch of it."""
+        """The source of a loader. `timeout`: of one batch."""
 
     @abstractmethod
     def keys(self, start: int, n: int, deadline: Deadline) -> Array: ...

@@ -25,7 +25,7 @@ LEARNER_ROLE = 2
 
 
 def begin_learning(arena: _core.Arena) -> None:
-    """Let others see that this process samples, and let it do chores of the store."""
+    """Let other processes see that this process samples, and let it do chores of the store."""
     arena.set_role(LEARNER_ROLE)
     run_ahead(arena)
 
@@ -48,7 +48,7 @@ class AttachedSource:
         self.arena.note_loaded(ahead, waited_seconds)
 
     def drop_lost(self) -> None:
-        """Rows could not be read: remove their items."""
+        """Remove the items of rows that could not be read."""
         drop_lost(self.arena)
 
 
@@ -144,7 +144,7 @@ def held_draws(draws: _core.Draws | None) -> _core.Draws:
     """The draws of a batch.
 
     Raises:
-        DrawsLost: they were given back, perhaps by another thread: an agent does that for a silent client.
+        DrawsLost: the draws were given back, perhaps by another thread, as an agent does for a silent client.
     """
     if draws is None:
         raise DrawsLost("these draws were given back", remedy="")
@@ -152,7 +152,7 @@ def held_draws(draws: _core.Draws | None) -> _core.Draws:
 
 
 def may_draw(handle: TableHandle, n: int, replace: bool) -> bool:
-    """Whether n draws seem possible without waiting. Others may draw meanwhile."""
+    """Whether n draws seem possible without waiting. Other processes may draw meanwhile."""
     return handle.schema is not None and handle.native.may_draw(n, not replace)
 
 

@@ -90,7 +90,7 @@ def split(leaves: dict[str, Any], n: int) -> list[dict[str, Any]]:
 
 
 def _length(name: str, leaf: Any, what: str) -> int:
-    """Length of a leaf's leading axis; `SchemaMismatch` if it has none."""
+    """Length of a leaf's leading axis; `SchemaMismatch` if the leaf has no such axis."""
     length = leading_rows(leaf)
     if length is None:
         raise SchemaMismatch(

@@ -1,7 +1,7 @@
 """Writer: appends steps to one or several tables.
 
-`Writer` has the signature and the docstring of each call, and knows which thread owns it. Where the tables are, its
-`WriterBackend` knows. `append` calls the core directly if they are in this process's memory.
+`Writer` has the signature and the docstring of each call, and knows its owner thread. Its `WriterBackend` knows where
+the tables are. `append` calls the core directly if they are in this process's memory.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ os.register_at_fork(after_in_child=_forget_writers)
 
 
 class WriterBackend(ABC):
-    """The tables of a writer, for `Writer`, whose methods of the same names say what each call does.
+    """The tables of a writer, for `Writer`. The methods of `Writer` with the same names describe the calls.
 
     All calls come from the writer's owner, or end the writer.
 
     Attributes:
         single: whether a call's result is that of the only table.
-        calls: rows so far, of those that `append_now` has made in this process's memory.
+        calls: number of rows so far that `append_now` has made in this process's memory.
         episodes: reads the episode numbers of the only table's items.
-        closing_seconds: what `close` may take when the store's handle ends.
+        closing_seconds: the time that `close` may take when the store's handle ends.
     """
 
     single: bool
@@ -63,14 +63,13 @@ class WriterBackend(ABC):
     def append_now(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
         """`Writer.append` without a timeout, and without priorities by table.
 
-        Returns:
-            Where the tables are in this process's memory, the core's result: parts of items by table, or what the call
-            waits for. Elsewhere: the call's result. None: nothing was written, `append` has to be called.
+        Returns: For tables in this process's memory, the core's result: parts of items by table, or the reason to wait.
+            Elsewhere: the call's result. None: nothing was written; call `append`.
         """
         return None
 
     def explained(self, error: SchemaMismatch, step: Any, lane: Any, total: int | None) -> Exception:
-        """The error of `append_now`, with all that can be said of it."""
+        """The error of `append_now`, with all known details."""
         return error
 
     def look(self) -> None:  # noqa: B027 - not every kind has it
@@ -85,7 +84,7 @@ class WriterBackend(ABC):
 
     @abstractmethod
     def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
-        """As `Writer.append`. `begun`: what the call waits for, of `append_now`; None: nothing was done yet."""
+        """As `Writer.append`. `begun`: the reason to wait, from `append_now`; None: nothing was done yet."""
 
     @abstractmethod
     def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
@@ -112,14 +111,14 @@ class WriterBackend(ABC):
         """In a forked child: the writer is the parent's."""
 
     def check_idle(self) -> None:  # noqa: B027 - not every kind has it
-        """Raise `StoreError` if the owner is in the middle of a call: then this one comes from a signal handler."""
+        """Raise `StoreError` if the owner is inside a call, because then this call comes from a signal handler."""
 
 
 class Writer:
     """Appends steps to one stream per lane. For one thread only. Made by `Table.writer` and `Store.writer`.
 
-    Of a table in parts, a call goes to one shard after the other. If it fails in a shard that is there, it ends, and
-    rows in earlier shards stay: `error.written` lists their lanes. If a shard is gone, the call continues with the
+    For a table in parts, a call goes to one shard after the other. If it fails in a shard that answers, it ends, and
+    rows in earlier shards stay: `error.written` lists their lanes. If a shard is lost, the call continues with the
     others, and then raises `NodeUnavailable`.
     """
 
@@ -317,7 +316,7 @@ class Writer:
         self._backend.forget(why)
 
     def _end_with(self, why: StoreError) -> None:
-        """The store's handle is closed: close the writer without waiting."""
+        """Called when the store's handle is closed: close the writer without waiting."""
         if self._ended is not None:
             return
         mine = self._thread == get_ident() or self._claim.acquire(blocking=False)
@@ -331,5 +330,5 @@ class Writer:
 
 
 def backend_of(writer: Writer) -> WriterBackend:
-    """Where the writer's tables are, and how they are reached."""
+    """The writer's backend."""
     return writer._backend

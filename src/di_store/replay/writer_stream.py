@@ -60,7 +60,7 @@ class WriterStream:
             self._attending = [_core.Attendance(handle.native, waits.CALL_SECONDS) for handle in self.handles]
 
     def declare(self, step: Any, lane: Any, total: int | None, seconds: float) -> None:
-        """Declare the columns of a first step for the tables that have none, and make the core's writer."""
+        """Declare the columns of a first step for the tables without columns, and make the core's writer."""
         if self._declaring:
             raise StoreError(BUSY, remedy=LATER)
         if self.native is not None:
@@ -155,13 +155,13 @@ class WriterStream:
         return made
 
     def is_busy(self) -> bool:
-        """Whether a call is in progress: then this one comes from a signal handler, or from converting a value."""
+        """Whether a call is in progress; then this call comes from a signal handler or from converting a value."""
         return self._declaring or (self.native is not None and self.native.busy)
 
     def look(self) -> None:
         """Warn once for each table that evicted items before it was full, or has steps that make no item.
 
-        It also makes sure that the store's chores are done.
+        Also ensures that the store's chores are done.
         """
         start_again(self._arena)
         for handle in self.handles:

@@ -1,1 +1,1 @@
-"""The package's own threads, and the one way in which a call waits."""
+"""The package's own threads, and the mechanism by which calls wait."""

@@ -2,7 +2,7 @@
 
 A handler may raise between any two steps of Python code in the main thread. `threading.Thread.start`, `join`, `Event`
 and `Condition` take locks in Python code, and such an exception would leave those locks taken. Here each step that
-changes a lock is one call of C.
+changes a lock is a single call of a C function.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ MOST_STARTS = 600
 class Wakeup:
     """Wakes one waiting thread. Several calls of `wake` before a wait count as one.
 
-    Not `SimpleQueue.get(timeout=)`: up to CPython 3.12 it can wait for ever if its deadline passes inside the call.
+    It does not use `SimpleQueue.get(timeout=)`: up to CPython 3.12 this can wait for ever if its deadline passes inside
+    the call.
     """
 
     def __init__(self) -> None:
@@ -29,7 +30,7 @@ class Wakeup:
         self._asleep.acquire()
 
     def wake(self) -> None:
-        """Wake the thread that waits, or the next one that does."""
+        """Wake the waiting thread, or the next thread that waits."""
         try:
             self._asleep.release()
         except RuntimeError as error:
@@ -37,7 +38,10 @@ class Wakeup:
                 raise
 
     def wait(self, seconds: float) -> bool:
-        """Wait for `wake`, for at most `seconds`. Returns whether it came. The next wait needs another one."""
+        """Wait for `wake`, for at most `seconds`.
+
+        Returns whether `wake` was called. The next wait needs another call.
+        """
         return self._asleep.acquire(timeout=max(seconds, 0.0))
 
     def is_pending(self) -> bool:
@@ -56,7 +60,10 @@ class Background:
         self._starts = 0  # since a thread last began the work
 
     def lives(self) -> bool:
-        """Whether the work has begun and not ended. A thread that was just started may begin it a little later."""
+        """Whether the work has begun and not ended.
+
+        A thread that was just started may begin the work a little later.
+        """
         return self._lives.locked()
 
     def start(self) -> None:

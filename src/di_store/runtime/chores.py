@@ -33,14 +33,17 @@ def run_ahead(arena: _core.Arena) -> None:
 
 
 def start_again(arena: _core.Arena) -> None:
-    """Start the thread if lack of memory kept it from starting, or ended it. Frequent calls call this now and then."""
+    """Start the thread if lack of memory prevented its start or ended it.
+
+    Frequent operations call this now and then.
+    """
     known = _all.get(id(arena))
     if known is not None and known.is_missing():
         known.start()
 
 
 def run_beside(arena: _core.Arena, work: Callable[[_core.Arena], None]) -> None:
-    """Let a second thread do this, unless it is still busy: the work would delay the chores for long."""
+    """Let a second thread do this work, unless it is still busy, because the work would delay the chores for long."""
     known = _all.get(id(arena))
     if known is not None:
         known.run_beside(work)
@@ -49,7 +52,8 @@ def run_beside(arena: _core.Arena, work: Callable[[_core.Arena], None]) -> None:
 def let_go(key: int, has_others: Callable[[], bool]) -> None:
     """End the threads' work for the arena with this id(), so that they are not the last to leave the store.
 
-    Waits for that, for at most `END_SECONDS`. If others of this process have the store, the threads then continue.
+    Waits for that, for at most `END_SECONDS`. If other handles of this process use the store, the threads continue
+    afterwards.
     """
     if not _letting_go.acquire(timeout=END_SECONDS):
         return
@@ -69,7 +73,7 @@ def let_go(key: int, has_others: Callable[[], bool]) -> None:
 
 
 def on_look(look: Callable[[_core.Arena], None]) -> None:
-    """Let the background thread of every store call this too, several times a second. It must be quick."""
+    """Let the background thread of every store call this too, several times a second. The function must be quick."""
     _looks.append(look)
 
 
@@ -94,7 +98,7 @@ class _Chores:
         self.thread = Background(self._run)
 
     def start(self) -> None:
-        """Start the thread, unless it runs or is to end: who waits for its end must not wait for another one's."""
+        """Start the thread, unless it runs or is to end: waiting for its end must not become waiting for a new one."""
         if self._ending or self.thread.lives():
             return
         self._due, self._started = True, time.monotonic()
@@ -110,13 +114,13 @@ class _Chores:
         return time.monotonic() - self._started > BEGIN_SECONDS  # else it may be about to begin
 
     def run_beside(self, work: Callable[[_core.Arena], None]) -> None:
-        """As the function of that name."""
+        """As the module's function `run_beside`."""
         self._work = work
         with contextlib.suppress(RuntimeError):  # no memory or pids for a thread: the next look tries again
             self._beside.start()
 
     def end(self) -> None:
-        """Let the thread end; waits for nothing."""
+        """Tell the thread to end, without waiting."""
         self._ending = True
         self._end.wake()
 
@@ -126,7 +130,10 @@ class _Chores:
         self._end.wait(0)
 
     def join(self, seconds: float) -> None:
-        """Wait until both threads have ended, `seconds` at most. The second one is last: the first one starts it."""
+        """Wait until both threads have ended, `seconds` at most.
+
+        The second thread is waited for last, because the first one starts it.
+        """
         until = time.monotonic() + seconds
         for each in (self.thread, self._beside):
             each.join(until - time.monotonic())
@@ -153,7 +160,7 @@ class _Chores:
             work(arena)
 
     def _slice(self) -> bool:
-        """Do all chores that are due; False if the store is gone. Keeps the arena alive only during this call."""
+        """Do all chores that are due; False if the store has ended. Keeps the arena alive only during this call."""
         arena = self._arena()
         if arena is None:
             return False

@@ -27,20 +27,20 @@ T = TypeVar("T")
 
 
 class Deadline:
-    """When a call ends: its own time, and the grace for the answer. The steps of one call share it.
+    """The end of a call: its own time, and the grace for the answer. The steps of one call share a deadline.
 
-    A call to several agents makes one deadline, and gives each agent a step of it (`steps`): the grace is divided among
-    them.
+    A call to several agents makes one deadline, and gives each agent a step of it (`steps`). The grace is divided among
+    the agents.
 
     Attributes:
         timeout: seconds; None: no limit.
         grace: seconds that the call may last longer.
         tries: seconds of the call in which a broken or missing connection is retried in any case.
         began: when the call began.
-        since: when this step began.
-        heard: when bytes last came or went in this step.
-        flowed: when bytes of an incomplete message last came, or the agent last worked on the call; minus infinity:
-            never.
+        since: time at which this step began.
+        heard: time at which bytes were last received or sent in this step.
+        flowed: time at which bytes of an incomplete message last arrived, or the agent last worked on the call; minus
+            infinity: never.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -71,10 +71,10 @@ class Deadline:
         return found
 
     def step(self, steps: int, *, after: float = 0.0, least: float = 0.0) -> Deadline:
-        """The deadline of the next of several steps that follow each other.
+        """The deadline of the next of several consecutive steps.
 
-        It has all the time that is left, and its share of the grace that is left. So the call ends with this deadline
-        even if none of the steps is answered.
+        It has all the remaining time, and its share of the remaining grace. So the call ends with this deadline even if
+        none of the steps is answered.
 
         Args:
             steps: number of steps still to come, including this one.
@@ -91,16 +91,16 @@ class Deadline:
         return found
 
     def another(self) -> Deadline:
-        """The deadline of one more step, after which an unknown number may follow: it has all that is left."""
+        """The deadline of a step before an unknown number of steps: it has all the remaining time and grace."""
         return self.step(1, least=LEAST_SECONDS)
 
     def steps(self, each: Sequence[T]) -> Iterator[tuple[T, Deadline]]:
-        """All of these, with the deadline of each step, which is made when the previous step has ended."""
+        """Yields each of these with its step's deadline, which is made when the previous step has ended."""
         for at, one in enumerate(each):
             yield one, self.step(len(each) - at)
 
     def sooner(self, seconds: float) -> Deadline:
-        """A deadline that begins now, has at most that many seconds, and ends no later than this one with its grace."""
+        """A deadline of `seconds` from now, but with no more time than this deadline and its grace have left."""
         left, rest = self.left, self.rest()
         found = Deadline(seconds if left is None else min(seconds, left))
         if rest is not None and found.timeout is not None:
@@ -108,16 +108,16 @@ class Deadline:
         return found
 
     def count(self, seconds: float) -> None:
-        """Note how long the call had already waited, if it began just now."""
+        """For a call that just began here: note the time that it had already waited."""
         self.began = min(self.began, monotonic() - seconds)
 
     def go_on_from(self, before: Deadline) -> None:
-        """Note that the call began with a step that was not answered, and whose deadline this was."""
+        """Note that the call's first step, with this deadline, was not answered."""
         self.began, self.heard = min(self.began, before.began), before.heard
 
     @property
     def left(self) -> float | None:
-        """Seconds that are left; None: no limit."""
+        """Remaining seconds; None: no limit."""
         if not self.timeout:
             return self.timeout
         return max(0.0, self.timeout - (monotonic() - self.began))
@@ -138,14 +138,14 @@ class Deadline:
 
     @property
     def end(self) -> float:
-        """When the call must end if nothing flows until then; infinity: never."""
+        """The time at which the call must end if nothing flows until then; infinity: never."""
         if self.timeout is None:
             return float("inf")
         end = self.began + self.timeout
         return max(end, self.flowed) + self.grace
 
     def rest(self) -> float | None:
-        """Seconds until the call's time and the grace have passed, whatever flows; None: no limit."""
+        """Seconds until the call's time and the grace are over, even if bytes flow; None: no limit."""
         return None if self.timeout is None else max(0.0, self.timeout + self.grace - self.passed)
 
     def late(self) -> bool:
@@ -154,14 +154,14 @@ class Deadline:
 
     @property
     def silence(self) -> float:
-        """Seconds since bytes last came or went in this step."""
+        """Seconds since bytes were last received or sent in this step."""
         return monotonic() - max(self.since, self.heard)
 
     def is_hopeless(self, lost: float, pause: float = 0.0) -> bool:
         """Whether a call without a connection for `lost` seconds ends now, or would end in `pause` seconds.
 
-        The grace is for answers, and no answer is on its way. But a short call still uses it to retry: the agent may be
-        starting.
+        The grace is for answers, and without a connection no answer can arrive. But a short call still uses the grace
+        to retry, because the agent may be starting.
         """
         if self.timeout is None:
             return lost > LOST_SECONDS

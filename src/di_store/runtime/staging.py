@@ -17,7 +17,7 @@ class Holder(Protocol):
     """A loader."""
 
     def staged(self) -> int:
-        """Bytes of its batches, without the one that is handed out next."""
+        """Bytes of its batches, without the batch that is handed out next."""
 
 
 class Staging:
@@ -36,7 +36,7 @@ class Staging:
         self._holders.add(holder)
 
     def limit(self, arena: _core.Arena) -> int | None:
-        """Bytes; None: there is no limit."""
+        """The limit in bytes; None: no limit."""
         if not arena.disk:
             return None
         return min(MOST_BYTES, arena.budget // MEMORY_SHARE) if self._limit is None else self._limit

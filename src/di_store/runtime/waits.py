@@ -79,9 +79,9 @@ class Missing(Generic[T]):
     """Result of a look in `until` that did not find its result yet.
 
     Attributes:
-        block: the core's wait on the sequence number that changes when the result may be there.
+        block: the core's wait on a sequence number, which changes when the result may exist.
         seen: value of that number before the look.
-        reason: what the call waits for, with counts.
+        reason: the condition that the call waits for, with counts.
         full: at the deadline raise `StoreFull` instead of `Timeout`.
         holder: the process that the reason names, by its place among the store's clients.
         late: returns the call's result at the deadline; None: the deadline is an error.
@@ -137,7 +137,7 @@ def until(arena: Callable[[], Arena], timeout: float | None, what: str, look: Ca
 
 
 class Wait:
-    """One blocked call. Make it when the first attempt was blocked, and call `pause` between attempts.
+    """One blocked call. Make this object when the first attempt was blocked, and call `pause` between attempts.
 
     A context manager: from the first pause to the end of the block, other processes see that this call waits.
     """
@@ -146,7 +146,7 @@ class Wait:
         """Begin the wait now.
 
         Args:
-            arena: the store; None: the call has none yet, and may only use `sleep`.
+            arena: the store; None: the call has no store yet, and may only use `sleep`.
             timeout: seconds; None: no limit.
             what: name of the call, for its error.
         """
@@ -196,16 +196,16 @@ class Wait:
         table: NativeTable | None = None,
         holder: int | None = None,
     ) -> None:
-        """Sleep until something changed, for one slice at most.
+        """Sleep until something changes, for one slice at most.
 
         Args:
             block: the core's wait on a sequence number.
             seen: value of the number before the last look.
-            reason: what the call waits for, with counts.
+            reason: the condition that the call waits for, with counts.
             full: at the deadline raise `StoreFull` instead of `Timeout`.
             at_most: seconds.
             table: the table that the call waits for; only processes that use it can be the culprit. None: any process
-                can.
+                can be.
             holder: the process that the reason names, by its place among the store's clients.
 
         Raises:
@@ -247,7 +247,7 @@ class Wait:
     def pause_turn(self, turn: _core.Turn, reason: str) -> None:
         """Sleep until the turn may be free, for one slice at most.
 
-        The deadline is that of the call plus one slice, since nearly all turns end at once.
+        The deadline is that of the call plus one slice, because nearly all turns end at once.
 
         Raises:
             Timeout: another thread held the turn until then.
@@ -300,7 +300,7 @@ def log_wait(before: float, now: float, reason: str) -> None:
     Args:
         before: seconds waited at the previous call.
         now: seconds waited.
-        reason: which lock the call waits for, and who holds it.
+        reason: the lock that the call waits for, and its holder.
     """
     if now // LOG_SECONDS > before // LOG_SECONDS:
         logger.warning("a call has waited %.0f s: %s", now, reason)
@@ -316,7 +316,7 @@ _watched: dict[int, Callable[[str], None]] = {}
 
 
 class Watched:  # not made by contextlib: an agent enters one for each call
-    """Call `watch` with the reason after each slice of a wait of this thread. It may raise to end the wait."""
+    """Call `watch` with the reason after each slice of a wait of this thread. `watch` may raise to end the wait."""
 
     __slots__ = ("_before", "_watch")
 
@@ -339,10 +339,11 @@ _ending = False
 
 
 def _block(block: Block, shown: _core.Wait, seen: int, seconds: float) -> None:
-    """Sleep one slice inside the core. Before the interpreter ends, all threads but the main one leave it.
+    """Sleep one slice inside the core.
 
-    After that they sleep in Python: their calls go on and keep their deadlines, since an exit handler may wait for
-    them, and the interpreter can end a thread that sleeps in Python without harm.
+    Before the interpreter ends, all threads but the main one leave the core and then sleep in Python. Their calls go on
+    and keep their deadlines, because an exit handler may wait for them. The interpreter can end a thread that sleeps in
+    Python without harm.
     """
     me = threading.get_ident()
     if _ending and me != threading.main_thread().ident:
@@ -366,7 +367,7 @@ def _leave() -> None:
 
 
 def _forget() -> None:
-    """A forked child has none of the parent's other threads."""
+    """Reset the state in a forked child, which has none of the parent's other threads."""
     _inside.clear()
 
 
@@ -375,7 +376,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 class SampleWait(Wait):
-    """The wait of a `sample`. Without a timeout it still ends when nobody writes to the table any more."""
+    """The wait of a `sample`. Even without a timeout it ends when nobody writes to the table any more."""
 
     def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
         super().__init__(arena, timeout, what)
@@ -397,7 +398,7 @@ class SampleWait(Wait):
 
 
 class InsertWait(Wait):
-    """The wait of an `append` or `insert`: without a timeout it still ends when the table's learners have gone."""
+    """The wait of an `append` or `insert`. Even without a timeout it ends when the table's learners have ended."""
 
     def __init__(self, arena: Arena, timeout: float | None, what: str) -> None:
         super().__init__(arena, timeout, what)
@@ -406,10 +407,10 @@ class InsertWait(Wait):
         self._table: NativeTable | None = None
 
     def pause_for(self, made: Blocked, table: NativeTable, arena: Arena) -> None:
-        """Sleep until what blocks the call may have changed, for one slice at most.
+        """Sleep until the blocking condition may have changed, for one slice at most.
 
         Raises:
-            Timeout: the deadline is over, or for a minute no learner was there.
+            Timeout: the deadline is over, or for a minute there was no learner.
         """
         if not made.passed:
             self._check_attended(table, made.text)
@@ -443,7 +444,7 @@ def _wait_lock(table: NativeTable, holder: int | None, shown: _core.Wait, seen: 
 
 
 def suspect(arena: Arena, table: NativeTable | None = None, holder: int | None = None) -> str | None:
-    """A stopped process of the store that may block the call, as text: `holder` first, else any that is concerned.
+    """A stopped process of the store that may block the call, as text: `holder` first, else one that uses the table.
 
     Args:
         arena: the store.

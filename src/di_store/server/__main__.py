@@ -1,4 +1,4 @@
-"""The agent's process. The supervisor starts it, and writes to its stdin what to serve."""
+"""The agent's process. The supervisor starts the agent, and writes its orders to the agent's stdin."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ clients would do little else; each lets go of it at its next message anyway."""
 
 
 def _orders() -> Orders | None:
-    """What the supervisor has written, perhaps long after it has started this process. None: it is gone."""
+    """The orders from the supervisor, which may come long after the start of this process.
+
+    None: the supervisor has ended.
+    """
     size = sys.stdin.buffer.read(4)
     text = sys.stdin.buffer.read(int.from_bytes(size, "little"))
     if len(size) < 4 or len(text) < int.from_bytes(size, "little"):
@@ -36,7 +39,7 @@ def _orders() -> Orders | None:
 
 
 def _until_closed(end: Callable[[], None]) -> None:
-    """Call `end` when stdin is closed: the supervisor is gone, and nobody else would end an agent that hangs."""
+    """Call `end` when stdin is closed: the supervisor has ended, and nobody else would end an agent that hangs."""
     descriptor = sys.stdin.fileno()
     while os.read(descriptor, 1):
         pass
@@ -46,7 +49,7 @@ def _until_closed(end: Callable[[], None]) -> None:
 
 
 def _allow_descriptors() -> None:
-    """As many as the connections need: the usual limit of 1,024 is too low."""
+    """Raise the limit on file descriptors to the needs of the connections: the usual 1,024 are too few."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -55,7 +58,7 @@ def _allow_descriptors() -> None:
 
 
 def main() -> int:
-    """Serve until the supervisor is gone, or until SIGTERM."""
+    """Serve until the supervisor ends, or until SIGTERM."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor
     orders = _orders()
     if orders is None:

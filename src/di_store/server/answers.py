@@ -28,8 +28,8 @@ class Answers:
 
         Args:
             request: number of the request.
-            may_repeat: numbers that the client may still repeat. Answers to all other numbers, up to the highest of
-                these, are forgotten.
+            may_repeat: numbers that the client may still repeat. Answers to all other numbers up to the highest of
+                `may_repeat` are forgotten.
             waits: called while another thread, whose connection broke, makes the same call; may raise to give up.
         """
         last = max(may_repeat, default=0)

@@ -45,7 +45,7 @@ def _root(peer: Peer) -> str:
 
 
 def _whole(root: str) -> dict[str, int]:
-    """By folder of a complete backup its number."""
+    """The numbers of complete backups, by folder."""
     names = os.listdir(root) if os.path.isdir(root) else []
     return {name: int(found[2]) for name in names if (found := _NAME.fullmatch(name)) is not None}
 
@@ -78,7 +78,7 @@ def _begin(peer: Peer, backup: bytes) -> dict[str, Any]:
 
 
 def _taken_over(last: tuple[Folder, Backup] | None, coming: Backup, name: str, path: str) -> bool:
-    """Whether the last backup has this very file, which is then linked into the new one."""
+    """Whether the last backup has this very file; then the file is linked into the new backup."""
     if last is None or not coming.files[name].version or last[1].files.get(name) != coming.files[name]:
         return False
     try:
@@ -99,7 +99,7 @@ def _partial(peer: Peer, uuid: Any, token: Any) -> Folder:
 
 
 def _part(peer: Peer, uuid: Any, token: Any, name: Any, at: Any, data: Any) -> None:
-    """Write bytes of a file. The same call may come twice."""
+    """Write bytes of a file. The same call may arrive twice."""
     folder = _partial(peer, uuid, token)
     if not isinstance(name, str) or not is_file(name) or not isinstance(data, np.ndarray) or not isinstance(at, int):
         raise TypeError("received a part of a backup file with invalid arguments")
@@ -115,7 +115,10 @@ def _part(peer: Peer, uuid: Any, token: Any, name: Any, at: Any, data: Any) -> N
 
 
 def _commit(peer: Peer, backup: bytes, token: Any) -> None:
-    """All files have come: from now on this is the node's backup. Those before it, and of what it took over, go."""
+    """Called when all files have arrived: from now on this is the node's backup.
+
+    Older backups of the node, and of nodes that it took over, are removed.
+    """
     coming, root = Backup.unpack(backup), _root(peer)
     uuid = coming.uuids[0]
     folder = _partial(peer, uuid, token)
@@ -131,7 +134,7 @@ def _commit(peer: Peer, backup: bytes, token: Any) -> None:
 
 
 def _finish(folder: Folder, name: str, size: int) -> None:
-    """Have a file on disk, unless it is linked, and so was before. Zeros were not sent."""
+    """Bring a file to disk, unless it is linked: a linked file is on disk already. Zeros were not sent."""
     descriptor = os.open(folder.at(name), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         status = os.fstat(descriptor)
@@ -146,7 +149,7 @@ def _finish(folder: Folder, name: str, size: int) -> None:
 
 
 def _drop_others(root: str, kept: Backup, number: int) -> None:
-    """Remove older backups of a node, of those that it took over, and of stores that were before at its address."""
+    """Remove older backups of a node, of nodes that it took over, and of earlier stores at its address."""
     gone = set(kept.uuids[1:])
     for name, each in _whole(root).items():
         uuid = name.partition(".")[0]
@@ -159,7 +162,7 @@ def _drop_others(root: str, kept: Backup, number: int) -> None:
 
 
 def _remove(root: str, uuids: Container[str]) -> None:
-    """Remove all that lies there of these nodes, also what is not complete."""
+    """Remove all backups of these nodes, also incomplete ones."""
     for name in os.listdir(root) if os.path.isdir(root) else []:
         found = _NAME.fullmatch(name) or _PARTIAL.fullmatch(name)
         if found is not None and found[1] in uuids:
@@ -188,7 +191,7 @@ def _read(peer: Peer, uuid: Any, number: Any, name: Any, at: Any) -> Array:
 
 
 def _drop(peer: Peer, uuids: Any) -> None:
-    """Forget these nodes: others have newer backups of them."""
+    """Remove the backups of these nodes, because other nodes have newer ones."""
     if not isinstance(uuids, list):
         raise TypeError("expected a list of nodes whose backups to delete")
     if peer.session.arena.disk:

@@ -32,7 +32,7 @@ def _reply(talk: Talk, batch: Batch, draws: int = 0) -> Reply:
 
 
 def _sample(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
-    """Draw, and send. Where draws use items up they are delivered by a call of the client, else at once."""
+    """Draw, and send. Draws that use items up are delivered by a call of the client, all others at once."""
     number = arguments.pop("draws")
     drawn = _drawn(talk.peer, target, arguments.pop("mixture"))
     n, beta, columns = arguments["n"], arguments["beta"], arguments["columns"]
@@ -91,7 +91,7 @@ def _gather(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
 
 
 def _deliver(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
-    """Deliver a batch; with `places`, only the draws there: the others are given back."""
+    """Deliver a batch; with `places`, deliver only the draws there and give the others back."""
     talk.peer.draws.deliver(arguments["draws"], arguments.get("places"))
     return _done(talk)
 

@@ -17,7 +17,10 @@ class Working(Protocol):
     """A conversation (`Conversation`)."""
 
     def tell_working(self) -> None:
-        """Tell the client that the agent works on its call, if it has one and heard nothing lately. Never waits."""
+        """Tell the client that the agent works on its call, if the client waits for a call and heard nothing lately.
+
+        Never waits.
+        """
 
 
 class Busy:

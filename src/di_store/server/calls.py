@@ -1,7 +1,7 @@
 """The calls that a client may make, by name. Each is one call of the public interface.
 
-Arguments come from another machine. They are decoded without running any of its code. The calls check them like those
-of any program.
+Arguments come from another machine. They are decoded without running any of that machine's code. The calls check them
+like those of any program.
 """
 
 from __future__ import annotations
@@ -68,19 +68,19 @@ def _table(peer: Peer, name: Any, timeout: float | None) -> dict[str, Any]:
 
 
 def _drop(peer: Peer, name: Any, timeout: float | None, identity: str = "") -> None:
-    """`identity`: only this very table, if it still has that name."""
+    """`identity`: only the table with this identity, if it still has the name."""
     if identity and handle_of(peer.handles.open(name, 0)).identity != identity:
         raise TableNotFound(f"table {shown(name)} was dropped, and another table has its name now")
     peer.store.drop_table(name, timeout=timeout)
 
 
 def _goodbye(peer: Peer) -> None:
-    """The client closes its handle: nothing needs to be kept for it once its connections have ended."""
+    """The client closes its handle: the agent keeps nothing for the client once its connections have ended."""
     peer.leaving = True
 
 
 def _newest(peer: Peer, name: str, version: int) -> None:
-    """Note which version of the weights the client has got: its rows carry it from now on."""
+    """Note the version of the weights that the client has got: the client's rows carry it from now on."""
     if not isinstance(name, str) or not isinstance(version, int):
         raise TypeError("expected a name and a version")
     peer.session.versions[name] = version
@@ -146,7 +146,7 @@ TABLE_CALLS: dict[str, Callable[..., Any]] = {
 
 
 def run(peer: Peer, call: Call, arguments: Any) -> Any:
-    """Make one call. Returns its result, or raises its error."""
+    """Make one call. Returns the call's result, or raises its error."""
     method, target = call.method, call.target
     if not isinstance(arguments, dict) or not all(isinstance(name, str) for name in arguments):
         raise TypeError("received a call without named arguments")

@@ -30,7 +30,7 @@ _NEVER = float("-inf"), ""
 
 
 class Cancelled(Exception):
-    """The client of a waiting call has gone."""
+    """The client of a waiting call closed its connection."""
 
 
 class Conversation:
@@ -73,7 +73,7 @@ class Conversation:
             self.ended.set()
 
     def run(self) -> None:
-        """Make calls until the client goes."""
+        """Make calls until the client closes the connection."""
         try:
             while True:
                 message = self.connection.receive()
@@ -101,7 +101,7 @@ class Conversation:
         self.connection.send(kind, request=request, meta=meta, body=body)
 
     def _made_once(self, call: Call, message: Message) -> Reply:
-        """The answer to a call that must not be done twice: it may have been made before."""
+        """The answer to a call that must not run twice: the call may have been made before."""
         answers, answer = self.peer.answers, None
         known = answers.begin(message.request, call.may_repeat, self.still_waits)
         if known is not None:
@@ -131,7 +131,7 @@ class Conversation:
             return Kind.ERROR, failure_of(error, self.warned()), []
 
     def check_client(self) -> None:
-        """Raise `Cancelled` if the client has closed the connection, and so given up its call.
+        """Raise `Cancelled` if the client has closed the connection and thereby given up its call.
 
         An agent that was stopped finds such calls when it continues. The client was told that nothing was done.
         """
@@ -142,7 +142,7 @@ class Conversation:
         """Called after each slice of a wait of this thread.
 
         Raises:
-            Cancelled: the client has gone.
+            Cancelled: the client closed the connection.
         """
         self.check_client()
         now = time.monotonic()
@@ -179,12 +179,12 @@ class Conversation:
         return self.connection
 
     def take_over(self) -> Connection:
-        """The connection, for a call that itself reports that it works. No other thread sends before its answer."""
+        """The connection, for a call that reports its own progress. No other thread sends before the call's answer."""
         with self._sending:
             self._working = False
         return self.connection
 
 
 def _word(reason: str) -> bytes:
-    """What a client hears of a call that waits."""
+    """Sends a client the reports about a waiting call."""
     return msgspec.msgpack.encode(Waiting(reason[:2000]))

@@ -37,7 +37,7 @@ def _copy_head(talk: Talk, arguments: Any) -> Reply:
 
 
 def _copy_payload(talk: Talk, arguments: Any) -> Reply:
-    """The payload, in pieces that come before the answer."""
+    """Send the payload in pieces before the answer."""
     payload = _payload(talk, arguments)
     talk.take_over()  # the client reads nothing but pieces until the last one
     connection = talk.go_on()
@@ -46,7 +46,7 @@ def _copy_payload(talk: Talk, arguments: Any) -> Reply:
 
 
 def _payload(talk: Talk, arguments: Any) -> Array:
-    """That of the object that is asked for. It is pinned as long as it is referred to."""
+    """The block of the requested object. It is pinned as long as it is referenced."""
     block = talk.peer.objects.raw(arguments["id"], check_timeout(arguments["timeout"]))
     payload = block[payload_start(block) :]
     if len(payload) != arguments["bytes"]:
@@ -55,9 +55,10 @@ def _payload(talk: Talk, arguments: Any) -> Array:
 
 
 def _lend_payload(talk: Talk, arguments: Any) -> Reply:
-    """Have the client's engine read the payload. It is lent until a piece from the client says that it has, or it goes.
+    """Have the client's engine read the payload.
 
-    The answer is the checksum; or a text that says why nothing is lent, and no piece comes before that.
+    The payload is lent until the client confirms by a piece that it has read it, or closes the connection. The answer
+    is the checksum. If nothing is lent, the answer is a text with the reason, and no piece precedes it.
     """
     engine = talk.peer.engine
     if engine is None:
@@ -87,7 +88,7 @@ def _said(talk: Talk, value: Any) -> Reply:
 
 
 def _copy_here(talk: Talk, arguments: Any) -> Reply:
-    """Whether the object was copied into this store; False: the client had better do so itself."""
+    """Whether the object was copied into this store; False: the client should copy it itself."""
     engine = talk.peer.engine
     able = engine is not None and not engine.missing()
     timeout = check_timeout(arguments["timeout"])

@@ -1,7 +1,7 @@
-"""Draws of a client: the agent holds them until the client has the batch, or no longer knows them.
+"""Draws of a client: the agent holds them until the client has the batch, or no longer lists the draws.
 
 The client chooses the numbers of draws, and each call of a loader lists the draws that it has. If a call was
-interrupted on the client before it heard of its draws, the agent gives them back.
+interrupted before the client heard of its draws, the agent gives these draws back.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ class HeldBatch:
 
     Attributes:
         draws: draws that were made, and are neither delivered nor given back.
-        owner: the conversation whose end gives them back; None: the end of the client does.
-        beta: the sampler's exponent of the importance weights when they were drawn.
-        source: number of the loader that they are for; 0: none.
+        owner: the conversation whose end gives the draws back; None: the end of the client does.
+        beta: the sampler's exponent of the importance weights at the draw.
+        source: number of the loader that the draws are for; 0: no loader.
     """
 
     draws: Draws
@@ -65,7 +65,7 @@ class HeldDraws:
         """The draws of that number.
 
         Raises:
-            DrawsLost: they were given back because the client was silent for too long, or the agent was replaced.
+            DrawsLost: the draws were given back because the client was silent for too long, or the agent was replaced.
         """
         found = self._held.get(number)
         if found is None:
@@ -77,7 +77,7 @@ class HeldDraws:
 
         Args:
             source: number of the loader.
-            turn: counts its lists: an older list that arrives late changes nothing.
+            turn: number of the list: an older list that arrives late changes nothing.
             ours: numbers of its draws.
 
         Returns:
@@ -94,7 +94,7 @@ class HeldDraws:
         return found
 
     def deliver(self, number: int, places: list[int] | None = None) -> None:
-        """Note that the client has the batch. With `places`, only these draws count: the others are given back.
+        """Note that the client has the batch. With `places`, only these draws count, and the others are given back.
 
         Raises:
             DrawsLost: as in `of`. The table's error, if it cannot note the delivery now: the draws are held as before.
@@ -121,7 +121,7 @@ class HeldDraws:
         self._give_back([number for number, held in list(self._held.items()) if held.owner is owner])
 
     def give_back_all(self) -> int:
-        """Give everything back; returns how many batches."""
+        """Give all draws back; returns the number of batches."""
         return self._give_back(list(self._held))
 
     def _give_back(self, numbers: list[int]) -> int:

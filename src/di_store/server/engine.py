@@ -1,8 +1,8 @@
 """Mooncake's transfer engine: reads from the memory of another agent directly into this agent's store.
 
-The package is the extra ``[rdma]``. Only agents have an engine. It starts threads, which a fork would lose. It listens
-at ports of its own, on all addresses of the machine, and requires no token there: anybody who reaches these ports may
-read and write registered memory. So only payloads are registered, each only while it is read from or into.
+The package is the extra ``[rdma]``. Only agents have an engine. It starts threads, which would be missing after a fork.
+It listens at ports of its own, on all addresses of the machine, and requires no token there: anybody who reaches these
+ports may read and write registered memory. So only payloads are registered, each only while it is read from or into.
 
 There is another reason not to register the whole arena: pages of freed blocks go back to the system, and an RDMA device
 would keep using the old pages. The pages of a payload stay: its block is pinned, or a draft.
@@ -36,11 +36,11 @@ _SETTINGS = {"MC_LOG_LEVEL": "ERROR", "MC_HANDSHAKE_CONNECT_TIMEOUT": "3"}
 
 
 class EngineFailed(Exception):
-    """The engine has not brought the bytes, for the reason in the text. It has stopped writing."""
+    """The engine has not transferred the bytes, for the reason in the text. It has stopped writing."""
 
 
 class EngineOffer(msgspec.Struct, array_like=True, frozen=True):
-    """Where an engine may read a payload.
+    """The place from which an engine may read a payload.
 
     Attributes:
         engine: HOST:PORT of the engine that has the payload.
@@ -52,7 +52,10 @@ class EngineOffer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _TransferEngine(Protocol):
-    """What is used of Mooncake's class of that name. Calls that return an `int` but no state: 0 is success."""
+    """The methods of Mooncake's class of that name that are used here.
+
+    Calls that return an `int` but no state: 0 is success.
+    """
 
     def initialize(self, host: str, metadata: str, protocol: str, devices: str, /) -> int: ...
     def get_rpc_port(self) -> int: ...
@@ -66,11 +69,11 @@ class Engine:
     """The engine of an agent. Thread-safe.
 
     Attributes:
-        kind: one of `BULK_KINDS`, but not `OWN`. Engines of different kinds do not understand each other.
+        kind: one of `BULK_KINDS` except `OWN`. Engines of different kinds do not understand each other.
     """
 
     def __init__(self, kind: str, host: str) -> None:
-        """Nothing is started yet. `host`: this machine, as others reach it."""
+        """Set the state; starts nothing. `host`: this machine's address for other machines."""
         self.kind = kind
         self._host = host
         self._lock = threading.Lock()
@@ -80,7 +83,10 @@ class Engine:
         self._registering = threading.Lock()
 
     def missing(self) -> str:
-        """Why the engine cannot be used; "": it can. The first call starts it; the log says if that fails."""
+        """The reason why the engine cannot be used; "": it can.
+
+        The first call starts the engine; a failure is logged.
+        """
         with self._lock:
             if self._missing is None:
                 try:
@@ -122,7 +128,7 @@ class Engine:
             go_on: called ten times a second meanwhile; may raise, which ends the call.
 
         Raises:
-            EngineFailed: the bytes did not come.
+            EngineFailed: the bytes did not arrive.
         """
         failed: list[str] = []
         ended = threading.Event()
@@ -144,9 +150,9 @@ class Engine:
             raise EngineFailed(failed[0])
 
     def _read(self, offer: EngineOffer, room: PayloadRoom) -> None:
-        """In a thread of its own: `batch_transfer_async_read` may wait for a connection.
+        """Runs in a thread of its own, because `batch_transfer_async_read` may wait for a connection.
 
-        Not `transfer_sync_read`: it polls without a pause, and when it gives up, nobody knows whether it still writes.
+        It does not use `transfer_sync_read`, which polls without a pause, and may still write after it has given up.
         """
         native = self._started()
         with self.registered(room.payload) as own:
@@ -170,7 +176,7 @@ def _started(kind: str, host: str) -> _TransferEngine:
     """A new engine.
 
     Raises:
-        EngineFailed: the package is missing, or a library that it needs, or a device.
+        EngineFailed: the package, a library that it needs, or a device is missing.
     """
     for name, value in _SETTINGS.items():
         os.environ.setdefault(name, value)

@@ -27,14 +27,14 @@ RETURNED = b"\0"
 
 
 class _NotLent(Exception):
-    """The other agent lends nothing, for the reason given, and will not until it is another process."""
+    """The other agent process never lends payloads, for the given reason."""
 
 
 class EngineBulk:
     """Implements `Bulk`.
 
-    If an engine fails in any way, the same call fetches the payload over TCP instead. The log says so once, until a
-    transfer from that node succeeds. TCP is used only if the engine has stopped writing. Otherwise the call ends with
+    If an engine fails in any way, the same call fetches the payload over TCP instead. The failure is logged once, until
+    a transfer from that node succeeds. TCP is used only if the engine has stopped writing. Otherwise the call ends with
     `Timeout`, and the unpublished draft is freed once the engine has stopped.
     """
 
@@ -76,8 +76,7 @@ class EngineBulk:
     def _read(self, far: RemoteSession, raw: bytes, room: PayloadRoom, deadline: Deadline) -> None:
         """One transfer.
 
-        Raises:
-            _NotLent, EngineFailed: it did not come this way, and nothing is written any more.
+        Raises: _NotLent, EngineFailed: the payload was not transferred this way, and nothing writes to it any more.
             ObjectNotFound, NodeUnavailable, Timeout: as `Bulk.fill`.
         """
         failed: list[EngineFailed] = []

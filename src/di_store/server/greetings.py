@@ -1,4 +1,7 @@
-"""Connections that have not proved their identity yet. Anybody can open them, so their number and time are limited."""
+"""Connections that have not proved their identity yet.
+
+Anybody can open such connections, so their number and time are limited.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Greetings:
         return number
 
     def replace(self, number: int, sock: socket.socket) -> None:
-        """Replace a socket by its TLS socket. If the connection was meanwhile closed, the new one is closed too."""
+        """Replace a socket by its TLS socket. If the connection was closed meanwhile, the new socket is closed too."""
         with self._lock:
             if number in self._sockets:
                 self._sockets[number] = sock
@@ -47,13 +50,13 @@ class Greetings:
             self._sockets.pop(number, None)
 
     def end(self) -> None:
-        """End all of them."""
+        """End all these connections."""
         with self._lock:
             for sock in self._sockets.values():
                 _end(sock)
 
 
 def _end(sock: socket.socket) -> None:
-    """The thread that reads from it finds that it has ended, and closes it."""
+    """The reading thread then finds that the connection has ended, and closes it."""
     with contextlib.suppress(OSError):
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

@@ -31,14 +31,14 @@ class Handles:
     # -- tables -------------------------------------------------------------------------------------------------
 
     def open(self, name: str, timeout: float | None) -> Table:
-        """The table that now has this name; `TableNotFound` if there is none in that time."""
+        """The table that now has this name; `TableNotFound` if there is no such table in time."""
         return self.keep(self._store.table(name, timeout))
 
     def table(self, name: str, identity: str) -> Table:
         """The table of that name and identity; identity "": the table that now has the name.
 
         Raises:
-            TableNotFound: it was dropped. Another table may have its name by now.
+            TableNotFound: the table was dropped. Another table may have its name by now.
         """
         found = self._tables.get((name, identity))
         if found is not None:
@@ -53,7 +53,7 @@ class Handles:
         return found
 
     def keep(self, table: Table) -> Table:
-        """Keep a handle for later calls. Returns the one that is already known, if there is one."""
+        """Keep a handle for later calls. Returns an already known mixture if there is one."""
         name, identity = table.name, handle_of(table).identity
         known = self._tables.get((name, identity))
         if known is not None:
@@ -78,7 +78,7 @@ class Handles:
         """Make a mixture of these tables.
 
         Raises:
-            TableNotFound: one of them was dropped. ValueError: they give different columns.
+            TableNotFound: one of them was dropped. ValueError: the tables give different columns.
         """
         for name, identity in identities.items():
             self.table(name, identity)
@@ -92,7 +92,7 @@ class Handles:
         """A mixture by its number.
 
         Raises:
-            DrawsLost: it is no longer known, or was made by another process.
+            DrawsLost: the mixture is no longer known, or was made by another process.
         """
         found = self._mixtures.get(number)
         if found is None:
@@ -121,7 +121,10 @@ class Handles:
 
 
 class _Follower:
-    """The keys that leave one table. A read takes them, so its answer is kept until the client asks for the next."""
+    """The keys that leave one table.
+
+    A read removes the keys from the list, so its answer is kept until the client asks for the next one.
+    """
 
     def __init__(self, keys: Iterator[int]) -> None:
         self._keys = keys

@@ -1,4 +1,4 @@
-"""The cluster that a served store belongs to, noted in the store: local processes read there where other nodes are."""
+"""The cluster of a served store. It is noted in the store, where local processes read the addresses of other nodes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class Membership(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: kind of the directory: "static", or one of `KINDS`.
-        peers: where the directory is: the addresses of all nodes, or the text that the kind needs.
+        peers: the place of the directory: the addresses of all nodes, or the text that the kind needs.
         address: address of this node's own agent.
         tls: path of the certificate authority of the agents; None: no TLS, or the system's authorities.
         allow_pickle: whether the nodes load values that others pickled.
-        engine: whether the agent was started with an engine: it then copies large objects for the processes of its
+        engine: whether the agent was started with an engine; then it copies large objects for the processes of its
             machine.
     """
 
@@ -36,7 +36,7 @@ class Membership(msgspec.Struct, frozen=True):
 
     @property
     def cluster(self) -> str:
-        """The cluster's name, as `di-store serve` got it."""
+        """The cluster's name, as given to `di-store serve`."""
         where = ",".join(Address.parse(each).node if self.kind == "static" else each for each in self.peers)
         return f"--peers {where}" if self.kind == "static" else f"--join {self.kind}://{where}"
 

@@ -8,7 +8,7 @@ import msgspec
 
 
 class Orders(msgspec.Struct):
-    """What to serve, and to whom.
+    """The store to serve, and the settings for its clients.
 
     Attributes:
         store: name of the store.
@@ -18,7 +18,7 @@ class Orders(msgspec.Struct):
         certificate, key: files for TLS; None: without TLS.
         allow_pickle: load values that clients pickle.
         address: address at which other machines reach the agent.
-        authority: file with the certificate of the authority that signed those of other agents; None: the system's
+        authority: file with the certificate of the authority that signed other agents' certificates; None: the system's
             authorities.
         bulk: as in `Served`.
     """
@@ -39,7 +39,7 @@ def server_context(certificate: str, key: str | None) -> ssl.SSLContext:
     """The agent's side of TLS.
 
     Raises:
-        ValueError: the files hold no certificate and its key.
+        ValueError: the files do not hold a certificate and its key.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

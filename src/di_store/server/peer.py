@@ -31,15 +31,15 @@ class Peer:
         name: name of the process, for people.
         trusted: whether values that it pickles may be loaded here (`--allow-pickle`).
         connections: number of open connections.
-        heard: when the last data came from it, `time.monotonic()`.
-        leaving: whether it has said that it will not come back.
+        heard: time of the last data from the client, `time.monotonic()`.
+        leaving: whether the client has said goodbye.
         chains: the agent's `Chains`, for weights.
-        push: the agent's `ObjectPush`, for objects that are sent before they are read.
+        push: the agent's `ObjectPush`, for objects that are sent ahead.
         versions: the agent's `VersionWatch`: clients wait there for new versions of weights.
-        engine: the agent's engine, which lends payloads to other agents; None: it was started without.
+        engine: the agent's engine, which lends payloads to other agents; None: the agent was started without an engine.
         handles: its handles, by number or name.
-        draws: draws that it has not received.
-        answers: answers that it may ask for again.
+        draws: draws that the client has not received.
+        answers: answers that the client may ask for again.
     """
 
     link: bytes
@@ -76,7 +76,7 @@ class Peer:
         """Encoded values of an opaque table, or nested lists of them, marked as coming from elsewhere.
 
         Raises:
-            TypeError: something else came.
+            TypeError: the values have another form.
         """
         if isinstance(value, list):
             return [self.blobs(each) for each in value]
@@ -89,7 +89,7 @@ class Peer:
         return Blob(marked)
 
     def end(self) -> None:
-        """The client is gone: give its draws back, and close its handles and writers."""
+        """Clean up after a client that has ended: give its draws back, and close its handles and writers."""
         try:
             self.draws.give_back_all()
             for writer in list(self.writers.values()):

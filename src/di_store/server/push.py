@@ -1,9 +1,9 @@
-"""Sends objects to other nodes before those nodes ask for them.
+"""Sends objects to other nodes before these nodes ask for them.
 
 The agent of the machine where an object was put notifies the agents of the other nodes in the background. Each of them
 copies the object as a reader would (`di_store.client.copying`): it leaves as much room free, the copy stays as long,
-and concurrent readers wait for the same copy. All of this is a hint: an object that cannot be sent or copied is copied
-by its first reader.
+and concurrent readers wait for the same copy. Sending ahead is a hint: an object that cannot be sent or copied is
+copied by its first reader.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class _Workers:
         self._stopped = False
 
     def add(self, job: Callable[[], None]) -> bool:
-        """Have a call made soon; False: too many wait."""
+        """Have a call made soon; False: too many calls wait."""
         try:
             self._waiting.put_nowait(job)
         except queue.Full:
@@ -68,7 +68,7 @@ class _Workers:
         return True
 
     def stop(self) -> None:
-        """End the threads once they have made the call that each is at; calls that wait are dropped."""
+        """End the threads after their current calls; waiting calls are dropped."""
         self._stopped = True
         for _ in range(self._number):  # each wakes one thread; where the queue is full, none waits
             with contextlib.suppress(queue.Full):
@@ -92,12 +92,18 @@ def _nothing() -> None:
 
 
 class ObjectPush:
-    """Both sides of one agent: it tells others of objects, and copies objects that others tell it of. Thread-safe."""
+    """Both sides of sending ahead in one agent: notifies other agents of objects, and copies objects when notified.
+
+    Thread-safe.
+    """
 
     def __init__(
         self, session: Session, token: bytes, tls: ssl.SSLContext | None, trusted: bool, bulk: Bulk = OWN_TCP
     ) -> None:
-        """Begin; nothing runs yet. The arguments are those of `Chains`, and `bulk`: the transport of large payloads."""
+        """Set the state; starts no thread.
+
+        The arguments are those of `Chains`, and `bulk`: the transport of large payloads.
+        """
         self._session = session
         self._bulk = bulk
         self._token = token
@@ -113,22 +119,25 @@ class ObjectPush:
         self._behind = False  # whether the log says that too many wait; only for that
 
     def send(self, id: Any, members: Any, own: Any) -> None:
-        """Tell the agents at these addresses of an object of this store, whose address is `own`. Returns at once."""
+        """Notify the agents at these addresses of an object of this store; `own`: this store's address.
+
+        Returns at once.
+        """
         raw, [source] = Ref(id).raw, check_addresses([own])
         for member in check_addresses(members):
             if not self._is_silent(member):
                 self._queue(self._tellers, partial(self._tell, member, raw, source))
 
     def copy(self, id: Any, source: Any) -> None:
-        """Copy an object of the store at an address into this one. Returns at once."""
+        """Copy an object from the store at an address into this store. Returns at once."""
         raw = Ref(id).raw
         [address] = check_addresses([source])
         self._queue(self._copiers, partial(self._copy, raw, address))
 
     def copy_now(self, id: Any, source: Any, timeout: float | None) -> bool:
-        """Copy an object of the store at an address into this one, for a process that waits for it.
+        """Copy an object from the store at an address into this store, for a process that waits for it.
 
-        Returns False if that store does not answer here: the process may be able to reach it.
+        Returns False if that store does not answer this agent; the process itself may be able to reach it.
 
         Raises:
             As `make_copy`. ObjectNotFound: the object is gone.
@@ -196,7 +205,7 @@ class ObjectPush:
                 logger.warning("object %s was not copied ahead from %s: %s", raw.hex(), address, error.message)
 
     def _source(self, address: str, timeout: float) -> RemoteSession:
-        """The session with the store at an address; whichever is there now.
+        """The session with the store that is now at an address.
 
         Raises:
             StoreClosed: the agent ends. As `RemoteSession.connect`.

@@ -1,4 +1,4 @@
-"""The agent: accepts connections, knows the clients, and cleans up after clients that are gone."""
+"""The agent accepts connections, keeps the state of clients, and cleans up after clients that have ended."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ _SLEPT_SECONDS = 5.0  # a gap of its own loop: the agent was stopped, and has no
 
 @dataclass(frozen=True)
 class Served:
-    """What an agent serves, and to whom.
+    """The settings of an agent.
 
     Attributes:
         store: name of the store.
         token: token that clients must know.
         node: name of this machine, for people.
         tls: context of the server's side; None: connections are not encrypted.
-        allow_pickle: load values that clients have pickled: only if all of them are trusted.
-        own_process: whether nothing else runs in this process: then warnings of libraries come from clients' calls.
+        allow_pickle: load values that clients have pickled; only for trusted clients.
+        own_process: whether only the agent runs in this process; then libraries' warnings come from clients' calls.
         address: address at which other machines reach the agent; "": the address at which it listens.
         peers: context for connections to other agents of the group; None: without TLS.
-        bulk: one of `BULK_KINDS`: the transport of large payloads from nodes that were started with the same.
+        bulk: one of `BULK_KINDS`: the transport of large payloads from nodes that were started with the same value.
     """
 
     store: str
@@ -178,7 +178,7 @@ class Agent:
         self._session.close()
 
     def _look_after(self) -> None:
-        """Give back draws of clients that are not heard of, and forget those that are gone."""
+        """Give back draws of silent clients, and forget clients that have ended."""
         seen = time.monotonic()
         while not self._stopped.wait(LOOK_SECONDS):
             now = time.monotonic()
@@ -258,7 +258,7 @@ class Agent:
         return Connection(secured)
 
     def _greet(self, connection: Connection) -> Conversation:
-        """Have the client prove itself, and tell it what is served; or refuse it."""
+        """Authenticate the client and describe the store to it, or refuse it."""
         connection.until = time.monotonic() + GREETING_SECONDS
         served = self._served
         try:
@@ -338,7 +338,7 @@ class Agent:
 
 
 def _joined(peer: Peer) -> Peer:
-    """The peer, with one connection more. Under the agent's lock."""
+    """Count one more connection of the peer, and return the peer. Under the agent's lock."""
     peer.connections += 1
     peer.heard = time.monotonic()
     return peer
@@ -349,7 +349,7 @@ def _wait_on() -> None:
 
 
 class _Warnings:
-    """The warnings of each thread, ours and those of libraries, to be told to the client whose call has raised them."""
+    """The warnings of each thread (ours and libraries'), for the client whose call has raised them."""
 
     def __init__(self) -> None:
         self._texts: dict[int, list[str]] = {}
@@ -360,7 +360,7 @@ class _Warnings:
 
     @contextlib.contextmanager
     def collected(self, alone: bool) -> Iterator[None]:
-        """Collect warnings in place of printing them: of all threads, so only an agent's own process does this."""
+        """Collect warnings of all threads instead of printing them; only an agent's own process does this."""
         if not alone:
             yield
             return

@@ -24,7 +24,7 @@ from di_store.server.talk import Talk
 
 
 def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, named: bool) -> tuple[Any, Array]:
-    """Room for one value, its header written. Returns the draft and its payload."""
+    """Room for one value, with its header written. Returns the draft and its payload."""
     raw, header, size = entry
     if not isinstance(header, bytes) or not isinstance(size, int) or size < 0:
         raise TypeError("received a value without header or size")
@@ -39,7 +39,7 @@ def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, name
 
 
 def _fill(talk: Talk, payloads: Iterable[Array], inline: Any) -> None:
-    """Write the bytes of values that have room: those that came with the call, or those that the client sends now."""
+    """Write the bytes of values that have room: bytes from the call itself, or bytes that the client sends now."""
     if inline is not None:
         for payload, given in zip(payloads, inline, strict=True):
             if len(given) != len(payload):
@@ -91,7 +91,7 @@ def _get(talk: Talk, arguments: Any) -> Reply:
 
 
 def _latest(talk: Talk, arguments: Any) -> Reply:
-    """The answer's `header_bytes` is the version; 0: there is none."""
+    """The answer's `header_bytes` is the version; 0: no such version."""
     found = Weights(talk.peer.session).raw_latest(**arguments)
     if found is None:
         return Kind.ANSWER, answer_meta(0, talk.warned()), []
@@ -100,7 +100,7 @@ def _latest(talk: Talk, arguments: Any) -> Reply:
 
 
 def _watch_versions(talk: Talk, arguments: Any) -> Reply:
-    """Waits for at most a second, so nobody else need say that the call waits."""
+    """Waits for at most a second, so no other thread needs to report the wait."""
     if talk.peer.versions is None:
         raise StoreError("this agent does not report versions", remedy="")
     talk.take_over()

@@ -1,7 +1,7 @@
-"""The supervisor keeps a store alive and starts its agent. Of the network, it only has the listening socket.
+"""The supervisor keeps a store alive and starts its agent. The listening socket is its only part in the network.
 
-A store ends with its last process, so that process must not be one that clients can bring down. The agent is a child
-process, and is restarted when it dies. The socket stays: clients that connect meanwhile wait in its queue.
+A store ends with its last process, so clients must not be able to bring that process down. The agent is a child
+process, and is restarted when it dies. The socket stays open: clients that connect meanwhile wait in its queue.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class TlsFiles(NamedTuple):
 
     Attributes:
         certificate, key: files of the agent itself.
-        authority: certificate of the authority that signed those of other agents; None: the system's authorities.
+        authority: certificate of the authority that signed other agents' certificates; None: the system's authorities.
     """
 
     certificate: str | None = None
@@ -68,8 +68,8 @@ class Serving:
         tls: files for TLS.
         plaintext: serve other machines without TLS; with an engine, send payloads without TLS and token.
         allow_pickle: load values that clients pickle.
-        peers: addresses of all nodes of its cluster, including this one; empty: it has no static directory.
-        join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: none but `peers`.
+        peers: addresses of all nodes of its cluster, including this one; empty: no static directory.
+        join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: `peers`, if given.
         bulk: one of `BULK_KINDS`: the transport of large payloads from other nodes.
     """
 
@@ -165,7 +165,7 @@ class Supervisor:
         return started
 
     def look(self) -> bool:
-        """Restart the agent if it has died, at once or after a pause. Returns whether it was started."""
+        """Restart the agent if it has died, at once or after a pause. Returns whether the agent was started."""
         if self._agent.poll() is None:
             return False
         now = time.monotonic()
@@ -197,7 +197,7 @@ class Supervisor:
 
 
 def _join(store: str, address: str, serving: Serving, token: bytes) -> None:
-    """Leave word in the store where the other nodes are, for processes on this machine."""
+    """Note the addresses of the other nodes in the store, for processes on this machine."""
     kind, peers = "static", addresses_of(serving.peers)
     if len(set(peers)) < len(peers):
         raise ValueError(f"--peers names a node twice: {','.join(serving.peers)}")
@@ -227,7 +227,7 @@ def _join(store: str, address: str, serving: Serving, token: bytes) -> None:
 
 
 def _check_alone(session: Session, address: str, token: bytes) -> None:
-    """NodeUnavailable if the store is a node of a cluster already, whose agent goes on answering."""
+    """Raise NodeUnavailable if the store is already a node of a cluster and its agent keeps answering."""
     node = membership_of(session)
     if node is None or node.address == address:
         return
@@ -265,12 +265,12 @@ def _tls_of_peers(serving: Serving) -> str | bool | None:
 
 
 def addresses_of(peers: Iterable[str]) -> tuple[str, ...]:
-    """The addresses of the nodes of a list, the same on each of them."""
+    """The addresses of the nodes of a list, the same on every node."""
     return tuple(sorted(_address(each) for each in peers))
 
 
 def is_listed(address: str, peers: Iterable[str]) -> bool:
-    """Whether a node of the list may have this address: only ports are compared, since a host has several names."""
+    """Whether a node of the list may have this address: only ports are compared, because a host has several names."""
     return Address.parse(address).port in {Address.parse(each).port for each in addresses_of(peers)}
 
 

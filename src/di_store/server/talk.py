@@ -1,4 +1,4 @@
-"""The part of a conversation that calls need which answer in their own way."""
+"""The part of a conversation for calls with answers of their own form."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ class Talk(Protocol):
         """Tell the client to send the data that it announced; returns the connection to read them from."""
 
     def take_over(self) -> Connection:
-        """The connection, for a call that itself reports that it works. No other thread sends before its answer."""
+        """The connection, for a call that reports its own progress. No other thread sends before the call's answer."""

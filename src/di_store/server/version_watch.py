@@ -1,4 +1,4 @@
-"""Watches for new versions of weights: one thread looks on behalf of all clients that wait for them."""
+"""Watches for new versions of weights: one thread checks for all waiting clients."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ class VersionWatch:
     def news(self, known: Any) -> dict[str, int]:
         """The newest versions that a client does not know, by name; 0: none was published.
 
-        Returns once there is one, and after `TELL_SECONDS` at the latest with none.
+        Returns once there is such a version, and after `TELL_SECONDS` at the latest without one.
 
         Args:
             known: by name, the version that the client knows; -1: it knows of none.
 
         Raises:
-            StoreClosed: the store was removed. TypeError, ValueError: these are no names and versions.
+            StoreClosed: the store was removed. TypeError, ValueError: the argument has no names and versions.
         """
         _check(known)
         with self._changed:
@@ -60,7 +60,7 @@ class VersionWatch:
         return {name: newest[name] for name, version in known.items() if newest.get(name, version) != version}
 
     def _look(self) -> bool:
-        """Read the newest versions. Whether one has changed. Under `_changed`."""
+        """Read the newest versions. Whether a version has changed. Under `_changed`."""
         arena = self._session.arena
         arena.enter()
         found = {name: arena.newest(name) for name in self._asked}

@@ -45,10 +45,10 @@ _AT_ONCE = 256  # rows that the core makes without looking for another thread
 
 
 class WriterSession:
-    """One writer of a client. It runs in one thread, to which connections are handed.
+    """One writer of a client. It runs in one thread, which takes over the client's connections.
 
     Attributes:
-        session: 16 bytes that name it.
+        session: 16 bytes that name the writer.
     """
 
     def __init__(self, peer: Peer, session: bytes) -> None:
@@ -71,19 +71,19 @@ class WriterSession:
     # -- its life -----------------------------------------------------------------------------------------------
 
     def hand_over(self, talk: Conversation, message: Message) -> None:
-        """Hand over another connection of the client, which has come back and wants to continue."""
+        """Hand over a new connection of the client, which has reconnected and continues."""
         if (old := self._talk) is not None:
             old.connection.end()
         self._connections.put((talk, message))
 
     def end(self) -> None:
-        """End the session: the client will not come back."""
+        """End the session of a client that will not reconnect."""
         self._connections.put(None)
         if (old := self._talk) is not None:
             old.connection.end()
 
     def serve(self, talk: Conversation, message: Message) -> None:
-        """Make the writer's calls until it is closed, or its client has been away for too long."""
+        """Make the writer's calls until it is closed, or its client has been disconnected for too long."""
         closed = False
         try:
             while True:
@@ -137,7 +137,7 @@ class WriterSession:
                 raise CorruptData(f"expected a call of a writer, got a message of kind {message.kind}", remedy="")
 
     def _begin(self, talk: Conversation, message: Message) -> None:
-        """Answer the call that opened the writer, or that asks to go on with it."""
+        """Answer the call that opens the writer or asks to continue with it."""
         call = decoded(Call, message.meta)
         fresh = self._writer is None
         marks: dict[str, Any] = {}
@@ -166,11 +166,11 @@ class WriterSession:
             talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
 
     def _marks(self) -> dict[str, Any]:
-        """What an agent that was killed has written of this session, by table."""
+        """The progress that a killed agent recorded for this session, by table."""
         return {name: list(mark) for name, mark in self._peer.session.arena.session_marks(self.session).items()}
 
     def _schema(self) -> Any:
-        """The columns of its rows, once they are declared; then rows may come without saying their types."""
+        """The columns of its rows, once they are declared; then rows may come without types."""
         assert self._writer is not None
         schema = columns_of(self._writer)
         if schema is None:
@@ -229,14 +229,14 @@ class WriterSession:
         return {"items": [], "schema": None}
 
     def _by_table(self, made: Any) -> list[tuple[Array, Array, Array]]:
-        """Keys, lanes and starts of what a call has made, for each table of the writer."""
+        """Keys, lanes and starts of a call's items, for each table of the writer."""
         if made is None:
             return []
         every = [made] if isinstance(made, Items) else [made[name] for name in self._names]
         return [(items.keys, items.lanes, items.starts) for items in every]
 
     def _serve_rows(self, talk: Conversation) -> None:
-        """Make rows in the core, until something else comes."""
+        """Make rows in the core until another message arrives."""
         while (service := self._service) is not None and (source := talk.connection.in_core) is not None:
             served = service.serve(*source, self._done, self._epoch)
             self._peer.heard = time.monotonic()
@@ -259,9 +259,9 @@ class WriterSession:
         self._service.learn(record.text(), run.plan.form, record.lane_array())
 
     def _append(self, talk: Conversation, message: Message, begun: RowsMade | None = None) -> None:
-        """Calls that the client does not wait for: made one by one, as they would have been there.
+        """Make calls that the client does not wait for, one by one as on the client's machine.
 
-        `begun`: what the first of them have made, and why the next one has not.
+        `begun`: the results of the first calls, and the reason why the next call was not made.
         """
         records = decoded(Records, message.meta)
         rows, writer = self._rows, self._writer
@@ -294,7 +294,7 @@ class WriterSession:
         talk.connection.send(Kind.ACKNOWLEDGE, meta=meta, body=buffers)
 
     def _make(self, writer: Writer, record: Record, run: CallRun, made: list[Any], begun: RowsMade | None) -> None:
-        """Make the calls of a record, of which some may be done, and add what they have made."""
+        """Make the calls of a record, some of which may be done already, and add their results."""
         first = max(0, self._done + 1 - record.seq)
         if record.method == "append" and run.plan.form is not None:
             self._make_rows(writer, record, run, first, made, begun)
@@ -307,7 +307,7 @@ class WriterSession:
     def _make_rows(
         self, writer: Writer, record: Record, run: CallRun, first: int, made: list[Any], begun: RowsMade | None
     ) -> None:
-        """The same in the core, which makes all rows but those that have to wait."""
+        """The same in the core, which makes all rows except those that have to wait."""
         lane, form = record.lane_array(), run.plan.form
         assert form is not None
         while first < run.total:
@@ -333,14 +333,14 @@ class WriterSession:
             first += 1
 
     def _let_go(self, acknowledged: int) -> None:
-        """The client has these acknowledgements."""
+        """Note that the client has these acknowledgements."""
         while self._acknowledged and self._acknowledged[0][0] <= acknowledged:
             self._acknowledged.popleft()
 
     def _keep(
         self, last: int, made: list[Any], failure: bytes = b"", told: list[str] | None = None
     ) -> tuple[bytes, list[Buffer]]:
-        """Keep an acknowledgement until the client says that it has got it."""
+        """Keep an acknowledgement until the client confirms that it has received it."""
         found = Acknowledgement.of(last, self._epoch, made, failure, told or [])
         self._acknowledged.append((last, *found))
         return found

@@ -1,1 +1,1 @@
-"""How much memory, disk and drive tables will need, before there is a store."""
+"""Estimates the memory, disk and drive speed that tables will need, before there is a store."""

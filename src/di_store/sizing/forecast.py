@@ -1,4 +1,4 @@
-"""Estimates how much memory, disk and drive the tables of a job need, before it runs: `di-store plan`."""
+"""Estimates the memory, disk and drive speed that the tables of a job need, before it runs: `di-store plan`."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class TableForecast:
         rows_bytes: bytes reserved for rows in memory, with room for changes.
         on_disk_bytes: the same on disk, by `Compress(expect=)`.
         fixed_bytes: bytes that always stay in memory: item slots, trees, open chunks, heads with late columns.
-        fill_seconds: seconds until it is full; None: no rate is known.
+        fill_seconds: seconds until the table is full; None: no rate is known.
         inserted: bytes per second of rows as they are stored; sampled: bytes per second of batches as learners get
             them.
-        read: bytes per second from the drive, if none of its rows were in memory.
+        read: bytes per second from the drive if all rows were read from disk.
         ahead_bytes: bytes of the batches that a loader holds.
     """
 
@@ -83,7 +83,7 @@ class Forecast:
         tables: the needs of each table.
         in_memory: the least ``memory=`` with which no disk is needed.
         memory: memory of the planned store.
-        disk_capacity: disk capacity that it also needs; 0: none.
+        disk_capacity: disk capacity that the job also needs; 0: no disk.
         least_memory: memory below which no disk helps.
         hot: share of the rows, without late columns, that memory holds; only these rows may leave memory.
         staging: ``staging=`` of a process that has a loader of each table.
@@ -146,7 +146,7 @@ def forecast(job: Any) -> Forecast:
 
 
 def _least(needed: int) -> int:
-    """The least ``memory=`` of a store that has so many bytes for tables."""
+    """The least ``memory=`` of a store with this many bytes for tables."""
     return max(_LEAST_MEMORY, _core.least_budget(needed))
 
 
@@ -197,7 +197,7 @@ def _forecast(
 
 
 def _example_bytes(settings: Settings, schema: Schema) -> int:
-    """Of a batch, for each example; of ragged columns as if all rows were as long as they can be."""
+    """Bytes of a batch for each example; rows of ragged columns count with their largest length."""
     plan, columns = read_plan(settings.view, schema, settings.columns), finished_schema(settings.view, schema)
     total = plan.item_bytes
     for at, (_, rows) in plan.ragged.items():
@@ -239,7 +239,7 @@ def read_job(path: str) -> Any:
     """The description in a YAML or JSON file.
 
     Raises:
-        ValueError: it cannot be read; the text says where.
+        ValueError: the text cannot be read; the message names the place.
     """
     try:
         with open(path, "rb") as file:

@@ -1,1 +1,1 @@
-"""A store of this machine: its handle, and how a process opens, makes or restores it."""
+"""A store of this machine: its handle, and opening, making and restoring it."""

@@ -1,7 +1,8 @@
-"""Where a store is, and how it is reached: what `Store` needs of that.
+"""The interface of a store's backend, by which `Store` reaches a store wherever it is.
 
-A store in this process's memory (`LocalStore`), one elsewhere (`client/store`), and the store of this machine as a node
-of a cluster (`cluster/node_store`). Arguments are checked already: ids are bytes, times are deadlines.
+There are three: a store in this process's memory (`LocalStore`), a remote store (`client/store`), and the store of this
+machine as a node of a cluster (`cluster/node_store`). Arguments are checked already: ids are bytes, times are
+deadlines.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ALONE: Lacks = dict.fromkeys(("group", "copies", "node", "shards", "draw"), _OF_
 
 
 class Place(NamedTuple):
-    """Where a new table lies in a cluster: the options of `Store.create_table` that say so."""
+    """The place of a new table in a cluster: the options of `Store.create_table` for it."""
 
     node: Any = HERE
     shards: Any = None
@@ -45,7 +46,7 @@ class Place(NamedTuple):
 
 
 class ImportChanges(NamedTuple):
-    """What `Store.import_table` changes of the table in the file."""
+    """The settings that `Store.import_table` changes of the table in the file."""
 
     capacity: int | NotGiven | None
     sampler: Sampler | NotGiven
@@ -53,16 +54,16 @@ class ImportChanges(NamedTuple):
 
 
 class StoreBackend(ABC):
-    """One store, for `Store`, whose methods of the same names say what each call does.
+    """One store, for `Store`. The methods of `Store` with the same names describe the calls.
 
     Attributes:
-        kind: what it is, for people.
-        lacks: the calls and options that this kind of store does not have, and why.
+        kind: the kind of store, in words for an error.
+        lacks: the calls and options that this kind of store lacks, each with the reason.
         lanes: default of the option ``lanes=`` of a new table.
-        put_now: puts a value without waiting, and returns its id; raises StoreFull or Timeout: call `put`. Where the
-            store is in memory, the core's own method.
+        put_now: puts a value without waiting, and returns its id; raises StoreFull or Timeout: call `put`. For a store
+            in memory this is the core's own method.
         get_now: reads an object without waiting; raises ObjectNotFound, StoreFull or Timeout: call `get`.
-        alone: whether an object that `get_now` does not find is nowhere else.
+        alone: whether an object that `get_now` does not find cannot be elsewhere.
     """
 
     kind = "store"
@@ -85,14 +86,14 @@ class StoreBackend(ABC):
     @property
     @abstractmethod
     def seed(self) -> int:
-        """The store's seed, from which those of its tables are derived."""
+        """The store's seed, from which its tables' seeds are derived."""
 
     @abstractmethod
     def shown(self) -> str:
         """The store for people."""
 
     def where(self) -> str:
-        """Where it is, for people, if some calls are missing there: goes on from its name."""
+        """The store's place, in words for errors of missing calls: continues the sentence after its name."""
         return "is here"
 
     @abstractmethod
@@ -101,7 +102,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def pickled(self) -> tuple[Any, ...]:
-        """What makes another handle of the store, as ``__reduce__`` returns it."""
+        """The data for another handle of the store, as ``__reduce__`` returns them."""
 
     @abstractmethod
     def close(self) -> None: ...
@@ -110,7 +111,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def resize(self, memory: Any, disk_capacity: Any, write_budget: Any) -> None:
-        """As `Store.resize`; one of them is given."""
+        """As `Store.resize`; at least one limit is given."""
 
     @abstractmethod
     def stats(self) -> StoreStats: ...
@@ -202,7 +203,7 @@ class StoreBackend(ABC):
 
 
 def check_copies(there: StoreBackend, copies: Any) -> int:
-    """``copies=``; ValueError, TypeError: this kind of store has none, or it is no number of nodes."""
+    """``copies=``; ValueError, TypeError: this kind of store has no copies, or the value is no number of nodes."""
     check_option(there, "copies", copies)
     return config.count("copies", copies, minimum=1)
 

@@ -1,7 +1,7 @@
 """The handle of a store: a named arena of shared memory that holds objects, weights and tables.
 
-`Store` has the signature, the docstring and the argument checks of each call. Where the store is, its `StoreBackend`
-knows.
+`Store` has the signature, the docstring and the argument checks of each call. Its `StoreBackend` knows where the store
+is.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MEMORY, _MINUTE, _NOW, _ONE = "memory", 60, 0, 1
 class Store:
     """A handle of one store, wherever it is; thread-safe.
 
-    It pickles as the store's name, of a store elsewhere as its address, and attaches when it is unpickled.
+    It pickles as the store's name, or a remote store's address, and attaches when it is unpickled.
     """
 
     def __init__(self, backend: StoreBackend) -> None:
@@ -62,7 +62,7 @@ class Store:
         """Close this handle: later calls on it, its tables, writers and loaders raise `StoreClosed`.
 
         Durable tables are written first. Arrays stay valid: the store is unmapped when the last handle and the last
-        array are gone. The last handle also removes files in `disk=` that are no longer needed. It waits up to 5
+        array are deleted. The last handle also removes files in `disk=` that are no longer needed. It waits up to 5
         seconds for background threads; if a stopped process holds these up, the files may stay.
         """
         self._backend.close()
@@ -208,7 +208,8 @@ class Store:
     ) -> Draft:
         """Reserve room for a value that is written in place. Returns a `Draft`, which `Draft.seal` makes an object.
 
-        This saves the copy of `put`. Nobody can read the object before `seal`. If this process dies, the room is freed.
+        This avoids the copy that `put` makes. Nobody can read the object before `seal`. If this process dies, the room
+        is freed.
 
         Args:
             spec: `Spec`, or anything with shape and dtype; or a nested dict of them.
@@ -284,7 +285,7 @@ class Store:
         return self._backend.contains(id_of(ref))
 
     def delete(self, refs: Ref | str | Iterable[Ref | str]) -> int:
-        """Delete objects. Returns how many existed. An object in use is freed when its last array is gone.
+        """Delete objects. Returns how many existed. An object in use is freed when its last array is deleted.
 
         Deletes of durable objects are on disk once `sync` or `close` returns. Before that, deleted objects can come
         back after a power cut, but not after a kill. Other nodes of a cluster that have read an object may read it for
@@ -295,7 +296,7 @@ class Store:
     def keys(self, start: Ref | str | None = None, n: int = 1000) -> list[Ref]:
         """Refs of up to `n` objects in the order of their ids, beginning after `start`; None: from the first.
 
-        In a cluster: of those that were put on this machine.
+        In a cluster: only objects that were put on this machine.
         """
         return self._backend.keys(None if start is None else Ref(id_of(start)), config.count("n", n, minimum=0))
 
@@ -316,7 +317,7 @@ class Store:
         Args:
             name: name of the weights. Names that begin with "di-store/" are reserved.
             tree: any value that `put` takes; None counts a version whose weights are sent another way.
-            keep: how many of the newest versions stay readable.
+            keep: number of newest versions that stay readable.
             group: in a cluster, the group of nodes that receive the version (docs/cluster.md). The call returns once
                 the version is in this store; the agents send it on. None: the version stays here.
             durability: "disk": `publish` returns once the version is on disk. `open` with the same folder restores it,
@@ -326,7 +327,7 @@ class Store:
         Raises:
             StoreFull: no room within `timeout`; the version number did not change. StoreError: another process has
             taken over the name of a group. NodeUnavailable: the directory of the cluster does not answer. ValueError:
-            the name belongs to another group, or to one and `group` is not given.
+            the name belongs to another group, or to a group although `group` is not given.
         """
         if group is not None:
             check_option(self._backend, "group", group)
@@ -378,19 +379,20 @@ class Store:
             lanes: number of lanes for whose open episodes room is reserved; default 64, in a cluster 1,024.
             weights: name of the published weights whose versions items carry.
             max_staleness: how many versions an item may be older than the newest.
-            initial_priority: priority of items that get none: "max", the default (the largest ever given, at least
-                1.0), or a number.
-            columns: which of the stream's columns batches hold; None: all.
-            compress: compression of rows on disk. "auto", the default: where they shrink to two thirds or less.
-                `Compress(expect=)`: also reserve less room for the table. None: never.
+            initial_priority: priority of items inserted without one: "max", the default (the largest ever given, at
+                least 1.0), or a number.
+            columns: the columns of the stream that batches hold; None: all.
+            compress: compression of rows on disk. "auto", the default: rows that shrink to two thirds or less are
+                compressed. `Compress(expect=)`: also reserve less room for the table. None: never.
             durability: "disk": a machine crash loses at most `sync_every` plus one second, and `open` with the same
-                folder restores the table; needs a store with `disk=`. "memory", the default: it ends with the store.
+                folder restores the table; needs a store with `disk=`. "memory", the default: the table ends with the
+                store.
             sync_every: seconds between writes of a durable table, at least 1; default 10.
             seed: seed of the table's draws; None: derived from the store's seed.
             node: in a cluster, node of the table's rows: "here", a machine, a store or ``host:port``. With `shards`:
-                the nodes that get a shard, where the learners are; all if not given.
-            shards: in a cluster. None: the table lies on one node. "learners": it is split into parts, one on each
-                node.
+                the nodes that get a shard, which should be the learners' nodes; all if not given.
+            shards: in a cluster. None: the table lies on one node. "learners": the table is split into parts, one on
+                each node.
             draw: for a table in parts. "local" (None): a learner draws from its node's part. "mass": from all parts.
             exist_ok: return an existing table of that name, if view, schema, sampler and remover are equal. If the
                 node's store has such a table of its own, it becomes the cluster's.
@@ -440,7 +442,8 @@ class Store:
             timeout: seconds to wait for room and locks.
 
         Raises:
-            CorruptData: the file is damaged or no exported table. LayoutMismatch: another version of the format.
+            CorruptData: the file is damaged or no exported table. LayoutMismatch: the file has another version of the
+                format.
             TableExists: the name is taken. CapacityError: the table does not fit. StoreFull: no room within `timeout`.
             ValueError: `capacity`, `sampler` or `limiter` contradict the other settings; or there are pickled values,
             without `allow_pickle`. OSError: the file cannot be read. After any of these errors there is no table.
@@ -453,15 +456,15 @@ class Store:
 
         Raises:
             TableNotFound: the table does not exist within `timeout`. ValueError: no table can have this name.
-            NodeUnavailable: the table's node does not answer, or is gone.
+            NodeUnavailable: the table's node does not answer, or is lost.
         """
         return Table(self._backend.table(check_table_name(name), Deadline.given(timeout)))
 
     def drop_table(self, name: str, *, timeout: float | None = 60) -> None:
         """Remove a table and free its bytes. Later calls on the table raise `TableNotFound`.
 
-        Writers over this and other tables end with their open episodes; their calls raise `TableNotFound` too.
-        In a cluster, a table whose node is gone is forgotten.
+        Writers over this and other tables end with their open episodes; their calls raise `TableNotFound` too. In a
+        cluster, a table whose node is lost is forgotten.
         """
         self._backend.drop_table(check_table_name(name), Deadline.given(timeout))
 
@@ -479,21 +482,22 @@ class Store:
     def mix(self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None) -> Mixture:
         """A mixture: its batches draw each example from one of up to 256 tables.
 
-        The tables must give the same columns. A table without columns is checked when it gets some.
+        The tables must give the same columns. A table without columns is checked once its columns are declared.
 
         Args:
             weights: share of the examples, >= 0, by table name or `Mixture`; shares need not sum to 1. The share of a
                 mixture is divided among its tables.
-            columns: columns of batches if `sample` names none, for tables that have only these in common; None: all.
+            columns: columns of batches if `sample` names none, for tables that have only these columns in common; None:
+                all.
             seed: seed of the choice of tables; None: a new seed each time.
 
         Raises:
-            TableNotFound: there is no table of a name. ValueError: no table, too many, a negative share, or all shares
+            TableNotFound: a named table does not exist. ValueError: no table, too many, a negative share, or all shares
             are 0; or two tables give different columns.
         """
         return Mixture(self._backend.mix(*checked_mix(self.name, weights, columns, seed)))
 
 
 def backend_of(store: Store) -> StoreBackend:
-    """Where the store is, and how it is reached."""
+    """The store's backend."""
     return store._backend

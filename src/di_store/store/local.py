@@ -188,7 +188,7 @@ def load_store(name: str, readonly: bool) -> Store:
 
 
 def session_of(store: Store) -> Session:
-    """The session of a store that is in this process's memory."""
+    """The session of a store in this process's memory."""
     found = backend_of(store)
     assert isinstance(found, LocalStore)
     return found.session

@@ -156,10 +156,10 @@ def open_filled(
 
 
 def _once_made(attempt: Callable[[float], _core.Arena], seconds: float) -> _core.Arena:
-    """The store, once the process that makes it has done so: that may take minutes.
+    """The store, once its maker has completed it, which may take minutes.
 
     Raises:
-        Timeout: that process is stopped, or this one. StoreNotFound, AccessDenied: there is none.
+        Timeout: the maker is stopped, or is this process. StoreNotFound, AccessDenied: there is no such store.
     """
     while True:
         try:
@@ -212,7 +212,7 @@ def _staging_bytes(staging: Any) -> int | None:
 
 
 def _check_staging(staging: int | None, arena: _core.Arena) -> None:
-    """Refuse `staging=` where nothing would heed it."""
+    """Refuse `staging=` if it would have no effect."""
     if staging is not None and not arena.disk:
         raise ValueError(
             f"staging={format_size(staging)} is for loaders that read ahead from disk, and store {arena.name!r} has no "

@@ -29,14 +29,14 @@ def restore(
 ) -> Store:
     """Make a new store from a checkpoint: tables with items, priorities and counts; objects and weights.
 
-    The next draws are the ones that the saved store would have made. Draws that were not delivered count as given back.
+    The next draws are those that the saved store would have made. Draws that were not delivered count as given back.
     Rows of open episodes that no item needed yet are lost, as after the death of their writer.
 
     Args:
         path: folder of the checkpoint (`Store.checkpoint`).
         name: name of the new store, which must not exist; None: a generated name.
         memory: as in `open`.
-        disk: as in `open`. It must be another folder than that of the saved store.
+        disk: as in `open`. It must differ from the folder of the saved store.
         disk_capacity: as in `open`.
         tables: changed options by table: ``{"replay": {"capacity": 1000, "limiter": MinSize(1)}}``. Only `capacity`,
             `limiter`, `max_bytes` and `compress` can be changed. If the capacity is smaller, the remover chooses the
@@ -48,7 +48,7 @@ def restore(
         Di-store wrote the checkpoint. CapacityError: the checkpoint does not fit `memory` and `disk`. StoreError: the
         store exists.
 
-    Other processes find the store once it is complete: `attach(timeout=)` and `open` wait for that.
+    Other processes find the store once it is complete: `attach(timeout=)` and `open` wait for this.
     """
     function("progress", progress)
     with reading(Folder(path)):

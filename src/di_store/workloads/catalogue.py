@@ -1,7 +1,7 @@
 """The loads in `loads.json` and `quick.json`, and their selection by name.
 
-A load in a file is its fields as `load.py` and `tables.py` name them; columns, roles and bars are lists of their
-fields. Views, samplers, limiters and duties are calls. Beside them it may have
+A load in a file is a mapping of the fields in `load.py` and `tables.py`; columns, roles and bars are lists of their
+fields. Views, samplers, limiters and duties are calls. It may also have
 
     like      the name of a load whose fields hold where this one gives none; those of its first table, in every table
     each      {"word": [values]}: one load for every combination, "{word}" replaced throughout
@@ -47,7 +47,7 @@ def _load(entry: Mapping[str, Any]) -> Load:
 
 
 def _each(entry: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """An entry once for every combination of its "each"."""
+    """A copy of an entry for every combination of its "each"."""
     words = entry.pop("each", {})
     for values in itertools.product(*words.values()):
         text = json.dumps(entry)
@@ -83,7 +83,7 @@ QUICK: Mapping[str, tuple[Load, ...]] = _read(Path(__file__).with_name("quick.js
 
 
 def find(name: str) -> tuple[Load, ...]:
-    """The loads of a group, the load of that name, or loads whose name begins so, up to a hyphen; case is ignored."""
+    """The loads of a group, the load of that name, or the loads whose names begin with it and a hyphen, in any case."""
     wanted, every = name.lower(), tuple(LOADS.values())
     exact = {"loads": every, **GROUPS, **{load.name.lower(): (load,) for load in every}}
     return exact.get(wanted) or tuple(load for load in every if load.name.lower().startswith(f"{wanted}-"))

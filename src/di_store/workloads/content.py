@@ -1,7 +1,7 @@
-"""The content that loads write, and the check by readers that it arrived whole.
+"""The content that loads write, and the readers' check that it arrived undamaged.
 
-All content comes from a pool of 1,000 random frames of 84 x 84 bytes, the same in every process. Floats are its bytes
-over 255, so nothing is zero throughout. Readers add up every byte of a batch. The sums of single rows must be among
+All content comes from a pool of 1,000 random frames of 84 x 84 bytes, the same in every process. Floats are these bytes
+divided by 255, so no row is all zeros. Readers add up every byte of a batch. The sums of single rows must be among
 those of the writers' rows; frames of a stream carry their episode and step.
 """
 
@@ -27,7 +27,7 @@ SLICES = 64
 
 
 def objects(size: int, most: int = 100, pool_bytes: int = 32 << 20) -> list[Array]:
-    """Arrays uint8[size] to put, `most` at most: more than a cache holds, unless they are tiny or huge."""
+    """Arrays uint8[size] to put, at most `most`: more bytes than a cache holds, unless the arrays are tiny or huge."""
     first = np.resize(np.random.default_rng(0).integers(0, 255, min(max(size, 1), 1 << 20), np.uint8), size)
     return [first, *(first.copy() for _ in range(min(most - 1, pool_bytes // max(size, 1))))]
 
@@ -54,7 +54,7 @@ class LoadRows:
 
     @classmethod
     def of(cls, table: TablePlan) -> LoadRows:
-        """Rows for more than a cache holds, the same in every process."""
+        """Rows with more bytes than a cache holds, the same in every process."""
         return cls(table.columns, min(max(ROWS_BYTES // table.row_bytes, 8), MOST_ROWS))
 
     def single(self) -> Iterator[Row]:
@@ -69,7 +69,7 @@ class LoadRows:
         return cycle([{name: leaf[at : at + size] for name, leaf in self.leaves.items()} for at in starts])
 
     def sums(self) -> Array:
-        """The sums that whole rows have, sorted and without repetitions."""
+        """The sums of whole rows, sorted and without repetitions."""
         return np.unique(row_sums(self.leaves))
 
     def _filled(self, target: Array) -> Array:
@@ -136,7 +136,7 @@ class LoadSteps:
 
     @property
     def most_rows(self) -> int:
-        """The most rows of one call with which no frame comes twice."""
+        """The most rows of one call without a repeated frame."""
         return max(1, MOST_ROWS // self._lanes)
 
     def rows(self, count: int | None = None) -> Row:
@@ -180,10 +180,10 @@ class LoadSteps:
 
 
 def broken_frames(frames: Array) -> int:
-    """How many examples of stamped frames ``[n, time, 84, 84]`` are not consecutive within one episode.
+    """Number of examples of stamped frames ``[n, time, 84, 84]`` that are not consecutive within one episode.
 
-    Neighbours are consecutive steps, or the first frame repeated where a stack reaches before its episode's start;
-    padding is zero.
+    Neighbours are consecutive steps; a stack that reaches before its episode's start repeats the first frame; padding
+    is zero.
     """
     n, time = frames.shape[:2]
     stamps = np.ascontiguousarray(frames.reshape(n, time, -1)[:, :, :STAMP_BYTES]).view(np.int64)

@@ -1,4 +1,6 @@
-"""The processes of a load. Each is started fresh and told one phase after the other, on one schedule of absolute time.
+"""The processes of a load.
+
+Each process starts fresh and gets one phase after the other, on one schedule of absolute time.
 
 A paced duty has fixed times at which its steps are due. A late step does not move the following ones. So if a store
 cannot keep up, some due steps have not begun when the phase ends.
@@ -42,11 +44,11 @@ LATE_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Phase:
-    """Some seconds in which every duty has its rate.
+    """A period of some seconds in which every duty has its rate.
 
     Attributes:
-        rates: elements per second by label, all processes together; None: as many as possible; absent: nothing.
-        check: whether readers check what arrives, and CPU time is measured.
+        rates: elements per second by label, all processes together; None: as many as possible; no entry: none.
+        check: whether readers check the received data, and CPU time is measured.
     """
 
     seconds: float
@@ -59,7 +61,8 @@ class Tally(NamedTuple):
 
     Attributes:
         due, done: elements; a paced step counts as done if it began before the end of the phase.
-        elements_per_second: done elements over the time taken; if it is paced, the share done of the requested rate.
+        elements_per_second: done elements over the time taken; for a paced duty, the requested rate times the share
+            done.
     """
 
     due: float = 0.0
@@ -96,7 +99,7 @@ class Outcome:
 
 
 class CrewMember:
-    """One process: its duties, each at its pace."""
+    """One process with its duties, each at its own pace."""
 
     def __init__(self, store: di_store.Store, load: Load, role: Role, number: int) -> None:
         tables = {table.name: table for table in load.tables}
@@ -156,7 +159,7 @@ class CrewMember:
 
 
 class _Pace:
-    """When the steps of one duty are due in a phase, and how many there were."""
+    """The due times of one duty's steps in a phase, and their number so far."""
 
     def __init__(self, duty: Duty, phase: Phase, start: float, share: tuple[int, int]) -> None:
         number, processes = share
@@ -181,7 +184,7 @@ class _Pace:
         self._bytes += moved
 
     def tally(self, now: float) -> Tally:
-        """What was done until `now`."""
+        """The work done until `now`."""
         due = self._due * self.duty.elements
         reached = self._done / max(now - self._start, 1e-9) if self.rate is None else self._own_rate * self._done / due
         return Tally(due, self._done, reached, reached * self._bytes / max(self._done, 1))
@@ -193,7 +196,7 @@ def _other_cpu() -> int:
 
 
 def _work(pipe: Connection, *arguments: Any) -> None:
-    """One process, from its start to its end: does as it is told, and answers."""
+    """The main function of one process: executes orders, and answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is handled by the process that started this one
     member = CrewMember(*arguments)
     pipe.send(None)
@@ -207,11 +210,11 @@ def _work(pipe: Connection, *arguments: Any) -> None:
 
 
 class CrewError(RuntimeError):
-    """A process of a load failed; it has printed why."""
+    """A process of a load failed; the process has printed the reason."""
 
 
 class Crew:
-    """The processes of one load. Once started, they have filled the tables and wait for the first phase."""
+    """The processes of one load. Once started, the processes have filled the tables and wait for the first phase."""
 
     def __init__(self) -> None:
         self._members: dict[Connection, SpawnProcess] = {}
@@ -265,7 +268,7 @@ class Crew:
         """One answer of every process.
 
         Raises:
-            CrewError: one failed, died, or is late.
+            CrewError: a process failed, died, or is late.
         """
         found: dict[Connection, Any] = {}
         deadline = time.monotonic() + seconds

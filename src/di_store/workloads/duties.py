@@ -1,7 +1,7 @@
 """The work of a load's processes: one class for each kind of duty, with its options, done step by step.
 
 A duty is plain data until a process begins it with `join`. Store calls go through `Calls`, which times each one and
-adds up this thread's CPU time inside them. Work around them (making content, checking what arrived) does not count.
+adds up this thread's CPU time inside them. Other work (making content, checking received data) does not count.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Calls:
 
     Attributes:
         spent: nanoseconds of every call, by label.
-        cpu: nanoseconds of this thread inside calls; 0 without `with_cpu`, as reading that clock costs as much as a
-            small call.
+        cpu: nanoseconds of this thread inside calls; 0 without `with_cpu`, because reading this clock costs as much as
+            a small call.
         waiting: whether a call is running.
         last: nanoseconds of the last call.
     """
@@ -77,9 +77,10 @@ class Duty:
 
     Attributes:
         label: name of its calls and figures.
-        rate: elements per second, all processes together; None: as many as possible; 0: none.
-        elements: mean number of elements of a step; known once a process has begun it.
-        follows: whether a step needs data that other processes bring in its period, and so is due at the period's end.
+        rate: elements per second, all processes together; None: as many as possible; 0: no elements.
+        elements: mean number of elements of a step; known once a process has begun the duty.
+        follows: whether a step needs data that other processes write in its period; such a step is due at the period's
+            end.
     """
 
     label: str
@@ -98,11 +99,11 @@ class Duty:
         raise NotImplementedError
 
     def step(self, calls: Calls, check: bool) -> tuple[int, int]:
-        """One step; how many elements it handled, and bytes. `check`: whether what arrives is compared."""
+        """Do one step; returns its number of elements and bytes. `check`: whether to compare the received data."""
         raise NotImplementedError
 
     def audit(self, draws: int) -> dict[str, float]:
-        """Figures over the whole run, by name; `draws`: how many examples to draw to test a mixture's shares."""
+        """Figures over the whole run, by name; `draws`: number of examples to draw to test a mixture's shares."""
         return {}
 
     def close(self) -> None:
@@ -116,7 +117,7 @@ class Write(Duty):
     Attributes:
         tables: tables that take the rows.
         lanes: lanes of each process; 0: one stream without a lane axis.
-        priority: whether it gives priorities.
+        priority: whether the duty gives priorities.
     """
 
     label: str = "insert"
@@ -133,12 +134,12 @@ class Write(Duty):
     def _calls(
         self, call: Any, rows: Iterator[Row], shape: tuple[int, ...], element_bytes: int, turns: int = 1
     ) -> None:
-        """What a step calls, with which rows and so many priorities, how often."""
+        """The calls of a step: the function, its rows, the number of priorities, and the number of calls."""
         self._call, self._rows, self._shape, self._turns = call, rows, shape, turns
         self._element_bytes = element_bytes
 
     def _part(self, plan: TablePlan) -> int:
-        """How many of the items that fill a table are for this process."""
+        """The share of this process in the items that fill a table."""
         return plan.filled // self._processes + (self._number < plan.filled % self._processes)
 
     def _priorities(self, *shape: int) -> Any:
@@ -225,7 +226,7 @@ class Draw(Duty):
         anneal: batches over which beta goes from the sampler's to 1; 0: constant.
         prefetch: batches that a loader draws ahead; -1: plain `sample`.
         trim: batches between two deletions of the oldest items above the table's `fill`; 0: never.
-        least: number of elements that is enough (`min_n`, without lingering); 0: all.
+        least: number of elements that suffices (`min_n`, without lingering); 0: all.
     """
 
     label: str = "sample"
@@ -282,7 +283,7 @@ class Draw(Duty):
         return len(batch), data_bytes(batch.data)
 
     def audit(self, draws: int) -> dict[str, float]:
-        """Damaged examples; how often one item was delivered; how far a mixture is from its shares, in sigmas."""
+        """Number of damaged examples, deliveries of one item, and a mixture's deviation from its shares in sigmas."""
         found = {"damaged": float(self._damaged)}
         if self._keys:
             found["most_deliveries"] = float(np.unique(np.concatenate(self._keys), return_counts=True)[1].max())
@@ -303,13 +304,13 @@ class Draw(Duty):
             self._loader.close()
 
     def _trim(self) -> None:
-        """Delete the oldest items above what the table was filled with, all at once."""
+        """Delete the oldest items above the table's `fill`, all at once."""
         above = len(self._table) - self._plan.filled
         if above > 0:
             self._table.delete(self._table.keys(n=above))
 
     def _look(self, data: Mapping[str, Any]) -> int:
-        """Read every byte; how many examples are not what was written."""
+        """Read every byte; returns the number of examples that differ from the written ones."""
         sums = row_sums(data)
         if self._known is not None:
             return int((~np.isin(sums, self._known)).sum())
@@ -348,7 +349,7 @@ class Pull(Duty):
         self._torn = self._pulled = 0
 
     def step(self, calls: Calls, check: bool) -> tuple[int, int]:
-        """One look; a version that is found must be whole and newer than the one before."""
+        """Pull once; a version that is found must be whole and newer than the previous one."""
         found = calls(self.label, self._store.latest, WEIGHTS, newer_than=self._version)
         if found is None:
             return 1, 0
@@ -361,7 +362,7 @@ class Pull(Duty):
         return 1, self.size
 
     def audit(self, draws: int) -> dict[str, float]:
-        """Versions that mix two, and how many this process pulled."""
+        """Number of versions that mix two, and number of versions that this process pulled."""
         return {"damaged": float(self._torn), "least_pulled": float(self._pulled)}
 
 
@@ -370,8 +371,8 @@ class Put(Duty):
     """Puts an object and deletes it to make room.
 
     Attributes:
-        held: number of objects that are put before they are deleted, which then does not count; 0: a put and its delete
-            are one call.
+        held: number of objects that are put before they are deleted; the deletes then do not count. 0: a put and its
+            delete are one call.
         pool: largest number of different objects, and their bytes.
     """
 
@@ -404,7 +405,7 @@ class Get(Duty):
     """Gets objects that this process put, or one that another process put (`other`).
 
     Attributes:
-        copy: whether as copies; otherwise as views of the store's memory, which moves no bytes.
+        copy: whether to get copies; otherwise the duty gets views of the store's memory, and no bytes are moved.
         pool: largest number of different objects, and their bytes.
     """
 

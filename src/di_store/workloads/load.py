@@ -32,7 +32,7 @@ class Role:
 
 @dataclass(frozen=True)
 class Condition:
-    """One condition, and whether it held; the figure is None if nothing was measured."""
+    """One condition, and whether it was met; the figure is None if nothing was measured."""
 
     text: str
     figure: float | None
@@ -63,9 +63,9 @@ class Load:
 
     Attributes:
         roles: the processes.
-        most: after the paced run, labels of duties that run as fast as they can, one phase after the other; their rates
-            over the paced ones are the headroom.
-        bars: conditions beside those of every load: its rates are reached, and nothing is damaged.
+        most: labels of duties that, after the paced run, run as fast as they can, one phase after the other. Their
+            rates divided by the paced ones are the headroom.
+        bars: conditions in addition to those of every load: the rates are reached, and nothing is damaged.
         seconds: measured seconds, by default.
         objects_bytes: bytes of weights in the store.
     """
@@ -90,7 +90,7 @@ class Load:
 
     @property
     def paced(self) -> bool:
-        """Whether it has rates to reach."""
+        """Whether the load has rates to reach."""
         return any(duty.rate for _, duty in self.duties)
 
     def scaled(self, scale: float) -> Load:
@@ -105,7 +105,7 @@ class Load:
         return replace(self, tables=tuple(table.scaled(scale) for table in self.tables), roles=roles)
 
     def lanes(self, table: str) -> int:
-        """Lanes that write to a table at once, including that of the process that fills it."""
+        """Lanes that write to a table at the same time, including the lane of the process that fills it."""
         writers = [(role, plan) for role, plan in self.duties if isinstance(plan, Write) and table in plan.tables]
         return 1 + sum(role.processes * max(1, plan.lanes) for role, plan in writers)
 
@@ -116,7 +116,7 @@ class Load:
 
     @property
     def memory_bytes(self) -> int:
-        """Cap of a store that holds it all, with room for open chunks and batches being drawn; committed only as used.
+        """Memory limit of a store for the whole load, with room for open chunks and batches; committed only when used.
 
         Rows of some hundred KB leave up to a sixth of a chunk empty, and tables reserve a fifth more than their items.
         """

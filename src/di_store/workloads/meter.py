@@ -1,4 +1,4 @@
-"""How a figure of the quick workloads is measured: in this process, in rounds, with memcpy before each round."""
+"""Measures the figures of the quick workloads: in this process, in rounds, with memcpy before each round."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ PERCENTILES = (50.0, 90.0, 99.0, 99.9)
 class Figure:
     """One measured case.
 
-    Attributes:
-        workload, case: what was measured.
+    Attributes: workload, case: name of the measurement.
         calls: number of timed calls, over all rounds.
         items_per_second: median over the rounds; a call handles one item, or a batch.
         microseconds: duration of one call, by percentile ("p50", …), over all rounds; reading the clock costs about 0.1
             of them.
-        bytes_per_item: payload moved for one item; 0 if a call moves none.
-        gigabytes_per_second: payload moved, median over the rounds; None if a call moves none.
+        bytes_per_item: payload moved for one item; 0 if a call moves no payload.
+        gigabytes_per_second: payload moved, median over the rounds; None if a call moves no payload.
         memcpy_gigabytes_per_second: numpy copying cold memory in blocks of about the same size, on one thread, in the
             same run; median over the rounds.
         memcpy_share: speed relative to memcpy; None if a call moves no payload.
@@ -50,7 +49,7 @@ class Meter:
     """Takes figures.
 
     Args:
-        seconds: how long one round takes.
+        seconds: duration of one round.
         rounds: of every case.
     """
 
@@ -61,7 +60,7 @@ class Meter:
         self._target = np.full(COPY_BUFFER_BYTES, 2, np.uint8)
 
     def take(self, workload: str, load: Load, store: di_store.Store) -> Figure:
-        """Time the calls that `load` lets go, by its one process, on an empty store."""
+        """Time the calls that `load` makes as fast as possible, by its one process, on an empty store."""
         load.create_tables(store)
         member = CrewMember(store, load, load.roles[0], 0)
         ((label,),) = load.most

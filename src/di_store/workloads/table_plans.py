@@ -52,10 +52,9 @@ class TablePlan:
         columns: columns of a row.
         capacity: number of items.
         view, sampler, limiter, settings: as in `create_table`; `settings` holds its other options.
-        fill: items inserted before the measurement; -1: as many as it holds.
-        stamped: column of frames whose first 16 bytes are episode and step; "" if none is checked.
-        logical_bytes: bytes of one item stored by itself, as the load's source counts them, if they differ from a
-            row's.
+        fill: items inserted before the measurement; -1: as many as the table holds.
+        stamped: column of frames whose first 16 bytes are episode and step; "": no such column.
+        logical_bytes: bytes of one item stored alone, by the count of the load's source, if they differ from a row's.
     """
 
     name: str = "items"
@@ -91,11 +90,11 @@ class TablePlan:
 
     @property
     def limited_late(self) -> bool:
-        """Whether its limiter is set only after filling, because filling would have to wait for draws."""
+        """Whether the table's limiter is set only after filling, because filling would have to wait for draws."""
         return isinstance(self.limiter, di_store.SamplesPerInsert) and self.filled > 0
 
     def create(self, store: di_store.Store, *, lanes: int) -> di_store.Table:
-        """Make the table. If it could not be filled under its limiter, it begins without it."""
+        """Make the table. A table that could not be filled under its limiter begins without the limiter."""
         return store.create_table(
             self.name,
             capacity=self.capacity,

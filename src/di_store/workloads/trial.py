@@ -33,10 +33,10 @@ class LoadResult:
     """The results of one load.
 
     Attributes:
-        figures: by name; README of `bench/` explains them.
+        figures: figures by name; the README of `bench/` explains them.
         rates: elements per second by label: requested (None: as many as possible), reached, bytes per second.
         milliseconds: duration of one call by label: calls, p50, p99, p99.9.
-        most: elements per second by label, where it ran as fast as it could.
+        most: elements per second by label, of duties that ran as fast as they could.
         lines: the conditions.
     """
 
@@ -66,10 +66,10 @@ def carry(load: Load, *, seconds: float | None, scale: float, say: Callable[[str
 
     Args:
         load: the load.
-        seconds: measured seconds; None: the load's own. Warming up takes about a sixth of that before, and each phase
-            as fast as it can about a sixth after.
+        seconds: measured seconds; None: the load's own. Before them, warming up takes about a sixth of this time. After
+            them, each phase at full speed takes about a sixth.
         scale: share of the items that tables hold.
-        say: is told what happens.
+        say: called with a line of text about the progress.
 
     Raises:
         CrewError: a process failed. CapacityError: the machine does not have the memory.
@@ -173,7 +173,7 @@ class _Trial:
                 self._result.milliseconds[label] = {"calls": len(spent), **percentiles}
 
     def _room(self) -> None:
-        """Bytes stored, over what the items would take by themselves; of tables that are full, not of queues."""
+        """Bytes stored, divided by the bytes that the items would take alone; for full tables, not for queues."""
         stats, figures = self._store.stats(), self._result.figures
         full = [(plan, stats["tables"][plan.name]) for plan in self._load.tables if plan.filled]
         logical = sum(table["size"] * plan.item_bytes for plan, table in full)
@@ -223,7 +223,7 @@ def _inside(table: di_store.Table) -> bool:
 
 
 def _bars(load: Load) -> list[Bar]:
-    """What must hold: the rates, nothing damaged, every puller supplied, and what the load says."""
+    """The conditions: the rates are reached, nothing is damaged, every puller was supplied, and the load's own bars."""
     plans = [plan for _, plan in load.duties]
     bars = [
         Bar(f"{plan.label} rate", ">=", RATE_SHARE, f"{plan.label}: {plan.rate:,g}/s") for plan in plans if plan.rate
