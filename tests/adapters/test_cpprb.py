@@ -357,7 +357,7 @@ def test_bad_input_is_refused_in_one_sentence() -> None:
 def test_a_next_stack_that_does_not_continue_its_stack_is_refused() -> None:
     buffer = ours.ReplayBuffer(10, {"obs": {"shape": 3}}, next_of="obs", stack_compress="obs")
     buffer.add(obs=[0, 1, 2], next_obs=[1, 2, 3])
-    with pytest.raises(ValueError, match="moved on by one frame"):
+    with pytest.raises(ValueError, match="shifted by one frame"):
         buffer.add(obs=[1, 2, 3], next_obs=[9, 9, 9])
     assert buffer.get_stored_size() == 1
 

@@ -443,7 +443,7 @@ class Ring:
         if time.max() >= each or lanes > self._lanes or (self.by_time and lanes < self._lanes):
             raise ValueError(
                 f"table {self.table.name!r} holds {time.max() + 1} steps of {lanes} environments, and the buffer has "
-                f"{self._lanes} with {each} each: give the sizes that it was made with, or table= another name"
+                f"{self._lanes} with {each} each: give its original sizes, or table= another name"
             )
         slots = time * self._lanes + lane if self.by_time else lane * each + time
         self.keys[slots] = keys

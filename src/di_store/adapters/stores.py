@@ -83,7 +83,7 @@ def table_of(store: di_store.Store, name: str, size: str, **options: Any) -> di_
     if table.capacity != options["capacity"]:
         raise ValueError(
             f"table {name!r} of the store holds {table.capacity:,} items, and {size} asks for "
-            f"{options['capacity']:,}: give the size that it was made with, or table= another name"
+            f"{options['capacity']:,}: give its original size, or table= another name"
         )
     return table
 

@@ -68,7 +68,7 @@ class Deletion:
             which = ", ".join(sorted(set(self._silent.values())))
             raise NodeUnavailable(
                 f"delete: {which} does not answer, and may still have objects; all other nodes have deleted theirs",
-                remedy="delete them again when that node is back; if the node is lost, so are they",
+                remedy="delete them again when that node is back; if the node is lost, its objects are lost too",
             )
         return self._gone
 

@@ -208,8 +208,7 @@ class Store:
     ) -> Draft:
         """Reserve room for a value that is written in place. Returns a `Draft`, which `Draft.seal` makes an object.
 
-        This avoids the copy that `put` makes. Nobody can read the object before `seal`. If this process dies, the room
-        is freed.
+        This avoids `put`'s copy. Nobody can read the object before `seal`. If this process dies, the room is freed.
 
         Args:
             spec: `Spec`, or anything with shape and dtype; or a nested dict of them.
@@ -385,8 +384,7 @@ class Store:
             compress: compression of rows on disk. "auto", the default: rows that shrink to two thirds or less are
                 compressed. `Compress(expect=)`: also reserve less room for the table. None: never.
             durability: "disk": a machine crash loses at most `sync_every` plus one second, and `open` with the same
-                folder restores the table; needs a store with `disk=`. "memory", the default: the table ends with the
-                store.
+                folder restores the table; needs a store with `disk=`. "memory", the default: it ends with the store.
             sync_every: seconds between writes of a durable table, at least 1; default 10.
             seed: seed of the table's draws; None: derived from the store's seed.
             node: in a cluster, node of the table's rows: "here", a machine, a store or ``host:port``. With `shards`:
@@ -442,8 +440,7 @@ class Store:
             timeout: seconds to wait for room and locks.
 
         Raises:
-            CorruptData: the file is damaged or no exported table. LayoutMismatch: the file has another version of the
-                format.
+            CorruptData: the file is damaged or no exported table. LayoutMismatch: it has another format version.
             TableExists: the name is taken. CapacityError: the table does not fit. StoreFull: no room within `timeout`.
             ValueError: `capacity`, `sampler` or `limiter` contradict the other settings; or there are pickled values,
             without `allow_pickle`. OSError: the file cannot be read. After any of these errors there is no table.

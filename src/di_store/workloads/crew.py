@@ -1,6 +1,4 @@
-"""The processes of a load.
-
-Each process starts fresh and gets one phase after the other, on one schedule of absolute time.
+"""The processes of a load. Each starts fresh and gets one phase after the other, on one schedule of absolute time.
 
 A paced duty has fixed times at which its steps are due. A late step does not move the following ones. So if a store
 cannot keep up, some due steps have not begun when the phase ends.
@@ -61,8 +59,7 @@ class Tally(NamedTuple):
 
     Attributes:
         due, done: elements; a paced step counts as done if it began before the end of the phase.
-        elements_per_second: done elements over the time taken; for a paced duty, the requested rate times the share
-            done.
+        elements_per_second: done elements over the time taken; for a paced duty, the requested rate · the share done.
     """
 
     due: float = 0.0

@@ -69,7 +69,7 @@ class OpenEpisode:
         for name in self._both:
             if not np.array_equal(rows["next_" + name][..., :-1], rows[name][..., 1:]):
                 raise ValueError(
-                    f"next_{name} is not {name} moved on by one frame, which stack_compress={name!r} with "
+                    f"next_{name} is not {name} shifted by one frame, which stack_compress={name!r} with "
                     f"next_of={name!r} needs: leave one of the two out, or give the stack as it was before the reset"
                 )
 

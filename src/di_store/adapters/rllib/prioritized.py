@@ -285,7 +285,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         if len(state["_sum_segment"]) != len(self._sum_segment.value):
             raise ValueError(
                 f"the state was saved by a buffer of another capacity than {self.capacity:,}, so its sum "
-                "tree does not fit: make the buffer with the capacity that it had"
+                "tree does not fit: make the buffer with that capacity"
             )
         super().set_state(state)
 

@@ -119,7 +119,7 @@ class NamedRows:
             self._form = None
             raise ValueError(
                 f"table {self.name!r} of the store was made for another max_size= than {self.size:,}: give "
-                "the one that it was made with, or table= another name"
+                "its original max_size=, or table= another name"
             )
         self._rows = SlotRows(table, self.size)
 
