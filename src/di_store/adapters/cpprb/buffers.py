@@ -430,7 +430,7 @@ def _check_others(others: Mapping[str, Any]) -> None:
     if unknown := sorted(set(others) - {"ctx", "backend", "logger", "mmap_prefix"}):
         raise TypeError(f"{', '.join(unknown)}: not an argument of this buffer")
     if others.get("backend", "SharedMemory") not in _BACKENDS:
-        raise ValueError(f"backend={others['backend']!r}: cpprb knows {' and '.join(_BACKENDS)}; none has an effect here")
+        raise ValueError(f"backend={others['backend']!r}: cpprb knows {' and '.join(_BACKENDS)}; they have no effect")
     if others.get("ctx") is not None:
         try_start(others["ctx"])
 
