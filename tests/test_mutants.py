@@ -93,7 +93,7 @@ def test_a_mutant_changes_the_text_in_its_function(tmp_path: Path) -> None:
         ("door.py::Door.open", "()", "its text is 3 times in door.py::Door.open"),
     ],
 )
-def test_a_place_that_is_not_there_is_named(tmp_path: Path, place: str, old: str, reason: str) -> None:
+def test_a_missing_place_is_named(tmp_path: Path, place: str, old: str, reason: str) -> None:
     """Who renames a file or a function reads which mutant must be adapted."""
     for file, text in (("door.cc", CORE), ("door.py", PACKAGE)):
         (tmp_path / file).write_text(text)
@@ -133,7 +133,7 @@ def test_the_command_lists_its_mutants_and_knows_no_others() -> None:
     assert "no-such" in wrong.stderr
 
 
-def test_tests_that_did_not_run_do_not_count_as_detecting() -> None:
+def test_tests_that_did_not_run_detect_no_mutant() -> None:
     """Pytest ends with 4 or 5 then, as for a test that is not there: that would look as if each mutant was caught."""
     assert failed(0, "3 passed") == []
     assert failed(1, "FAILED tests/test_a.py::test_b - AssertionError\n") == ["test_a.py::test_b"]

@@ -60,7 +60,7 @@ def test_few_words_have_a_second_meaning() -> None:
     assert 0 < len(rows) <= MOST_SECOND_MEANINGS, len(rows)
 
 
-def test_tests_lie_in_the_folder_of_their_room() -> None:
+def test_tests_lie_in_the_folder_of_their_package() -> None:
     rooms = {path.parent.name for path in PACKAGE.glob("*/__init__.py")} | {path.stem for path in PACKAGE.glob("*.py")}
     found = {path.relative_to(ROOT / "tests").parts for path in (ROOT / "tests").rglob("test_*.py")}
     assert {parts[0] for parts in found if len(parts) == 1} == TOP_FILES

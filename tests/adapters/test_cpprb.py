@@ -388,7 +388,7 @@ def cpprb_without_goals(kind: str, shapes: dict[str, Any], options: dict[str, An
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("options", [{}, {"next_of": ["walker/pos", "goal"]}, {"Nstep": NSTEP}])
-def test_entries_without_elements_and_names_with_a_slash(kind: str, options: dict[str, Any]) -> None:
+def test_empty_entries_and_names_with_a_slash_come_back(kind: str, options: dict[str, Any]) -> None:
     shapes = {"goal": {"shape": (2, 0)}, "walker/pos": {"shape": 2}, "rew": {}, "done": {}}
     if "next_of" not in options:
         shapes |= {"next_walker/pos": {"shape": 2}, "next_goal": {"shape": (2, 0)}}

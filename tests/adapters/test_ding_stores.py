@@ -97,7 +97,7 @@ def test_an_old_pickle_is_reconciled_with_the_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("keep", [0, 100])
-def test_entries_without_elements_and_names_with_a_slash(keep: int) -> None:
+def test_empty_entries_and_names_with_a_slash_come_back(keep: int) -> None:
     with di_store.open(memory="64MiB") as store:
         for number, given in enumerate((None, store)):
             buffer = Buffer(10, keep=keep, store=given, table=f"data-of-{number}")

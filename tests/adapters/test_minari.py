@@ -185,7 +185,7 @@ def test_text_comes_back_as_it_was(store: di_store.Store, kind: str, view: Any) 
         same(found, dataset)
 
 
-def test_entries_without_elements_come_back_and_names_with_a_slash_are_refused(store: di_store.Store) -> None:
+def test_empty_entries_come_back_and_names_with_a_slash_are_refused(store: di_store.Store) -> None:
     for name, goal in (("plain", spaces.Box(-1, 1, (0,))), ("walker/pos", spaces.Box(-1, 1, (2,)))):
         space = spaces.Dict({"goal": spaces.Box(-1, 1, (2, 0)), name: goal})
         given: dict[str, Any] = {"observation_space": space, "action_space": spaces.Discrete(2)}

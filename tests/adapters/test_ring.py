@@ -94,7 +94,7 @@ def test_rows_in_no_stream_lie_at_their_slots(place: dict[str, Any], seed: int) 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_lanes_move_on_their_own(place: dict[str, Any], seed: int) -> None:
+def test_lanes_move_independently(place: dict[str, Any], seed: int) -> None:
     """Some lanes at a time, with observations that do not always follow those before."""
     random, lanes, each = np.random.default_rng(seed), 3, 7
     ring = Ring(SPECS, lanes * each, lanes=lanes, follows=True, option="size=", **place)
@@ -128,7 +128,7 @@ def test_lanes_move_on_their_own(place: dict[str, Any], seed: int) -> None:
         np.testing.assert_array_equal(held.data["action"], expected[held.slots])
 
 
-def test_lanes_in_step_end_episodes_that_do_not_go_on(place: dict[str, Any]) -> None:
+def test_lanes_in_lockstep_end_an_episode_at_a_gap(place: dict[str, Any]) -> None:
     ring, expected, following = (
         Lockstep(SPECS, 12, lanes=2, follows=True, option="size=", **place),
         *np.full((2, 12), -1),

@@ -128,7 +128,7 @@ def test_an_old_pickle_is_reconciled_with_the_table(made: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", [EpisodeReplayBuffer, PrioritizedEpisodeReplayBuffer])
-def test_entries_without_elements_and_names_with_a_slash(kind: Any) -> None:
+def test_empty_entries_and_names_with_a_slash_come_back(kind: Any) -> None:
     observations = [{"walker/pos": np.full(2, step), "none": np.zeros(0, np.float32)} for step in range(6)]
     actions = [np.zeros(0, np.float32)] * 5
     buffer = kind(capacity=100)

@@ -46,7 +46,7 @@ def test_done_of_a_wrong_shape_is_refused_at_once() -> None:
     assert buffer.sample(8).observations.shape == (8, 2)
 
 
-def test_a_write_that_is_interrupted_is_made_up_for(monkeypatch: Any) -> None:
+def test_steps_of_an_interrupted_write_are_not_lost(monkeypatch: Any) -> None:
     """Steps that were gathered are not lost: the next call writes them."""
     buffer = ReplayBuffer(40, BOX, BOX, "cpu", 4)
     for time in range(3):
@@ -62,7 +62,7 @@ def test_a_write_that_is_interrupted_is_made_up_for(monkeypatch: Any) -> None:
     assert buffer.observations[:4, 0, 0].tolist() == [0, 1, 2, 3]
 
 
-def test_flags_that_others_set_go_with_their_step() -> None:
+def test_flags_set_from_outside_end_with_their_step() -> None:
     """As `HerReplayBuffer.truncate_last_trajectory` sets them: the next step at that place has none."""
     ours, theirs = (kind(24, BOX, BOX, "cpu", 4) for kind in (ReplayBuffer, sb3.ReplayBuffer))
     for buffer in (ours, theirs):

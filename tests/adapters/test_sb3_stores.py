@@ -311,7 +311,7 @@ EMPTY = spaces.Box(-1, 1, (0,), np.float32)
 @pytest.mark.parametrize("given", [None, {"memory": "16MiB"}])
 @pytest.mark.parametrize("space", [EMPTY, spaces.Dict({"walker/pos": BOX, "none": EMPTY})], ids=["empty", "dict"])
 @pytest.mark.parametrize("actions", [ACTIONS, EMPTY], ids=["number", "empty"])
-def test_entries_without_elements_and_names_with_a_slash(space: Any, actions: Any, given: Any) -> None:
+def test_empty_entries_and_names_with_a_slash_come_back(space: Any, actions: Any, given: Any) -> None:
     theirs = sb3.DictReplayBuffer if isinstance(space, spaces.Dict) else sb3.ReplayBuffer
     pair = ReplayBuffer(10, space, actions, "cpu", store=given), theirs(10, space, actions, "cpu")
     for step in range(14):

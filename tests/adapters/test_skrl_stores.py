@@ -185,7 +185,7 @@ def test_plain_tensors_out_of_range_are_refused_not_wrapped(given: torch.Tensor)
 
 
 @pytest.mark.parametrize("given", [None, {"memory": "16MiB"}])
-def test_entries_without_elements_and_names_with_a_slash(given: Any) -> None:
+def test_empty_entries_and_names_with_a_slash_come_back(given: Any) -> None:
     memory = Memory(memory_size=10, device="cpu", store=given)
     for name, size in (("walker/pos", 2), ("none", 0)):
         memory.create_tensor(name, size=size, dtype=torch.float32)

@@ -37,7 +37,7 @@ def test_a_dict_gives_options_of_open(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("given", [7, b"name", ["name"], object()])
-def test_anything_else_than_a_store_is_refused(given: Any) -> None:
+def test_anything_but_a_store_is_refused(given: Any) -> None:
     with pytest.raises(TypeError, match=r"store= is a .*di_store.open's options"):
         given_store(given)
 
@@ -47,6 +47,6 @@ def test_an_own_store_adds_spare_memory_only_if_there_is_room() -> None:
     assert own_store(16 << 20, "rows", "size=", spare=1 << 44).stats()["memory"] == 16 << 20
 
 
-def test_an_own_store_that_does_not_fit_names_both_ways_out() -> None:
+def test_an_own_store_that_does_not_fit_names_both_remedies() -> None:
     with pytest.raises(di_store.CapacityError, match=r"rows need .*lower size=, or give a store with a disk"):
         own_store(1 << 44, "rows", "size=")

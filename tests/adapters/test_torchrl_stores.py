@@ -100,7 +100,7 @@ def check_odd(found: TensorDict) -> None:
     assert (found["none"].shape[-1:], found["nested", "goal"].shape[-2:]) == ((0,), (2, 0))
 
 
-def test_entries_without_elements_and_names_with_a_slash() -> None:
+def test_empty_entries_and_names_with_a_slash_come_back() -> None:
     sampler = di_store.Prioritized(1.0, beta=0.5)
     with di_store.open(memory="64MiB") as store:
         for given in (None, store):

@@ -32,7 +32,7 @@ def test_a_certain_loss_is_worse() -> None:
     assert ratio.low < ratio.ratio < ratio.high < RATE_BAR
 
 
-def test_a_loss_within_the_noise_is_not() -> None:
+def test_a_loss_within_the_noise_is_not_worse() -> None:
     noisy = [value * factor for value, factor in zip(SEVEN, [0.8, 1.2, 0.9, 1.05, 0.85, 1.1, 0.9], strict=True)]
     assert not compare("2KB, sample", SEVEN, noisy).worse
 

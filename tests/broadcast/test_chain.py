@@ -388,7 +388,7 @@ def described(member: Member, chain: list[str]) -> Note:
     return note_of(member.call("newest", name=member.weights)).seen(chain, len(chain))
 
 
-def test_a_source_with_another_version_of_that_number_is_left(four: list[Member]) -> None:
+def test_a_source_with_other_bytes_of_a_version_is_not_used(four: list[Member]) -> None:
     """Two nodes have published a version of the same number; nothing of one gets into the other."""
     first, other, member = four[:3]
     first.publish(weights(1, SIZE))

@@ -35,7 +35,7 @@ def finished(group: Group, version: int, but: int = -1) -> float:
 
 
 @pytest.mark.parametrize("members", [1, 3, 8, 20])
-def test_a_quiet_chain_costs_each_link_the_bytes_once(members: int) -> None:
+def test_a_quiet_chain_sends_the_bytes_once_per_link(members: int) -> None:
     size = 200 * PIECE_BYTES
     group = Group([RATE] * (members + 1), size)
     group.publish()
@@ -63,7 +63,7 @@ def test_one_member_that_fails_delays_the_others_by_two_seconds(dies: bool, coun
         assert finished(group, 1, failed.number) <= quiet + 2, seed
 
 
-def test_whatever_fails_all_that_live_end_with_the_newest(count: Count) -> None:
+def test_living_members_get_the_newest_despite_failures(count: Count) -> None:
     """Agents that stop, die and come back, connections that break, slow links, newer versions in between."""
     for seed in range(count(40, 10_000)):
         choice = random.Random(seed)
@@ -156,7 +156,7 @@ def test_sources_are_tried_in_order() -> None:
     assert transfer.next_source(0.2 + REFUSED_SECONDS) == "1"
 
 
-def test_a_slow_or_failed_source_is_left() -> None:
+def test_a_slow_or_failed_source_is_abandoned() -> None:
     transfer = Transfer(["0", "1"], 2, 1000 * PIECE_BYTES, 0.0)
     transfer.next_source(0.0)
     assert transfer.tired(SILENT_SECONDS - 0.01) is None

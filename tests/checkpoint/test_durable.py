@@ -132,7 +132,7 @@ def work(name: str, fault: str) -> None:
         write(store.table("t"), 1_000_000)
 
 
-def test_killed_stores_lose_the_last_seconds_at_most(tmp_path: Path) -> None:
+def test_killed_stores_lose_at_most_the_last_seconds(tmp_path: Path) -> None:
     """All processes at once. What was synced is there, and rows follow each other without a gap."""
     for turn in range(4):
         child = WARM.Process(target=holder, args=(str(tmp_path), turn))

@@ -285,7 +285,7 @@ def noisy(number: int) -> dict[str, Any]:
     return {"x": x, "label": number, "seen": 0.0}
 
 
-def test_packing_ignores_tables_that_need_a_chunk_no_more(tmp_path: Path) -> None:
+def test_packing_ignores_tables_that_no_longer_need_a_chunk(tmp_path: Path) -> None:
     """Two tables of one stream, of which one has let go of most chunks: these are packed for both."""
     tier = TIER | {"disk_capacity": "64MiB"}
     with di_store.open(disk=tmp_path / "disk", **tier) as store:

@@ -179,7 +179,7 @@ def test_rows_after_an_episode_end_inside_an_extend_are_kept() -> None:
 
 
 @pytest.mark.parametrize("what", ["append", "close"])
-def test_a_call_being_waited_for_is_resolved_too(what: str) -> None:
+def test_an_awaited_call_is_resolved_too(what: str) -> None:
     window = SendWindow(OpenLanes(1, spans=True), 16)
     window.lanes.ends = True
     asked = call(0)

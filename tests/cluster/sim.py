@@ -30,7 +30,7 @@ def histories(seeds: int) -> None:
 
     test_window.test_every_call_is_made_once(count)
     test_window.test_only_the_rest_of_cut_episodes_is_dropped(count)
-    test_transfer.test_whatever_fails_all_that_live_end_with_the_newest(count)
+    test_transfer.test_living_members_get_the_newest_despite_failures(count)
     for dies in (False, True):
         test_transfer.test_one_member_that_fails_delays_the_others_by_two_seconds(dies, count)
 

@@ -153,7 +153,7 @@ def test_a_node_with_an_expired_lease_is_listed_again(etcd: Etcd, monkeypatch: p
         registration.end()
 
 
-def test_a_node_that_is_lost_is_listed_no_more(nodes: list[Node], stores: list[ClusterStore]) -> None:
+def test_a_lost_node_is_no_longer_listed(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """After its lease; one that ends by itself at once; a stopped agent does not count."""
     stores[0].close()
     nodes[0].lose()

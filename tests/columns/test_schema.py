@@ -29,7 +29,7 @@ def column(dtype: Any, shape: Any = (), name: str = "x", max: int | None = None)
 # --- declared ---------------------------------------------------------------------------------------------------------
 
 
-def test_anything_with_shape_and_dtype_declares() -> None:
+def test_anything_with_shape_and_dtype_declares_a_column() -> None:
     schema = Schema.from_tree(
         {
             "spec": Spec((84, 84), "u1"),
@@ -65,7 +65,7 @@ def test_anything_with_shape_and_dtype_declares() -> None:
     assert schema["ragged"].row_bytes == 512 * 31 * 4
 
 
-def test_gymnasium_spaces_declare() -> None:
+def test_gymnasium_spaces_declare_columns() -> None:
     schema = Schema.from_tree(
         gym.spaces.Dict(
             box=gym.spaces.Box(0, 255, (4, 84, 84), np.uint8),
@@ -131,7 +131,7 @@ def test_bad_declarations_are_refused(make: Any, named: str) -> None:
 # --- inferred ---------------------------------------------------------------------------------------------------------
 
 
-def test_the_first_step_declares() -> None:
+def test_the_first_step_declares_the_columns() -> None:
     step = {
         "obs": {"pixels": np.zeros((84, 84), np.uint8), "tensor": torch.zeros(3, dtype=torch.float16)},
         "flag": True,

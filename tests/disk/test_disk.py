@@ -233,7 +233,7 @@ def test_no_file_stays_open_once_it_is_closed(tmp_path: Path, durability: Any) -
     assert held_open(tmp_path) == []
 
 
-def test_another_process_reads_them(store: di_store.Store) -> None:
+def test_another_process_reads_rows_on_disk(store: di_store.Store) -> None:
     table = store.create_table("replay", capacity=ROWS, lanes=1)
     fill(table)
     near, far = SPAWN.Pipe()

@@ -82,7 +82,7 @@ def test_a_table_beside_objects_holds_its_capacity(tmp_path: Path, durability: s
 
 @pytest.mark.memory_only
 @pytest.mark.parametrize("durability", ["memory", "disk"])
-def test_a_table_beside_objects_that_are_held_holds_its_capacity(tmp_path: Path, durability: str) -> None:
+def test_a_table_beside_pinned_objects_holds_its_capacity(tmp_path: Path, durability: str) -> None:
     """What somebody holds stays in memory, also where it lies on disk."""
     random = np.random.default_rng(1)
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="256MiB") as store:
@@ -202,7 +202,7 @@ def test_the_first_rows_are_refused_before_their_columns_are_declared(tmp_path: 
         assert table.stats()["slots"] > 3_000_000
 
 
-def test_a_resize_above_the_slots_needs_the_new_ones_only(tmp_path: Path) -> None:
+def test_a_resize_needs_room_only_for_new_slots(tmp_path: Path) -> None:
     """Each slot takes some 80 bytes: the table's own are not asked for again."""
     with di_store.open(memory="128MiB", disk=tmp_path / "disk", disk_capacity="64MiB") as store:
         table = store.create_table("t", capacity=900_000, lanes=1, schema=of_bytes(8))
@@ -245,7 +245,7 @@ def test_the_least_memory_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.memory_only
-def test_chunks_that_end_amid_a_page_hold_their_capacity(tmp_path: Path) -> None:
+def test_chunks_that_end_within_a_page_hold_their_capacity(tmp_path: Path) -> None:
     """Small ones, as rows leave in any order: each takes more pages on disk than bytes in memory."""
     with di_store.open(memory="32MiB", disk=tmp_path / "disk", disk_capacity="256MiB", seed=1) as store:
         options: dict[str, Any] = {"remover": di_store.Uniform(), "compress": None}

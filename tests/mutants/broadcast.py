@@ -88,7 +88,7 @@ MUTANTS = [
         "src/di_store/broadcast/chain.py::Chain.holding",
         "(found[0].size, found[0].check) != (size, check)",
         "False",
-        (f"{CHAIN_TESTS}::test_a_source_with_another_version_of_that_number_is_left",),
+        (f"{CHAIN_TESTS}::test_a_source_with_other_bytes_of_a_version_is_not_used",),
     ),
     Mutant(
         "what-came-is-not-checked-as-a-whole",

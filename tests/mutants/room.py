@@ -53,7 +53,7 @@ MUTANTS = [
         "native/heap/tiers.cc::in_tiers",
         "std::max(rows / shrink, records / kSlack)",
         "std::max(rows / shrink, 0 * records / kSlack)",
-        (f"{ROOM}::test_chunks_that_end_amid_a_page_hold_their_capacity",),
+        (f"{ROOM}::test_chunks_that_end_within_a_page_hold_their_capacity",),
     ),
     Mutant(
         "files-have-no-room-for-heads",
@@ -93,7 +93,7 @@ MUTANTS = [
         "native/heap/tiers.cc::objects_in_tiers",
         "  return heap.object_bytes + away + twice;\n",
         "  return heap.object_bytes + away + 0 * twice;\n",
-        (f"{ROOM}::test_a_table_beside_objects_that_are_held_holds_its_capacity",),
+        (f"{ROOM}::test_a_table_beside_pinned_objects_holds_its_capacity",),
     ),
     Mutant(
         "objects-take-the-room-of-tables-that-were-there",

@@ -41,7 +41,7 @@ def test_a_thousand_resizes_keep_every_key(sampler: Any, count: Callable[[int, i
         assert store.check() == []
 
 
-def test_every_growth_by_one_item_is_kept_within_the_directory() -> None:
+def test_more_growths_than_segments_keep_every_item() -> None:
     """More growths than the directory has places."""
     with di_store.open(memory="256MiB") as store:
         table = store.create_table("t", capacity=1, schema=SCHEMA)
