@@ -98,4 +98,4 @@ class BatchRows:
             return actions
         if len(actions) > 1:
             return np.concatenate([actions[:-1], actions[-2:-1]])
-        raise AssertionError("a window has a step")
+        raise AssertionError("a window needs at least one step")

@@ -50,7 +50,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         **kwargs: Any,
     ) -> None:
         if not alpha >= 0:
-            raise ValueError(f"alpha={alpha}: it is the exponent of priorities, 0 for equal probabilities")
+            raise ValueError(f"alpha={alpha}: give an exponent of priorities >= 0; 0 makes all probabilities equal")
         super().__init__(
             capacity,
             batch_size_B=batch_size_B,
@@ -209,7 +209,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         """
         beta = 0.0 if beta is None else beta  # DQN passes None if replay_buffer_config has none
         if not beta >= 0:
-            raise ValueError(f"beta={beta}: it is the exponent of the importance weights, and not negative")
+            raise ValueError(f"beta={beta}: give an exponent of the importance weights >= 0")
         size = self._size(num_items, batch_size_B)
         self._last_sampled_indices = []
         chosen, weights, resamples = self._choose(size, n_step or 1, beta)
