@@ -96,7 +96,8 @@ class SourceProgress(msgspec.Struct, array_like=True):
 
     Attributes:
         have: bytes that the source has.
-        fallen: bytes by which it has fallen behind its own source while less than half as fast; else 0.
+        fallen: bytes by which the source has fallen behind its own source while it was less than half as fast; 0
+            otherwise.
         size: bytes of the piece that follows; 0: no piece follows.
     """
 

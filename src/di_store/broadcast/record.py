@@ -56,7 +56,7 @@ class Known(msgspec.Struct, array_like=True, frozen=True):
         return msgspec.structs.replace(self, members=[], own="")
 
     def joined_since(self, joins: int) -> list[str]:
-        """The nodes that joined after the first `joins` ones, and perhaps some earlier ones."""
+        """All nodes that joined after the first `joins` nodes; the list may also contain earlier ones."""
         later = max(0, self.joins - joins)
         return self.joined[len(self.joined) - later :] if later < len(self.joined) else self.joined
 

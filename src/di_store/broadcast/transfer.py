@@ -69,7 +69,7 @@ class Transfer:
     Attributes:
         size: bytes of the whole version.
         have: bytes that are here and checked, from the beginning.
-        fallen: bytes by which this node has fallen behind its source while less than half as fast; else 0.
+        fallen: bytes by which this node has fallen behind its source while it was less than half as fast; 0 otherwise.
     """
 
     def __init__(self, chain: Sequence[str], place: int, size: int, now: float) -> None:
@@ -174,7 +174,7 @@ class Transfer:
         return None
 
     def _note_gap(self, gap: int) -> None:
-        """Compute `fallen`, since the gap to the source was the least.
+        """Compute `fallen` from the growth of the gap to the source since the gap was smallest.
 
         The gap alone does not count: a node that has just lost its source is far behind the next one, and may be as
         fast. A node that is more than half as fast does not count either: nodes that skipped it would share the link of

@@ -23,7 +23,7 @@ _BLOCK_BYTES = 1 << 20
 _FIRST_CALLS = 4  # in the first block; each later one is twice as large, up to the above
 _SCALARS: dict[type, tuple[str, ...]] = {float: ("f4", "f8"), bool: ("b1",), int: ("i4", "i8")}
 _LARGEST = 2**31 - 1
-"""Python numbers up to it fit whatever column takes them without a closer look."""
+"""Python numbers up to this size fit every type in `_SCALARS`, so no further check is needed."""
 _NOTHING: Array = np.empty(0, np.uint8)
 
 

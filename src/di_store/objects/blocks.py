@@ -55,7 +55,7 @@ def header_of(head: Array, total: int) -> tuple[bytes, int]:
 def array_head(header: bytes, payload: int) -> bytes | None:
     """The head of an array's block, from the codec's header for the array; None: the value is packed.
 
-    Nothing is raised for a damaged header: whoever reads the value finds that.
+    A damaged header raises no error here: reading the value does.
     """
     if len(header) > _MOST_BYTES:
         return None

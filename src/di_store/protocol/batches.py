@@ -61,7 +61,8 @@ def pack_batch(batch: Batch, *, draws: int = 0, told: list[str] | None = None) -
     """A batch as meta and body of a message.
 
     Args:
-        batch: for an opaque table, `data` is the pair of its values' bytes and their ends (`serving.keep_encoded`).
+        batch: for an opaque table, `data` is a pair: the bytes of all values, and the end of each
+            (`serving.keep_encoded`).
         draws: the agent's number of the held draws; 0: the draws were delivered.
         told: texts of the warnings of the call.
     """

@@ -56,7 +56,7 @@ class Items:
 
 
 def no_items() -> tuple[Array, Array, Array]:
-    """Keys, lanes and starts of no item."""
+    """Empty arrays of keys, lanes and starts."""
     return np.empty(0, np.uint64), np.empty(0, np.int32), np.empty(0, np.int64)
 
 

@@ -138,14 +138,14 @@ class Deadline:
 
     @property
     def end(self) -> float:
-        """The time at which the call must end if nothing flows until then; infinity: never."""
+        """The time at which the call must end unless bytes arrive before; infinity: never."""
         if self.timeout is None:
             return float("inf")
         end = self.began + self.timeout
         return max(end, self.flowed) + self.grace
 
     def rest(self) -> float | None:
-        """Seconds until the call's time and the grace are over, even if bytes flow; None: no limit."""
+        """Seconds until the call's time and the grace are over, even if bytes arrive; None: no limit."""
         return None if self.timeout is None else max(0.0, self.timeout + self.grace - self.passed)
 
     def late(self) -> bool:

@@ -27,7 +27,7 @@ SLICES = 64
 
 
 def objects(size: int, most: int = 100, pool_bytes: int = 32 << 20) -> list[Array]:
-    """Arrays uint8[size] to put, at most `most`: more bytes than a cache holds, unless the arrays are tiny or huge."""
+    """At most `most` arrays uint8[size] to put. Together they exceed the caches, unless the arrays are tiny or huge."""
     first = np.resize(np.random.default_rng(0).integers(0, 255, min(max(size, 1), 1 << 20), np.uint8), size)
     return [first, *(first.copy() for _ in range(min(most - 1, pool_bytes // max(size, 1))))]
 

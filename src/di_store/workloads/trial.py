@@ -189,7 +189,7 @@ class _Trial:
         figures["in_all_bytes_per_element"] = in_all / sum(table["size"] for _, table in full)
 
     def _watch(self) -> None:
-        """Whether the limiters' errors are inside their bounds, some times a second."""
+        """Check several times a second whether the limiters' errors are inside their bounds."""
         figures = self._result.figures
         for plan, table in self._tables:
             if plan.limited_late:

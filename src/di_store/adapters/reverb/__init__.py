@@ -2,7 +2,7 @@
 
 Write ``from di_store.adapters import reverb`` instead of ``import reverb``. A `Server` is a store in shared memory, and
 its port is a part of the store's name: a `Client` in any process of the machine reaches the tables by
-``localhost:port``. On other machines a client takes the store itself.
+``localhost:port``. On other machines, pass the store to the client instead.
 """
 
 from di_store.adapters.reverb import item_selectors as selectors

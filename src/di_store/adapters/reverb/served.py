@@ -165,7 +165,7 @@ class ServedTable:
         return store.create_table(spec.name, capacity=None, max_bytes=share * 3 // 4, **settings)
 
     def _shares(self) -> tuple[int, int]:
-        """Bytes that the table may take, on disk too, and in memory: an equal share for each uncreated table."""
+        """Bytes that the table may take in all, and in memory: an equal share for each table not created yet."""
         stats = self._service.store.stats()
         memory = free = stats["free"] - stats["reserved"]
         if (disk := stats["disk"]) is not None:

@@ -204,7 +204,7 @@ class Stored(TianshouReplayBuffer):  # type: ignore[misc]
         return np.stack([np.asarray(each) for each in reversed(found)], axis=-1)
 
     def _simple(self, batch_size: int | None) -> bool:
-        """Whether a draw is of any steps, with equal probability."""
+        """Whether a draw may take any stored step, each with the same probability."""
         return batch_size is not None and batch_size > 0 and not (self._sample_avail and self.stack_num > 1)
 
     def get(self, index: Any, key: str, default_value: Any = None, stack_num: int | None = None) -> Any:
