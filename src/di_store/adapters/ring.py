@@ -207,7 +207,7 @@ class Ring:
             _assigned(leaf, where, value, name)
 
     def commit(self, slots: Any, lanes: tuple[int, ...] | None = None) -> None:
-        """Put the staged row at these slots, ``[len(lanes)]``; for lanes in step, give the first of the slots."""
+        """Put the staged row at these slots, ``[len(lanes)]``; for lanes in lockstep, give the first of the slots."""
         if not self._in_step:
             row = self._count
             self._slots[row if lanes is None else (row, list(lanes))] = slots
@@ -238,9 +238,9 @@ class Ring:
         """Write many rows, oldest first. An episode ends before each row that does not follow the previous one.
 
         Args:
-            slots: int64[n]; for lanes in step, the first slot of each row.
-            values: values of all columns except late ones, ``[n, …]``; for lanes in step, ``[n, lanes, …]``.
-            lane: the lane, of lanes that are not in step.
+            slots: int64[n]; for lanes in lockstep, the first slot of each row.
+            values: values of all columns except late ones, ``[n, …]``; for lanes in lockstep, ``[n, lanes, …]``.
+            lane: the lane, if lanes are not in lockstep.
         """
         self.flush()
         columns = {name: spec for name, spec in self._columns().items() if name not in self.late}
@@ -296,7 +296,7 @@ class Ring:
         """Write rows with the axes [n, lanes]; `one`: one row of each lane; for rows in no stream, [n].
 
         Args:
-            slots: an array of these axes; for lanes in step, a slice.
+            slots: an array of these axes; for lanes in lockstep, a slice.
             lanes: numbers of the lanes; None: all.
             rows: columns of the rows.
             one: whether the axis of n is missing.

@@ -2,7 +2,7 @@
 
 | variable | is |
 |---|---|
-| `DI_STORE_ETCD_CA` | a file (PEM) of who signed the members' certificates, or `system`: calls are encrypted |
+| `DI_STORE_ETCD_CA` | a file (PEM) of the members' certificate authority, or `system`: calls are encrypted |
 | `DI_STORE_ETCD_CERT`, `DI_STORE_ETCD_KEY` | files (PEM) of this client's certificate and key, if etcd wants one |
 | `DI_STORE_ETCD_USER`, `DI_STORE_ETCD_PASSWORD` | a user of etcd, if it asks for one |
 """

@@ -201,7 +201,7 @@ _own: OwnStores[tuple[int, str, str]] = OwnStores()
 def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None = None) -> Any:
     """A call of the directory's actor; repeated while Ray restarts the actor.
 
-    `lost` gets a text for each call before.
+    `lost` gets a text for each attempt that failed.
     """
     deadline = Deadline.of(timeout)
     while True:

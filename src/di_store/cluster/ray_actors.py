@@ -294,7 +294,7 @@ def _shards(entry: bytes) -> tuple[str, ...]:
 
 
 def _listens(address: Address) -> bool:
-    """Whether the port is open: that of a store's supervisor is also while the agent is being started anew."""
+    """Whether the port is open. A store's supervisor keeps its port open, even while it restarts the agent."""
     with suppress(OSError), socket.create_connection((address.host, address.port), 5):
         return True
     return False

@@ -79,7 +79,7 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
 
 
 def has_directory(serving: Serving) -> bool:
-    """Whether the store is a node of a cluster in which a node may take over another one, as Ray clusters forbid."""
+    """Whether the store is a node of a cluster in which a node may take over another one: not in a Ray cluster."""
     return bool(serving.peers) or (serving.join or "").startswith("etcd://")
 
 

@@ -160,7 +160,7 @@ class LocalWriter(WriterBackend):
     def _declare(
         self, step: Any, next: Any, final: Any, lane: Any, priority: Any, total: int | None, deadline: Deadline
     ) -> None:
-        """Of a first step: check all arguments, then declare the columns."""
+        """For a first step: check all arguments, then declare the columns."""
         if not self._fresh:
             return
         for value in self.by_table(priority).values() if type(priority) is dict else (priority,):

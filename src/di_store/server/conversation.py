@@ -168,7 +168,7 @@ class Conversation:
             self._sending.release()
 
     def _say(self, meta: bytes, flags: int) -> None:
-        """Send a word on the call that is being made."""
+        """Send a report on the call that is being made."""
         with self._sending:
             self._said = time.monotonic()
             self.connection.send(Kind.WAITING, request=self._request, flags=flags, meta=meta)

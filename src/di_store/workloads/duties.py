@@ -320,7 +320,7 @@ class Draw(Duty):
 
 @dataclass(kw_only=True)
 class Publish(Duty):
-    """Publishes `rate` versions of weights a second, of `size` bytes: every word is the version, beside the time."""
+    """Publishes `rate` versions of weights a second, of `size` bytes: each word is the version's number."""
 
     label: str = "publish"
     size: int

@@ -114,7 +114,7 @@ class TrajectoryWriter:
         self._open = partial_step
 
     def _append_plain(self, data: Any, partial_step: bool) -> bool:
-        """Add a whole step that is a dict of leaves with the same keys as the one before.
+        """Add a whole step that is a dict of leaves with the same keys as the previous step.
 
         Returns whether the step is such a dict.
         """

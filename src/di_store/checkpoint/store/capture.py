@@ -290,7 +290,7 @@ class _Checkpoint:
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _chunks(self, names: list[str]) -> tuple[dict[str, Any], list[bytes]]:
-        """Write heads and bodies of chunks that the checkpoint before lacks. `CHUNKS`, with names of files."""
+        """Write heads and bodies of chunks that the previous checkpoint lacks. `CHUNKS`, with names of files."""
         snapshot = self._snapshot
         if self._arena.tiered:
             _write_to_disk(self._arena, names, self._seconds)
@@ -311,7 +311,7 @@ class _Checkpoint:
         return chunks, layouts
 
     def _take_over(self, chunks: dict[str, Any]) -> list[int]:
-        """Find chunks in the files of the checkpoint before. Returns the numbers of the others, oldest first."""
+        """Find chunks in the files of the previous checkpoint. Returns the numbers of the others, oldest first."""
         before = self._before
         order: list[int] = np.argsort(chunks["uid"], kind="stable").tolist()
         if before is None or self._snapshot.next_uid - before.next_uid >= 2**31:
@@ -341,7 +341,7 @@ class _Checkpoint:
         return [number for number in order if number not in same]
 
     def _link(self, chunks: dict[str, Any], fresh: list[int]) -> None:
-        """Give the checkpoint the disk tier's files in which bodies lie. Then let go of chunks that are not fresh."""
+        """Give the checkpoint the disk tier's files in which bodies lie. Then release chunks that are not fresh."""
         before = [number for number, name in enumerate(chunks["body_segment"]) if name.startswith("disk-")]
         files: dict[int, str] = {}
 
