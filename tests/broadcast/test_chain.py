@@ -29,7 +29,7 @@ from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import Welcome, answer
 from di_store.protocol.values import value_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*was started anew:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*was restarted:RuntimeWarning")
 Names = Callable[[], str]
 SIZE = 20 * MIB
 

@@ -22,7 +22,7 @@ from pains import until
 
 import di_store
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*was started anew:RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:.*was restarted:RuntimeWarning")
 Names = Callable[[], str]
 EPISODE = 7
 
