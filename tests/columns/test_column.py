@@ -65,7 +65,7 @@ def test_reward_takes_any_real_number(value: Any) -> None:
         column("f4", (2,), "reward").coerce(value)
 
 
-def test_reward_takes_no_text_nor_overflow() -> None:
+def test_rewards_refuse_text_and_overflow() -> None:
     for value in ("1", np.array("1"), 1j):
         with pytest.raises(SchemaMismatch, match="'reward'"):
             column("f4", (), "reward").coerce(value)

@@ -21,7 +21,7 @@ from di_store.store.opening import check_held
 
 LOOK_SECONDS = 0.1
 AFTER_SECONDS = 60.0
-"""How long a store outlives the process of ``--while-pid``: others may still read it, or start that process anew."""
+"""How long a store outlives the process of ``--while-pid``: others may still read it, or start that process again."""
 
 
 def etcd_options(command: Callable[..., None]) -> Callable[..., None]:

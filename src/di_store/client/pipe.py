@@ -406,7 +406,7 @@ class WriterPipe:
             self._warnings += done.warnings + told
             self._reason = ""
 
-    # -- connecting anew ----------------------------------------------------------------------------------------
+    # -- connecting again ---------------------------------------------------------------------------------------
 
     def _again(self) -> bool:
         """Reconnect, and send all calls without an acknowledgement again."""

@@ -91,7 +91,7 @@ class GroupWeights:
         _every.add(self)
 
     def begin(self) -> None:
-        """Set the initial state, also in a forked child, which publishes anew: the parent may hold locks."""
+        """Set the initial state, also in a forked child, which publishes again: the parent may hold locks."""
         self._publishing: dict[str, threading.Lock] = {}  # by name, one at a time: versions are told in their order
         self._claims: dict[str, _Claim] = {}  # by name, once a version was published; under its lock of `_publishing`
         self._joined: dict[tuple[str, str], _Joining] = {}
@@ -191,7 +191,7 @@ class GroupWeights:
         """Raise if another process has taken the name over."""
         look = deadline.another().sooner(LOOK_SECONDS)  # it must not wait for a dead one for long
         stored = self._cluster.directory.read(_owner_key(name), look)
-        if stored is None:  # the directory was made anew
+        if stored is None:  # the directory is a new one
             self._cluster.directory.swap(_owner_key(name), None, packed(claim.owner), deadline.another())
         elif unpacked(stored, Owner) != claim.owner:
             raise _replaced(name)

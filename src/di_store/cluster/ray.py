@@ -218,7 +218,7 @@ def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None
             time.sleep(_LOOK_SECONDS)
         except _FAULTS:  # of this program, or of the actor's
             raise
-        except Exception as error:  # Ray raises its own errors, and bare ones if it was started anew meanwhile
+        except Exception as error:  # Ray raises its own errors, and bare ones if it was restarted meanwhile
             raise unavailable(str(error).splitlines()[0] if str(error) else type(error).__name__) from None
 
 

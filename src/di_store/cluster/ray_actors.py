@@ -34,7 +34,7 @@ NAMESPACE, ACTOR = "di_store", "directory"
 LOOK_SECONDS = 1.0
 """How often the directory looks for nodes, and a keeper after its store."""
 READY_SECONDS = 60.0
-"""How long a directory that was started anew waits for what the nodes keep, before entries can be changed. Nodes whose
+"""How long a restarted directory waits for what the nodes keep, before entries can be changed. Nodes whose
 raylet is gone are not waited for."""
 SILENT_SECONDS = 10.0
 """A node whose keeper has said nothing for so long is not listed."""

@@ -31,6 +31,6 @@ class Rates:
 
     def _rate(self, key: tuple[str, str, str], now: float, count: int) -> float | None:
         before = self._seen.get(key)
-        if before is None or now <= before[0] or count < before[1]:  # seen for the first time, reset, or made anew
+        if before is None or now <= before[0] or count < before[1]:  # seen for the first time, reset, or made again
             return None
         return (count - before[1]) / (now - before[0])

@@ -117,9 +117,9 @@ class WriterBackend(ABC):
 class Writer:
     """Appends steps to one stream per lane. For one thread only. Made by `Table.writer` and `Store.writer`.
 
-    For a table in parts, a call goes to one shard after the other. If it fails in a shard that answers, it ends, and
-    rows in earlier shards stay: `error.written` lists their lanes. If a shard is lost, the call continues with the
-    others, and then raises `NodeUnavailable`.
+    For a table in parts, a call goes to one shard after the other. If the call fails in a shard that answers, it ends
+    there, and rows in earlier shards stay: `error.written` lists their lanes. If a shard is lost, the call continues
+    with the others, and then raises `NodeUnavailable`.
     """
 
     def __init__(self, backend: WriterBackend) -> None:

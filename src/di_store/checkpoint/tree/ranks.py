@@ -97,7 +97,8 @@ def answer(folder: Folder, rank: int, ranks: int, own: RankFile, wait: Wait) -> 
     """
     answered: RankCall | None = None
     while True:
-        # The call before the manifest: rank 0 calls anew only after it has written the manifest of the call before.
+        # Reads the call first, then the manifest: rank 0 makes a new call only after it has written the manifest of
+        # the previous one.
         called, made = _read(folder, CALL, RankCall), folder.kept()
         if made is not None and own in made.parts:
             return made

@@ -23,7 +23,7 @@ from di_store.session import Session
 T = TypeVar("T")
 
 LOSSES = (NodeUnavailable, StoreClosed, Timeout)
-"""What calls of a shard on another node raise if that node is gone, was started anew, or is stopped."""
+"""What calls of a shard on another node raise if that node is gone, was restarted, or is stopped."""
 
 
 class Parts:
