@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import Any, TypeAlias
 
 from di_store._core import MOST_SLOTS, SamplerKind
@@ -45,7 +45,7 @@ def table_shape(settings: Settings, name: str, reserve: tuple[int, int, int, int
     initial = settings.initial_priority
     return {
         "name": name,
-        "config": settings.to_text(settings.made or secrets.token_hex(8)),
+        "config": settings.to_text(settings.made or os.urandom(8).hex()),
         "capacity": UNLIMITED if settings.capacity is None else settings.capacity,
         "slots": slots_for(None if settings.schema is None else settings.capacity, settings.view),
         "item_bytes": item_bytes,

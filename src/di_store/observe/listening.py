@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shlex
-import socket
 import struct
 from collections.abc import Iterator
 
@@ -60,6 +59,8 @@ def _sockets(pid: int) -> Iterator[tuple[str, str, str, str]]:
 
 def _place(host: str, port: str) -> str:
     """An address as the kernel writes it: words of 32 bits in the order of this machine."""
+    import socket  # takes a while, and only looks at a store need it
+
     raw = b"".join(struct.pack("=I", int(host[at : at + 8], 16)) for at in range(0, len(host), 8))
     if len(raw) == 4:
         return f"{socket.inet_ntop(socket.AF_INET, raw)}:{int(port, 16)}"

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.random import Generator, Philox  # here, since numpy's lazy import fails in a process out of descriptors
 
 from di_store import _core
 from di_store.base import config
@@ -49,8 +48,9 @@ class TableChoice:
         places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
         return np.bincount(places, minlength=len(self._probabilities))
 
-    def _begin(self) -> tuple[Generator, int]:
-        return Generator(Philox(self._seed)), os.getpid()
+    def _begin(self) -> tuple[np.random.Generator, int]:
+        # The first use of np.random loads it: when a mixture is made, and not with the package.
+        return np.random.Generator(np.random.Philox(self._seed)), os.getpid()
 
 
 class SharedColumns:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -122,7 +121,7 @@ def open_filled(
     if name is None:
         if mode == "r":
             raise ValueError('mode="r" opens an existing store: give its name')
-        name, number = f"store-{os.getpid()}-{secrets.token_hex(4)}", Mode.FRESH
+        name, number = f"store-{os.getpid()}-{os.urandom(4).hex()}", Mode.FRESH
     else:
         check_name(name)
     if seed is not None:
@@ -130,7 +129,7 @@ def open_filled(
     if mode == "x":
         durable.refuse_old(folder)
     budget = 0 if isinstance(memory, str) and memory == "fit" else budget_bytes(memory)
-    own = secrets.randbits(63) if seed is None else seed
+    own = int.from_bytes(os.urandom(8), "little") >> 1 if seed is None else seed
 
     def attempt(seconds: float) -> _core.Arena:
         return _core.Arena.open(name, number, budget, own, seconds, folder, capacity, writes)

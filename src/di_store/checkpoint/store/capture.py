@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import threading
 import time
@@ -204,7 +203,7 @@ class _Checkpoint:
         self._arena, self._folder, self._snapshot, self._before = arena, folder, snapshot, before
         self._progress = progress
         self._seconds = seconds
-        self._uuid = secrets.token_hex(16) if before is None else before.uuid
+        self._uuid = os.urandom(16).hex() if before is None else before.uuid
         self._number = 1 if before is None else before.number + 1
         self._next = max(_next_number(folder), 1 if before is None else before.next_segment)
         self._segments: dict[str, Segment] = {}
@@ -250,7 +249,7 @@ class _Checkpoint:
     def _state(self, kind: str, arrays: dict[str, Array]) -> ArrayFile:
         """Write a file of arrays."""
         text = pack_arrays(arrays)
-        name = f"{kind}-{self._number:08x}-{secrets.token_hex(4)}"
+        name = f"{kind}-{self._number:08x}-{os.urandom(4).hex()}"
         with open(self._folder.at(name), "wb") as file:
             file.write(text)
             file.flush()
@@ -385,7 +384,7 @@ class _Checkpoint:
                 os.link(path, to)
             except OSError:  # another filesystem, one without hard links, or a copied folder
                 # The store goes on with the file: a copy of it is never taken for another one.
-                name = f"disk-{number:08x}-{secrets.token_hex(12)}"
+                name = f"disk-{number:08x}-{os.urandom(12).hex()}"
                 to = self._folder.at(name)
                 shutil.copyfile(path, to + ".partial")
                 os.replace(to + ".partial", to)

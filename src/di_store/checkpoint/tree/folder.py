@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 from io import FileIO
 
 from di_store import _core
@@ -133,7 +132,7 @@ class Folder:
 
 def tree_name(rank: int) -> str:
     """A fresh name for a rank's file."""
-    return f"rank-{rank:05d}.{secrets.token_hex(8)}.tree"
+    return f"rank-{rank:05d}.{os.urandom(8).hex()}.tree"
 
 
 def answer_name(rank: int) -> str:

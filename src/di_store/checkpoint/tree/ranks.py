@@ -11,7 +11,7 @@ The protocol needs no locks, which network filesystems may lack. It only needs a
 
 from __future__ import annotations
 
-import secrets
+import os
 from typing import TypeVar
 
 import msgspec
@@ -53,7 +53,7 @@ def _read(folder: Folder, name: str, kind: type[_File]) -> _File | None:
 
 def call(folder: Folder, ranks: int) -> RankCall:
     """Rank 0: begin a save."""
-    made = RankCall(secrets.token_hex(16), ranks)
+    made = RankCall(os.urandom(16).hex(), ranks)
     if ranks > 1:
         folder.write(CALL, msgspec.json.encode(made))
     return made

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import secrets
 from typing import Any
 
 from di_store import _core
@@ -84,7 +83,7 @@ def _clean(folder: Folder, rank: int) -> None:
 
 def _write(folder: Folder, encoded: Encoded, rank: int, count: int) -> RankFile:
     """Write this rank's file."""
-    name, token = tree_name(rank), secrets.token_bytes(16)
+    name, token = tree_name(rank), os.urandom(16)
     partial = folder.at(name + ".partial")
     begin = begin_of(len(encoded.header), encoded.payload_bytes, PIECE_BYTES)
     places = [
