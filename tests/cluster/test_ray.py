@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from ray.cluster_utils import Cluster
 
 import di_store
 from cluster.nodes import stopped
+from cluster.ray_starts import started
 from di_store.base.errors import NodeUnavailable, StoreError, TableExists, TableNotFound
 from di_store.client.table import RemoteTable
 from di_store.cluster import ray as cluster
@@ -36,9 +38,9 @@ NODE: dict[str, Any] = {"num_cpus": 2, "object_store_memory": 80_000_000}
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Cluster]:
-    made = Cluster(initialize_head=True, head_node_args=NODE)
-    for at in range(2):
-        made.add_node(resources={f"node{at}": 100}, **NODE)
+    made = started(lambda: Cluster(initialize_head=True, head_node_args=NODE))
+    for name in ("node0", "node1"):
+        started(partial(made.add_node, resources={name: 100}, **NODE))
     here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     path = os.pathsep.join([here, *filter(None, [os.environ.get("PYTHONPATH")])])
     ray.init(
@@ -287,7 +289,7 @@ def raylet_of(worker: int) -> int:
 def test_a_new_node_is_served_and_a_dead_one_removed(machines: Cluster, store: ClusterStore) -> None:
     """It is served soon; when its raylet is killed, it is listed no more, and the others go on."""
     table = store.create_table("t", **TABLE)
-    node = machines.add_node(resources={"later": 100}, **NODE)
+    node = started(partial(machines.add_node, resources={"later": 100}, **NODE))
     began = time.monotonic()
     late = Actor.options(resources={"later": 1}).remote()  # type: ignore[attr-defined]
     assert ray.get(late.write.remote(table, 0, 10)) == "RemoteTable"

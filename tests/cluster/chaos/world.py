@@ -17,6 +17,7 @@ import di_store
 from cluster.chaos.ledger import Board
 from cluster.chaos.roles import play
 from cluster.nodes import SERVED_SECONDS, Etcd, Node, free_ports
+from cluster.ray_starts import started
 from di_store import cluster
 from di_store.cluster.store import ClusterStore
 
@@ -246,9 +247,9 @@ class RayWorld(World):
 
         super().__init__(board)
         self._ray, self._cluster = ray, cluster
-        self._machines = Cluster(initialize_head=True, head_node_args=_resources(FIXED))
+        self._machines = started(lambda: Cluster(initialize_head=True, head_node_args=_resources(FIXED)))
         running.callback(self._machines.shutdown)
-        self._nodes = [self._machines.head_node, *(self._machines.add_node(**_resources(at)) for at in (1, 2))]
+        self._nodes = [self._machines.head_node, *map(self._added, (1, 2))]
         path = os.pathsep.join([str(Path(__file__).parents[2]), *filter(None, [os.environ.get("PYTHONPATH")])])
         ray.init(
             address=self._machines.address,
@@ -310,8 +311,11 @@ class RayWorld(World):
             kill(*users, *children_of(self.supervisor(place)))
         self._machines.remove_node(node, allow_graceful=False)
 
+    def _added(self, place: int) -> Any:
+        return started(lambda: self._machines.add_node(**_resources(place)))
+
     def back(self, place: int) -> None:
-        self._nodes[place] = self._machines.add_node(**_resources(place))
+        self._nodes[place] = self._added(place)
         self.down.discard(place)
 
     def tend(self) -> None:
