@@ -1,4 +1,4 @@
-"""The table of figures in README.md and README.zh-CN.md, from a result of ``python -m bench``."""
+"""The figures of docs/figures.md, and five of them in the READMEs, from a result of ``python -m bench``."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ ROWS = (
     ("105B", "update of 32", "inprocess", "update priorities, batches of 32", "更新优先级，每批 32"),
     ("105B", "loop", "inprocess", "append one, sample 256, in one process", "单进程：append 一步并 sample 256"),
 )
+FIVE = [ROWS[at] for at in (0, 4, 7, 9, 12)]  # of the READMEs
 
 
 def significant(value: float) -> str:
@@ -35,10 +36,10 @@ def significant(value: float) -> str:
     return f"{float(f'{value:.3g}'):,.0f}"
 
 
-def rows(result: Result, chinese: bool) -> list[tuple[str, ...]]:
+def rows(result: Result, chinese: bool, five: bool) -> list[tuple[str, ...]]:
     """The rows of the table that were measured."""
     found = []
-    for *own, in_english, in_chinese in ROWS:
+    for *own, in_english, in_chinese in FIVE if five else ROWS:
         lines = [line for line in result.parts["lines"] if [line["workload"], line["metric"], line["system"]] == own]
         line = min((line for line in lines if line["ratio"] is not None), key=lambda line: line["ratio"], default=None)
         if line is not None:  # if there were several: the one with the peer's best figure
@@ -50,16 +51,17 @@ def rows(result: Result, chinese: bool) -> list[tuple[str, ...]]:
 
 
 def blocks(result: Result, path: Path) -> Callable[[str], str]:
-    """The table and its source, by language: "english" or "chinese"."""
+    """The table and its source, by block: "english" and "chinese" have five rows, "all" has all of them."""
 
-    def block(language: str) -> str:
-        chinese = language == "chinese"
+    def block(name: str) -> str:
+        chinese = name == "chinese"
         heads = ("", "Di-store", "对方", "倍数") if chinese else ("", "Di-store", "peer", "ratio")
         source, file = f"`{result.command}`", f"`bench/results/{path.name}`"
         said = f"命令：{source}；全部数据：{file}。" if chinese else f"{source}; all figures: {file}."
-        return f"{table(heads, rows(result, chinese))}\n\n{said}"
+        shown = table(heads, rows(result, chinese, five=name != "all"))
+        return f"{shown}\n\n{said}"
 
     return block
 
 
-DOC = Doc([Page(ROOT / name, "figures") for name in ("README.md", "README.zh-CN.md")], blocks)
+DOC = Doc([Page(ROOT / name, "figures") for name in ("README.md", "README.zh-CN.md", "docs/figures.md")], blocks)

@@ -1,4 +1,4 @@
-"""The docs run: every ```python and ```console block of the README files and docs/, as a reader would run it.
+"""The docs run: every ```python and ```console block of the README files, docs/ and examples/, as a reader runs it.
 
 A block that is not meant to run carries another language (```text for output) or has a line `<!-- not run: reason -->`
 right above it; `<!-- continues -->` puts the python block above in front of this one. In a console block the lines
@@ -12,6 +12,7 @@ import os
 import re
 import subprocess
 import sys
+from collections import defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,7 @@ import pytest
 import di_store
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [path for name in ("README.md", "README.zh-CN.md") if (path := ROOT / name).exists()]
-PAGES += sorted((ROOT / "docs").rglob("*.md"))
+PAGES = sorted([*ROOT.glob("README*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.md")])
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>[\w-]*)[^\n]*\n(?P<code>.*?)^ *```[ \t]*$", re.M | re.S)
 LIMIT_SECONDS = 240
 
@@ -171,8 +171,8 @@ def test_the_architecture_names_files_that_exist() -> None:
     assert named <= there, sorted(named - there)
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
-def test_the_readmes_name_every_policy(page: str) -> None:
+@pytest.mark.parametrize("page", ["docs/ideas.md", "docs/ideas.zh-CN.md"])
+def test_the_ideas_name_every_policy(page: str) -> None:
     """All views, samplers and limiters; and no processor that the build refuses, or fewer."""
     text = (ROOT / page).read_text()
     policies = [name for name in dir(di_store) if getattr(di_store, name).__class__ is type]
@@ -191,12 +191,13 @@ def test_every_block_names_its_language() -> None:
     assert not unknown, unknown
 
 
-def test_the_translation_holds_the_same_programs() -> None:
-    """README.zh-CN.md runs the same code as README.md, comments apart."""
-    if not (ROOT / "README.zh-CN.md").exists():
-        return
-    code = {"README.md": "", "README.zh-CN.md": ""}
+def test_translations_hold_the_same_programs() -> None:
+    """A page NAME.zh-CN.md runs the same code as NAME.md, comments apart."""
+    code: defaultdict[str, str] = defaultdict(str)
     for block in _blocks():
-        if block.page in code and block.language in ("python", "console"):
+        if block.language in ("python", "console"):
             code[block.page] += re.sub(r"\s*#[^\n]*", "", block.code)
-    assert code["README.md"] == code["README.zh-CN.md"]
+    translated = [page for page in code if page.endswith(".zh-CN.md")]
+    assert len(translated) == 3
+    for page in translated:
+        assert code[page] == code[page.replace(".zh-CN", "")], page

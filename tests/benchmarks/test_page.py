@@ -44,7 +44,7 @@ def _larger(value: Any) -> Any:
 
 
 def test_every_row_of_the_readme_was_measured() -> None:
-    assert len(readme.rows(Result.load(readme.DOC.shown()), False)) == len(readme.ROWS)
+    assert len(readme.rows(Result.load(readme.DOC.shown()), False, False)) == len(readme.ROWS)
 
 
 def test_the_loads_are_those_of_their_results() -> None:

@@ -165,8 +165,8 @@ def test_lanes_and_priorities_are_sent_as_numbers() -> None:
 
 
 def test_calls_that_need_the_stores_machine_are_refused(tmp_path: Path) -> None:
-    """These calls, and the README files name them."""
-    pages = [path.read_text() for path in Path(__file__).resolve().parents[2].glob("README*.md")]
+    """These calls, and the pages of ideas name them."""
+    pages = [path.read_text() for path in (Path(__file__).resolve().parents[2] / "docs").glob("ideas*.md")]
     with (
         di_store.open(memory="64MiB") as near,
         agent_here(near) as agent,

@@ -24,10 +24,10 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 @pytest.mark.parametrize("page", ["README.md", "README.zh-CN.md"])
-def test_the_readme_names_each_example_and_its_packages(page: str, path: Path) -> None:
-    """The README's table links the file and names the packages that its docstring names, which it imports."""
-    lines = (ROOT / page).read_text().splitlines()
-    (row,) = [line for line in lines if f"](examples/{path.name})" in line]
+def test_the_page_of_examples_names_each_and_its_packages(page: str, path: Path) -> None:
+    """The table links the file and names the packages that its docstring names, which it imports."""
+    lines = (ROOT / "examples" / page).read_text().splitlines()
+    (row,) = [line for line in lines if f"]({path.name})" in line]
     listed = set(re.findall(r"`([\w-]+)`", row.split("|")[3]))
     tree = ast.parse(path.read_text())
     said = (ast.get_docstring(tree) or "").splitlines()[-1].partition("pip install ")[2].split()
