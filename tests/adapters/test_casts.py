@@ -71,7 +71,7 @@ def test_a_refused_assignment_changes_nothing() -> None:
     assert target.tolist() == [7, 30]
 
 
-def test_zeros_have_numpys_own_type() -> None:
+def test_zeros_have_native_dtypes() -> None:
     found = zeros((4,), di_store.Spec((2,), np.dtype(np.float32).newbyteorder("=")))
     assert found.shape == (4, 2)
     assert found.dtype is np.dtype(np.float32)

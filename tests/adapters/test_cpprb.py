@@ -59,7 +59,7 @@ def filled(n: int, size: int = 50, **options: Any) -> Any:
 
 @pytest.mark.parametrize("kind", ["ReplayBuffer", "PrioritizedReplayBuffer"])
 @pytest.mark.parametrize(("following", "nstep"), [(False, False), (True, False), (False, True)])
-def test_transitions_and_indexes_equal_cpprbs(kind: str, following: bool, nstep: bool) -> None:
+def test_transitions_and_indexes_match_cpprb(kind: str, following: bool, nstep: bool) -> None:
     rng = np.random.default_rng(1)
     options: dict[str, Any] = {"next_of": "obs"} if following else {}
     if nstep:
@@ -86,7 +86,7 @@ def test_transitions_and_indexes_equal_cpprbs(kind: str, following: bool, nstep:
 
 
 @pytest.mark.parametrize("following", [False, True])
-def test_frame_stacks_equal_cpprbs(following: bool) -> None:
+def test_frame_stacks_match_cpprb(following: bool) -> None:
     """Episodes longer and shorter than a stack, of stacks of two sizes; each frame lies in the table once."""
     rng = np.random.default_rng(2)
     kinds = {"obs": {"shape": (2, 4), "dtype": np.uint8}, "mini": {"shape": 2}, "rew": {}}
@@ -148,7 +148,7 @@ def test_adding_more_transitions_than_capacity_keeps_the_newest() -> None:
     np.testing.assert_array_equal(np.sort(buffer.get_all_transitions()["rew"].ravel()), np.arange(10, 17))
 
 
-def test_saved_files_equal_cpprbs(tmp_path: Path) -> None:
+def test_saved_files_match_cpprb(tmp_path: Path) -> None:
     options = {"Nstep": {"size": 3, "gamma": 0.5, "rew": "rew", "next": "next_obs"}}
     buffers = [module.ReplayBuffer(20, env(), **options) for module in (cpprb, ours, cpprb, ours)]
     for source, target in ((buffers[0], buffers[3]), (buffers[1], buffers[2])):
@@ -171,7 +171,7 @@ def test_next_observations_are_n_steps_ahead() -> None:
 # -- priorities ------------------------------------------------------------------------------------------------------
 
 
-def test_prioritized_draws_and_weights_equal_cpprbs() -> None:
+def test_prioritized_draws_and_weights_match_cpprb() -> None:
     priorities = np.linspace(0, 5, 40)
     buffer, wanted = (module.PrioritizedReplayBuffer(40, env(), alpha=0.7, eps=0.01) for module in (ours, cpprb))
     for each in (buffer, wanted):

@@ -74,7 +74,7 @@ def test_a_dataset_is_read_and_written_back(store: di_store.Store, env: str, vie
     same(minari.load_dataset("mine/two-v0"), dataset)
 
 
-def test_a_dataset_of_minaris_collector_is_read(store: di_store.Store) -> None:
+def test_a_dataset_of_the_minari_collector_is_read(store: di_store.Store) -> None:
     pytest.importorskip("jax")  # Minari's collector needs it
     collector = minari.DataCollector(gym.make("CartPole-v1"))
     for number in range(3):

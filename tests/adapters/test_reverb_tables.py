@@ -100,7 +100,7 @@ def trace_settings(trace: dict[str, Any]) -> tuple[dict[str, Any], reverb.rate_l
     return changes, limiter
 
 
-def test_limiters_decide_as_reverbs_do(serve: Serve) -> None:
+def test_limiters_decide_as_in_reverb(serve: Serve) -> None:
     """Single inserts and draws: what passes at once is what Reverb let pass."""
     traces = json.loads(TRACES.read_text())
     assert len(traces) > 60

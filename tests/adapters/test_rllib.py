@@ -213,7 +213,7 @@ def test_pickles_and_copies_hold_the_steps(which: str, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ["vectors", "nested lists"])
 @pytest.mark.parametrize("which", PAIRS)
-def test_states_can_be_exchanged_with_rllibs_buffer(which: str, kind: str) -> None:
+def test_states_can_be_exchanged_with_the_buffer_of_rllib(which: str, kind: str) -> None:
     theirs, ours = filled(which, kind)
     their_state, state = copy.deepcopy(theirs.get_state()), ours.get_state()
     for one in (state, their_state):
@@ -473,7 +473,7 @@ def algorithm(name: str, kind: Any, runners: int = 0) -> Any:
 
 
 @pytest.mark.parametrize(("name", "which"), [("DQN", "prioritized"), ("SAC", "uniform")])
-def test_training_gives_the_same_result_as_rllibs_buffer(cluster: None, name: str, which: str) -> None:
+def test_training_gives_the_same_result_as_with_the_buffer_of_rllib(cluster: None, name: str, which: str) -> None:
     results = []
     for kind in PAIRS[which]:
         trained = algorithm(name, kind)

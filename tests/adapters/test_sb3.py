@@ -108,7 +108,7 @@ def _own(space: spaces.Space, n_steps: int) -> Any:
 @pytest.mark.parametrize(("n_envs", "timeouts"), [(1, True), (3, False), *_extended((1, False), (3, True))])
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("space", SPACES)
-def test_batches_equal_sb3s(space: str, action: str, n_envs: int, timeouts: bool) -> None:
+def test_batches_match_sb3(space: str, action: str, n_envs: int, timeouts: bool) -> None:
     """Bit for bit, before and after the ring is full, and in a copy and after pickling."""
     arguments = {"device": "cpu", "n_envs": n_envs, "handle_timeout_termination": timeouts}
     theirs = _own(SPACES[space], 1)(50, SPACES[space], ACTIONS[action], **arguments)
@@ -128,7 +128,7 @@ def test_batches_equal_sb3s(space: str, action: str, n_envs: int, timeouts: bool
 
 @pytest.mark.parametrize("n_envs", [1, 3])
 @pytest.mark.parametrize("n_steps", [2, 5])
-def test_n_step_returns_equal_sb3s(n_steps: int, n_envs: int) -> None:
+def test_n_step_returns_match_sb3(n_steps: int, n_envs: int) -> None:
     """As SB3's, for programs that end each episode before they begin another."""
     arguments = {"device": "cpu", "n_envs": n_envs, "n_steps": n_steps, "gamma": 0.9}
     theirs = sb3.NStepReplayBuffer(60, BOX, ACTIONS["box"], **arguments)
@@ -179,7 +179,7 @@ def test_vec_normalize_applies_to_samples() -> None:
     _same(*_batches(0, 50, *buffers, env=env))
 
 
-def test_buffer_attributes_equal_sb3s() -> None:
+def test_buffer_attributes_match_sb3() -> None:
     """The attributes that programs read: same shapes, types and values; steps in the store cannot be assigned to."""
     arguments = {"device": "cpu", "n_envs": 2}
     for space in (BOX, SPACES["dict"]):
@@ -339,7 +339,7 @@ def _hindsight(buffer: Any, n_envs: int, **kwargs: Any) -> Any:
 
 @pytest.mark.parametrize("n_envs", [*_extended(1), 3])
 @pytest.mark.parametrize("strategy", ["future", "final", "episode"])
-def test_hindsight_training_equals_sb3s(strategy: str, n_envs: int, tmp_path: Path) -> None:
+def test_hindsight_training_matches_sb3(strategy: str, n_envs: int, tmp_path: Path) -> None:
     """`HerReplayBuffer` of both ends with the same weights; saved and loaded, it draws the same."""
     kwargs = {"n_sampled_goal": 3, "goal_selection_strategy": strategy, "copy_info_dict": strategy == "final"}
     ours, theirs = (_hindsight(kind, n_envs, **kwargs) for kind in (HerReplayBuffer, Sb3HerReplayBuffer))
@@ -377,7 +377,7 @@ def _rollout(steps: int, n_envs: int, space: spaces.Space, action: spaces.Space,
 @pytest.mark.parametrize("n_envs", [*_extended(1), 3])
 @pytest.mark.parametrize("action", [*ACTIONS, "binary"])
 @pytest.mark.parametrize("space", SPACES)
-def test_rollout_batches_equal_sb3s(space: str, action: str, n_envs: int) -> None:
+def test_rollout_batches_match_sb3(space: str, action: str, n_envs: int) -> None:
     """Batches bit for bit, in several rollouts, after one that was given up, and in a copy and after pickling."""
     actions = (ACTIONS | {"binary": spaces.MultiBinary(3)})[action]
     options = {"device": "cpu", "gae_lambda": 0.9, "gamma": 0.95, "n_envs": n_envs}

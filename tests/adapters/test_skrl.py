@@ -97,7 +97,7 @@ def _both(seed: int, call: Any, *memories: Any) -> None:
 
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("n_envs", [1, 3, 40])
-def test_batches_equal_skrls(n_envs: int, replacement: bool, where: str) -> None:
+def test_batches_match_skrl(n_envs: int, replacement: bool, where: str) -> None:
     """Bit for bit, before and after the memory is full, and in a copy and after pickling."""
     ours, theirs = _pair(30, n_envs, replacement=replacement)
     generator = torch.Generator().manual_seed(0)
@@ -263,7 +263,7 @@ def test_reset_forgets_all_samples(where: str) -> None:
 
 
 @pytest.mark.parametrize("format", ["pt", "npz", "csv"])
-def test_files_equal_skrls(format: str, tmp_path: Path) -> None:
+def test_files_match_skrl(format: str, tmp_path: Path) -> None:
     """Files are as skrl's; `load` takes over what they hold."""
     columns = {name: each for name, each in COLUMNS.items() if name not in ("half", "rnn")}
     ours, theirs = _pair(6, 2, columns)

@@ -129,7 +129,7 @@ def fill(pair: tuple[Any, Any], make: Any, times: int, following: bool = True, e
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("observation", OBSERVATIONS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_batches_equal_tianshous(kind: str, observation: str, option: str) -> None:
+def test_batches_match_tianshou(kind: str, observation: str, option: str) -> None:
     """Bit for bit, before and after the rings are full; so are single entries and what follows them."""
     pair = both(kind, **OPTIONS[option])
     fill(pair, OBSERVATIONS[observation], 90)
@@ -238,7 +238,7 @@ def test_assigned_rewards_are_kept() -> None:
 
 @pytest.mark.parametrize("mark", ["obs", "obs_next", "rew", "info", "nan priority", "infinite priority"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_hasnull_equals_tianshous(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hasnull_matches_tianshou(kind: str, mark: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As Tianshou's while a marked step is there. If there never was one, no step is read."""
     pair = both(kind)
     lanes = Lanes(getattr(pair[0], "buffer_num", 1), OBSERVATIONS["box"])

@@ -37,7 +37,7 @@ INFOS = {"none": lambda lanes: Batch(), "dict": lambda lanes: {}, "numbers": lam
 @pytest.mark.parametrize("info", INFOS)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("target", ["ReplayBuffer", "PrioritizedReplayBuffer"])
-def test_update_equals_tianshous(target: str, kind: str, info: str) -> None:
+def test_update_matches_tianshou(target: str, kind: str, info: str) -> None:
     sources = both(kind)
     _fill(sources, 15, INFOS[info])
     for source in sources:

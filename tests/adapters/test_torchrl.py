@@ -433,7 +433,7 @@ def test_the_same_seed_gives_the_same_draws_of_the_table() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_torchrls_own_samplers_work() -> None:
+def test_samplers_of_torchrl_work() -> None:
     def make(storage: Any) -> Any:
         kind = ReplayBuffer if isinstance(storage, Storage) else TensorDictReplayBuffer
         return kind(storage=storage, batch_size=BATCH, sampler=samplers.RandomSampler())

@@ -120,7 +120,7 @@ def test_every_value_comes_back_as_it_was_put(client: StorageClient) -> None:
         assert equal(was.detach() if isinstance(was, torch.Tensor) else was, found), (was, found)
 
 
-def test_values_are_the_readers_own(client: StorageClient) -> None:
+def test_values_belong_to_the_reader(client: StorageClient) -> None:
     put = [torch.zeros(3), np.zeros(3), {"a": np.zeros(3), "b": torch.zeros(3)}, torch.zeros(2, dtype=torch.bfloat16)]
     keys = [f"{at}@field" for at in range(len(put))]
     client.put(keys, put)

@@ -69,7 +69,7 @@ def by_content(data: Message, names: list[str]) -> dict[bytes, list[Any]]:
     return {data[names[0]][i].tobytes(): [data[name][i] for name in names] for i in range(len(data[names[0]]))}
 
 
-def test_the_numpy_ring_equals_the_tables_transitions() -> None:
+def test_the_numpy_ring_has_the_same_transitions_as_the_table() -> None:
     """The numpy ring makes the table's stacked n-step transitions, and draws none that are not finished."""
     data, messages = both()
     ring = ReplayRing(replace(PIXELS, capacity=60 * LANES), actors=1, lanes=LANES)

@@ -211,7 +211,7 @@ def test_the_newest_version_is_fetched() -> None:
     assert requested.next() is None
 
 
-def test_a_version_is_kept_for_the_members_told_of_it() -> None:
+def test_a_version_is_kept_for_members_that_were_told() -> None:
     """Or a publisher that is faster than the way to its members would have replaced it each time when they come."""
     offer = Offer()
     assert offer.waits(0.0) == 0

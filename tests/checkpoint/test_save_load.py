@@ -98,7 +98,7 @@ def test_saved_trees_are_loaded_unchanged(tree: Any, tmp_path: Path) -> None:
     assert same(loaded, tree)
 
 
-def test_loaded_arrays_are_the_callers_own(tmp_path: Path) -> None:
+def test_loaded_arrays_belong_to_the_caller(tmp_path: Path) -> None:
     tree = {"a": np.arange(5_000_000), "t": torch.zeros(1_000), "zero": np.array(1.0)}
     di_store.save(tmp_path, tree)
     one, two = di_store.load(tmp_path), di_store.load(tmp_path)

@@ -206,7 +206,7 @@ def _member(state: ActorState, reported: float) -> FleetMember:
     ],
     ids=["running", "silent", "ended", "dead"],
 )
-def test_an_actors_screen_row_shows_no_stale_figures(
+def test_the_screen_row_of_an_actor_shows_no_stale_figures(
     state: ActorState, silent_seconds: float, cells: tuple[str, ...]
 ) -> None:
     now = time.monotonic()

@@ -286,7 +286,7 @@ def test_a_table_finds_room_beside_objects(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_objects_do_not_take_a_tables_disk_room(tmp_path: Path) -> None:
+def test_objects_do_not_take_disk_room_of_a_table(tmp_path: Path) -> None:
     """Objects take none of what its rows were promised."""
     with opened(tmp_path, memory="24MiB", disk_capacity="96MiB") as store:
         table = store.create_table("rows", capacity=8_000, lanes=1, compress=None)

@@ -64,7 +64,7 @@ MUTANTS = [
         "src/di_store/broadcast/offer.py::Offer.waits",
         "return max(0.0, self._told_at + OFFER_SECONDS - now)",
         "return 0.0",
-        (f"{TRANSFER}::test_a_version_is_kept_for_the_members_told_of_it",),
+        (f"{TRANSFER}::test_a_version_is_kept_for_members_that_were_told",),
     ),
     Mutant(
         "two-threads-send-on-one-connection",

@@ -103,7 +103,7 @@ MUTANTS = [
         "native/tier/object_log.cc::ObjectLog::leaves_room",
         "  const u64 rows = std::max(segments, least_disk(reserved_in_tiers(heap_.memory), 0));\n",
         "  const u64 rows = 0 * segments;\n",
-        (f"{AWAY}::test_objects_do_not_take_a_tables_disk_room",),
+        (f"{AWAY}::test_objects_do_not_take_disk_room_of_a_table",),
     ),
     Mutant(
         "checkpoints-hold-objects-to-their-end",

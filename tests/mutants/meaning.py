@@ -253,7 +253,7 @@ MUTANTS = [
         "native/replay/limiter.cc::may_sample_at",
         "return lead(state, state.inserts, samples) - 1.0 >= state.min_diff;",
         "return lead(state, state.inserts, samples) - 1.0 > state.min_diff;",
-        ("native:test_limiter", f"{LAWS}::test_limiter_decisions_equal_reverbs"),
+        ("native:test_limiter", f"{LAWS}::test_limiter_decisions_match_reverb"),
     ),
     Mutant(
         "mixture-weights-equal",

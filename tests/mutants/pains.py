@@ -128,7 +128,7 @@ MUTANTS = [
         "      for (slots[i] = 0; slots[i] + 1 < slots_ && rest >= levels_[0].values[slots[i]]; ++slots[i])\n"
         "        rest -= levels_[0].values[slots[i]];\n"
         "    }\n",
-        ("tests/replay/test_large_tables.py::test_a_hundred_times_the_items_cost_no_more_per_draw",),
+        ("tests/replay/test_large_tables.py::test_a_draw_costs_no_more_with_a_hundred_times_as_many_items",),
     ),
     Mutant(
         "one-batch-ahead-and-no-more",

@@ -183,7 +183,7 @@ def test_pickled_read_only_handles_stay_read_only(store: Any) -> None:
     readonly.close()
 
 
-def test_a_table_made_through_another_handle_has_the_stores_seed(store_name: Callable[[], str]) -> None:
+def test_a_table_made_through_another_handle_has_the_seed_of_the_store(store_name: Callable[[], str]) -> None:
     """The store's seed is the store's: whoever makes the table, the draws are the same."""
     draws = []
     for attached in (False, True):

@@ -331,7 +331,7 @@ def test_groups_of_any_size(store: di_store.Store, size: int) -> None:
     assert table.stats()["evicted_for_room"] == 0
 
 
-def test_needed_memory_fits_the_groups_asked_for(store: di_store.Store) -> None:
+def test_needed_memory_fits_the_requested_groups(store: di_store.Store) -> None:
     """needed_memory() is enough for `capacity` groups that several lanes write, in whatever order they complete."""
     schema = {**PLAIN, "wide": Spec((4000,), "u1")}
     for remover in (di_store.Fifo(), di_store.Uniform()):

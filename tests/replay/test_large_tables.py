@@ -77,7 +77,7 @@ def updating(table: di_store.Table) -> Callable[[], object]:
 
 
 @pytest.mark.parametrize(("sampler", "view"), [("uniform", "step"), ("prioritized", "step"), ("prioritized", "slice")])
-def test_a_hundred_times_the_items_cost_no_more_per_draw(
+def test_a_draw_costs_no_more_with_a_hundred_times_as_many_items(
     sampler: str, view: str, count: Callable[[int, int], int]
 ) -> None:
     """100,000 items by 1,000; in full 10,000,000 by 100,000."""

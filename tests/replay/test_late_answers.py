@@ -122,7 +122,7 @@ def test_incomplete_groups_are_listed(store: di_store.Store) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8"])
-def test_incomplete_reports_the_columns_values(store: di_store.Store, dtype: str) -> None:
+def test_incomplete_reports_the_values_of_the_column(store: di_store.Store, dtype: str) -> None:
     bounds = np.iinfo(dtype)
     table = store.create_table("t", capacity=4, view=Group(2, unique=True), schema={"group": Spec((), dtype)})
     values = [int(bounds.min), int(bounds.max)]

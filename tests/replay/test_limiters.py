@@ -197,7 +197,7 @@ TRACES = json.loads((Path(__file__).parents[1] / "golden" / "reverb_limiter_trac
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=lambda trace: f"{trace['limiter']}-{trace['max_times_sampled']}")
-def test_decisions_equal_reverbs(trace: dict[str, Any]) -> None:
+def test_decisions_match_reverb(trace: dict[str, Any]) -> None:
     """Operation by operation, as the real Reverb 0.14 let them pass or not."""
     limiter = limiter_from_plain(trace["limiter"])
     bounds, inserts, draws = limiter.bounds, 0, 0

@@ -123,7 +123,7 @@ def in_two_orders(store: Any) -> None:
         table.insert({"r": [1, 2], "n": 3, "o": {"a": np.ones(2, np.float32), "b": np.zeros(1, np.uint8)}})
 
 
-def test_columns_are_in_the_first_tables_order(store: Any) -> None:
+def test_columns_are_in_the_order_of_the_first_table(store: Any) -> None:
     in_two_orders(store)
     mixture = store.mix({"a": 1, "b": 1}, seed=0)
     wanted = columns_of(store.table("a").sample(1).data)
@@ -224,7 +224,7 @@ def test_min_n_linger_and_timeout_apply_to_the_mixture(store: Any) -> None:
     assert batch.source.tolist() == [0, 0]
 
 
-def test_out_reuses_a_mixtures_batch(store: Any) -> None:
+def test_out_reuses_the_batch_of_a_mixture(store: Any) -> None:
     two(store)
     mixture = store.mix({"agent": 1, "demo": 1}, seed=0)
     batch = mixture.sample(8)

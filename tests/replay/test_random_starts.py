@@ -54,7 +54,7 @@ def parts(view: Sequence, runs: list[Run]) -> list[list[tuple[Run, int]]]:
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 @pytest.mark.parametrize("remover", [di_store.Fifo(), di_store.Uniform()], ids=["in order", "any order"])
-def test_every_draw_is_a_window_and_each_is_as_likely(store: di_store.Store, view: Sequence, remover: Any) -> None:
+def test_every_draw_is_a_window_and_all_are_equally_likely(store: di_store.Store, view: Sequence, remover: Any) -> None:
     rng = np.random.default_rng(len(str(view)))
     table = store.create_table("t", capacity=1000, view=view, schema=SCHEMA, remover=remover, seed=3, lanes=2)
     items = parts(view, write(table, rng, 25, 24, cross=view.cross_episodes))

@@ -28,7 +28,7 @@ def totals(table: Any) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("limiter", [di_store.MinSize(1), di_store.SamplesPerInsert(8, 2, 10.0), di_store.Queue(50)])
-def test_the_limiters_counts_and_those_of_stats_agree_after_reset(store: Any, limiter: Any) -> None:
+def test_counts_of_the_limiter_and_of_stats_agree_after_reset(store: Any, limiter: Any) -> None:
     table = store.create_table("t", capacity=50, limiter=limiter)
     keys = table.extend({"n": np.arange(20)})
     table.sample(7)

@@ -95,7 +95,7 @@ def test_an_opaque_table_grows_into_free_memory(count: Callable[[int, int], int]
 
 
 @pytest.mark.memory_only
-def test_an_opaque_table_evicts_instead_of_taking_objects_memory() -> None:
+def test_an_opaque_table_evicts_instead_of_taking_memory_of_objects() -> None:
     """What is set aside grows by free memory only: in a store full of objects the table keeps what it can."""
     with di_store.open(memory="32MiB") as store:
         table = store.create_table("t", capacity=1_000, view=di_store.Opaque())

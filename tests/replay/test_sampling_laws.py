@@ -226,7 +226,7 @@ def trace_name(trace: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("trace", TRACES, ids=trace_name)
-def test_limiter_decisions_equal_reverbs(store: Any, trace: dict[str, Any]) -> None:
+def test_limiter_decisions_match_reverb(store: Any, trace: dict[str, Any]) -> None:
     """Operation by operation what the real Reverb 0.14 let pass, in the model and in the store."""
     kind = trace["limiter"]["kind"]
     model_limiter, limiter = limiter_of(kind, trace["limiter"])

@@ -109,7 +109,7 @@ def test_wrong_timeouts_of_an_insert_are_refused(table: di_store.Table, timeout:
     [2.0, 2, True, [2.0], [[2.0]], np.float32(2), np.float64(2), np.full(1, 2.0), np.full(1, 2, np.float32)],
     ids=repr,
 )
-def test_one_keys_values_are_updated(table: di_store.Table, value: Any) -> None:
+def test_values_of_one_key_are_updated(table: di_store.Table, value: Any) -> None:
     keys = table.keys()
     found = []
     for given in (keys, [int(key) for key in keys]):

@@ -43,7 +43,7 @@ def test_one_writer_fills_two_tables(store: Any) -> None:
             store.writer(wrong)
 
 
-def test_a_stream_holds_the_union_of_its_tables_columns(store: Any) -> None:
+def test_a_stream_has_the_columns_of_all_its_tables(store: Any) -> None:
     spec = di_store.Spec
     one = store.create_table("one", capacity=10, schema={"a": spec((), "f4"), "b": spec((), "i8")})
     two = store.create_table("two", capacity=10, schema={"b": spec((), "i8"), "c": spec((3,), "u1")})

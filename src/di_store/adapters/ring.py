@@ -125,7 +125,7 @@ class Ring:
             schema = {"row": schema}
         if self._follows:
             schema, view = schema | _FLAGS, di_store.Transition(n_step=1, gamma=1.0)
-        # Of lanes that move on their own, a row that is replaced is removed behind the one that replaces it.
+        # Of lanes that move on their own, a row that is replaced is removed after the one that replaces it.
         capacity = self.slots if self._in_step else self.slots + self.limit * self._lanes
         options: dict[str, Any] = {"capacity": capacity, "view": view, "schema": schema, "lanes": self._lanes}
         if given is not None:

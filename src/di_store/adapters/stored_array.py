@@ -11,7 +11,7 @@ Array: TypeAlias = "np.ndarray[Any, Any]"
 
 
 class StoredArray(np.lib.mixins.NDArrayOperatorsMixin):
-    """A column of some slots, with the axes of a value behind those of `slots`.
+    """A column of some slots, with the axes of a value after those of `slots`.
 
     It can be used in computations like an array, and has the methods of the array that ``self[:]`` reads.
 

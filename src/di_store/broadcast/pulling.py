@@ -59,9 +59,8 @@ def pull(chain: Chain) -> None:
 def ask_chain(chain: Chain) -> bool:
     """Ask the nodes of the chain for their newest version, and request the newest of these.
 
-    Returns whether this is settled.
-
-    It is settled if the publisher answers, or all others do, or if one has a version newer than this node's.
+    Returns whether this node need not ask again: the publisher or all other nodes have answered, or one of them has a
+    newer version than this node.
     """
     known = chain.local.record.known(chain.name)
     best: Note | None = None
@@ -141,7 +140,7 @@ class VersionPull:
         """Write to the store; while the store is full, retry as long as no newer version is wanted.
 
         Raises:
-            Replaced: something newer is.
+            Replaced: a newer version is wanted.
         """
         while True:
             try:
@@ -163,7 +162,7 @@ class VersionPull:
         """Pull from one source. Returns whether all bytes are here and checked.
 
         Raises:
-            Replaced: something newer is wanted.
+            Replaced: a newer version is wanted.
         """
         transfer = self._transfer
         if not transfer.done:

@@ -36,7 +36,7 @@ class _CallValue(NamedTuple):
         column: as the schema has it.
         shape: with the leading axes of the call.
         dtype: as readers see it.
-        at: bytes behind the beginning of the call.
+        at: bytes after the beginning of the call.
     """
 
     group: int

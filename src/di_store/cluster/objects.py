@@ -51,8 +51,8 @@ PATIENCE_SECONDS = 5.0
 AGENT_SECONDS = 1.0
 """How long the agent of this machine may take to say that it is there; without it a process copies itself."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere
-_UNDO_WAIT_SECONDS = 0.1  # how long the call waits for that behind its deadline; it goes on in a thread
-_SEARCH_SECONDS = 0.5  # that nodes have behind the deadline to say whether they have a copy, when the home is away
+_UNDO_WAIT_SECONDS = 0.1  # how long the call waits for that after its deadline; it goes on in a thread
+_SEARCH_SECONDS = 0.5  # that nodes have after the deadline to say whether they have a copy, when the home is away
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
 _LOOK_SECONDS = 0.05
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now

@@ -206,7 +206,7 @@ def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None
     deadline = Deadline.of(timeout)
     while True:
         seconds, rest = deadline.left, deadline.rest()
-        if seconds is not None and rest is not None:  # no more behind the deadline: others of the call may follow
+        if seconds is not None and rest is not None:  # no more after the deadline: others of the call may follow
             seconds = max(seconds, min(rest, GRACE_SECONDS))
         try:
             return ray.get(method.remote(*arguments), timeout=seconds)

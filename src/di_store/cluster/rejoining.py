@@ -254,7 +254,7 @@ def _settled_alone(store: ClusterStore, folder: Folder) -> list[str]:
     home, uuid = read_home(folder), store.node.session.uuid
     if home.uuids[0] == uuid and not home.pending:
         return []
-    # First: if this process dies behind the change in the directory, the next store finds that these were its own.
+    # First: if this process dies after the change in the directory, the next store finds that these were its own.
     uuids = home.uuids if uuid in home.uuids else (uuid, *home.uuids)
     write_home(folder, Home(uuids, home.entries, home.makers, pending=True))
     directory, took = store.node.cluster.directory, []

@@ -35,7 +35,7 @@ from di_store.session import Session
 UNDO_SECONDS = 10.0
 """For taking back what could not be made as a whole."""
 _UNDO_WAIT_SECONDS = 0.1
-"""How long a call waits for that behind its deadline; it goes on in a thread."""
+"""How long a call waits for that after its deadline; it goes on in a thread."""
 _LOOK_SECONDS = 0.05
 """How often a call that waits for a table asks the directory."""
 

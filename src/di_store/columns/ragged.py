@@ -52,7 +52,7 @@ class Ragged:
         """``[*lead, to, …]``: each row followed by `fill`, on the device and in the dtype of `values`.
 
         Args:
-            fill: value behind the end of each row.
+            fill: value after the end of each row.
             to: elements of every row; None: those of the longest row.
 
         Raises:

@@ -169,7 +169,7 @@ class ArchiveWriter:
 
     def _give_up(self) -> None:
         self._zip.fp = None  # else its destructor would write the directory
-        with suppress(FileNotFoundError):  # Ctrl-C came behind the rename
+        with suppress(FileNotFoundError):  # Ctrl-C came after the rename
             os.unlink(self._part)
 
 

@@ -166,7 +166,7 @@ class _Kind:
         self._native: _core.Writer | None = None
         self._segments = np.empty((0, 3), np.int64)  # first row, episode, step
         self._raws = np.empty(0, np.int64)  # raw row number of each segment's first row, once it is written
-        self._end = 0  # raw row number behind all that are written
+        self._end = 0  # raw row number after all that are written
         self._finals = np.empty(0, np.int64)  # numbers of rows that hold only an observation
 
     def close(self) -> None:

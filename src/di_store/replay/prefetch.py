@@ -338,7 +338,7 @@ class Prefetch:
         except Exception as error:  # a user's `beta` may raise anything
             if not now:
                 raise
-            self._late = error  # in its order: behind the batches that were drawn before
+            self._late = error  # in its order: after the batches that were drawn before
             return False
         if ready is None:
             return False

@@ -114,7 +114,7 @@ class EpisodeReplayBuffer(MadeAtFirst[EpisodeTable], rllib.EpisodeReplayBuffer, 
         while chunks:
             try:
                 stored, before, begins = self._archive.add(chunks[0])
-            except Exception:  # whatever refuses a chunk: those behind it would not continue it
+            except Exception:  # whatever refuses a chunk: those after it would not continue it
                 self._archive.drop(chunks)
                 raise
             count = len(chunks.pop(0).episode)

@@ -113,7 +113,7 @@ class DictNode:
 
     Attributes:
         children: by key: the number of a leaf, or a node.
-        batch: the axes of its batch size behind those that all rows share.
+        batch: the axes of its batch size after those that all rows share.
         kind: its tensorclass; None: a TensorDict.
     """
 
@@ -153,7 +153,7 @@ class Form:
     Attributes:
         leaves: all tensors of a row.
         root: root node of TensorDicts; None: rows are trees of other containers, or tensors.
-        inner: the storage's axes behind the first one.
+        inner: the storage's axes after the first one.
         width: rows of one step along the first axis.
 
     Raises:
