@@ -194,7 +194,7 @@ def test_tensors_trees_and_tensorclasses_come_back() -> None:
     assert torch.equal(batch.x, batch.y.float())
 
 
-def test_reading_by_any_index_and_setting_in_place() -> None:
+def test_any_index_reads_and_sets_in_place() -> None:
     ours, theirs = (TensorDictReplayBuffer(storage=kind(SIZE)) for kind in (Storage, LazyTensorStorage))
     data = rows(30)
     for buffer in (ours, theirs):

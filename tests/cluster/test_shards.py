@@ -190,7 +190,7 @@ def test_weights_are_those_of_one_table(stores: list[ClusterStore], draw: str) -
     assert np.mean(means) == pytest.approx(60 * chances.min() * np.mean(np.arange(60.0)), rel=1e-9)
 
 
-def test_the_largest_weight_of_the_table(stores: list[ClusterStore]) -> None:
+def test_weights_are_relative_to_the_largest_of_the_table(stores: list[ClusterStore]) -> None:
     sampler = di_store.Prioritized(0.7, 0.5, normalize="table")
     filled(stores[0], "t", SIZES, PRIORITIES, draw="mass", sampler=sampler)
     chances, _ = chances_of(PRIORITIES**0.7, "mass")

@@ -200,7 +200,7 @@ def reopen(name: str) -> None:
     store.close()
 
 
-def test_a_new_store_after_closerange(crew: Crew, store: Any) -> None:
+def test_a_new_store_opens_after_closerange(crew: Crew, store: Any) -> None:
     start(crew, "reopen", store).finish()
     assert store.check() == []
 

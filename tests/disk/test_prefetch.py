@@ -181,7 +181,7 @@ def learn(name: str, pipe: Any) -> None:
             pipe.send(1)
 
 
-def test_learners_killed_with_batches_ahead(store: di_store.Store, table: di_store.Table) -> None:
+def test_batches_ahead_of_killed_learners_take_no_room(store: di_store.Store, table: di_store.Table) -> None:
     for turn in range(3):
         near, far = SPAWN.Pipe()
         child = SPAWN.Process(target=learn, args=(store.name, far))

@@ -261,7 +261,7 @@ MUTANTS = [
         "src/di_store/replay/mixture_source.py::TableChoice.__init__",
         "np.asarray(weights, np.float64) / np.sum(weights)",
         "np.full(len(weights), 1 / len(weights))",
-        (f"{LAWS}::test_mixing_ratio_of_one_in_256",),
+        (f"{LAWS}::test_a_mixing_ratio_of_one_in_256_holds",),
     ),
     Mutant(
         "a-group-that-went-for-a-slot-begins-again",

@@ -105,7 +105,7 @@ PLAIN = st.recursive(
         optional={"alpha": PLAIN, "epochs": PLAIN, "x": PLAIN},
     )
 )
-def test_foreign_plain_data_is_corrupt_or_a_sampler(plain: Any) -> None:
+def test_any_plain_data_makes_a_sampler_or_is_refused(plain: Any) -> None:
     try:
         assert isinstance(s.sampler_from_plain(plain), s.SAMPLERS)
     except CorruptData:

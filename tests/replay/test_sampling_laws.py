@@ -270,7 +270,7 @@ def decide_really(table: Any, op: str) -> bool:
     return True
 
 
-def test_mixing_ratio_of_one_in_256(store: Any) -> None:
+def test_a_mixing_ratio_of_one_in_256_holds(store: Any) -> None:
     agent, _ = filled(store, 500, name="agent")
     demo, _ = filled(store, 50, name="demo")
     mixture = store.mix({"agent": 255, "demo": 1}, seed=5)

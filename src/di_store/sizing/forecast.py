@@ -107,7 +107,7 @@ def forecast(job: Any) -> Forecast:
     Args:
         job: the content of a file for `di-store plan`: ``tables`` by name, and optionally the available ``memory`` and
             ``disk``. A table has options of `Store.create_table`. Its view and other policies are calls like
-            ``"MinSize(100)"``, its schema is like ``{"obs": "u1[84, 84]", "text": "Spec((None,), 'u1', max=64)"}``. It
+            ``"MinSize(100)"``. Its schema is like ``{"obs": "u1[84, 84]", "text": "Spec((None,), 'u1', max=64)"}``. It
             may also have ``inserts`` and ``samples`` in items per second, and ``batch`` and ``prefetch`` of its loader.
 
     Raises:
