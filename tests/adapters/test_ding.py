@@ -344,7 +344,7 @@ def test_groups_are_cut_and_padded() -> None:
 
 
 @pytest.mark.parametrize("kinds", [(Buffer, Buffer), (Buffer, DequeBuffer), (DequeBuffer, Buffer)])
-def test_saved_files_equal_ding_engines(kinds: Any, tmp_path: Path) -> None:
+def test_saved_files_match_ding_engine(kinds: Any, tmp_path: Path) -> None:
     saved, loaded = kinds[0](5), kinds[1](5)
     for step in range(8):
         saved.push(transition(step), {"env": step % 2})

@@ -146,7 +146,7 @@ def test_a_killed_single_process_loses_no_synced_object(fault: str, tmp_path: Pa
         check(store, tmp_path, {1: ["a"]})
 
 
-def test_all_processes_killed_at_once(tmp_path: Path, full: bool) -> None:
+def test_a_kill_of_all_processes_loses_no_synced_object(tmp_path: Path, full: bool) -> None:
     """Two writers and who made the store, at a random moment; the next ones go on with the same folder."""
     folder, rng = str(tmp_path / "disk"), random.Random(1)
     files: dict[int, list[str]] = {}

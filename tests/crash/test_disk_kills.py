@@ -87,7 +87,7 @@ def learn(name: str, pipe: Any, fault: str = "") -> None:
             pipe.send(1)
 
 
-def test_learners_killed_while_they_read_from_disk(tmp_path: Path) -> None:
+def test_learners_killed_during_disk_reads_leave_no_pins(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as store:
         table = store.create_table("replay", capacity=50_000, lanes=2)
         fill(table, 0, 50_000)
@@ -106,7 +106,7 @@ def test_learners_killed_while_they_read_from_disk(tmp_path: Path) -> None:
         assert store.stats()["pinned"] == 0
 
 
-def test_a_learner_killed_between_portions(tmp_path: Path) -> None:
+def test_a_learner_killed_between_portions_leaves_no_pins(tmp_path: Path) -> None:
     with di_store.open(memory="16MiB", disk=tmp_path / "disk", disk_capacity="128MiB") as store:
         table = store.create_table("replay", capacity=50_000, lanes=2, compress=None)
         fill(table, 0, 50_000)

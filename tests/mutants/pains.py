@@ -153,7 +153,7 @@ MUTANTS = [
         "native/bindings/blocks.cc::find_block",
         "arena->readonly_at(found.offset, found.bytes)",
         "arena->at(found.offset, found.bytes)",
-        ("tests/objects/test_copies.py::test_writing_past_the_flag_faults",),
+        ("tests/objects/test_copies.py::test_writing_despite_the_flag_kills_the_process",),
     ),
     Mutant(
         "views-are-not-pinned",

@@ -114,7 +114,7 @@ print("corrupted", flush=True)
 
 
 @pytest.mark.parametrize("kind", ["torch", "ctypes"])
-def test_writing_past_the_flag_faults(store_name: Callable[[], str], kind: str) -> None:
+def test_writing_despite_the_flag_kills_the_process(store_name: Callable[[], str], kind: str) -> None:
     """It kills the one who writes, and leaves the bytes as they are."""
     with di_store.open(store_name(), memory="64MiB") as store:
         store.put(torch.ones(100) if kind == "torch" else np.ones(100), id="ab" * 20)
