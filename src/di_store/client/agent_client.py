@@ -29,6 +29,7 @@ from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import NEWEST, NONCE_BYTES, OLDEST, Hello, Welcome, greet
 from di_store.protocol.values import call_of
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.forks import in_child
 
 CONNECT_SECONDS = 5.0
 """How long one attempt to reach the agent takes at most."""
@@ -37,7 +38,6 @@ MAX_BODY_BYTES = 1 << 46
 _LEAST_SECONDS = 0.05  # that each attempt has
 _IDLE = 8  # connections that are kept for later calls
 
-_clients: weakref.WeakSet[AgentClient] = weakref.WeakSet()
 _shared: weakref.WeakValueDictionary[tuple[Any, ...], AgentClient] = weakref.WeakValueDictionary()
 _lock = threading.RLock()  # a signal handler may make a handle in the middle of another
 
@@ -79,7 +79,7 @@ class AgentClient:
         self.versions: dict[str, int] = {}
         self.users: weakref.WeakSet[Any] = weakref.WeakSet()  # channels
         self._begin()
-        _clients.add(self)
+        in_child(self, AgentClient.forget)
 
     @classmethod
     def shared(
@@ -375,14 +375,10 @@ def _say_goodbye(connection: Connection) -> None:
         connection.send(Kind.CALL, meta=call_of("goodbye", "", None, once=False)[0])
 
 
-def forget_clients() -> None:
-    """Drop the parent's clients in a forked child."""
+def _renew_lock() -> None:
+    """In a forked child: another thread of the parent may hold it."""
     global _lock
     _lock = threading.RLock()
-    for client in list(_clients):
-        client.forget()
-        for channel in list(client.users):
-            channel.forget()
 
 
-os.register_at_fork(after_in_child=forget_clients)
+os.register_at_fork(after_in_child=_renew_lock)

@@ -23,6 +23,7 @@ from di_store.protocol.frame import Buffer, Kind
 from di_store.protocol.handshake import Welcome, decoded
 from di_store.protocol.values import Waiting, call_of, error_of, value_of
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.forks import in_child
 
 CATCH_UP_SECONDS = 1.0
 """How long a call waits for the rows that its thread has written before."""
@@ -46,6 +47,7 @@ class Channel:
         self.closed: StoreError | None = None
         self._begin()
         client.users.add(self)
+        in_child(self, Channel.forget)
 
     def _begin(self) -> None:
         self._busy: set[Connection] = set()

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 
 from di_store.base.errors import NodeUnavailable
 from di_store.client.address import Address
@@ -14,6 +12,7 @@ from di_store.cluster.directory import Directory, unavailable
 from di_store.cluster.node import HERE, Node, called
 from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.forks import in_child
 from di_store.runtime.waits import countdown
 
 FRESH_SECONDS = 1.0
@@ -43,7 +42,7 @@ class Cluster:
         self._known: dict[str, Node] = {here.uuid: here}  # all that were ever seen; threads only add to it
         self._looked = self._failed = float("-inf")  # when the last look ended, and the last one that failed
         self.begin()
-        _clusters.add(self)
+        in_child(self, Cluster.begin)
 
     def begin(self) -> None:
         """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
@@ -163,14 +162,3 @@ class Cluster:
         """Close the directory and all sessions."""
         self.directory.close()
         self.sessions.close()
-
-
-_clusters: weakref.WeakSet[Cluster] = weakref.WeakSet()
-
-
-def _begin_anew() -> None:
-    for each in list(_clusters):
-        each.begin()
-
-
-os.register_at_fork(after_in_child=_begin_anew)

@@ -7,10 +7,8 @@ the store of its own machine and never waits for another one.
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator
 from concurrent import futures
 from functools import partial
@@ -29,6 +27,7 @@ from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.forks import in_child
 from di_store.runtime.waits import check_timeout, countdown, logger
 from di_store.session import Session
 
@@ -88,7 +87,7 @@ class GroupWeights:
         self._weights = Weights(session)
         self._record = BroadcastRecord(session)  # of the agent of this machine
         self.begin()
-        _every.add(self)
+        in_child(self, GroupWeights.begin)
 
     def begin(self) -> None:
         """Set the initial state, also in a forked child, which publishes again: the parent may hold locks."""
@@ -310,17 +309,6 @@ class GroupWeights:
 
     def _agent(self, timeout: Seconds) -> RemoteSession:
         return self._cluster.sessions.of(self._cluster.here, timeout)
-
-
-_every: weakref.WeakSet[GroupWeights] = weakref.WeakSet()
-
-
-def _begin_anew() -> None:
-    for each in list(_every):
-        each.begin()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _owner_key(name: str) -> str:

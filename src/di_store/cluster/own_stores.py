@@ -5,14 +5,13 @@ No lock is held while a process attaches to a store.
 
 from __future__ import annotations
 
-import os
 import threading
-import weakref
 from collections.abc import Callable, Hashable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from di_store.base.errors import NodeUnavailable
 from di_store.cluster.store import ClusterStore
+from di_store.runtime.forks import in_child
 from di_store.runtime.waits import countdown
 
 K = TypeVar("K", bound=Hashable)
@@ -23,7 +22,7 @@ class OwnStores(Generic[K]):
 
     def __init__(self) -> None:
         self.begin()
-        _every.add(self)
+        in_child(self, OwnStores.begin)
 
     def begin(self) -> None:
         """Set the initial state, also in a forked child, to which the parent's connections and locks do not belong."""
@@ -83,14 +82,3 @@ class OwnStores(Generic[K]):
             stores, self._stores, self._attaching = list(self._stores.values()), {}, {}
         for each in stores:
             each.close()
-
-
-_every: weakref.WeakSet[OwnStores[Any]] = weakref.WeakSet()
-
-
-def _begin_anew() -> None:
-    for each in list(_every):
-        each.begin()
-
-
-os.register_at_fork(after_in_child=_begin_anew)

@@ -5,7 +5,6 @@ A `put` never fails because of this: an object that was not sent ahead is copied
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 import weakref
@@ -17,6 +16,7 @@ from di_store.cluster.groups import JOINED_SECONDS, MEMBERS_SECONDS
 from di_store.cluster.members import check_group, join, members
 from di_store.cluster.node import Node
 from di_store.cluster.session_pool import LOOK_SECONDS
+from di_store.runtime.forks import in_child
 from di_store.runtime.waits import logger
 
 AWAY_SECONDS = 5.0
@@ -32,7 +32,7 @@ class Push:
         self._known: dict[str, tuple[float, list[Node]]] = {}  # by group: until when they count, and its members
         self._said: set[str] = set()  # what the log has a line of already
         self.begin()
-        _every.add(self)
+        in_child(self, Push.begin)
 
     def begin(self) -> None:
         """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
@@ -129,9 +129,6 @@ class Push:
             logger.warning("%s", text)
 
 
-_every: weakref.WeakSet[Push] = weakref.WeakSet()
-
-
 def _stay(reference: weakref.ref[Push]) -> None:
     """Keep the node a member while its store is open and in use."""
     while True:
@@ -141,11 +138,3 @@ def _stay(reference: weakref.ref[Push]) -> None:
             return
         sending.join_again()
         del sending
-
-
-def _begin_anew() -> None:
-    for each in list(_every):
-        each.begin()
-
-
-os.register_at_fork(after_in_child=_begin_anew)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +14,7 @@ from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
 from di_store.cluster.node import Node
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.forks import in_child
 from di_store.runtime.waits import countdown
 
 LOOK_SECONDS = 0.8
@@ -55,7 +54,7 @@ class SessionPool:
         self._replaced: set[str] = set()  # UUIDs, which are never used again: threads only add to it
         self.closed = False
         self.begin()
-        _pools.add(self)
+        in_child(self, SessionPool.begin)
 
     def begin(self) -> None:
         """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
@@ -181,17 +180,6 @@ class SessionPool:
             self.closed = True
         for each in sessions:
             each.close()
-
-
-_pools: weakref.WeakSet[SessionPool] = weakref.WeakSet()
-
-
-def _begin_anew() -> None:
-    for each in list(_pools):
-        each.begin()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
 
 
 def _works(session: RemoteSession) -> bool:

@@ -7,9 +7,7 @@ the tables are. `append` calls the core directly if they are in this process's m
 from __future__ import annotations
 
 import copy
-import os
 import threading
-import weakref
 from abc import ABC, abstractmethod
 from threading import get_ident
 from types import TracebackType
@@ -21,21 +19,11 @@ from di_store.base.errors import SchemaMismatch, StoreError, WriterClosed
 from di_store.replay.batch import Items
 from di_store.replay.loader import Following
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.forks import in_child
 
 CLOSE_SECONDS = 60.0
 LOOK_EVERY = 1024
 """After so many calls of `append`, or rows of `extend`, a writer looks after its tables and the store's chores."""
-_open: weakref.WeakSet[Writer] = weakref.WeakSet()
-
-
-def _forget_writers() -> None:
-    """End all writers in a forked child, because they belong to the parent."""
-    for writer in _open:
-        writer._forget(WriterClosed("this writer was opened before fork and belongs to the parent process"))
-    _open.clear()
-
-
-os.register_at_fork(after_in_child=_forget_writers)
 
 
 class WriterBackend(ABC):
@@ -128,7 +116,7 @@ class Writer:
         # Acquired once and never released: by the owner, or by a thread that ends a writer without an owner.
         self._claim = threading.Lock()
         self._ended: StoreError | None = None
-        _open.add(self)
+        in_child(self, Writer._forget)
         backend.session.follow(self, Writer._end_with)
 
     # -- the calls ----------------------------------------------------------------------------------------------
@@ -310,8 +298,9 @@ class Writer:
         self._thread = -1
         self._backend.end(why, idle=idle)
 
-    def _forget(self, why: StoreError) -> None:
-        self._ended = why
+    def _forget(self) -> None:
+        """In a forked child: the writer is the parent's."""
+        self._ended = why = WriterClosed("this writer was opened before fork and belongs to the parent process")
         self._thread = -1
         self._backend.forget(why)
 

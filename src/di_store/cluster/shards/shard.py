@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -16,6 +14,7 @@ from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
+from di_store.runtime.forks import in_child
 
 T = TypeVar("T")
 
@@ -164,7 +163,7 @@ class ShardReports:
         self._shards = shards
         self._known: dict[int, ShardReport] = {}
         self.begin()
-        _all.add(self)
+        in_child(self, ShardReports.begin)
 
     def begin(self) -> None:
         """Set the initial state, also in a forked child, which lacks the parent's threads."""
@@ -290,14 +289,3 @@ class ShardReports:
         finally:
             if look is not None:
                 look.set()
-
-
-_all: weakref.WeakSet[ShardReports] = weakref.WeakSet()
-
-
-def _begin_anew() -> None:
-    for each in list(_all):
-        each.begin()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
