@@ -21,13 +21,14 @@ from pains import until
 
 import di_store
 from di_store.base.errors import OldEpoch
-from di_store.broadcast.dial import Dialler, send_call
 from di_store.broadcast.note import Note, SourceProgress, note_of
+from di_store.broadcast.other_agents import OtherAgents
 from di_store.client.address import own_token
+from di_store.client.sessions import Credentials
 from di_store.protocol.connection import Connection
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import Welcome, answer
-from di_store.protocol.values import value_of
+from di_store.protocol.values import call_of, value_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*was restarted:RuntimeWarning")
 Names = Callable[[], str]
@@ -430,12 +431,13 @@ def test_bytes_with_a_wrong_checksum_are_not_published(four: list[Member]) -> No
 
 def test_no_other_message_is_sent_between_pieces(four: list[Member]) -> None:
     """What agents say of calls that are at work would lie between the pieces: the child would lose its source."""
-    token = own_token(make=False)
-    assert token is not None
-    connection = Dialler(token).dial(four[0].address)
+    agents = OtherAgents(Credentials())
+    connection = agents.connect(four[0].address)
     asked = {"name": four[0].weights, "version": 1, "size": 1, "check": 0, "at": 0}
-    send_call(connection, "pull", asked)  # it waits a second for that version, and says so
+    meta, body = call_of("pull", "", asked, once=False)
+    connection.send(Kind.CALL, meta=meta, body=body)  # it waits a second for that version, and says so
     while (message := connection.receive()).kind == Kind.WAITING:
         assert msgspec.msgpack.decode(message.meta, type=SourceProgress) == SourceProgress(0, 0, 0)
     assert value_of(message) == "unknown"
     connection.close()
+    agents.close()

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from di_store.broadcast.announcement import Announcement
 from di_store.broadcast.children import Children
-from di_store.broadcast.dial import ANSWER_SECONDS, DIAL_SECONDS
 from di_store.broadcast.note import near
+from di_store.broadcast.other_agents import ANSWER_SECONDS, DIAL_SECONDS
 from di_store.broadcast.serving import BEAT_SECONDS, KNOWN_SECONDS
 from di_store.broadcast.transfer import PIECE_BYTES, Left, Transfer
 

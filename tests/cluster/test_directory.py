@@ -11,10 +11,11 @@ import pytest
 
 from cluster.nodes import Node, cluster_nodes, served_again
 from di_store.base.errors import NodeUnavailable
+from di_store.client.sessions import Credentials
 from di_store.cluster.directory import Directory, Owner, TableEntry, packed, unpacked
 from di_store.cluster.directory_entries import keep_entry, kept_entries
 from di_store.cluster.node import called
-from di_store.cluster.session_pool import Credentials, SessionPool
+from di_store.cluster.session_pool import SessionPool
 from di_store.cluster.static import StaticDirectory
 
 SECONDS = 20.0

@@ -19,11 +19,12 @@ from cluster.test_cluster import TABLE, tables_of
 from cluster.test_silent_nodes import SECONDS, failure, place_of, slowly
 from di_store import cluster
 from di_store.base.errors import NodeUnavailable, StoreError, Timeout
+from di_store.client.sessions import Credentials
 from di_store.cluster import node as places
 from di_store.cluster import static
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import unavailable
-from di_store.cluster.session_pool import Credentials, SessionPool
+from di_store.cluster.session_pool import SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.deadline import GRACE_SECONDS, Deadline

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
 
 import pytest
 from cluster.served import TOKEN, agent_here
@@ -11,8 +10,9 @@ from pains import until
 
 import di_store
 from di_store.base.errors import StoreClosed
+from di_store.broadcast.other_agents import OtherAgents
 from di_store.client.session import RemoteSession
-from di_store.server.push import ObjectPush
+from di_store.client.sessions import Credentials
 
 NAMES = {"di-store ahead", "di-store copy"}
 
@@ -21,35 +21,29 @@ def threads() -> list[threading.Thread]:
     return [each for each in threading.enumerate() if each.name in NAMES]
 
 
-def test_two_threads_that_connect_share_one_session(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, meet, connect = list[RemoteSession](), threading.Barrier(2), RemoteSession.connect
-
-    def connect_both(*arguments: Any) -> RemoteSession:
-        session = connect(*arguments)
-        made.append(session)
-        meet.wait(30)
-        return session
-
-    with di_store.open(memory="64MiB") as store, di_store.open(memory="64MiB") as other, agent_here(other) as agent:
-        push, address = (
-            ObjectPush(store._backend.session, TOKEN.encode(), None, False),
-            f"di-store://{agent.address}/{other.name}",
-        )
-        monkeypatch.setattr(RemoteSession, "connect", connect_both)
+def test_two_threads_that_connect_share_one_session() -> None:
+    meet = threading.Barrier(2)
+    with di_store.open(memory="64MiB") as other, agent_here(other) as agent:
+        agents, address = OtherAgents(Credentials(TOKEN)), f"di-store://{agent.address}/{other.name}"
         got = list[RemoteSession]()
-        both = [threading.Thread(target=lambda: got.append(push._source(address, 30))) for _ in range(2)]
+
+        def connect() -> None:
+            meet.wait(30)
+            session = agents.at(address)
+            session.meet(30)
+            got.append(session)
+
+        both = [threading.Thread(target=connect) for _ in range(2)]
         for each in both:
             each.start()
         for each in both:
             each.join()
-        assert got[0] is got[1]
-        assert [each.ended() for each in made].count(False) == 1
-        monkeypatch.undo()
-        assert push._source(address, 30) is got[0]
-        push.stop()
-        assert all(each.ended() for each in made)
+        assert got[0] is got[1] is agents.at(address)
+        assert not got[0].ended()
+        agents.close()
+        assert got[0].ended()
         with pytest.raises(StoreClosed):
-            push._source(address, 30)
+            agents.at(address)
 
 
 def test_copying_threads_end_with_the_agent() -> None:

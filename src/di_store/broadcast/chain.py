@@ -19,9 +19,9 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import OldEpoch
 from di_store.broadcast.children import Children
-from di_store.broadcast.dial import ConnectionPool, Dialler
 from di_store.broadcast.note import Note, parts_of
 from di_store.broadcast.offer import Offer
+from di_store.broadcast.other_agents import OtherAgents
 from di_store.broadcast.record import BroadcastRecord, Known
 from di_store.broadcast.requested import Requested
 from di_store.objects.weights import Weights
@@ -34,16 +34,13 @@ class LocalState:
 
     Attributes:
         own: address of this node, unless the publisher gives another.
-        trusted: whether values that other machines have pickled may be loaded here.
         stopped: whether the agent ends.
     """
 
     session: Session
     record: BroadcastRecord
-    dialler: Dialler
-    connections: ConnectionPool
+    agents: OtherAgents
     own: str
-    trusted: bool
     stopped: threading.Event = field(default_factory=threading.Event)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +11,8 @@ import msgspec
 from di_store.base import config
 from di_store.base.errors import ObjectNotFound, OldEpoch, StoreError
 from di_store.broadcast.chain import Chain, LocalState
-from di_store.broadcast.dial import ConnectionPool, Dialler
 from di_store.broadcast.note import check_addresses, note_of
+from di_store.broadcast.other_agents import OtherAgents
 from di_store.broadcast.pulling import pull
 from di_store.broadcast.record import BroadcastRecord, Known
 from di_store.broadcast.serving import serve
@@ -29,18 +28,15 @@ _MOST = 2**62
 class Chains:
     """All names of one agent. Thread-safe."""
 
-    def __init__(self, session: Session, token: bytes, tls: ssl.SSLContext | None, own: str, trusted: bool) -> None:
+    def __init__(self, session: Session, agents: OtherAgents, own: str) -> None:
         """Set the state; starts no thread.
 
         Args:
             session: session of the agent; all chains end with it.
-            token: token that all agents of the group know.
-            tls: context to reach other agents; None: without TLS.
+            agents: the other agents of the group.
             own: address of this agent, as others reach it.
-            trusted: whether pickles of other machines may be loaded here.
         """
-        dialler = Dialler(token, tls)
-        self._local = LocalState(session, BroadcastRecord(session), dialler, ConnectionPool(dialler), own, trusted)
+        self._local = LocalState(session, BroadcastRecord(session), agents, own)
         self._lock = threading.Lock()
         self._chains: dict[str, tuple[Chain, Telling]] = {}  # grows under _lock; never shrinks
 
@@ -68,7 +64,6 @@ class Chains:
             telling.wake()
             with chain.changed:
                 chain.changed.notify_all()
-        self._local.connections.close()
 
     def _of(self, name: str) -> tuple[Chain, Telling]:
         with self._lock:

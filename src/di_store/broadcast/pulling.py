@@ -11,13 +11,12 @@ from di_store import _core
 from di_store.base.dtypes import Array
 from di_store.base.errors import CapacityError, StoreClosed, StoreError, StoreFull, Timeout
 from di_store.broadcast.chain import Chain, Incoming, now
-from di_store.broadcast.dial import Unreachable, ask, send_call
 from di_store.broadcast.note import Note, SourceProgress, note_of
 from di_store.broadcast.transfer import SILENT_SECONDS, Left, Transfer
 from di_store.protocol.connection import Connection, Disconnected
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import decoded
-from di_store.protocol.values import error_of, value_of
+from di_store.protocol.values import call_of, error_of, value_of
 from di_store.runtime.waits import logger
 
 T = TypeVar("T")
@@ -69,8 +68,8 @@ def ask_chain(chain: Chain) -> bool:
         if number == known.place or answers == MOST_ASKED:
             continue
         try:
-            found = chain.local.connections.ask(address, "newest", {"name": chain.name})
-        except (Unreachable, StoreError, TypeError, ValueError):
+            found = chain.local.agents.ask(address, "newest", {"name": chain.name})
+        except (StoreError, TypeError, ValueError):
             silent += 1
             continue
         answers += 1
@@ -123,7 +122,7 @@ class VersionPull:
         if note.size < 0:
             self._patiently(lambda arena: arena.publish(note.name, None, note.keep, at=note.version))
             return
-        foreign = not self._chain.local.trusted
+        foreign = not self._chain.local.agents.credentials.allow_pickle
         draft = self._patiently(partial(_reserved, note, foreign))
         payload = draft.payload()
         with self._chain.changed:
@@ -191,8 +190,8 @@ class VersionPull:
         with self._chain.changed:
             self._incoming.source = source
         try:
-            connection = self._chain.local.dialler.dial(source)
-        except Unreachable:
+            connection = self._chain.local.agents.connect(source)
+        except (Disconnected, StoreError):
             return Left.LOST
         try:
             return self._receive(connection, source, payload)
@@ -213,14 +212,15 @@ class VersionPull:
         transfer.reached(now())
         connection.until, connection.ticking = None, tick
         asked = {"name": note.name, "version": note.version, "size": note.size, "check": note.check}
-        send_call(connection, "pull", {**asked, "at": transfer.have})
+        meta, body = call_of("pull", "", {**asked, "at": transfer.have}, once=False)
+        connection.send(Kind.CALL, meta=meta, body=body)
         while True:
             message = connection.receive()
             if message.kind == Kind.ERROR:
                 logger.warning("weights %r: %s", note.name, error_of(message.meta, source))
                 return Left.LOST
             if message.kind == Kind.ANSWER:
-                return self._ended(connection, source, value_of(message))
+                return self._ended(source, value_of(message))
             part = decoded(SourceProgress, message.meta)
             if (why := transfer.heard(part.have, part.fallen, now())) is not None:
                 return why
@@ -241,7 +241,7 @@ class VersionPull:
             self._chain.received += count
             self._chain.changed.notify_all()
 
-    def _ended(self, connection: Connection, source: str, word: object) -> Left:
+    def _ended(self, source: str, word: object) -> Left:
         """The source has no more bytes.
 
         Raises:
@@ -252,8 +252,8 @@ class VersionPull:
         if word != "gone":
             return Left.STUCK
         try:
-            found = ask(connection, source, "newest", {"name": self._note.name})
-        except (Unreachable, StoreError, TypeError, ValueError):
+            found = self._chain.local.agents.ask(source, "newest", {"name": self._note.name})
+        except (StoreError, TypeError, ValueError):
             return Left.LOST
         if found is not None:
             note = note_of(found)

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from di_store.base.errors import OldEpoch, StoreClosed, StoreError
 from di_store.broadcast.announcement import AGAIN_SECONDS, Announcement
 from di_store.broadcast.chain import Chain, LocalState, now
-from di_store.broadcast.dial import Unreachable
 from di_store.broadcast.note import Note, near
 from di_store.broadcast.record import Known
 from di_store.runtime.waits import logger
@@ -138,10 +137,10 @@ class Telling:
         """One attempt, in a thread of its own."""
         failed = ""
         try:
-            self._local.connections.ask(member, "note", {"note": note.packed()})
+            self._local.agents.ask(member, "note", {"note": note.packed()})
         except OldEpoch as error:
             self._replaced(announcement, note, error)
-        except (Unreachable, StoreError, TypeError, ValueError) as error:
+        except (StoreError, TypeError, ValueError) as error:
             failed = str(error) or type(error).__name__
         with self._changed:
             first = member not in announcement.doubtful

@@ -37,6 +37,7 @@ class RemoteSession:
         self.near_versions: dict[str, int] | None = None
         """Those of the store of this machine, where a cluster's weights are read; None: the agent's are read."""
         self.kept: dict[Any, Any] = {}
+        self._met = False
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}
 
     @property
@@ -79,21 +80,33 @@ class RemoteSession:
         Raises:
             As `di_store.connect`.
         """
-        where = Address.parse(address)
-        given, context = token_for(where, token), client_context(tls)
-        tls = os.fspath(tls) if isinstance(tls, os.PathLike) else tls
         deadline = Deadline.of(timeout)
         while True:
-            client = AgentClient.shared(where, given, tls, allow_pickle, context)
-            channel, known = Channel(client, allow_pickle), client.agent != b""
+            session = cls.at(address, token, tls, allow_pickle)
+            channel = session.channel
+            known = channel.client.agent != b""
             try:
-                channel.call("hello", timeout=deadline, what=what or f"connect to {where}")
-                return cls(channel, tls)
+                session.meet(deadline, what)
+                return session
             except BaseException as error:  # also Ctrl-C: no session is returned that would end it
-                channel.close(StoreClosed(f"{where} was not reached"))
+                channel.close(StoreClosed(f"{channel.address} was not reached"))
                 if not known or not isinstance(error, StoreClosed):
                     raise
                 # what this process knew of the address is a store that is gone
+
+    @classmethod
+    def at(cls, address: str, token: Any, tls: Any, allow_pickle: bool) -> RemoteSession:
+        """A session with the store at an address, which its first call connects to. As `connect` otherwise."""
+        where = Address.parse(address)
+        given, context = token_for(where, token), client_context(tls)
+        tls = os.fspath(tls) if isinstance(tls, os.PathLike) else tls
+        return cls(Channel(AgentClient.shared(where, given, tls, allow_pickle, context), allow_pickle), tls)
+
+    def meet(self, timeout: Seconds, what: str | None = None) -> None:
+        """Have the agent answer, unless it has answered this session before. `what`: name of the call, for errors."""
+        if not self._met:
+            self.call("hello", timeout=timeout, what=what or f"connect to {self.channel.address}")
+            self._met = True
 
     def tell_version(self, name: str, timeout: Seconds) -> None:
         """Tell the agent which version of the weights this process last got. Inserted rows carry it."""
@@ -110,6 +123,10 @@ class RemoteSession:
     def ended(self) -> bool:
         """Whether `close` was called."""
         return self.channel.closed is not None
+
+    def is_over(self) -> bool:
+        """Whether `close` was called, or another store has taken the place of its own."""
+        return self.ended() or self.channel.client.ended is not None
 
     def follow(self, handle: H, end: Callable[[H, StoreError], None]) -> None:
         """Call ``end(handle, why)`` when the session ends; the session does not keep the handle alive."""

@@ -60,7 +60,7 @@ class CallWait:
 
     def on(self, connection: Connection) -> None:
         """Wait on this connection from now on."""
-        connection.ticking, connection.look_at = self.tick, self.deadline.end
+        connection.ticking, connection.look_at, connection.until = self.tick, self.deadline.end, self.deadline.last
         self._connection = connection
 
     def sent(self) -> None:

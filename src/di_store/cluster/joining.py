@@ -8,11 +8,12 @@ import sys
 from collections.abc import Callable
 
 from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
+from di_store.client.sessions import Credentials
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Directory
 from di_store.cluster.node_store import NodeStore
 from di_store.cluster.own_stores import OwnStores
-from di_store.cluster.session_pool import Credentials, SessionPool
+from di_store.cluster.session_pool import SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.replay.table import Table
@@ -172,7 +173,7 @@ def joined(
     sessions = SessionPool(Credentials(token, membership.tls, membership.allow_pickle))
     sessions.versions = session.versions
     try:
-        here = sessions.at(membership.address, timeout)  # so that a wrong token is refused at once
+        here = sessions.node_at(membership.address, timeout)  # so that a wrong token is refused at once
         cluster = Cluster(directory or _directory(membership, sessions), sessions, here, membership.engine)
     except BaseException:  # also Ctrl-C: no handle is returned that would end them
         sessions.close()

@@ -20,11 +20,12 @@ from di_store.checkpoint.store.files import THREADS, full_is_told, one_at_a_time
 from di_store.checkpoint.store.home import Home, read_home, write_home
 from di_store.checkpoint.tree.folder import MANIFEST, Folder
 from di_store.client.backup import PART_BYTES, Backup
+from di_store.client.sessions import Credentials
 from di_store.cluster.backups import LOCK
 from di_store.cluster.directory import TABLE, Directory, TableEntry, unpacked
 from di_store.cluster.joining import attach
 from di_store.cluster.node import Node
-from di_store.cluster.session_pool import LOOK_SECONDS, Credentials, SessionPool
+from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.waits import countdown, logger

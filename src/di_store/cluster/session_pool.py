@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
 from di_store.client.address import Address
 from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
+from di_store.client.sessions import Credentials, Sessions
 from di_store.cluster.node import Node
 from di_store.runtime.deadline import Deadline
-from di_store.runtime.forks import in_child
 from di_store.runtime.waits import countdown
 
 LOOK_SECONDS = 0.8
@@ -22,15 +21,6 @@ LOOK_SECONDS = 0.8
 a second."""
 PATIENCE_SECONDS = 0.05
 """The same, of one that did not answer the last time."""
-
-
-@dataclass(frozen=True)
-class Credentials:
-    """The credentials of this process for every node, as in `di_store.connect`."""
-
-    token: str | bytes | None = None
-    tls: Any = None
-    allow_pickle: bool = False
 
 
 class _Look:
@@ -41,25 +31,27 @@ class _Look:
         self.found: Node | None = None  # set before `ended`; None: it does not answer
 
 
-class SessionPool:
-    """The handles, by address. Thread-safe: the dicts change under a lock, which is never held while anything waits."""
+class SessionPool(Sessions):
+    """The handles, by address. Thread-safe, as `Sessions`."""
 
     def __init__(self, credentials: Credentials) -> None:
-        self.credentials = credentials
+        super().__init__(credentials)
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
         """How tables pickle that are reached through a channel: as `Session.abroad`."""
         self.versions: dict[str, int] | None = None
         """Of weights: as `Session.versions` of the store of this machine."""
-        self._sessions: dict[str, RemoteSession] = {}
         self._replaced: set[str] = set()  # UUIDs, which are never used again: threads only add to it
-        self.closed = False
-        self.begin()
-        in_child(self, SessionPool.begin)
 
     def begin(self) -> None:
-        """Set the initial state, also in a forked child, where another thread of the parent may hold the lock."""
-        self._lock = threading.Lock()
+        """As `Sessions.begin`."""
+        super().begin()
         self._looks: dict[str, _Look] = {}
+
+    def at(self, address: str) -> RemoteSession:
+        """As `Sessions.at`."""
+        session = super().at(address)
+        session.abroad, session.near_versions = self.abroad, self.versions
+        return session
 
     def session(self, address: str, timeout: Seconds, what: str | None = None) -> RemoteSession:
         """The session with the store that is now served at an address. `what`: name of the call, for errors.
@@ -67,21 +59,17 @@ class SessionPool:
         Raises:
             As `di_store.connect`.
         """
-        with self._lock:
-            known = self._sessions.get(address)
-        if known is not None and _works(known):
-            return known
-        given = self.credentials
-        made = RemoteSession.connect(address, given.token, given.tls, given.allow_pickle, timeout, what)
-        made.abroad, made.near_versions = self.abroad, self.versions
-        with self._lock:
-            known = self._sessions.get(address)
-            if known is None or not _works(known):
-                known = self._sessions[address] = made
-            closed = self.closed
-        if known is not made or closed:
-            made.close()
-        return known
+        deadline = Deadline.of(timeout)
+        while True:
+            session = self.at(address)
+            known = session.channel.client.agent != b""
+            try:
+                session.meet(deadline, what)
+                return session
+            except StoreClosed:
+                if not known or self.closed:
+                    raise
+                # what this process knew of the address is a store that is gone
 
     def greeted(self, address: str, timeout: Seconds) -> RemoteSession:
         """The session with the store that is now served at an address, and has just answered.
@@ -101,7 +89,7 @@ class SessionPool:
                 return session
         raise AssertionError
 
-    def at(self, address: str, timeout: float | None) -> Node:
+    def node_at(self, address: str, timeout: float | None) -> Node:
         """The node that is now served at an address."""
         return _node_of(self.session(address, timeout))
 
@@ -127,7 +115,7 @@ class SessionPool:
         try:
             yield session
         except StoreClosed:
-            if session.ended() or _works(session):
+            if session.ended() or not session.is_over():
                 raise
             raise self._gone(node) from None
 
@@ -172,19 +160,6 @@ class SessionPool:
             pass
         finally:
             look.ended.set()
-
-    def close(self) -> None:
-        """End all sessions."""
-        with self._lock:
-            sessions, self._sessions = list(self._sessions.values()), {}
-            self.closed = True
-        for each in sessions:
-            each.close()
-
-
-def _works(session: RemoteSession) -> bool:
-    """Whether the session is open and its store has not been replaced by another one."""
-    return not session.ended() and session.channel.client.ended is None
 
 
 def _node_of(session: RemoteSession) -> Node:

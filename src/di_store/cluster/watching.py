@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
+from di_store.client.sessions import Credentials
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 from di_store.cluster.rejoining import directory_of, has_directory
-from di_store.cluster.session_pool import Credentials, SessionPool
+from di_store.cluster.session_pool import SessionPool
 from di_store.cluster.taken_over import give_up
 from di_store.runtime.waits import logger
 from di_store.server.supervisor import Serving, credentials_of

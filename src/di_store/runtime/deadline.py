@@ -41,6 +41,7 @@ class Deadline:
         heard: time at which bytes were last received or sent in this step.
         flowed: time at which bytes of an incomplete message last arrived, or the agent last worked on the call; minus
             infinity: never.
+        last: time at which the wait for an answer ends, whatever flows; None: `flowed` extends it.
     """
 
     def __init__(self, timeout: float | None) -> None:
@@ -48,6 +49,7 @@ class Deadline:
         self.grace = self.tries = GRACE_SECONDS
         self.began = self.since = self.heard = monotonic()
         self.flowed = _NEVER
+        self.last: float | None = None
 
     @classmethod
     def of(cls, timeout: float | Deadline | None) -> Deadline:
@@ -68,6 +70,13 @@ class Deadline:
         """The deadline of a call that only waits for the agent's answer, for that long."""
         found = cls(0)
         found.grace = found.tries = seconds
+        return found
+
+    @classmethod
+    def brief(cls, seconds: float) -> Deadline:
+        """The deadline of a short call that is made again later: it ends then, and at once where nothing answers."""
+        found = cls(seconds)
+        found.grace, found.tries, found.last = 0.0, _REACH_SECONDS, found.began + seconds
         return found
 
     def step(self, steps: int, *, after: float = 0.0, least: float = 0.0) -> Deadline:
@@ -165,6 +174,8 @@ class Deadline:
         """
         if self.timeout is None:
             return lost > LOST_SECONDS
+        if self.last is not None:
+            return self.passed + pause >= self.tries
         return self.passed + pause >= min(max(self.timeout, self.tries), self.timeout + self.grace)
 
     def reach(self, most: float) -> float:

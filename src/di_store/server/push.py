@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import queue
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -26,11 +25,10 @@ from di_store.base.errors import (
     StoreError,
     StoreFull,
 )
-from di_store.broadcast.dial import ConnectionPool, Dialler, Unreachable
 from di_store.broadcast.note import check_addresses
+from di_store.broadcast.other_agents import OtherAgents
 from di_store.client.bulk import OWN_TCP, Bulk
 from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
-from di_store.client.session import RemoteSession
 from di_store.objects.refs import Ref
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
@@ -97,24 +95,18 @@ class ObjectPush:
     Thread-safe.
     """
 
-    def __init__(
-        self, session: Session, token: bytes, tls: ssl.SSLContext | None, trusted: bool, bulk: Bulk = OWN_TCP
-    ) -> None:
+    def __init__(self, session: Session, agents: OtherAgents, bulk: Bulk = OWN_TCP) -> None:
         """Set the state; starts no thread.
 
-        The arguments are those of `Chains`, and `bulk`: the transport of large payloads.
+        `session` and `agents` are those of `Chains`; `bulk`: the transport of large payloads.
         """
         self._session = session
         self._bulk = bulk
-        self._token = token
-        self._tls = tls
-        self._trusted = trusted
-        self._connections = ConnectionPool(Dialler(token, tls))
+        self._agents = agents
         self._tellers = _Workers(_TELLERS, "di-store ahead")
         self._copiers = _Workers(_COPIERS, "di-store copy")
         self._lock = threading.Lock()
         self._silent: dict[str, float] = {}  # by address, when it may be told again. Under _lock
-        self._sources: dict[str, RemoteSession] = {}  # under _lock
         self._stopped = False
         self._behind = False  # whether the log says that too many wait; only for that
 
@@ -145,7 +137,8 @@ class ObjectPush:
         raw, deadline = Ref(id).raw, Deadline(timeout)
         [address] = check_addresses([source])
         try:
-            far = self._source(address, deadline.reach(_SOURCE_SECONDS))
+            far = self._agents.at(address)
+            far.meet(deadline.sooner(_SOURCE_SECONDS))
             head, total = head_of(far, raw, deadline.left)
             make_copy(self._session, far, raw, head, total, deadline, self._bulk)
         except (NodeUnavailable, StoreClosed):
@@ -157,11 +150,6 @@ class ObjectPush:
         self._stopped = True
         self._tellers.stop()
         self._copiers.stop()
-        self._connections.close()
-        with self._lock:
-            sources, self._sources = list(self._sources.values()), {}
-        for each in sources:
-            each.close()
 
     def _queue(self, workers: _Workers, job: Callable[[], None]) -> None:
         if workers.add(job):
@@ -183,8 +171,8 @@ class ObjectPush:
         if self._is_silent(member) or self._stopped:
             return
         try:
-            self._connections.ask(member, "copy_ahead", {"id": raw, "source": source})
-        except (Unreachable, StoreError, TypeError, ValueError) as error:  # TypeError: an older agent has no such call
+            self._agents.ask(member, "copy_ahead", {"id": raw, "source": source})
+        except (StoreError, TypeError, ValueError) as error:  # TypeError: an older agent has no such call
             with self._lock:
                 self._silent[member] = time.monotonic() + SILENT_SECONDS
             logger.warning("no objects are sent ahead to %s for %.0f s: %s", member, SILENT_SECONDS, error)
@@ -195,7 +183,8 @@ class ObjectPush:
         if self._stopped or self._session.arena.contains(raw, _SOURCE_SECONDS):
             return
         try:
-            far = self._source(address, _SOURCE_SECONDS)
+            far = self._agents.at(address)
+            far.meet(_SOURCE_SECONDS)
             head, total = head_of(far, raw, _SOURCE_SECONDS)
             make_copy(self._session, far, raw, head, total, _SOURCE_SECONDS + total / SLOWEST_BYTES, self._bulk)
         except (ObjectExists, ObjectNotFound, StoreFull, CapacityError):
@@ -203,33 +192,3 @@ class ObjectPush:
         except StoreError as error:
             if not self._stopped:
                 logger.warning("object %s was not copied ahead from %s: %s", raw.hex(), address, error.message)
-
-    def _source(self, address: str, timeout: float) -> RemoteSession:
-        """The session with the store that is now at an address.
-
-        Raises:
-            StoreClosed: the agent ends. As `RemoteSession.connect`.
-        """
-        with self._lock:
-            known = self._sources.get(address)
-        if known is not None and _is_open(known):
-            return known
-        made = RemoteSession.connect(address, self._token, self._tls, self._trusted, timeout)
-        with self._lock:  # another thread may have connected meanwhile, or `stop` have closed all
-            known = self._sources.get(address)
-            if self._stopped:
-                kept, spare = None, [made]
-            elif known is not None and _is_open(known):
-                kept, spare = known, [made]
-            else:
-                kept, spare = made, [] if known is None else [known]
-                self._sources[address] = made
-        for each in spare:
-            each.close()
-        if kept is None:
-            raise StoreClosed("the agent is shutting down")
-        return kept
-
-
-def _is_open(session: RemoteSession) -> bool:
-    return not session.ended() and session.channel.client.ended is None

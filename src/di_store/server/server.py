@@ -21,8 +21,10 @@ from di_store._core import Mode
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreClosed, StoreError
 from di_store.base.warned import noted, taken
 from di_store.broadcast.chains import Chains
+from di_store.broadcast.other_agents import OtherAgents
 from di_store.client.address import Address
 from di_store.client.bulk import OWN_TCP
+from di_store.client.sessions import Credentials
 from di_store.observe.stats import AGENT_ROLE
 from di_store.protocol.connection import MAX_CALL_BYTES, Connection, Disconnected
 from di_store.protocol.frame import MAGIC, Kind
@@ -97,10 +99,11 @@ class Agent:
         self._warnings = _Warnings()
         self._versions = VersionWatch(self._session)
         own = served.address or f"di-store://{self.address}/{served.store}"
-        self._chains = Chains(self._session, served.token, served.peers, own, served.allow_pickle)
+        self._agents = OtherAgents(Credentials(served.token, served.peers, served.allow_pickle))
+        self._chains = Chains(self._session, self._agents, own)
         self._engine = None if served.bulk == OWN else Engine(served.bulk, Address.parse(own).host)
         bulk = OWN_TCP if self._engine is None else EngineBulk(self._engine)
-        self._push = ObjectPush(self._session, served.token, served.peers, served.allow_pickle, bulk)
+        self._push = ObjectPush(self._session, self._agents, bulk)
 
     @property
     def address(self) -> str:
@@ -164,6 +167,7 @@ class Agent:
         self._stopped.set()
         self._chains.stop()
         self._push.stop()
+        self._agents.close()
         self._versions.stop()
         with self._lock:
             peers, self._peers = list(self._peers.values()), {}
