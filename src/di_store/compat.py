@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import socket
-import time
 from collections.abc import Iterable, Mapping
 from types import NoneType
 from typing import Any
@@ -30,7 +29,8 @@ from di_store.columns.schema import Spec
 from di_store.objects.refs import Ref
 from di_store.policy.samplers import Fifo
 from di_store.replay.table import Table
-from di_store.runtime.waits import countdown, logger
+from di_store.runtime.deadline import Deadline
+from di_store.runtime.waits import logger
 from di_store.store.handle import Store
 from di_store.store.opening import attach
 from di_store.store.opening import open as open_store
@@ -40,7 +40,7 @@ _DELETED = "client/deleted"
 _MOST_DELETED, _BYTES_PER_DELETED = 65_536, 4_096
 _FREED_AT_ONCE = 64
 _ID_BYTES, _HOME_BYTES = 20, 6
-_NODE_SECONDS, _LOOK_SECONDS = 100.0, 0.1  # the original's client waits as long for its storage server
+_NODE_SECONDS = 100.0  # the original's client waits as long for its storage server
 
 
 class Client:
@@ -277,9 +277,9 @@ def _node(config: Mapping[str, Any], own: Mapping[str, Any]) -> ClusterStore | N
     wanted = own.get("cluster")
     if wanted is False:
         return None
-    left = countdown(_NODE_SECONDS if wanted else 0)
-    while (found := _found(config, own)) is None and left():
-        time.sleep(_LOOK_SECONDS)
+    deadline = Deadline(_NODE_SECONDS if wanted else 0)
+    while (found := _found(config, own)) is None and deadline.pause():
+        pass
     if found is None and wanted:
         raise StoreNotFound(
             f"di_store.Client: no store on this machine is a node of a cluster after {_NODE_SECONDS:.0f} s",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 
 import numpy as np
@@ -29,7 +29,7 @@ from di_store.cluster.node import Node
 from di_store.cluster.objects import ranked
 from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.cluster.taken_over import give_up, taken_over
-from di_store.runtime.waits import countdown
+from di_store.runtime.deadline import Deadline
 from di_store.session import Session
 
 LOCK = "backup.lock"
@@ -37,9 +37,6 @@ LOCK = "backup.lock"
 _JUST_NOW_SECONDS = 1.0
 """A file that has changed so lately may change again without a later time of change."""
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
-_PAUSE_SECONDS = 0.05
-
-Left = Callable[[], float | None]
 
 
 class Backups:
@@ -53,19 +50,19 @@ class Backups:
 
     def sync(self, copies: int, timeout: float | None) -> None:
         """`ClusterStore.sync`."""
-        arena, left = self._session.writable(), countdown(timeout)
-        durable.sync(arena, left())
+        arena, deadline = self._session.writable(), Deadline(timeout)
+        durable.sync(arena, deadline.left)
         if not arena.sync_every_ms:
             return
         folder = durable.folder_of(arena.disk)
-        with one_at_a_time(folder, LOCK, left(), "sends backups", "raise timeout="):
+        with one_at_a_time(folder, LOCK, deadline.left, "sends backups", "raise timeout="):
             home = self.note_home(folder)
             if copies > 1:
-                self._send_all(folder, home, copies - 1, left)
-        self._check_own(left)
+                self._send_all(folder, home, copies - 1, deadline)
+        self._check_own(deadline)
 
-    def _send_all(self, folder: Folder, home: Home, wanted: int, left: Left) -> None:
-        nodes = self._nodes(wanted, left)
+    def _send_all(self, folder: Folder, home: Home, wanted: int, deadline: Deadline) -> None:
+        nodes = self._nodes(wanted, deadline)
         with reading(folder):
             files = _Files(folder)
             backup = Backup(
@@ -77,10 +74,10 @@ class Backups:
                 files.versions(),
             )
             for node in nodes:
-                self._send(node, files, backup, left)
-        self._drop_others(nodes, home, left)
+                self._send(node, files, backup, deadline)
+        self._drop_others(nodes, home, deadline)
 
-    def _check_own(self, left: Left) -> None:
+    def _check_own(self, deadline: Deadline) -> None:
         """Check last that no other node has these tables: rows that its table lacks must not count as safe.
 
         Raises:
@@ -88,7 +85,7 @@ class Backups:
         """
         # If the directory is away this does not wait for it: who takes over needs it too.
         with suppress(NodeUnavailable):
-            give_up(self._session, self._cluster, _at_most(LOOK_SECONDS, left()))
+            give_up(self._session, self._cluster, deadline.at_most(LOOK_SECONDS))
         if lost := taken_over(self._session) - self._lost:
             self._lost |= lost
             raise TableNotFound(
@@ -116,39 +113,38 @@ class Backups:
         write_home(folder, home)
         return home
 
-    def _nodes(self, wanted: int, left: Left) -> list[Node]:
+    def _nodes(self, wanted: int, deadline: Deadline) -> list[Node]:
         """The wanted number of other nodes that answer and have a disk; mostly the same ones each time.
 
         Raises:
             CapacityError: there are fewer such nodes.
         """
-        returning = countdown(_RETURN_SECONDS)
+        returning = Deadline(_RETURN_SECONDS)
         while True:
-            others = self._cluster.others(left(), fresh=True)
-            found = [each for each in others if self._has_disk(each, left())]
+            others = self._cluster.others(deadline.left, fresh=True)
+            found = [each for each in others if self._has_disk(each, deadline)]
             if len(found) >= wanted:
                 return ranked(found, self._cluster.here.address.encode())[:wanted]
-            if wanted >= self._cluster.count_seen() or left() == 0 or returning() == 0:
+            if wanted >= self._cluster.count_seen() or deadline.left == 0 or not returning.pause():
                 raise CapacityError(
                     f"copies={wanted + 1}: besides this node, only {len(found)} nodes that answer have a disk",
                     remedy=(
                         "run `di-store serve --disk` on more nodes; sync(copies=1) needs only this node's own disk"
                     ),
                 )
-            time.sleep(_PAUSE_SECONDS)
 
-    def _has_disk(self, node: Node, timeout: float | None) -> bool:
+    def _has_disk(self, node: Node, deadline: Deadline) -> bool:
         try:
-            with self._cluster.sessions.calling(node, _at_most(LOOK_SECONDS, timeout)) as session:
+            with self._cluster.sessions.calling(node, deadline.at_most(LOOK_SECONDS)) as session:
                 return session.channel.welcome.tiered
         except (NodeUnavailable, Timeout):
             return False
 
-    def _send(self, node: Node, files: _Files, backup: Backup, left: Left) -> None:
+    def _send(self, node: Node, files: _Files, backup: Backup, deadline: Deadline) -> None:
         """Have a node keep a backup. The node keeps the previous one until this one is complete."""
         what, packed, uuid = "sync", backup.pack(), backup.uuids[0]
-        with self._cluster.sessions.calling(node, left()) as session:
-            begun = session.call("backup_begin", {"backup": packed}, timeout=left(), what=what)
+        with self._cluster.sessions.calling(node, deadline.left) as session:
+            begun = session.call("backup_begin", {"backup": packed}, timeout=deadline.left, what=what)
             token = begun["token"]
 
             def send(some: Iterator[tuple[str, int]]) -> None:
@@ -156,29 +152,27 @@ class Backups:
                     data = files.part(name, at, backup.files[name].bytes)
                     if data.any():  # files have all their blocks from the start
                         part = {"uuid": uuid, "token": token, "name": name, "at": at, "data": data}
-                        session.call("backup_part", part, timeout=left(), what=what)
+                        session.call("backup_part", part, timeout=deadline.left, what=what)
 
             with_helpers(backup.parts(begun["missing"]), send, THREADS)
-            session.call("backup_commit", {"backup": packed, "token": token}, timeout=left(), what=what, once=True)
+            session.call(
+                "backup_commit", {"backup": packed, "token": token}, timeout=deadline.left, what=what, once=True
+            )
 
-    def _drop_others(self, nodes: list[Node], home: Home, left: Left) -> None:
+    def _drop_others(self, nodes: list[Node], home: Home, deadline: Deadline) -> None:
         """Have nodes that are no longer chosen drop their backup, which would become outdated."""
         chosen = {node.uuid for node in nodes}
         if chosen == self._last:
             return
         for node in self._cluster.last_seen():
             if node.uuid not in chosen:
-                seconds = _at_most(LOOK_SECONDS, left())
+                seconds = deadline.at_most(LOOK_SECONDS)
                 try:
                     with self._cluster.sessions.calling(node, seconds) as session:
                         session.call("backup_drop", {"uuids": list(home.uuids)}, timeout=seconds, what="sync")
                 except (StoreError, TypeError):  # TypeError: an older agent has no such call
                     pass  # it is away, and may have an old one: whoever looks for the newest takes the one of `nodes`
         self._last = chosen
-
-
-def _at_most(seconds: float, left: float | None) -> float:
-    return seconds if left is None else min(seconds, left)
 
 
 class _Files:

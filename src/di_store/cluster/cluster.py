@@ -13,13 +13,11 @@ from di_store.cluster.node import HERE, Node, called
 from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.forks import in_child
-from di_store.runtime.waits import countdown
 
 FRESH_SECONDS = 1.0
 """How old the list of nodes may be where a call only looks for one."""
 STARTING_SECONDS = 5.0
 """How long ``node=`` waits for a node that nobody has seen: it may be starting, or its name is misspelt."""
-_PAUSE_SECONDS = 0.1
 
 
 class Cluster:
@@ -104,7 +102,7 @@ class Cluster:
         """
         if text == HERE:
             return self.here
-        deadline, starting = Deadline.of(timeout), countdown(STARTING_SECONDS)
+        deadline, starting = Deadline.of(timeout), Deadline(STARTING_SECONDS)
         while True:
             found: list[Node] | None = None
             try:
@@ -114,9 +112,9 @@ class Cluster:
                 known = [each for each in list(self._known.values()) if each.is_called(text)]
                 if found is not None and deadline.left == 0 and known:
                     raise NodeUnavailable(f"node {known[-1].place} does not answer") from None
-                if deadline.left == 0 or (found is not None and not known and starting() == 0):
+                if deadline.left == 0 or (found is not None and not known and starting.left == 0):
                     raise
-            time.sleep(_PAUSE_SECONDS)
+            deadline.pause()
 
     def by_uuid(self, uuid: str, timeout: Seconds = LOOK_SECONDS) -> Node | None:
         """The node of a store; None: the node is not known. It may have left meanwhile: then the call to it fails."""
@@ -129,8 +127,8 @@ class Cluster:
 
     def awaited(self, uuid: str, deadline: Deadline) -> Node | None:
         """As `by_uuid`. If the node is not known, this waits as long as a silent node may be the one."""
-        while (node := self.by_uuid(uuid, deadline.another())) is None and self.missing() and deadline.left != 0:
-            time.sleep(_PAUSE_SECONDS)
+        while (node := self.by_uuid(uuid, deadline.another())) is None and self.missing() and deadline.pause():
+            pass
         return node
 
     def count_seen(self) -> int:

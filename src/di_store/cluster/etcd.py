@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import threading
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from di_store.client.channel import Seconds
 from di_store.cluster.directory import packed, unavailable, unpacked
 from di_store.cluster.directory_entries import Entries
 from di_store.cluster.node import Node
-from di_store.runtime.deadline import Deadline
+from di_store.runtime.deadline import PAUSE_SECONDS, Deadline
 from di_store.runtime.waits import logger
 
 try:
@@ -39,7 +38,6 @@ ASK_SECONDS, LONGEST_ASK_SECONDS = 2.0, 30.0
 second."""
 START_SECONDS = 30.0
 """How long a node waits for etcd at its start."""
-_PAUSE_SECONDS = 0.1
 
 
 class Members:
@@ -84,9 +82,8 @@ class Members:
                 else:
                     self._first = at
                     return found
-            if deadline.left == 0:
+            if not deadline.pause():
                 raise unavailable(f"no member of etcd answers: {reason}")
-            time.sleep(_PAUSE_SECONDS)
             patience = min(2 * patience, LONGEST_ASK_SECONDS)
 
     def _client(self, at: int, timeout: float) -> Any:
@@ -122,8 +119,8 @@ class EtcdDirectory:
         An empty list: etcd was unreachable for longer than the leases, and nodes are listing themselves again.
         """
         deadline = Deadline.of(timeout)
-        while not (entries := self.listed("node/", deadline)) and deadline.left != 0:
-            time.sleep(_PAUSE_SECONDS)
+        while not (entries := self.listed("node/", deadline)) and deadline.pause():
+            pass
         return [unpacked(entry, Node) for entry in entries.values()]
 
     def missing(self, nodes: list[Node]) -> list[str]:
@@ -197,7 +194,7 @@ class Registration:
             except NodeUnavailable as error:
                 if pause == RENEW_SECONDS:  # once for each silence
                     logger.warning("the directory drops this node when its lease ends: %s", error.message)
-                pause = _PAUSE_SECONDS  # the lease may have ended: list it as soon as anybody answers
+                pause = PAUSE_SECONDS  # the lease may have ended: list it as soon as anybody answers
 
     def _renewed(self, etcd: Any) -> bool:
         """Whether the lease still holds."""

@@ -28,7 +28,7 @@ from di_store.objects.access import written
 from di_store.objects.weights import Published, Weights, check_own_name
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.forks import in_child
-from di_store.runtime.waits import check_timeout, countdown, logger
+from di_store.runtime.waits import logger
 from di_store.session import Session
 
 MEMBERS_SECONDS = 1.0
@@ -243,7 +243,7 @@ class GroupWeights:
         """
         check_group(group)
         check_own_name(name)
-        left = countdown(check_timeout(timeout))
+        deadline = Deadline.given(timeout)
         self._session.arena.enter()
         joining = self._joined.setdefault((group, name), _Joining())
         while True:
@@ -252,10 +252,8 @@ class GroupWeights:
             joining.done.wait(LOOK_SECONDS)
             if joining.owner is not None:
                 _check_of_group(name, joining.owner, group)
-            seconds = left()
-            slice_seconds = SOON_SECONDS if seconds is None else min(SOON_SECONDS, seconds)
-            found = self._weights.latest(name, newer_than, version, slice_seconds)
-            if found is not None or left() == 0:
+            found = self._weights.latest(name, newer_than, version, deadline.at_most(SOON_SECONDS))
+            if found is not None or deadline.left == 0:
                 return found
 
     def _join(self, joining: _Joining, group: str, name: str) -> None:

@@ -41,7 +41,6 @@ from di_store.objects.access import Objects
 from di_store.objects.refs import Ref
 from di_store.runtime import waits
 from di_store.runtime.deadline import LEAST_SECONDS, Deadline
-from di_store.runtime.waits import countdown
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -54,7 +53,6 @@ _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everyw
 _UNDO_WAIT_SECONDS = 0.1  # how long the call waits for that after its deadline; it goes on in a thread
 _SEARCH_SECONDS = 0.5  # that nodes have after the deadline to say whether they have a copy, when the home is away
 _SLICE_SECONDS = 1.0  # how long a reader waits for another one's copy before it looks whether that one has died
-_LOOK_SECONDS = 0.05
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
 
 
@@ -119,10 +117,8 @@ class ClusterObjects:
                 step = deadline.another()
                 with self._cluster.sessions.calling(node, step, what(raw)) as session:
                     return RemoteObjects(session).get(raw, step, copy)
-            seconds = deadline.left
-            if seconds == 0:
+            if not deadline.pause():
                 raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
-            time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
 
     def _holder(self, raw: bytes, nodes: list[Node], seconds: float = LOOK_SECONDS) -> Node | None:
         """One of these nodes that has the object now. Nodes that are silent for this long are skipped."""
@@ -190,10 +186,8 @@ class ClusterObjects:
 
         False: the agent does not copy it, or is unreachable.
         """
-        seconds = deadline.left
-        look = AGENT_SECONDS if seconds is None else min(seconds, AGENT_SECONDS)
         try:
-            own = self._cluster.sessions.greeted(self._cluster.here.address, look)
+            own = self._cluster.sessions.greeted(self._cluster.here.address, deadline.at_most(AGENT_SECONDS))
         except (NodeUnavailable, StoreClosed, Timeout):
             return False
         arguments = {"id": raw, "source": str(far.channel.address), "timeout": deadline.left}
@@ -242,17 +236,15 @@ class ClusterObjects:
 
     def wait(self, pending: list[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         """`Store.wait`, if some of the objects may lie elsewhere. Objects on a silent node do not count as present."""
-        left = countdown(timeout)
+        deadline = Deadline(timeout)
         if all(ref.raw.startswith(self._session.arena.home) for ref in pending):
             return self._here.wait(pending, num_returns, timeout)
         there: set[Ref] = set()
         while True:
             there.update(self._there([ref for ref in pending if ref not in there], num_returns - len(there)))
-            seconds = left()
-            if len(there) >= num_returns or seconds == 0:
+            if len(there) >= num_returns or not deadline.pause():
                 done = dict.fromkeys([ref for ref in pending if ref in there][:num_returns])
                 return list(done), [ref for ref in pending if ref not in done]
-            time.sleep(_LOOK_SECONDS if seconds is None else min(_LOOK_SECONDS, seconds))
 
     def _there(self, refs: list[Ref], wanted: int) -> set[Ref]:
         """Which of these objects are here or on other nodes.
@@ -303,7 +295,7 @@ class ClusterObjects:
 
     def _enough(self, wanted: int, timeout: float | None) -> list[Node]:
         """The other nodes, after a wait of `_RETURN_SECONDS` if too few of the known ones answer."""
-        left, returning, fresh = countdown(timeout), countdown(_RETURN_SECONDS), False
+        deadline, returning, fresh = Deadline(timeout), Deadline(_RETURN_SECONDS), False
         while True:
             failed: NodeUnavailable | None = None
             try:
@@ -312,12 +304,13 @@ class ClusterObjects:
                 others, failed = self._cluster.last_seen(), error
             if len(others) >= wanted:
                 return others
-            if failed is None and (wanted >= self._cluster.count_seen() or (fresh and left() == 0) or returning() == 0):
+            over = deadline.left == 0
+            if failed is None and (wanted >= self._cluster.count_seen() or (fresh and over) or returning.left == 0):
                 return others
-            if failed is not None and left() == 0:
+            if failed is not None and over:
                 raise failed
             if fresh:
-                time.sleep(_LOOK_SECONDS)
+                deadline.pause()
             fresh = True
 
     def put_copies(self, ref: Ref, value: Any, copies: int, ttl: float, timeout: float | None) -> None:

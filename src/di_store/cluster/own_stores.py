@@ -11,8 +11,8 @@ from typing import Generic, TypeVar
 
 from di_store.base.errors import NodeUnavailable
 from di_store.cluster.store import ClusterStore
+from di_store.runtime.deadline import Deadline
 from di_store.runtime.forks import in_child
-from di_store.runtime.waits import countdown
 
 K = TypeVar("K", bound=Hashable)
 
@@ -44,7 +44,7 @@ class OwnStores(Generic[K]):
         Raises:
             NodeUnavailable: at the end another thread is still attaching, or `clear` was called meanwhile. As `attach`.
         """
-        left = countdown(timeout)
+        deadline = Deadline(timeout)
         while True:
             with self._lock:
                 known = self._stores.get(key)
@@ -54,12 +54,12 @@ class OwnStores(Generic[K]):
                 if under_way is None:
                     mine = self._attaching[key] = threading.Event()
                     break
-            if not under_way.wait(left()):
+            if not under_way.wait(deadline.left):
                 raise NodeUnavailable(
                     "another thread of this process still attaches to the store", remedy="timeout= waits longer"
                 )
         try:
-            made = attach(left())
+            made = attach(deadline.left)
             with self._lock:
                 wanted = self._attaching.get(key) is mine
                 if wanted:

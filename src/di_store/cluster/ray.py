@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import time
-from collections.abc import Callable
 from typing import Any
 
 import ray
@@ -28,7 +26,7 @@ from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.ray_actors import ACTOR, NAMESPACE, DirectoryActor, Plan
 from di_store.cluster.store import ClusterStore
 from di_store.runtime.deadline import GRACE_SECONDS, Deadline
-from di_store.runtime.waits import check_timeout, countdown
+from di_store.runtime.waits import check_timeout
 from di_store.server.engine import BULK_KINDS, OWN
 from di_store.server.membership import Membership
 from di_store.session import Session
@@ -38,7 +36,6 @@ _FAULTS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupE
 """Errors of code, which no wait mends: Ray raises what an actor's method has raised as an error of its type too."""
 THREADS = 64
 """Calls that the directory's actor makes at once: some wait."""
-_LOOK_SECONDS = 0.1
 
 
 def up(
@@ -72,7 +69,7 @@ def up(
         old, or `ray.init` was not called.
     """
     _check_ray()
-    left = countdown(check_timeout(timeout))
+    deadline = Deadline.given(timeout)
     budget_bytes(memory)  # so that what is no size is refused here, and not on each node
     options = ["--memory", str(memory)]
     options += [] if disk is None else ["--disk", disk]
@@ -91,22 +88,21 @@ def up(
         num_cpus=0,
         scheduling_strategy=here,
     )
-    return _all_served(RayDirectory(actor.remote(plan)), left, timeout)
+    return _all_served(RayDirectory(actor.remote(plan)), deadline)
 
 
-def _all_served(directory: RayDirectory, left: Callable[[], float | None], timeout: float | None) -> list[Node]:
-    """The present nodes, once all are served. `timeout`: the given timeout, for the error."""
+def _all_served(directory: RayDirectory, deadline: Deadline) -> list[Node]:
+    """The present nodes, once all are served."""
     while True:
         alive = {each["NodeID"] for each in ray.nodes() if each["Alive"]}
-        served = directory.by_ray_id(left())
+        served = directory.by_ray_id(deadline.left)
         if not (missing := alive - served.keys()):
             return list(served.values())
-        if left() == 0:
+        if not deadline.pause():
             raise NodeUnavailable(
-                f"{len(missing)} of {len(alive)} nodes serve no store after {timeout} s",
+                f"{len(missing)} of {len(alive)} nodes serve no store after {deadline.timeout} s",
                 remedy="the logs of KeeperActor in Ray's session folder say why; timeout= waits longer",
             )
-        time.sleep(_LOOK_SECONDS)
 
 
 def store(*, timeout: float | None = 30) -> ClusterStore:
@@ -211,11 +207,10 @@ def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None
         try:
             return ray.get(method.remote(*arguments), timeout=seconds)
         except ActorUnavailableError as error:  # also what it has done may be lost with it
-            if deadline.left == 0:
+            if not deadline.pause():
                 raise unavailable(str(error).splitlines()[0]) from None
             if lost is not None:
                 lost.append(type(error).__name__)
-            time.sleep(_LOOK_SECONDS)
         except _FAULTS:  # of this program, or of the actor's
             raise
         except Exception as error:  # Ray raises its own errors, and bare ones if it was restarted meanwhile
@@ -223,20 +218,19 @@ def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None
 
 
 def _attached(timeout: float | None) -> ClusterStore:
-    left = countdown(check_timeout(timeout))
+    deadline = Deadline(timeout)
     node_id = ray.get_runtime_context().get_node_id()
     while True:
         try:
             directory = RayDirectory(ray.get_actor(ACTOR, namespace=NAMESPACE))
-            plan = directory.plan(left())
-            if node_id in directory.by_ray_id(left()):
+            plan = directory.plan(deadline.left)
+            if node_id in directory.by_ray_id(deadline.left):
                 return joined(Session.attach(plan.store_of(node_id)), plan.token, directory)
             why = f"node {node_id[:12]} is not served yet"
         except ValueError:
             why = "no store is served in this Ray cluster"
-        if left() == 0:
+        if not deadline.pause():
             raise NodeUnavailable(why, remedy="call di_store.cluster.ray.up() once; timeout= waits longer")
-        time.sleep(_LOOK_SECONDS)
 
 
 def _loaded(membership: Membership) -> ClusterStore:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
@@ -28,7 +27,8 @@ from di_store.cluster.node import Node
 from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
-from di_store.runtime.waits import countdown, logger
+from di_store.runtime.deadline import Deadline
+from di_store.runtime.waits import logger
 from di_store.server.supervisor import Serving, addresses_of, credentials_of
 
 FIND_SECONDS = 60.0
@@ -62,14 +62,14 @@ def fetch(disk: str, wanted: str, serving: Serving, timeout: float = FIND_SECOND
         return False
     sessions = SessionPool(Credentials(*credentials_of(serving)))
     directory = directory_of(serving, sessions)
-    left = countdown(timeout)
+    deadline = Deadline(timeout)
     try:
         while True:
-            backup, node = _found(directory, sessions, wanted, len(serving.peers), left)
+            backup, node = _found(directory, sessions, wanted, len(serving.peers), deadline)
             try:
                 _copy(sessions, backup, node, folder)
             except NodeUnavailable as error:
-                if left() == 0:
+                if deadline.left == 0:
                     raise
                 logger.warning("the backup of node %s could not be copied: %s", wanted, error.message)
             else:
@@ -100,25 +100,23 @@ def directory_of(serving: Serving, sessions: SessionPool) -> Directory:
     return EtcdDirectory(where)
 
 
-def _found(
-    directory: Directory, sessions: SessionPool, wanted: str, listed: int, left: Callable[[], float | None]
-) -> Found:
+def _found(directory: Directory, sessions: SessionPool, wanted: str, listed: int, deadline: Deadline) -> Found:
     """The newest backup of a node, and the nodes that have it.
 
     `listed`: number of nodes, including this one; 0: unknown.
     """
-    others = countdown(OTHERS_SECONDS)
+    others = Deadline(OTHERS_SECONDS)
     while True:
         found: list[Found] = []
-        nodes = directory.nodes(left())
+        nodes = directory.nodes(deadline.left)
         answered = 0
         for node in nodes:
             with suppress(NodeUnavailable, TimeoutError):
                 found += [(each, node) for each in _backups(sessions, node) if _node(each).is_called(wanted)]
                 answered += 1
-        if found and (answered + 1 >= listed > 0 or others() == 0 or left() == 0):
+        if found and (answered + 1 >= listed > 0 or others.left == 0 or deadline.left == 0):
             return _newest(found, sessions, wanted)
-        if left() == 0:
+        if not deadline.pause(_PAUSE_SECONDS):
             raise NodeUnavailable(
                 f"none of the nodes that answer has a backup of node {shown(wanted)}",
                 remedy=(
@@ -126,7 +124,6 @@ def _found(
                     "this node starts empty"
                 ),
             )
-        time.sleep(_PAUSE_SECONDS)
 
 
 def _backups(sessions: SessionPool, node: Node) -> list[Backup]:

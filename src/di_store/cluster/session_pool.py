@@ -14,7 +14,6 @@ from di_store.client.session import RemoteSession
 from di_store.client.sessions import Credentials, Sessions
 from di_store.cluster.node import Node
 from di_store.runtime.deadline import Deadline
-from di_store.runtime.waits import countdown
 
 LOOK_SECONDS = 0.8
 """How long a node that is not needed for the call may take to answer: calls without time left look too, and end within
@@ -148,9 +147,9 @@ class SessionPool(Sessions):
                     look = self._looks[address] = _Look()
                     threading.Thread(target=self._look, args=(address, look, seconds), daemon=True).start()
             looks.append((PATIENCE_SECONDS if silent else None, look))
-        left = countdown(seconds)
+        deadline = Deadline(seconds)
         for patience, look in looks:
-            look.ended.wait(left() if patience is None else patience)
+            look.ended.wait(deadline.left if patience is None else patience)
         return [look.found for _, look in looks if look.found is not None]
 
     def _look(self, address: str, look: _Look, seconds: float) -> None:

@@ -8,7 +8,6 @@ own entries for their tables.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -27,7 +26,6 @@ from di_store.runtime.deadline import Deadline
 T = TypeVar("T")
 
 NAME = "di-store/directory"
-_PAUSE_SECONDS = 0.1
 _ATTEMPTS = 1000  # each fails only if another process has changed an entry meanwhile
 
 
@@ -96,12 +94,11 @@ class StaticDirectory:
             # nodes keep is all there is. Each must say it, or a name could be given twice.
             nodes = self.nodes(deadline.another())
             if len(nodes) < len(self._peers):
-                if deadline.left == 0:
+                if not deadline.pause():
                     raise unavailable(
                         f"the node that holds it was restarted, and {', '.join(self.missing(nodes))} have "
                         "not reported their tables: start them, or leave them out of --peers"
                     )
-                time.sleep(_PAUSE_SECONDS)
                 continue
             entries: Entries = {}
             for node in nodes:

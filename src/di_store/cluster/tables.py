@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -29,15 +28,13 @@ from di_store.policy.settings import Settings
 from di_store.replay.local_table import local_table
 from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import LEAST_SECONDS, Deadline
-from di_store.runtime.waits import countdown, lock_seconds, logger
+from di_store.runtime.waits import lock_seconds, logger
 from di_store.session import Session
 
 UNDO_SECONDS = 10.0
 """For taking back what could not be made as a whole."""
 _UNDO_WAIT_SECONDS = 0.1
 """How long a call waits for that after its deadline; it goes on in a thread."""
-_LOOK_SECONDS = 0.05
-"""How often a call that waits for a table asks the directory."""
 
 
 class ClusterTables:
@@ -164,10 +161,8 @@ class ClusterTables:
                 return self._open(name, entry, deadline)
             if self._session is not None and self._session.arena.table(name) is not None:
                 return local_table(self._session, name, 0)
-            seconds = deadline.left
-            if seconds == 0:
+            if not deadline.pause():
                 raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
-            time.sleep(_LOOK_SECONDS if seconds is None else min(seconds, _LOOK_SECONDS))
 
     def drop(self, name: str, deadline: Deadline) -> None:
         """Drop a table with all its shards. Shards on lost nodes are forgotten.
@@ -201,9 +196,9 @@ class ClusterTables:
         Raises:
             NodeUnavailable: the directory, or this node's agent, does not answer.
         """
-        left, here = countdown(timeout), self._cluster.here
+        deadline, here = Deadline(timeout), self._cluster.here
         while True:
-            stored = self._cluster.directory.read(_key(name), left())
+            stored = self._cluster.directory.read(_key(name), deadline.left)
             if stored is None and not entries_lost:
                 return False  # it was dropped
             known = was if stored is None else unpacked(stored, TableEntry)
@@ -214,8 +209,9 @@ class ClusterTables:
                 return False
             entry = msgspec.structs.replace(known, shards=shards)
             for uuid in sorted(shards, key=lambda each: each != here.uuid):
-                self._keep_elsewhere(uuid, name, entry, left())
-            if stored == packed(entry) or self._cluster.directory.swap(_key(name), stored, packed(entry), left()):
+                self._keep_elsewhere(uuid, name, entry, deadline.left)
+            same = stored == packed(entry)
+            if same or self._cluster.directory.swap(_key(name), stored, packed(entry), deadline.left):
                 return True
 
     def _keep_elsewhere(self, uuid: str, name: str, entry: TableEntry, timeout: float | None) -> None:

@@ -7,7 +7,7 @@ A deadline limits the wait for the result of a call. An agent itself reports tha
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, TypeVar
 
 from di_store.runtime.waits import check_timeout
@@ -19,6 +19,8 @@ LEAST_SECONDS = 0.15
 """What a step of a call has at least, where the steps before it took all the time, and the grace."""
 LOST_SECONDS = 60.0
 """How long a call without a timeout tries to reach an agent that does not answer."""
+PAUSE_SECONDS = 0.05
+"""Between two looks for what nothing tells of."""
 _REACH_SECONDS = 0.1
 """What an attempt to connect has at least: a node in the same rack needs less."""
 _NEVER = float("-inf")
@@ -130,6 +132,18 @@ class Deadline:
         if not self.timeout:
             return self.timeout
         return max(0.0, self.timeout - (monotonic() - self.began))
+
+    def at_most(self, seconds: float) -> float:
+        """So many seconds, or what is left if that is less."""
+        left = self.left
+        return seconds if left is None else min(seconds, left)
+
+    def pause(self, seconds: float = PAUSE_SECONDS) -> bool:
+        """Sleep until the next look, at most until the deadline. False, at once: no time is left for another look."""
+        if self.left == 0:
+            return False
+        sleep(self.at_most(seconds))
+        return True
 
     @property
     def core(self) -> float:

@@ -52,14 +52,6 @@ def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
     return None if math.isinf(seconds) else seconds
 
 
-def countdown(timeout: float | None) -> Callable[[], float | None]:
-    """A function that returns the seconds left of `timeout`, counted from now; None: no limit."""
-    if timeout is None:
-        return lambda: None
-    end = time.monotonic() + timeout
-    return lambda: max(0.0, end - time.monotonic())
-
-
 def core_seconds(seconds: float | None) -> float:
     """A timeout in the core's form: -1 for no limit."""
     return -1.0 if seconds is None else seconds

@@ -23,7 +23,7 @@ from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError, show
 from di_store.client.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, as_token, client_context, own_token
 from di_store.client.session import RemoteSession
 from di_store.objects.access import written
-from di_store.runtime.waits import countdown
+from di_store.runtime.deadline import Deadline
 from di_store.server.engine import OWN
 from di_store.server.membership import KINDS, NAME, Membership, membership_of
 from di_store.server.orders import Orders, server_context
@@ -36,7 +36,7 @@ ALONE_SECONDS = 5.0
 """How long the agent of a killed supervisor may go on answering, before the store is known as served already."""
 END_SECONDS = 5.0
 """How long an agent may take to end."""
-_ASK_SECONDS, _LOOK_SECONDS = 1.0, 0.1  # of an agent whether it serves the store
+_ASK_SECONDS = 1.0  # of an agent whether it serves the store
 _SOON_SECONDS = 0.3  # an agent that dies sooner than that is started again after a pause
 _PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 16.0  # the next one, if that does not help, after twice as long
 _LONGEST_KILLED_SECONDS = 2.0  # the longest pause after one that was killed: it may have served, and clients wait
@@ -233,8 +233,8 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
         return
     if node.kind == "ray":  # its keepers see to it, and take over from one that was killed
         return
-    left = countdown(ALONE_SECONDS)  # the agent of a supervisor that was killed ends by itself
-    while left() != 0:
+    deadline = Deadline(ALONE_SECONDS)
+    while deadline.pause():  # the agent of a supervisor that was killed ends by itself
         try:
             far = RemoteSession.connect(node.address, token, node.tls, False, _ASK_SECONDS)
         except (StoreError, OSError):  # OSError: its certificates are not here any more
@@ -243,7 +243,6 @@ def _check_alone(session: Session, address: str, token: bytes) -> None:
         far.close()
         if not same:
             return
-        time.sleep(_LOOK_SECONDS)
     raise NodeUnavailable(
         f"store {session.name!r} is a node of a cluster already, at {Address.parse(node.address).node}",
         remedy="end that `di-store serve` first, or serve a store of another name",
