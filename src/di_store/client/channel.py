@@ -150,29 +150,9 @@ class Channel:
 
     # -- calls --------------------------------------------------------------------------------------------------
 
-    def call(
-        self,
-        method: str,
-        arguments: dict[str, Any] | None = None,
-        *,
-        target: tuple[str, str] = ("", ""),
-        timeout: Seconds = 60,
-        what: str = "",
-        once: bool | IdempotencyToken = False,
-        stop: Callable[[], None] | None = None,
-    ) -> Any:
-        """Make a call, and return its value.
-
-        Args:
-            method: name of the call in the agent's list.
-            arguments: values by name, which the codec must take.
-            target: name and identity of the table; "": the store.
-            timeout: seconds that the call has; None: no limit.
-            what: name of the call, for its error.
-            once: whether the call must not run twice; or the earlier, given-up call that this one repeats.
-            stop: called twice a second during the wait; may raise to give the call up.
-        """
-        return value_of(self.ask(method, arguments, target=target, timeout=timeout, what=what, once=once, stop=stop))
+    def call(self, method: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
+        """Make a call, and return its value. The arguments are those of `ask`."""
+        return value_of(self.ask(method, arguments, **options))
 
     def ask(
         self,
@@ -189,13 +169,13 @@ class Channel:
         """Make a call, and return its undecoded answer.
 
         Args:
-            method: as in `call`.
-            arguments: as in `call`.
-            target: as in `call`.
-            timeout: as in `call`.
-            what: as in `call`.
-            once: as in `call`.
-            stop: as in `call`.
+            method: name of the call in the agent's list.
+            arguments: values by name, which the codec must take.
+            target: name and identity of the table; "": the store.
+            timeout: seconds that the call has; None: no limit.
+            what: name of the call, for its error.
+            once: whether the call must not run twice; or the earlier, given-up call that this one repeats.
+            stop: called twice a second during the wait; may raise to give the call up.
             feed: sends the announced data of the call, once the agent asks for them.
         """
         client, deadline = self.client, Deadline.of(timeout)

@@ -20,7 +20,7 @@ from di_store.client.session import RemoteSession
 from di_store.protocol.batches import unpack_batch
 from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
-from di_store.replay.sampling import Stopped, Terms
+from di_store.replay.sampling import Stopped, Terms, WholeBatch
 from di_store.runtime.deadline import Deadline
 
 _CLOSE_SECONDS = 1.0
@@ -309,7 +309,7 @@ class RemoteDraws:
         """As `Draws.least_bytes`."""
         return self._bytes
 
-    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Received:
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> WholeBatch:
         """As `Draws.copy`: receives the batch."""
         channel, source = self._source.session.channel, self._source
         arguments, deadline = {"draws": self.number, "beta": beta}, self._deadline or Deadline(self._timeout)
@@ -320,7 +320,9 @@ class RemoteDraws:
         except StoreError as error:
             _deliver_some(source.session, self.number, error, deadline)
             raise
-        return _Received(batch, message.body.nbytes, allocate)
+        if allocate is not None and isinstance(batch.data, dict):
+            batch.data = _placed(batch.data, (), allocate)
+        return WholeBatch(batch, message.body.nbytes)
 
     def deliver(self) -> None:
         """As `Draws.deliver`. After an interrupted call it may be called again, and continues."""
@@ -366,29 +368,6 @@ class RemoteDraws:
 
 def _go_on() -> None:
     """Wait on."""
-
-
-class _Received:
-    """`Copying` of a received batch."""
-
-    is_whole = True
-
-    def __init__(self, batch: Batch, size: int, allocate: Callable[[str, Any, Any], Any] | None) -> None:
-        self._batch = batch
-        self.bytes = size
-        if allocate is not None and isinstance(batch.data, dict):
-            batch.data = _placed(batch.data, (), allocate)
-
-    def read_ahead(self) -> bool:
-        """Nothing is left to read."""
-        return True
-
-    def copy_portion(self) -> None:
-        """Nothing is left to copy."""
-
-    def batch(self) -> Batch:
-        """The batch."""
-        return self._batch
 
 
 def _placed(data: dict[str, Any], path: tuple[str, ...], allocate: Callable[[str, Any, Any], Any]) -> dict[str, Any]:

@@ -57,13 +57,13 @@ class Sent:
         """The rows of one of its lanes after the lane's first end of an episode; None: no such rows."""
         if self.row_ends is None or not self.row_ends[:, place].any():
             return None
-        first, lanes = int(self.row_ends[:, place].argmax()) + 1, len(self.which)
+        first = int(self.row_ends[:, place].argmax()) + 1
         total = self.record.lead[0] - first
         if not total:
             return None
         several = len(self.record.lead) == 2
         arrays = [np.ascontiguousarray(each[first:, place] if several else each[first:]) for each in self.arrays]
-        priority = _behind(self.record.priority, first, place, lanes)
+        priority = priority_behind(self.record.priority, first, place)
         lane = int(self.which[place]) if several else None
         record = Record(0, "extend", [total], self.record.groups, lane, priority)
         ends = self.row_ends[first:, place : place + 1]
@@ -192,12 +192,11 @@ def _without(priority: Any, cut: Array, axis: int) -> Any:
     return np.compress(~cut, given, axis=axis).tolist()
 
 
-def _behind(priority: Any, first: int, place: int, lanes: int) -> Any:
-    """Priorities of one lane from row `first` on."""
+def priority_behind(priority: Any, first: int, place: int) -> Any:
+    """Priorities of the lane at a place, from row `first` on: they are of each row, or of each row and lane."""
     if isinstance(priority, dict):
-        return {name: _behind(each, first, place, lanes) for name, each in priority.items()}
-    given: Array = np.asarray(priority)
-    if priority is None or not given.ndim:
+        return {name: priority_behind(each, first, place) for name, each in priority.items()}
+    if priority is None or np.ndim(priority) == 0:
         return priority
-    rows = given[first:]
-    return (rows if rows.ndim == 1 else rows[:, place if rows.shape[1] == lanes else 0]).tolist()
+    rows = np.asarray(priority)[first:]
+    return (rows if rows.ndim == 1 else rows[:, place if rows.shape[1] > 1 else 0]).tolist()

@@ -47,8 +47,9 @@ class RemoteSession:
 
     @property
     def name(self) -> str:
-        """Name of the store."""
-        return self.channel.welcome.store
+        """Name of the store, as the agent has said; before that, as the address has it."""
+        client = self.channel.client
+        return client.welcome.store if client.agent else client.address.store
 
     def pickled(self) -> tuple[Any, ...]:
         """The data with which another process connects. A token goes only to processes that this one starts."""

@@ -12,6 +12,8 @@ from functools import wraps
 from typing import Any, TypeVar
 
 from di_store.base.errors import StoreError
+from di_store.replay.writer import WriterBackend
+from di_store.replay.writer_stream import BUSY, LATER
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -45,3 +47,31 @@ def refusing_calls_inside(text: str, remedy: str) -> Callable[[F], F]:
         return call  # type: ignore[return-value]
 
     return decorate
+
+
+def alone(method: F) -> F:
+    """Let the owner's thread make one call of an `OwnedWriter` at a time.
+
+    A second call, from a signal handler, is refused: it would wait for ever.
+    """
+
+    @wraps(method)
+    def call(self: Any, *args: Any, **options: Any) -> Any:
+        self.check_idle()
+        try:
+            self._inside = True
+            return method(self, *args, **options)
+        finally:
+            self._inside = False
+
+    return call  # type: ignore[return-value]
+
+
+class OwnedWriter(WriterBackend):
+    """A writer whose owner's thread is inside one call at a time."""
+
+    _inside = False
+
+    def check_idle(self) -> None:
+        if self._inside:
+            raise StoreError(BUSY, remedy=LATER)

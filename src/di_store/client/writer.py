@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import weakref
-from collections.abc import Callable, Iterable, Sequence
-from functools import wraps
-from typing import Any, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -20,13 +19,13 @@ from di_store.client.lanes import OpenLanes, Row, Sent
 from di_store.client.pipe import WriterPipe
 from di_store.client.row_columns import RowColumns
 from di_store.client.session import RemoteSession
+from di_store.client.turns import OwnedWriter, alone
 from di_store.columns.column import FLAGS
 from di_store.policy.settings import Settings
 from di_store.policy.views import Group, Opaque, Step
 from di_store.protocol.rows import Record
 from di_store.replay.batch import Batch, Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
-from di_store.replay.writer import WriterBackend
 from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import Deadline
 
@@ -36,25 +35,6 @@ _MOST_PRIORITIES = _MOST_LANES = 50_000  # of a call that is sent ahead: they li
 _ENDED: Array = np.ones(1, np.bool_)
 _GOES_ON: Array = np.zeros(1, np.bool_)
 _FALSE = np.False_
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _alone(method: F) -> F:
-    """Let the owner's thread make one call at a time.
-
-    A second call, from a signal handler, is refused: it would wait for ever.
-    """
-
-    @wraps(method)
-    def call(self: Any, *args: Any, **options: Any) -> Any:
-        self.check_idle()
-        try:
-            self._inside = True
-            return method(self, *args, **options)
-        finally:
-            self._inside = False
-
-    return call  # type: ignore[return-value]
 
 
 class FarTable(Protocol):
@@ -76,7 +56,7 @@ class FarTable(Protocol):
         """As `Table.peek`."""
 
 
-class RemoteWriter(WriterBackend):
+class RemoteWriter(OwnedWriter):
     """A writer of tables that an agent serves."""
 
     closing_seconds = 1.0
@@ -115,7 +95,6 @@ class RemoteWriter(WriterBackend):
         self._pipe = WriterPipe(session.channel, arguments, lanes_open, window)
         self._pipe.start(timeout)
         self._plain: RowColumns | None = None
-        self._inside = False  # a call of the owner is under way
         self._each = [_episodes_of(table) for table in self._tables]
         self._finalizer = weakref.finalize(self, _abandon, self._pipe, os.getpid())
 
@@ -128,7 +107,7 @@ class RemoteWriter(WriterBackend):
     def append_now(self, step: Any, next: Any, final: Any, lane: Any, priority: Any) -> Any:
         if self._inside:
             raise StoreError(BUSY, remedy=LATER)
-        try:  # as `_alone` does; here it would take a fifth of a small row's time
+        try:  # as `alone` does; here it would take a fifth of a small row's time
             self._inside = True
             if lane is None and priority is None and final is None and not self._tracked:
                 row = self._plain_row(step, next)
@@ -138,7 +117,7 @@ class RemoteWriter(WriterBackend):
         finally:
             self._inside = False
 
-    @_alone
+    @alone
     def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
         return self._append(step, next, final, lane, priority, _limit(deadline))
 
@@ -154,7 +133,7 @@ class RemoteWriter(WriterBackend):
         given = {"step": self._encoded(step, lane, 0), "next": next}
         return self._asked("append", given, step, final, lane, priority, deadline, None)
 
-    @_alone
+    @alone
     def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
         limit, lane, priority = _limit(deadline), lane_of(lane), numbers(priority)
         if self._opaque:
@@ -170,7 +149,7 @@ class RemoteWriter(WriterBackend):
         given = {"steps": self._encoded(steps, lane, 1), "next": next}
         return self._asked("extend", given, steps, final, lane, priority, limit, total)
 
-    @_alone
+    @alone
     def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
         limit, lane = _limit(deadline), lane_of(lane)
         which = self._which(lane)
@@ -186,11 +165,11 @@ class RemoteWriter(WriterBackend):
         self._pipe.lanes.acknowledge(call)
         return self._made_of(found["items"])
 
-    @_alone
+    @alone
     def flush(self, deadline: Deadline) -> None:
         self._pipe.flush(_limit(deadline))
 
-    @_alone
+    @alone
     def close(self, deadline: Deadline) -> None:
         every = self._pipe.lanes.every
         call = Sent(Record(0, "close", [], {}), [], every, np.ones(len(every), np.bool_))
@@ -205,10 +184,6 @@ class RemoteWriter(WriterBackend):
         finally:
             if failure is not None:
                 raise failure
-
-    def check_idle(self) -> None:
-        if self._inside:
-            raise StoreError(BUSY, remedy=LATER)
 
     def owned(self) -> None:
         self._session.channel.owns(self._pipe)

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent import futures
 from functools import partial
 from typing import Any
 
 from di_store.base.errors import NodeUnavailable, Timeout
+from di_store.cluster.at_once import at_once
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 from di_store.cluster.node_objects import NodeObjects, mark_of
 from di_store.runtime import waits
 from di_store.session import Session
-
-_THREADS = 16
 
 
 class Deletion:
@@ -56,7 +54,7 @@ class Deletion:
                 elsewhere.setdefault(home.uuid, (home, []))[1].append(raw)
         self._copied = [raw for raw in own if arena.contains(mark_of(raw), waits.CALL_SECONDS)]
         self._count(arena.delete(own, waits.CALL_SECONDS))
-        _at_once([partial(self._at_home, *each) for each in elsewhere.values()])
+        list(at_once([partial(self._at_home, *each) for each in elsewhere.values()]))
         if anywhere:
             others = self._cluster.others()
             self._silent.update((each, each) for each in self._cluster.missing())
@@ -127,7 +125,7 @@ class Deletion:
             except (NodeUnavailable, Timeout):
                 self._note_silent(node)
 
-        _at_once([partial(ask, each) for each in nodes if each.uuid not in self._silent])
+        list(at_once([partial(ask, each) for each in nodes if each.uuid not in self._silent]))
         self._count(len(found))
 
     def _all_copies(self) -> None:
@@ -142,15 +140,3 @@ class Deletion:
     def _count(self, gone: int) -> None:
         with self._lock:
             self._gone += gone
-
-
-def _at_once(calls: list[Callable[[], None]]) -> None:
-    """Make calls, one for each node, at the same time: the waits for silent nodes overlap.
-
-    Raises: The error of the first call that failed, after all calls have ended.
-    """
-    if not calls:
-        return
-    with futures.ThreadPoolExecutor(min(len(calls), _THREADS), "di-store delete") as pool:
-        for each in [pool.submit(call) for call in calls]:
-            each.result()

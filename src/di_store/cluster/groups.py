@@ -10,7 +10,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from concurrent import futures
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from di_store.base.errors import NodeUnavailable, OldEpoch, StoreError, Timeout
 from di_store.broadcast.record import BroadcastRecord, Known
 from di_store.client.channel import Seconds
 from di_store.client.session import RemoteSession
+from di_store.cluster.at_once import at_once
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.directory import Owner, packed, unpacked
 from di_store.cluster.members import check_group, join, members
@@ -223,11 +223,8 @@ class GroupWeights:
             except StoreError:
                 return 0
 
-        every = list({each.uuid: each for each in nodes}.values())
-        if not every:
-            return 0
-        with futures.ThreadPoolExecutor(min(len(every), 16)) as pool:
-            return max(pool.map(newest, every))
+        every = {each.uuid: each for each in nodes}.values()
+        return max(at_once([partial(newest, each) for each in every]), default=0)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

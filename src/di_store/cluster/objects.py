@@ -11,7 +11,6 @@ import hashlib
 import threading
 import time
 import traceback
-from concurrent import futures
 from functools import partial
 from typing import Any, TypeVar
 
@@ -32,6 +31,7 @@ from di_store.client.channel import Seconds
 from di_store.client.copying import SLOWEST_BYTES, head_of, make_copy
 from di_store.client.objects import RemoteObjects
 from di_store.client.session import RemoteSession
+from di_store.cluster.at_once import at_once
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.deletion import Deletion
 from di_store.cluster.node import Node
@@ -122,20 +122,14 @@ class ClusterObjects:
 
     def _holder(self, raw: bytes, nodes: list[Node], seconds: float = LOOK_SECONDS) -> Node | None:
         """One of these nodes that has the object now. Nodes that are silent for this long are skipped."""
-        if not nodes:
+
+        def ask(node: Node) -> Node | None:
+            with contextlib.suppress(StoreError):
+                return node if self._nodes.has(node, raw, 0) else None
             return None
-        pool = futures.ThreadPoolExecutor(min(len(nodes), 16))
-        asked = {pool.submit(self._nodes.has, node, raw, 0): node for node in nodes}
-        try:
-            for answer in futures.as_completed(asked, seconds):
-                with contextlib.suppress(StoreError):
-                    if answer.result():
-                        return asked[answer]
-        except futures.TimeoutError:
-            pass
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
-        return None
+
+        found = at_once([partial(ask, node) for node in nodes], seconds)
+        return next((node for node in found if node is not None), None)
 
     def _from(self, node: Node, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
         """Copy the object from a node into this store, and read it here."""
@@ -267,12 +261,7 @@ class ClusterObjects:
                     if ref not in found and self._nodes.has(node, ref.raw, asking.another()):
                         found.add(ref)
 
-        if asked:
-            pool = futures.ThreadPoolExecutor(min(len(asked), 16))
-            try:
-                futures.wait([pool.submit(ask, *each) for each in asked.values()], asking.rest())
-            finally:
-                pool.shutdown(wait=False, cancel_futures=True)
+        list(at_once([partial(ask, *each) for each in asked.values()], asking.rest()))
         return set(found)
 
     def keys(self, start: Ref | None, n: int) -> list[Ref]:

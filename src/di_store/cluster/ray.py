@@ -100,7 +100,7 @@ def _all_served(directory: RayDirectory, deadline: Deadline) -> list[Node]:
             return list(served.values())
         if not deadline.pause():
             raise NodeUnavailable(
-                f"{len(missing)} of {len(alive)} nodes serve no store after {deadline.timeout} s",
+                f"{len(missing)} of {len(alive)} nodes serve no store after {deadline.timeout:g} s",
                 remedy="the logs of KeeperActor in Ray's session folder say why; timeout= waits longer",
             )
 

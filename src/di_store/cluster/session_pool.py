@@ -77,16 +77,12 @@ class SessionPool(Sessions):
             As `di_store.connect`.
         """
         deadline = Deadline.of(timeout)
-        for last in (False, True):
-            session = self.session(address, deadline)
-            try:
-                session.call("hello", timeout=deadline, what=f"lookup of {address}")
-            except StoreClosed:  # another store has taken the place of the one that was known
-                if last or self.closed:
-                    raise
-            else:
-                return session
-        raise AssertionError
+        session = self.session(address, deadline)
+        try:
+            session.call("hello", timeout=deadline, what=f"lookup of {address}")
+            return session
+        except StoreClosed:  # another store has taken the place of the one that was known
+            return self.session(address, deadline)
 
     def node_at(self, address: str, timeout: float | None) -> Node:
         """The node that is now served at an address."""

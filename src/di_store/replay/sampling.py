@@ -383,6 +383,27 @@ class Copying(Protocol):
         """The batch; call this once, when it is complete."""
 
 
+class WholeBatch:
+    """The `Copying` of a batch that is there. Nothing is left to copy."""
+
+    is_whole = True
+
+    def __init__(self, batch: Batch, size: int) -> None:
+        self._batch = batch
+        self.bytes = size
+
+    def read_ahead(self) -> bool:
+        """As `Copying.read_ahead`."""
+        return True
+
+    def copy_portion(self) -> None:
+        """As `Copying.copy_portion`."""
+
+    def batch(self) -> Batch:
+        """As `Copying.batch`."""
+        return self._batch
+
+
 class Draws(Protocol):
     """The draws of one batch: not made yet, or all made and neither delivered nor given back."""
 

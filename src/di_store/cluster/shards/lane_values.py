@@ -97,13 +97,3 @@ def rows_behind(value: Any, first: int, position: int) -> Any:
     if isinstance(value, (list, tuple)):
         return [row[position] for row in value[first:]]
     return (value if is_tensor(value) else np.asarray(value))[first:, position]
-
-
-def priority_behind(priority: Any, first: int, position: int) -> Any:
-    """The priorities of these rows."""
-    if isinstance(priority, dict):
-        return {name: priority_behind(each, first, position) for name, each in priority.items()}
-    if priority is None or np.ndim(priority) == 0:
-        return priority
-    given: Array = np.asarray(priority)
-    return given[first:] if given.ndim == 1 else given[first:, position if given.shape[1] > 1 else 0]

@@ -27,7 +27,7 @@ from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import shards_of
 from di_store.replay.mixture_source import OutAllocator
-from di_store.replay.sampling import Stopped, Terms
+from di_store.replay.sampling import Stopped, Terms, WholeBatch
 from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.table_source import begin_learning
@@ -185,9 +185,10 @@ class MassDraws:
         """As `Draws.least_bytes`: not known yet."""
         return 0
 
-    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> _Taken:
+    def copy(self, beta: float | None, allocate: Callable[[str, Any, Any], Any] | None) -> WholeBatch:
         """As `Draws.copy`, in the loader's thread."""
-        return _Taken(self.take(beta, allocate))
+        batch = self.take(beta, allocate)
+        return WholeBatch(batch, _bytes_of(batch.data))
 
     def deliver(self) -> None:
         """As `Draws.deliver`: the shards have delivered their parts."""
@@ -198,25 +199,6 @@ class MassDraws:
     def give_back(self) -> None:
         """As `Draws.give_back`, but no draw is held."""
         self.held = 0
-
-
-class _Taken:
-    """`Copying` of an existing batch."""
-
-    is_whole = True
-
-    def __init__(self, batch: Batch) -> None:
-        self._batch = batch
-        self.bytes = _bytes_of(batch.data)
-
-    def read_ahead(self) -> bool:
-        return True
-
-    def copy_portion(self) -> None:
-        """Nothing is left to copy."""
-
-    def batch(self) -> Batch:
-        return self._batch
 
 
 def _bytes_of(data: Any) -> int:

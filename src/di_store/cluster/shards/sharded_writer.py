@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,9 @@ from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import StoreError
 from di_store.client.agent_client import CONNECT_SECONDS
-from di_store.cluster.shards.lane_values import LaneValues, priority_behind, rows_behind
+from di_store.client.lanes import priority_behind
+from di_store.client.turns import OwnedWriter, alone
+from di_store.cluster.shards.lane_values import LaneValues, rows_behind
 from di_store.cluster.shards.lanes import Lanes
 from di_store.cluster.shards.merge import ShardItems
 from di_store.cluster.shards.parts import Parts
@@ -20,31 +21,14 @@ from di_store.replay.batch import Items
 from di_store.replay.stream import autoreset_mode, check_lane, rows_of
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.writer import WriterBackend
-from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import Deadline
 from di_store.session import Session
 
-F = TypeVar("F", bound=Callable[..., Any])
 Part = tuple[int, Array]
 """Number of a shard, and the positions of its lanes among those of a call."""
 
 
-def _alone(method: F) -> F:
-    """Let the owner's thread make one call at a time."""
-
-    @wraps(method)
-    def call(self: ShardWriter, *args: Any, **options: Any) -> Any:
-        self.check_idle()
-        try:
-            self._inside = True
-            return method(self, *args, **options)
-        finally:
-            self._inside = False
-
-    return call  # type: ignore[return-value]
-
-
-class ShardWriter(WriterBackend):
+class ShardWriter(OwnedWriter):
     """A writer of a table in parts: a backend of the shards' own writers."""
 
     single = True
@@ -55,7 +39,6 @@ class ShardWriter(WriterBackend):
         self._autoreset = autoreset
         self._writers: dict[int, WriterBackend] = {}
         self._owned = False
-        self._inside = False
         deadline = Deadline(CONNECT_SECONDS)
         parts.answers.last(deadline)  # lanes are not given to those that do not answer
         self._lanes = Lanes(parts, self._count or 1, autoreset_mode(autoreset))
@@ -90,11 +73,11 @@ class ShardWriter(WriterBackend):
 
     # -- the calls ----------------------------------------------------------------------------------------------
 
-    @_alone
+    @alone
     def append(self, begun: Any, step: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
         return self._write(step, {"next": next, "final": final, "priority": priority}, lane, deadline, None)
 
-    @_alone
+    @alone
     def extend(self, steps: Any, next: Any, final: Any, lane: Any, priority: Any, deadline: Deadline) -> Any:
         opaque = self._parts.settings.opaque
         steps = config.listed("steps", steps, "a list of values") if opaque else steps
@@ -103,7 +86,7 @@ class ShardWriter(WriterBackend):
             raise ValueError("extend() needs at least one row")
         return self._write(steps, {"next": next, "final": final, "priority": priority}, lane, deadline, total)
 
-    @_alone
+    @alone
     def end_episode(self, final: Any, lane: Any, discard: bool, deadline: Deadline) -> Any:
         which = self._which(lane)
         self._lanes.says_ends()
@@ -121,7 +104,7 @@ class ShardWriter(WriterBackend):
             raise lost
         return items
 
-    @_alone
+    @alone
     def flush(self, deadline: Deadline) -> None:
         failed: StoreError | None = None
         for number, step in deadline.steps(list(self._writers)):
@@ -134,7 +117,7 @@ class ShardWriter(WriterBackend):
         if failed is not None:
             raise failed
 
-    @_alone
+    @alone
     def close(self, deadline: Deadline) -> None:
         failed: Exception | None = None
         for writer, step in deadline.steps(list(self._writers.values())):
@@ -144,10 +127,6 @@ class ShardWriter(WriterBackend):
                 failed = failed or error
         if failed is not None:
             raise failed
-
-    def check_idle(self) -> None:
-        if self._inside:
-            raise StoreError(BUSY, remedy=LATER)
 
     def owned(self) -> None:
         self._owned = True
