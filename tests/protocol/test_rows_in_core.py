@@ -59,7 +59,7 @@ def writing(lanes: int | None, **options: Any) -> Iterator[Writing]:
     """A table and a writer of it."""
     with di_store.open(memory="64MiB") as store:
         store.create_table("t", schema=SCHEMA, **{"capacity": 3_000, "lanes": 8, **options})
-        peer = Peer(bytes(16), "test", store._backend.session, trusted=False)
+        peer = Peer(bytes(16), "test", store._backend.session, trusted=False, parts=None)  # type: ignore[arg-type]
         near, far = socket.socketpair()
         here, there = Connection(near), Connection(far)
         here.most_bytes = there.most_bytes = 1 << 30

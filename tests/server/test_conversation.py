@@ -22,7 +22,7 @@ VALUE = np.random.default_rng(0).integers(0, 255, 32 << 20, dtype=np.uint8)
 @pytest.fixture
 def peer() -> Iterator[Peer]:
     with di_store.open(memory="256MiB") as store:
-        yield Peer(bytes(16), "test", store._backend.session, trusted=False)
+        yield Peer(bytes(16), "test", store._backend.session, trusted=False, parts=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("size", [1 << 20, 32 << 20])

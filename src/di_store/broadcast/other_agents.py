@@ -43,4 +43,4 @@ class OtherAgents(Sessions):
             return session.call(method, arguments, timeout=Deadline.brief(ANSWER_SECONDS + size / LEAST_RATE))
         finally:
             if len(self._sessions) > MOST_IDLE:
-                session.channel.drop_idle()
+                session.channel.client.drop_idle()

@@ -144,10 +144,6 @@ class Channel:
             self._busy.discard(connection)
         connection.close()
 
-    def drop_idle(self) -> None:
-        """As `AgentClient.drop_idle`."""
-        self.client.drop_idle()
-
     # -- calls --------------------------------------------------------------------------------------------------
 
     def call(self, method: str, arguments: dict[str, Any] | None = None, **options: Any) -> Any:
@@ -244,7 +240,7 @@ class Channel:
                 client.quiet = False
                 return answer
             except Disconnected as error:
-                self.drop_idle()
+                client.drop_idle()
                 waiting.lost(error)
                 if arguments and arguments.get("timeout") and (left := waiting.deadline.left) is not None:
                     meta, body = encoded({**arguments, "timeout": min(arguments["timeout"], left)})

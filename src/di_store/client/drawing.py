@@ -76,7 +76,7 @@ def sampled(
                 raise
             except BaseException:  # also Ctrl-C: the next call gets what has come
                 _keep(session, repr((target, arguments)), kept)
-                channel.drop_idle()  # the agent gives back what it held for such a connection
+                channel.client.drop_idle()  # the agent gives back what it held for such a connection
                 raise
         return kept.batch if out is None else _into(out, kept.batch)
 
@@ -96,7 +96,7 @@ def _drawn(
         raise
     except BaseException as error:  # also Ctrl-C: nobody gets the batch, whose draws the agent holds
         _deliver_some(session, number, error, deadline)
-        channel.drop_idle()  # the agent gives back what it held for such a connection
+        channel.client.drop_idle()  # the agent gives back what it held for such a connection
         raise
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from di_store.protocol.batches import pack_batch
 from di_store.protocol.frame import Kind
-from di_store.protocol.values import answer_of
 from di_store.replay.batch import Batch
 from di_store.replay.mixture import Mixture
 from di_store.replay.sampling import Terms, copied
@@ -16,7 +15,7 @@ from di_store.replay.table import Table
 from di_store.server.answers import Reply
 from di_store.server.draws import HeldBatch
 from di_store.server.peer import Peer
-from di_store.server.talk import Talk
+from di_store.server.talk import Talk, said
 
 Target = tuple[str, str]
 """Name of a table, and which of those that had the name."""
@@ -67,17 +66,17 @@ def _draw(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     terms = Terms(arguments["n"], arguments["timeout"], replace=arguments["replace"], now=arguments["now"])
     terms.ours = lambda handle: sum(each.draws.counts().get(handle, 0) for each in own)
     if not draws.draw(terms):
-        return (Kind.ANSWER, *answer_of([0, 0], talk.warned()))
+        return said(talk, [0, 0])
     found = [draws.held, draws.least_bytes()]
     held.hold(number, HeldBatch(draws, beta=source.beta(), source=loader))
-    return (Kind.ANSWER, *answer_of(found, talk.warned()))
+    return said(talk, found)
 
 
 def _check_loader(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     source = source_of(_drawn(talk.peer, target, arguments["mixture"]), arguments["columns"])
     source.check_replace(arguments["n"], arguments["replace"])
     source.begin_loading(arguments["n"])
-    return _done(talk)
+    return said(talk, None)
 
 
 def _gather(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
@@ -93,11 +92,7 @@ def _gather(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
 def _deliver(talk: Talk, target: Target, arguments: dict[str, Any]) -> Reply:
     """Deliver a batch; with `places`, deliver only the draws there and give the others back."""
     talk.peer.draws.deliver(arguments["draws"], arguments.get("places"))
-    return _done(talk)
-
-
-def _done(talk: Talk) -> Reply:
-    return (Kind.ANSWER, *answer_of(None, talk.warned()))
+    return said(talk, None)
 
 
 BATCH_CALLS: dict[str, Callable[[Talk, Target, dict[str, Any]], Reply]] = {

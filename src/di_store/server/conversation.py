@@ -14,13 +14,14 @@ from di_store.base.errors import CorruptData
 from di_store.protocol.connection import Connection, Disconnected, Message
 from di_store.protocol.frame import Kind
 from di_store.protocol.handshake import decoded
-from di_store.protocol.values import Call, Waiting, answer_of, failure_of
+from di_store.protocol.values import Call, Waiting, failure_of
 from di_store.runtime import waits
 from di_store.server import calls, streams
 from di_store.server.answers import Reply
 from di_store.server.batches import BATCH_CALLS
 from di_store.server.busy import TELL_SECONDS as TELL_WORKING_SECONDS
 from di_store.server.peer import Peer
+from di_store.server.talk import said
 
 TELL_SECONDS = 1.0
 """How often a client hears that its call still waits."""
@@ -123,8 +124,7 @@ class Conversation:
                     return streams.STREAM_CALLS[call.method](self, arguments)
                 if call.method in BATCH_CALLS:
                     return BATCH_CALLS[call.method](self, (call.target, call.table), arguments)
-                result = calls.run(self.peer, call, arguments)
-                return (Kind.ANSWER, *answer_of(result, self.warned()))
+                return said(self, calls.run(self.peer, call, arguments))
         except (Disconnected, Cancelled):
             raise
         except Exception as error:  # whatever the call raises is the client's to see

@@ -11,17 +11,16 @@ import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, StoreError
+from di_store.base.errors import CorruptData
 from di_store.client.copying import SLOWEST_BYTES
 from di_store.objects.blocks import payload_start
 from di_store.protocol.frame import Kind
-from di_store.protocol.values import answer_meta, answer_of
+from di_store.protocol.values import answer_meta
 from di_store.runtime.waits import check_timeout
 from di_store.server.answers import Reply
 from di_store.server.engine import EngineFailed
 from di_store.server.engine_bulk import RETURNED
-from di_store.server.push import ObjectPush
-from di_store.server.talk import Talk
+from di_store.server.talk import Talk, said
 
 WHOLE_BYTES = 256 << 10
 """Blocks up to this size are sent at once."""
@@ -42,7 +41,7 @@ def _copy_payload(talk: Talk, arguments: Any) -> Reply:
     talk.take_over()  # the client reads nothing but pieces until the last one
     connection = talk.go_on()
     connection.send_pieces([payload])
-    return _said(talk, None)
+    return said(talk, None)
 
 
 def _payload(talk: Talk, arguments: Any) -> Array:
@@ -60,13 +59,13 @@ def _lend_payload(talk: Talk, arguments: Any) -> Reply:
     The payload is lent until the client confirms by a piece that it has read it, or closes the connection. The answer
     is the checksum. If nothing is lent, the answer is a text with the reason, and no piece precedes it.
     """
-    engine = talk.peer.engine
+    engine = talk.peer.parts.engine
     if engine is None:
-        return _said(talk, "its agent was started without --bulk")
+        return said(talk, "its agent was started without --bulk")
     if engine.kind != arguments["kind"]:
-        return _said(talk, f"its agent was started with --bulk {engine.kind}")
+        return said(talk, f"its agent was started with --bulk {engine.kind}")
     if why := engine.missing():
-        return _said(talk, why)
+        return said(talk, why)
     payload = _payload(talk, arguments)
     try:
         with engine.registered(payload) as offer:
@@ -79,36 +78,26 @@ def _lend_payload(talk: Talk, arguments: Any) -> Reply:
             connection.receive_piece(np.empty(len(RETURNED), np.uint8))
             connection.until = None
     except EngineFailed as error:
-        return _said(talk, str(error))
-    return _said(talk, check)
-
-
-def _said(talk: Talk, value: Any) -> Reply:
-    return (Kind.ANSWER, *answer_of(value, talk.warned()))
+        return said(talk, str(error))
+    return said(talk, check)
 
 
 def _copy_here(talk: Talk, arguments: Any) -> Reply:
     """Whether the object was copied into this store; False: the client should copy it itself."""
-    engine = talk.peer.engine
+    engine = talk.peer.parts.engine
     able = engine is not None and not engine.missing()
     timeout = check_timeout(arguments["timeout"])
-    return _said(talk, able and _push(talk).copy_now(arguments["id"], arguments["source"], timeout))
+    return said(talk, able and talk.peer.parts.push.copy_now(arguments["id"], arguments["source"], timeout))
 
 
 def _send_ahead(talk: Talk, arguments: Any) -> Reply:
-    _push(talk).send(**arguments)
-    return _said(talk, None)
+    talk.peer.parts.push.send(**arguments)
+    return said(talk, None)
 
 
 def _copy_ahead(talk: Talk, arguments: Any) -> Reply:
-    _push(talk).copy(**arguments)
-    return _said(talk, None)
-
-
-def _push(talk: Talk) -> ObjectPush:
-    if talk.peer.push is None:
-        raise StoreError("this agent does not serve groups", remedy="di-store serve")
-    return talk.peer.push
+    talk.peer.parts.push.copy(**arguments)
+    return said(talk, None)
 
 
 COPY_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {

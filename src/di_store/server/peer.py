@@ -22,6 +22,23 @@ from di_store.store.handle import Store
 from di_store.store.local import LocalStore
 
 
+@dataclass(frozen=True)
+class AgentParts:
+    """What all clients of an agent share.
+
+    Attributes:
+        chains: weights of its groups.
+        push: objects that are sent ahead.
+        versions: clients wait there for new versions of weights.
+        engine: lends payloads to other agents; None: the agent was started without an engine.
+    """
+
+    chains: Chains
+    push: ObjectPush
+    versions: VersionWatch
+    engine: Engine | None
+
+
 @dataclass
 class Peer:
     """One client process: all of its connections share it.
@@ -30,13 +47,10 @@ class Peer:
         link: 16 bytes that name the process.
         name: name of the process, for people.
         trusted: whether values that it pickles may be loaded here (`--allow-pickle`).
+        parts: of the agent.
         connections: number of open connections.
         heard: time of the last data from the client, `time.monotonic()`.
         leaving: whether the client has said goodbye.
-        chains: the agent's `Chains`, for weights.
-        push: the agent's `ObjectPush`, for objects that are sent ahead.
-        versions: the agent's `VersionWatch`: clients wait there for new versions of weights.
-        engine: the agent's engine, which lends payloads to other agents; None: the agent was started without an engine.
         handles: its handles, by number or name.
         draws: draws that the client has not received.
         answers: answers that the client may ask for again.
@@ -46,14 +60,11 @@ class Peer:
     name: str
     session: Session
     trusted: bool
+    parts: AgentParts
     connections: int = 0
     heard: float = field(default_factory=time.monotonic)
     writers: dict[bytes, Any] = field(default_factory=dict)
     leaving: bool = False
-    chains: Chains | None = None
-    push: ObjectPush | None = None
-    versions: VersionWatch | None = None
-    engine: Engine | None = None
 
     def __post_init__(self) -> None:
         self.store = Store(LocalStore(self.session))

@@ -9,10 +9,10 @@ copied by its first reader.
 from __future__ import annotations
 
 import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -46,47 +46,30 @@ class _Workers:
     """A few threads that make calls in their order. Thread-safe. They are started when they are first needed."""
 
     def __init__(self, number: int, name: str) -> None:
-        self._number = number
+        self._pool = ThreadPoolExecutor(number, name)
         self._name = name
-        self._waiting: queue.Queue[Callable[[], None]] = queue.Queue(MOST_WAITING)
-        self._lock = threading.Lock()
-        self._started = 0  # under _lock
-        self._stopped = False
+        self._room = threading.Semaphore(MOST_WAITING)
 
     def add(self, job: Callable[[], None]) -> bool:
         """Have a call made soon; False: too many calls wait."""
-        try:
-            self._waiting.put_nowait(job)
-        except queue.Full:
+        if not self._room.acquire(blocking=False):
             return False
-        with self._lock:
-            if self._started < self._number and self._started < self._waiting.qsize():
-                threading.Thread(target=self._run, name=self._name, daemon=True).start()
-                self._started += 1
+        with contextlib.suppress(RuntimeError):  # the agent ends
+            self._pool.submit(self._run, job)
         return True
 
     def stop(self) -> None:
         """End the threads after their current calls; waiting calls are dropped."""
-        self._stopped = True
-        for _ in range(self._number):  # each wakes one thread; where the queue is full, none waits
-            with contextlib.suppress(queue.Full):
-                self._waiting.put_nowait(_nothing)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self) -> None:
-        while True:
-            job = self._waiting.get()
-            if self._stopped:
-                return
-            try:
-                job()
-            except StoreClosed:
-                pass  # the agent ends
-            except Exception as error:  # whatever a stranger's answer leads to: the next job is another one
-                logger.warning("%s: %s: %s", self._name, type(error).__name__, error)
-
-
-def _nothing() -> None:
-    """Wakes a thread."""
+    def _run(self, job: Callable[[], None]) -> None:
+        self._room.release()
+        try:
+            job()
+        except StoreClosed:
+            pass  # the agent ends
+        except Exception as error:  # whatever a stranger's answer leads to: the next job is another one
+            logger.warning("%s: %s: %s", self._name, type(error).__name__, error)
 
 
 class ObjectPush:

@@ -36,7 +36,7 @@ from di_store.server.conversation import Cancelled, Conversation
 from di_store.server.engine import OWN, Engine
 from di_store.server.engine_bulk import EngineBulk
 from di_store.server.greetings import Greetings
-from di_store.server.peer import Peer
+from di_store.server.peer import AgentParts, Peer
 from di_store.server.push import ObjectPush
 from di_store.server.version_watch import VersionWatch
 from di_store.server.writing import serve_writer
@@ -97,13 +97,12 @@ class Agent:
         self._greetings = Greetings()
         self._busy = Busy()
         self._warnings = _Warnings()
-        self._versions = VersionWatch(self._session)
         own = served.address or f"di-store://{self.address}/{served.store}"
         self._agents = OtherAgents(Credentials(served.token, served.peers, served.allow_pickle))
-        self._chains = Chains(self._session, self._agents, own)
-        self._engine = None if served.bulk == OWN else Engine(served.bulk, Address.parse(own).host)
-        bulk = OWN_TCP if self._engine is None else EngineBulk(self._engine)
-        self._push = ObjectPush(self._session, self._agents, bulk)
+        engine = None if served.bulk == OWN else Engine(served.bulk, Address.parse(own).host)
+        push = ObjectPush(self._session, self._agents, OWN_TCP if engine is None else EngineBulk(engine))
+        chains = Chains(self._session, self._agents, own)
+        self._parts = AgentParts(chains, push, VersionWatch(self._session), engine)
 
     @property
     def address(self) -> str:
@@ -125,9 +124,11 @@ class Agent:
         """
         self._listener.settimeout(LOOK_SECONDS)
         threading.Thread(target=self._look_after, name="di-store agent", daemon=True).start()
-        self._chains.start()
-        if self._engine is not None:  # its module is large: nobody waits for it, and what it lacks is said now
-            threading.Thread(target=self._engine.missing, name="di-store engine", daemon=True).start()
+        self._parts.chains.start()
+        if (
+            engine := self._parts.engine
+        ) is not None:  # its module is large: nobody waits for it, and what it lacks is said now
+            threading.Thread(target=engine.missing, name="di-store engine", daemon=True).start()
         threading.Thread(target=self._busy.run, args=(self._stopped,), name="di-store busy", daemon=True).start()
         with self._warnings.collected(self._served.own_process):
             while not self._has_to_end():
@@ -165,10 +166,10 @@ class Agent:
         """Stop: give clients' draws back, and close their writers."""
         self.stop_soon()
         self._stopped.set()
-        self._chains.stop()
-        self._push.stop()
+        self._parts.chains.stop()
+        self._parts.push.stop()
         self._agents.close()
-        self._versions.stop()
+        self._parts.versions.stop()
         with self._lock:
             peers, self._peers = list(self._peers.values()), {}
             connections = list(self._connections)
@@ -316,9 +317,8 @@ class Agent:
             if peer is not None:
                 return _joined(peer)
         # Attaching may wait for another process: not with the lock in hand.
-        fresh = Peer(hello.link, one_line(hello.name, 200), self._attach({}), self._served.allow_pickle)
-        fresh.chains, fresh.push, fresh.engine = self._chains, self._push, self._engine
-        fresh.versions = self._versions
+        name, session = one_line(hello.name, 200), self._attach({})
+        fresh = Peer(hello.link, name, session, self._served.allow_pickle, self._parts)
         with self._lock:
             if not self._stopped.is_set():
                 peer = _joined(self._peers.setdefault(hello.link, fresh))

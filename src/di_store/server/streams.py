@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from di_store import _core
 from di_store.base.dtypes import Array
-from di_store.base.errors import CorruptData, StoreError, shown
+from di_store.base.errors import CorruptData, shown
+from di_store.broadcast.chains import CALLS
 from di_store.objects.access import is_durable, written
 from di_store.objects.blocks import array_head
 from di_store.objects.refs import check_ttl
 from di_store.objects.weights import Weights, check_name, check_own_name, check_published
 from di_store.protocol.frame import Kind
-from di_store.protocol.values import answer_meta, answer_of
+from di_store.protocol.values import answer_meta
 from di_store.runtime.waits import check_timeout
 from di_store.server.answers import Reply
 from di_store.server.copies import COPY_CALLS
-from di_store.server.spreading import SPREAD_CALLS
-from di_store.server.talk import Talk
+from di_store.server.talk import Talk, said
 
 
 def _reserved(talk: Talk, entry: Any, ttl: float, timeout: float | None, *, named: bool) -> tuple[Any, Array]:
@@ -60,7 +61,7 @@ def _put(talk: Talk, arguments: Any) -> Reply:
     _fill(talk, [payload for _, payload in drafts], arguments["inline"])
     for draft, _ in drafts:
         draft.seal_durable() if durable else draft.seal()
-    return (Kind.ANSWER, *answer_of(None, talk.warned()))
+    return said(talk, None)
 
 
 def _publish(talk: Talk, arguments: Any) -> Reply:
@@ -81,7 +82,7 @@ def _publish(talk: Talk, arguments: Any) -> Reply:
             return int(draft.publish_durable(name, keep) if durable else draft.publish(name, keep, at))
 
         version = written(session, timeout, f"publish of {shown(name)}", publish)
-    return (Kind.ANSWER, *answer_of(version, talk.warned()))
+    return said(talk, version)
 
 
 def _get(talk: Talk, arguments: Any) -> Reply:
@@ -101,11 +102,17 @@ def _latest(talk: Talk, arguments: Any) -> Reply:
 
 def _watch_versions(talk: Talk, arguments: Any) -> Reply:
     """Waits for at most a second, so no other thread needs to report the wait."""
-    if talk.peer.versions is None:
-        raise StoreError("this agent does not report versions", remedy="")
     talk.take_over()
-    found = talk.peer.versions.news(arguments["known"])
-    return (Kind.ANSWER, *answer_of(found, talk.warned()))
+    return said(talk, talk.peer.parts.versions.news(arguments["known"]))
+
+
+def _spread(method: str, talk: Talk, arguments: Any) -> Reply:
+    """A call by which weights travel from agent to agent: see `di_store.broadcast`."""
+    return said(talk, CALLS[method](talk.peer.parts.chains, **arguments))
+
+
+def _pull(talk: Talk, arguments: Any) -> Reply:
+    return said(talk, talk.peer.parts.chains.pull(talk.take_over(), talk.peer.link, **arguments))
 
 
 STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
@@ -115,5 +122,6 @@ STREAM_CALLS: dict[str, Callable[[Talk, Any], Reply]] = {
     "latest": _latest,
     "watch_versions": _watch_versions,
     **COPY_CALLS,
-    **SPREAD_CALLS,
+    **{method: partial(_spread, method) for method in CALLS},
+    "pull": _pull,
 }

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from di_store.protocol.connection import Connection
+from di_store.protocol.frame import Kind
+from di_store.protocol.values import answer_of
+from di_store.server.answers import Reply
 from di_store.server.peer import Peer
 
 
@@ -21,3 +24,8 @@ class Talk(Protocol):
 
     def take_over(self) -> Connection:
         """The connection, for a call that reports its own progress. No other thread sends before the call's answer."""
+
+
+def said(talk: Talk, value: Any) -> Reply:
+    """The answer to a call that has returned a value."""
+    return (Kind.ANSWER, *answer_of(value, talk.warned()))
