@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -28,6 +27,7 @@ from di_store.replay.sampling import (
     collect,
 )
 from di_store.replay.table_source import AttachedSource, held_draws, may_draw
+from di_store.runtime.forks import in_child
 
 _ALIGNED_BYTES = 64
 """Each array of a batch begins at a multiple of this, as in the core."""
@@ -39,18 +39,18 @@ class TableChoice:
     def __init__(self, weights: list[float], seed: int | None) -> None:
         self._probabilities = np.asarray(weights, np.float64) / np.sum(weights)
         self._seed = seed
-        self._random, self._pid = self._begin()
+        self._begin()
+        in_child(self, TableChoice._begin)
 
     def counts(self, n: int) -> Array:
         """Examples by table, int64[tables], with sum n."""
-        if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
-            self._random, self._pid = self._begin()  # the pid is set last, since other threads look at it first
         places = self._random.choice(len(self._probabilities), n, p=self._probabilities)
         return np.bincount(places, minlength=len(self._probabilities))
 
-    def _begin(self) -> tuple[np.random.Generator, int]:
+    def _begin(self) -> None:
+        """In a forked child too, which may inherit the lock of numpy's generator in the locked state."""
         # The first use of np.random loads it: when a mixture is made, and not with the package.
-        return np.random.Generator(np.random.Philox(self._seed)), os.getpid()
+        self._random = np.random.Generator(np.random.Philox(self._seed))
 
 
 class SharedColumns:

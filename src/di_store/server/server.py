@@ -125,9 +125,8 @@ class Agent:
         self._listener.settimeout(LOOK_SECONDS)
         threading.Thread(target=self._look_after, name="di-store agent", daemon=True).start()
         self._parts.chains.start()
-        if (
-            engine := self._parts.engine
-        ) is not None:  # its module is large: nobody waits for it, and what it lacks is said now
+        engine = self._parts.engine
+        if engine is not None:  # its module is large: nobody waits for it, and what it lacks is said now
             threading.Thread(target=engine.missing, name="di-store engine", daemon=True).start()
         threading.Thread(target=self._busy.run, args=(self._stopped,), name="di-store busy", daemon=True).start()
         with self._warnings.collected(self._served.own_process):

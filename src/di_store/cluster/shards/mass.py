@@ -6,7 +6,6 @@ draws its part, in one call. Only tables that keep drawn items have such draws, 
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -32,6 +31,7 @@ from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.table_source import begin_learning
 from di_store.runtime.deadline import LOST_SECONDS, Deadline
+from di_store.runtime.forks import in_child
 from di_store.runtime.waits import ABANDONED_SECONDS, Wait
 
 SHARD_SECONDS = 1.0
@@ -49,7 +49,12 @@ class MassSource:
         self.columns = columns
         sampler = parts.settings.sampler
         self.by_table = isinstance(sampler, Prioritized) and sampler.normalize == "table"
-        self._random, self._pid = Generator(Philox()), os.getpid()
+        self._begin()
+        in_child(self, MassSource._begin)
+
+    def _begin(self) -> None:
+        """In a forked child too, which may inherit the lock of numpy's generator in the locked state."""
+        self._random = Generator(Philox())
 
     @property
     def arena(self) -> _core.Arena | None:
@@ -90,8 +95,6 @@ class MassSource:
 
     def counts(self, shares: Array, n: int) -> Array:
         """How many of n draws each shard gets, int64[shards]: multinomial. A shard without a share gets no draws."""
-        if self._pid != os.getpid():  # a forked child may inherit the lock of numpy's generator in the locked state
-            self._random, self._pid = Generator(Philox()), os.getpid()
         found: Array = np.zeros(len(shares), np.int64)
         possible = np.flatnonzero(shares)
         found[possible] = self._random.multinomial(n, shares[possible])
