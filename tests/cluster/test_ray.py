@@ -163,7 +163,7 @@ def test_repeated_failures_are_logged_once(caplog: pytest.LogCaptureFixture) -> 
 
     with pytest.MonkeyPatch.context() as quick:
         quick.setattr(ray_actors, "LOOK_SECONDS", 0.001)
-        ray_actors.look_again(look, stopped, "keeper")
+        ray_actors.look_again(look, stopped, ray_actors.LOOK_SECONDS, "the keeper keeps trying after")
     told = [each.getMessage() for each in caplog.records]
     assert told == ["the keeper keeps trying after OSError: one", "the keeper keeps trying after KeyError: 'three'"]
 

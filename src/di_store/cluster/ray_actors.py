@@ -25,7 +25,7 @@ from di_store.client.address import TOKEN_ENV, Address
 from di_store.cluster.directory import TableEntry, unpacked
 from di_store.cluster.directory_entries import Entries, own_entries
 from di_store.cluster.node import Node
-from di_store.runtime.waits import logger
+from di_store.runtime.background import look_again
 from di_store.server.membership import Membership, membership_of
 from di_store.session import Session
 
@@ -73,7 +73,8 @@ class DirectoryActor:
         self._keepers: dict[str, Any] = {}
         self._anchors: dict[str, Any] = {}
         self._stopped = threading.Event()
-        threading.Thread(target=look_again, args=(self._look, self._stopped, "directory"), daemon=True).start()
+        given = self._look, self._stopped, LOOK_SECONDS, "the directory keeps trying after"
+        threading.Thread(target=look_again, args=given, daemon=True).start()
 
     def plan(self) -> Plan:
         """How nodes are served."""
@@ -197,7 +198,8 @@ class KeeperActor:
         self._session: Session | None = None
         self._stopped = threading.Event()
         self._lock = threading.Lock()  # one look at a time, and none after `stop`
-        threading.Thread(target=look_again, args=(self._look, self._stopped, "keeper"), daemon=True).start()
+        given = self._look, self._stopped, LOOK_SECONDS, "the keeper keeps trying after"
+        threading.Thread(target=look_again, args=given, daemon=True).start()
 
     def stop(self) -> None:
         """Stop serving."""
@@ -258,24 +260,6 @@ class KeeperActor:
             process.wait()
             if not said.readline():
                 raise StoreError(f"the store of node {self._host} cannot be served; its worker's log says why")
-
-
-def look_again(look: Callable[[], None], stopped: threading.Event, what: str) -> None:
-    """Look every `LOOK_SECONDS`, until `stopped`. Logs the first failure after each success.
-
-    `what`: the subject of the log line.
-    """
-    failing = False
-    while True:
-        try:
-            look()
-            failing = False
-        except Exception as error:  # Ray is busy, or a node has just gone: the next look may do better
-            if not failing and not stopped.is_set():
-                logger.warning("the %s keeps trying after %s: %s", what, type(error).__name__, error)
-            failing = True
-        if stopped.wait(LOOK_SECONDS):
-            return
 
 
 def _raylets() -> dict[str, Address]:

@@ -12,6 +12,7 @@ import shutil
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 from di_store.base.errors import CorruptData, NodeUnavailable, StoreClosed, StoreError, shown
 from di_store.checkpoint.store import durable
@@ -27,6 +28,7 @@ from di_store.cluster.node import Node
 from di_store.cluster.session_pool import LOOK_SECONDS, SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
+from di_store.runtime.background import look_again
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
 from di_store.server.supervisor import Serving, addresses_of, credentials_of
@@ -206,32 +208,24 @@ def settling(name: str, disk: str | None, serving: Serving) -> Iterator[None]:
     """
     stopped = threading.Event()
     if has_directory(serving) and disk is not None and read_home(durable.folder_of(os.path.abspath(disk))).entries:
-        threading.Thread(target=_settle, args=(name, serving, stopped), name="di-store rejoin", daemon=True).start()
+        failed = "the tables that this node had before have not rejoined the cluster yet:"
+        given = partial(_settle, name, serving), stopped, _PAUSE_SECONDS, failed, (StoreClosed,)
+        threading.Thread(target=look_again, args=given, name="di-store rejoin", daemon=True).start()
     try:
         yield
     finally:
         stopped.set()
 
 
-def _settle(name: str, serving: Serving, stopped: threading.Event) -> None:
-    told = False
-    while not stopped.is_set():
-        try:
-            store = attach(name, token=credentials_of(serving)[0], timeout=SETTLE_SECONDS)
-            try:
-                took = _settled(store)
-            finally:
-                store.close()
-            if took:
-                logger.warning("this node has taken over the tables of a lost node: %s", ", ".join(took))
-            return
-        except StoreClosed:
-            return
-        except (StoreError, OSError) as error:
-            if not told:
-                logger.warning("the tables that this node had before have not rejoined the cluster yet: %s", error)
-            told = True
-        stopped.wait(_PAUSE_SECONDS)
+def _settle(name: str, serving: Serving) -> bool:
+    store = attach(name, token=credentials_of(serving)[0], timeout=SETTLE_SECONDS)
+    try:
+        took = _settled(store)
+    finally:
+        store.close()
+    if took:
+        logger.warning("this node has taken over the tables of a lost node: %s", ", ".join(took))
+    return True
 
 
 def _settled(store: ClusterStore) -> list[str]:

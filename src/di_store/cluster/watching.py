@@ -5,16 +5,17 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 
-from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError
+from di_store.base.errors import NodeUnavailable, StoreClosed
 from di_store.client.sessions import Credentials
 from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 from di_store.cluster.rejoining import directory_of, has_directory
 from di_store.cluster.session_pool import SessionPool
 from di_store.cluster.taken_over import give_up
-from di_store.runtime.waits import logger
+from di_store.runtime.background import look_again
 from di_store.server.supervisor import Serving, credentials_of
 from di_store.session import Session
 from di_store.store.handle import Store
@@ -35,7 +36,9 @@ def watching(store: Store, address: str, serving: Serving) -> Iterator[None]:
     sessions, session = SessionPool(Credentials(*credentials_of(serving))), session_of(store)
     cluster = Cluster(directory_of(serving, sessions), sessions, Node(session.uuid, socket.gethostname(), address))
     stopped = threading.Event()
-    threading.Thread(target=_watch, args=(session, cluster, stopped), name="di-store watch", daemon=True).start()
+    failed = "this node cannot check whether other nodes have taken over its tables:"
+    given = partial(_look, session, cluster), stopped, LOOK_SECONDS, failed, (StoreClosed,)
+    threading.Thread(target=look_again, args=given, name="di-store watch", daemon=True).start()
     try:
         yield
     finally:
@@ -43,19 +46,6 @@ def watching(store: Store, address: str, serving: Serving) -> Iterator[None]:
         cluster.close()
 
 
-def _watch(session: Session, cluster: Cluster, stopped: threading.Event) -> None:
-    failing = False
-    while True:
-        try:
-            give_up(session, cluster, ASK_SECONDS)
-            failing = False
-        except StoreClosed:
-            return
-        except NodeUnavailable:
-            pass  # who takes over needs the directory too
-        except (StoreError, OSError) as error:
-            if not failing and not stopped.is_set():
-                logger.warning("this node cannot check whether other nodes have taken over its tables: %s", error)
-            failing = True
-        if stopped.wait(LOOK_SECONDS):
-            return
+def _look(session: Session, cluster: Cluster) -> None:
+    with suppress(NodeUnavailable):  # who takes over needs the directory too
+        give_up(session, cluster, ASK_SECONDS)

@@ -12,6 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from di_store.runtime.waits import logger
+
 LOOK_SECONDS = 0.1
 """Seconds between two checks of a wait, for changes that wake nobody."""
 MOST_STARTS = 600
@@ -100,3 +102,30 @@ class Background:
                 break
             self._ends.wait(min(left, LOOK_SECONDS))
         return not self.lives()
+
+
+def look_again(
+    look: Callable[[], bool | None],
+    stopped: threading.Event,
+    seconds: float,
+    failed: str,
+    ends: tuple[type[Exception], ...] = (),
+) -> None:
+    """Look every so many seconds, until a look returns True, raises one of `ends`, or `stopped` is set.
+
+    Logs the first failure after each success; `failed` is how the line begins.
+    """
+    failing = False
+    while True:
+        try:
+            if look():
+                return
+            failing = False
+        except ends:
+            return
+        except Exception as error:  # whatever it is, the next look may do better
+            if not failing and not stopped.is_set():
+                logger.warning("%s %s: %s", failed, type(error).__name__, error)
+            failing = True
+        if stopped.wait(seconds):
+            return
