@@ -180,7 +180,7 @@ MUTANTS = [
     Mutant(
         "silent-nodes-are-waited-for-one-by-one",
         "remote",
-        "src/di_store/cluster/deletion.py::_at_once",
+        "src/di_store/cluster/at_once.py::at_once",
         "min(len(calls), _THREADS)",
         "1",
         ("tests/cluster/test_silent_nodes.py::test_silent_nodes_of_one_delete_are_waited_for_together",),
@@ -229,8 +229,8 @@ MUTANTS = [
         "a-list-of-before-says-that-nodes-are-away",
         "remote",
         "src/di_store/cluster/objects.py::ClusterObjects._enough",
-        "fresh and left() == 0",
-        "left() == 0",
+        "fresh and over",
+        "over",
         (f"{LITTLE}::test_copies_ask_again_after_an_incomplete_node_list",),
     ),
     Mutant(
