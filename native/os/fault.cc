@@ -120,12 +120,13 @@ void arm_fault(const std::string& given) {
   const bool lasting = action.ends_with('+');
   if (lasting) action.pop_back();
   const int number = errno_of(action);
-  const bool known = second == std::string::npos || (action == "stop" && !lasting) || number != 0;
+  const bool known = second == std::string::npos || action == "stop" || number != 0;
   if ((name.empty() && !spec.empty()) || *rest != 0 || left < 1 || !known) {
-    throw Error(Code::kInvalid,
-                "DI_STORE_FAULT wants [+]name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR|:EINVAL|:EOPNOTSUPP], behind the "
-                "last ones perhaps a +, got '" +
-                    given + "'");
+    throw Error(
+        Code::kInvalid,
+        "DI_STORE_FAULT wants [+]name:count[:stop|:ENOSPC|:ENOMEM|:EIO|:EINTR|:EINVAL|:EOPNOTSUPP], the last ones "
+        "perhaps with a + at the end, got '" +
+            given + "'");
   }
   auto* armed = new Armed;
   armed->name = name;

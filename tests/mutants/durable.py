@@ -190,7 +190,7 @@ MUTANTS = [
         "durable",
         "native/heap/disk_space.cc::DiskSpace::take_link",
         "(!own && tier.file_bytes.load() + bytes > tier.capacity.load())",
-        "(tier.file_bytes.load() + bytes + (u64{16} << 20) > tier.capacity.load())",
+        "(tier.file_bytes.load() + bytes + (u64{48} << 20) > tier.capacity.load())",
         ("tests/checkpoint/test_durable_full.py",),
     ),
     Mutant(
