@@ -52,7 +52,7 @@ def test_errors_can_show_deeply_nested_values(store: Any, odd: Any) -> None:
 def test_unknown_names_of_any_kind_are_shown(store: Any) -> None:
     writer = store.create_table("t", capacity=10).writer()
     row = {"x": 1.0}
-    with pytest.raises(ValueError, match=r"^priority= names .*this writer's tables are"):
+    with pytest.raises(ValueError, match=r"^priority= names .*, and this writer's tables are"):
         writer.append(row, priority={"u": 1.0, 3: 2.0, None: 1.0})
 
 

@@ -44,7 +44,7 @@ def test_another_format_version_is_refused() -> None:
     with pytest.raises(CorruptData, match="checksum"):
         decode(header, np.zeros(24, np.uint8))
     header[4:8] = zlib.crc32(header[8:]).to_bytes(4, "little")
-    with pytest.raises(LayoutMismatch, match=f"format {VERSION + 1}, this process knows format {VERSION}"):
+    with pytest.raises(LayoutMismatch, match=f"format {VERSION + 1}, and this process knows format {VERSION}"):
         decode(header, np.zeros(24, np.uint8))
 
 

@@ -158,7 +158,7 @@ def test_objects_are_the_golden_bytes(store: di_store.Store) -> None:
         assert _written(block) == wanted, f"{name}: a changed form needs another version of it"
 
 
-def test_a_foreign_object_is_the_golden_bytes_of_another_form(store: di_store.Store) -> None:
+def test_the_bytes_of_a_foreign_object_differ_only_in_their_mark(store: di_store.Store) -> None:
     value = {"a": np.arange(4, dtype=np.float32), "b": [1, "two", None, True, 2.5], "c": (b"\x00\xff", 2**70)}
     put_foreign(store, value, id=PACKED_ID)
     wanted = bytes.fromhex((GOLDEN / "object_packed.hex").read_text())

@@ -108,7 +108,7 @@ class Chains:
         newest = self._local.session.arena.newest(name)
         if newest < number:
             raise ObjectNotFound(
-                f"version {number} of weights {name!r} is not here, the newest is {max(newest, 0)}",
+                f"version {number} of weights {name!r} is not here; the newest is {max(newest, 0)}",
                 remedy="publish it in this machine's store first",
             )
 

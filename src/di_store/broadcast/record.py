@@ -97,7 +97,7 @@ class BroadcastRecord:
             names = {**groups.names, name: after}
             if len(names) > MOST_NAMES:
                 raise StoreError(
-                    f"weights of {len(names)} names are sent to groups, at most {MOST_NAMES} are possible",
+                    f"weights of {len(names)} names are sent to groups; at most {MOST_NAMES} are possible",
                     remedy="reuse names",
                 )
             data = msgspec.msgpack.encode(Groups(groups.uuid, names))

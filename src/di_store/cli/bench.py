@@ -130,7 +130,7 @@ def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: b
             result = carry(load, seconds=seconds, scale=scale, say=lambda text: click.echo(text, err=True))
         except CapacityError as error:
             raise click.ClickException(
-                f"{load.name} needs more memory than this machine has, lower --scale: {error}"
+                f"{load.name} needs more memory than this machine has; lower --scale: {error}"
             ) from None
         except CrewError as error:
             raise click.ClickException(f"{load.name}: {error}") from None

@@ -60,7 +60,7 @@ def check_changes(
     if limiter is not None:
         _check_limiter(settings, capacity, check_limiter(limiter))
     if (alpha is not None or beta is not UNCHANGED) and not isinstance(settings.sampler, Prioritized):
-        raise ValueError(f"alpha= and beta= belong to Prioritized, this table has sampler={settings.sampler!r}")
+        raise ValueError(f"alpha= and beta= belong to Prioritized, and this table has sampler={settings.sampler!r}")
     if alpha is not None:
         alpha = config.real("alpha", alpha, why="it is the exponent on priorities")
     if beta is not UNCHANGED and beta is not None:

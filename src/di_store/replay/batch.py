@@ -146,7 +146,9 @@ class Batch:
         return f"Batch(n={len(self.keys)}, data={names})"
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a Batch does not pickle, its arrays lie in pooled memory: pickle copies of what you need")
+        raise TypeError(
+            "a Batch does not pickle, since its arrays lie in pooled memory: pickle copies of what you need"
+        )
 
 
 def _front(data: Any, n: int) -> Any:
@@ -164,7 +166,7 @@ def check_out(out: Any, n: int) -> None:
     if not isinstance(out, Batch):
         raise TypeError(f"out= takes a batch that sample() returned, not {type(out).__name__}")
     if len(out) != n:
-        raise ValueError(f"out= holds {len(out)} examples, n={n} are asked for; take a batch of the same n")
+        raise ValueError(f"out= holds {len(out)} examples, and this call gives {n}: take a batch of {n}")
 
 
 def empty_batch(keys: Array) -> Batch:

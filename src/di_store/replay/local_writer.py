@@ -180,7 +180,7 @@ class LocalWriter(WriterBackend):
         if type(priority) is not dict:
             return priority
         if unknown := set(priority) - set(self.names):
-            raise ValueError(f"priority= names {shown(list(unknown))}, this writer's tables are {self.names}")
+            raise ValueError(f"priority= names {shown(list(unknown))}, and this writer's tables are {self.names}")
         return {number: priority[name] for number, name in enumerate(self.names) if name in priority}
 
     def made(self, parts: list[Any]) -> Items | dict[str, Items]:

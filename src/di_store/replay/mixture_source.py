@@ -87,7 +87,7 @@ class SharedColumns:
                 named = sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name))
                 raise ValueError(
                     f"tables {first.name!r} and {handle.name!r} give different columns: {', '.join(named)}; a mixture "
-                    "needs the same, choose them with columns="
+                    "needs the same ones: choose them with columns="
                 )
             self._first = first
             self._unchecked = [each for each in self._unchecked if each is not handle]

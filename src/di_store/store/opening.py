@@ -215,7 +215,7 @@ def _check_staging(staging: int | None, arena: _core.Arena) -> None:
     if staging is not None and not arena.disk:
         raise ValueError(
             f"staging={format_size(staging)} is for loaders that read ahead from disk, and store {arena.name!r} has no "
-            "disk tier: leave it out, prefetch= says how many batches they hold; or open the store with disk=PATH"
+            "disk tier: leave it out (prefetch= says how many batches they hold), or open the store with disk=PATH"
         )
 
 

@@ -194,7 +194,7 @@ class Form:
         if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
             raise TypeError(
                 f"{name} is a {'nested' if tensor.is_nested else tensor.layout} tensor, and this storage holds dense "
-                "ones: give it as to_dense() or to_padded_tensor() return it"
+                "ones: give the result of its to_dense() or to_padded_tensor()"
             )
         carrier = tensor.dtype if tensor.dtype in NUMPY_TYPES else _CARRIERS.get(tensor.dtype.itemsize)
         if carrier is None or (carrier is not tensor.dtype and not tensor.is_floating_point()):

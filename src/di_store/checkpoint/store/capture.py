@@ -81,7 +81,7 @@ def _refuse_names(folder: Folder) -> None:
         return
     if there and not any(os.path.lexists(folder.at(name)) for name in (MANIFEST, LOCK)):
         text = f"{folder.path!r} holds a file {there[0]} that no checkpoint wrote, and no {MANIFEST}"
-        raise StoreError(text, remedy="choose another folder, best a new one next to it")
+        raise StoreError(text, remedy="choose another folder, preferably a new one next to it")
 
 
 def write_locked(

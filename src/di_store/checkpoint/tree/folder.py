@@ -64,7 +64,7 @@ class Folder:
             what = f"holds {_HELD.get(held, f'a file {MANIFEST} that Di-store did not write')}"
         else:
             return
-        raise StoreError(f"{self.path!r} {what}", remedy="choose another folder, best a new one next to it")
+        raise StoreError(f"{self.path!r} {what}", remedy="choose another folder, preferably a new one next to it")
 
     def create(self, name: str) -> None:
         """Make an empty file with this process's usual permissions for new files."""

@@ -89,7 +89,7 @@ def unpack_header(header: bytes | bytearray | memoryview) -> tuple[int, Any]:
     if zlib.crc32(body) != int.from_bytes(view[4:8], "little"):
         raise CorruptData("the object's header does not match its checksum")
     if body[0] != VERSION:
-        raise LayoutMismatch(f"the object was encoded in format {body[0]}, this process knows format {VERSION}")
+        raise LayoutMismatch(f"the object was encoded in format {body[0]}, and this process knows format {VERSION}")
     try:
         decoded = _decode(body[1:])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
