@@ -16,7 +16,7 @@ from di_store.objects.weights import check_own_name
 from di_store.protocol.handshake import decoded
 
 MOST_BEFORE, MOST_AFTER = 8, 8
-"""Of a chain, the nodes that a member is told of beside the publisher: a note stays small in a group of any size."""
+"""How many nodes before and after its receiver a note names, so that it stays small in a group of any size."""
 
 Number = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Count = Annotated[int, msgspec.Meta(ge=1, le=2**62)]

@@ -46,7 +46,7 @@ from di_store.session import Session
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 5.0
-"""How long a reader waits for another one's copy at most, beside the time that its bytes may take."""
+"""How long a reader waits for another one's copy at most, in addition to the time that its bytes may take."""
 AGENT_SECONDS = 1.0
 """How long the agent of this machine may take to say that it is there; without it a process copies itself."""
 _UNDO_SECONDS = 2.0  # that each node has to forget what could not be put everywhere

@@ -51,7 +51,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class ArchiveCounts(msgspec.Struct, forbid_unknown_fields=True):
-    """Counts of a table, beside its items.
+    """Counts of a table, besides its items.
 
     Attributes:
         epoch: with `Once`, the epoch being drawn, from 0.

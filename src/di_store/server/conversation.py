@@ -131,7 +131,7 @@ class Conversation:
             return Kind.ERROR, failure_of(error, self.warned()), []
 
     def check_client(self) -> None:
-        """Raise `Cancelled` if the client has closed the connection and thereby given up its call.
+        """Raise `Cancelled` if the client has closed the connection, and so has given up its call.
 
         An agent that was stopped finds such calls when it continues. The client was told that nothing was done.
         """

@@ -25,7 +25,8 @@ from di_store.server.talk import Talk, said
 WHOLE_BYTES = 256 << 10
 """Blocks up to this size are sent at once."""
 LENT_SECONDS = 60.0
-"""How long a block is lent, beside the time for its bytes: who was stopped meanwhile finds a wrong checksum."""
+"""How long a block is lent, in addition to the time for its bytes. A node that was stopped for longer finds a wrong
+checksum."""
 
 
 def _copy_head(talk: Talk, arguments: Any) -> Reply:

@@ -15,7 +15,7 @@ from di_store.adapters.stores import own_store
 
 _OPTION = 'replay_buffer_config={"capacity": …}'
 _SPARE = 1_024
-"""Rows for last observations and for the chunks of one `add`, beside the steps that a buffer holds."""
+"""Rows for last observations and for the chunks of one `add`, in addition to the steps that a buffer holds."""
 
 Form = tuple[Any, ...]
 

@@ -28,7 +28,7 @@ from di_store.adapters.torchrl.forms import SLOT
 
 _NO_KEY = np.uint64(2**64 - 1)
 _AT_ONCE = 512
-"""Rows that are written at once out of turn, for which there is room beside those of all slots."""
+"""Rows that are written at once out of turn, for which there is room in addition to those of all slots."""
 _LISTED = 4_096
 """Keys that the table finds by position at once."""
 _TRIES = 100
