@@ -24,13 +24,13 @@ class Versions(dict[str, int]):
 
 
 _versions: weakref.WeakValueDictionary[str, Versions] = weakref.WeakValueDictionary()
-"""By uuid of the store: of all that have a session, and of `_recent`."""
+"""By uuid of the store: the versions of all stores that have a session, and of those in `_recent`."""
 _recent: deque[Versions] = deque(maxlen=64)
-"""Who closes a store and attaches to it again goes on with the versions that it had."""
+"""A process that closes a store and attaches to it again continues with the versions that it had."""
 
 
 _sessions: dict[int, weakref.ref[Session]] = {}
-"""All of this process, by id(). A plain dict without a lock, as `Session._followers`."""
+"""All sessions of this process, by id(). A plain dict without a lock, like `Session._followers`."""
 
 
 def _has_session(key: int) -> bool:
@@ -73,7 +73,8 @@ class Session:
         self.uuid: str = arena.uuid
         self.versions = _versions_of(self.uuid) if versions is None else versions
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
-        """How a table of that name pickles, if processes on other machines may load it; None: for this one alone."""
+        """How a table pickles, given its name, if processes on other machines may load it; None: only this machine's
+        may."""
         self._arena: _core.Arena | None = arena
         # By id() of the handle. A plain dict without a lock: threads add to it while `close` iterates over a copy.
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}

@@ -31,7 +31,7 @@ from di_store.adapters.trees import (
 from di_store.base.tree import name_of
 
 _MOST_COPIED = 16 << 10
-"""Bytes of a step beyond which two copies cost more than what is gained by writing several steps at once."""
+"""If a step has more bytes, copying it twice costs more than is gained by writing several steps at once."""
 _STAGED_BYTES = 256 << 10
 """The most bytes of writes that are gathered."""
 _AT_ONCE = 4_096
@@ -41,7 +41,7 @@ _FLAGS: dict[str, Tree] = {
     "terminated": di_store.Spec((), "?"),
     "truncated": di_store.Spec((), "?"),
 }
-"""What every row with a next observation also has."""
+"""Columns that every row with a next observation also has."""
 
 
 class Held(NamedTuple):
@@ -88,7 +88,7 @@ class Ring:
 
     by_time = False
     """How lanes share the slots. True: all lanes are written together, and the slot of a row is time · lanes + lane.
-    False: each lane has a ring of its own, which moves on its own: lane · (slots / lanes) + time."""
+    False: each lane has a ring of its own, and the slot is lane · (slots / lanes) + time."""
     late: frozenset[str] = frozenset()
     """Columns that `_completed` adds when rows are written."""
 

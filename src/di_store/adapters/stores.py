@@ -17,7 +17,7 @@ StoreLike: TypeAlias = "di_store.Store | str | Mapping[str, Any] | None"
 `di_store.open`'s options. None: the adapter opens one of its own."""
 
 NO_KEY = np.uint64(2**64 - 1)
-"""In place of the key of an item where there is none."""
+"""Stands in place of a key where there is no item."""
 MOST_STAGED = 64
 """Writes that a buffer gathers before they reach its table."""
 _LEAST_MEMORY = 8 << 20

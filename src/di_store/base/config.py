@@ -15,7 +15,8 @@ from di_store.base.errors import CorruptData, shown
 T = TypeVar("T")
 
 ADDED = {"added": True}
-"""Metadata of an option that files of the first version of the format lack: left out where it has its default."""
+"""Metadata of an option that files of the first version of the format lack. A file leaves it out if it has its
+default."""
 MAX_COUNT = 2**31 - 1
 """The largest row count that an option accepts."""
 

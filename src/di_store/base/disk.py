@@ -13,7 +13,7 @@ LEAST_BYTES = 64 << 20
 """The least `disk_capacity`: sixteen files of the least size."""
 
 LEAST_WRITES = 10**9
-"""The least `write_budget`: with it, a piece of what is written at once is paid for in ten minutes."""
+"""The least `write_budget`. With it, the budget for one piece of a write accumulates in ten minutes."""
 
 _MOST_PATH = 1000
 

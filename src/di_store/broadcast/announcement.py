@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 AGAIN_SECONDS = 0.5
-"""After a failure, the pause before the next attempt."""
+"""Pause before the next attempt after a failure."""
 MOST_AT_ONCE = 16
 MOST_DOUBTFUL = 8
-"""Of these, members whose last attempt failed: those that hang leave the others half of the places."""
+"""At most so many of them are members whose last attempt failed, so that members that hang leave half of the places to
+others."""
 
 
 class Announcement:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 MAX_CHILDREN = 2
-"""One in the chain, and one whose own source is gone."""
+"""The most children of a node: one in the chain, and one whose own source is gone."""
 STALLED_SECONDS = 1.0
-"""A child that takes nothing for so long keeps nobody else out."""
+"""A child that takes nothing for this time keeps nobody else out."""
 
 
 class Children:

@@ -10,7 +10,7 @@ from di_store.base.dtypes import Array
 from di_store.broadcast.note import Note
 
 OFFER_SECONDS = 1.0
-"""So long a version waits for those who were told of it, before a newer one is offered."""
+"""How long a version waits for members that were told of it, before a newer one is offered."""
 
 
 class Offer:

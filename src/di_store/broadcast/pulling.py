@@ -21,9 +21,9 @@ from di_store.runtime.waits import logger
 
 T = TypeVar("T")
 FULL_SECONDS = 0.25
-"""Between attempts to find room in the store."""
+"""Pause between attempts to find room in the store."""
 MOST_ASKED = 16
-"""Of the nodes that may know the newest version, so many that answer."""
+"""The most answers that are collected from nodes that may know the newest version."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.5, 5.0
 
 

@@ -17,7 +17,7 @@ from di_store.session import Session
 
 RECORD = f"{RESERVED}groups"
 MOST_NAMES = 256
-"""As many names of weights as a store has."""
+"""The most names of weights that are sent to groups: as many as a store has."""
 
 
 class Known(msgspec.Struct, array_like=True, frozen=True):

@@ -13,7 +13,7 @@ from di_store.broadcast.record import Known
 from di_store.runtime.waits import logger
 
 IDLE_SECONDS = 60.0
-"""A thread that has told everybody ends after so long."""
+"""A thread that has had nobody to tell for this time ends."""
 
 
 class Telling:

@@ -16,20 +16,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 PIECE_BYTES = 256 << 10
-"""What travels at a time: a member adds the time of one piece to that of the whole."""
+"""Bytes that are passed on at a time. Each member of the chain delays the whole by the time of one piece."""
 SILENT_SECONDS = 1.0
-"""A source that says nothing at all for so long counts as dead or stopped; one that waits itself says so."""
+"""A source that sends nothing at all for this time counts as dead or stopped. A source that itself waits says so."""
 STUCK_SECONDS = 2.0
-"""A source that lives, and has had nothing new for so long: somebody else may have more."""
+"""If a source lives, but has had nothing new for this time, another node may have more."""
 BEHIND_BYTES = 64 * PIECE_BYTES
-"""A source that has fallen so far behind its own, since it pulls from that, is slow: pull from somebody before it."""
+"""A source is slow if it has fallen so far behind its own source since this node began to pull from it. The node then
+pulls from an earlier node."""
 SLOW_SECONDS = 5.0
 REFUSED_SECONDS = 0.5
 TRIAL_AFTER_SECONDS, TRIAL_SECONDS, TRIAL_AGAIN_SECONDS = 5.0, 1.0, 30.0
-"""A long transfer tries for a second whether the next source is more than twice as fast: the first member's own source
-has all bytes from the start, so nobody sees that one fall behind."""
+"""A long transfer tries for a second whether the next source is more than twice as fast. The first member's source
+needs this: it has all bytes from the start, so it never falls behind, however slow it is."""
 WORTH_SECONDS = 10.0
-"""Of a transfer that would take so much longer."""
+"""Another source is tried only if the rest of the transfer would take longer than this."""
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 2.0
 
 

@@ -13,7 +13,7 @@ from di_store.checkpoint.store.manifest import FILE
 from di_store.checkpoint.tree.folder import MANIFEST
 
 PART_BYTES = 4 << 20
-"""Of a file that travel in one call."""
+"""Bytes of a file that one call sends."""
 _UUID = re.compile(r"[0-9a-f]{32}")
 
 

@@ -14,7 +14,8 @@ from di_store.protocol.connection import Connection
 from di_store.runtime.deadline import Deadline
 
 ENGINE_BYTES = 1 << 20
-"""Smaller objects take our own connections: the agents say more to each other about a transfer than it would save."""
+"""Smaller objects are sent over our own connections: the agents' messages about a transfer would cost more than it
+saves."""
 
 
 class PayloadRoom(NamedTuple):

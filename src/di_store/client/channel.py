@@ -29,7 +29,7 @@ CATCH_UP_SECONDS = 1.0
 """How long a call waits for the rows that its thread has written before."""
 
 Seconds = float | None | Deadline
-"""Of a call that is a step of a longer one: its deadline."""
+"""The time for a call: seconds, None for no limit, or the deadline of a longer call that it is a step of."""
 
 
 class Channel:

@@ -27,9 +27,9 @@ from di_store.session import Session
 LEASE_SECONDS = 50.0
 """How long a copy stays, and so how long a deleted object may still be read on other nodes: less than `put` waits."""
 SLOWEST_BYTES = 10e6
-"""A second: a copy that may take longer than the lease is given as long."""
+"""A copy that would take longer than the lease at this many bytes a second gets that time."""
 FREE_SHARE = 0.25
-"""Of the store's memory that copies leave free: what is put here must not wait for them."""
+"""The share of the store's memory that copies leave free, so that values put here need not wait for them."""
 
 
 def head_of(far: RemoteSession, raw: bytes, timeout: Seconds) -> tuple[Array, int]:

@@ -25,12 +25,12 @@ from di_store.runtime.background import Background, Wakeup
 from di_store.runtime.deadline import Deadline
 
 TRUSTED_SECONDS = 3.0
-"""What the agent said before is too old. It says something each second."""
+"""After this time the agent's last word is too old. It says something each second."""
 POLL_SECONDS = 1.0
 IDLE_SECONDS = 5.0
-"""A name for which nobody has asked for so long is not polled any more; without names the connection ends."""
+"""A name that nobody has asked for in this time is no longer polled; without names the connection ends."""
 MOST_NAMES = 1000
-"""Of which the agent tells: others are asked for."""
+"""The most names whose new versions the agent reports; other names are asked for."""
 MOST_VERSION = 2**62
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.5  # between two attempts to reach the agent

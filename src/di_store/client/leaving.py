@@ -11,14 +11,15 @@ from di_store.base.errors import WriterClosed
 from di_store.runtime.deadline import Deadline
 
 END_SECONDS = 5.0
-"""How long the end of the interpreter, or of a store's handle, waits for them. If they were interrupted: a second."""
+"""How long the end of the interpreter, or of a store's handle, waits for dropped writers; for interrupted ones, a
+second."""
 
 
 class Pending(Protocol):
     """A writer with calls in flight."""
 
     interrupted: bool
-    """Whether a signal handler has raised in its last call."""
+    """Whether a signal handler has raised in the writer's last call."""
 
     def flush(self, timeout: Deadline, what: str = "") -> None:
         """Wait until everything is acknowledged."""
@@ -28,7 +29,7 @@ class Pending(Protocol):
 
 
 leaving: dict[Pending, object] = {}
-"""What nobody else holds any more, until its calls are acknowledged; with its channel."""
+"""Dropped writers whose calls are not acknowledged yet, each with its channel."""
 
 
 def settle(channel: object | None, seconds: float = END_SECONDS) -> None:

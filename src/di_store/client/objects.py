@@ -23,7 +23,7 @@ from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import logger
 
 MOST_ATTEMPTS = 20
-"""To put what gets a new id, over connections that break."""
+"""Attempts to put a value with a new id while connections break."""
 INLINE_BYTES = 256 << 10
 """Values up to this size travel with the call; larger ones follow once the agent has room for them."""
 

@@ -25,7 +25,7 @@ class RowColumns:
         self._forms: dict[Any, CallForm] = {}
         self._last: CallForm | None = None
         self.plain: CallForm | None = None
-        """That of the last call, if it was an `append` without leading axes."""
+        """The form of the last call, if it was an `append` without leading axes."""
 
     def write(self, argument: str, step: Any, next: Any, lead: tuple[int, ...]) -> tuple[CallForm, Block, int] | None:
         """Copy the values of a call. Returns the call's form and the values' place; None: the call needs a round trip.

@@ -33,9 +33,10 @@ class RemoteSession:
         self.channel = channel
         self.tls = tls  # as `connect` was given it
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
-        """How a table of that name pickles, if it is one of a cluster; None: with the address of its store."""
+        """How a table of a cluster pickles, given its name; None: a table pickles with the address of its store."""
         self.near_versions: dict[str, int] | None = None
-        """Those of the store of this machine, where a cluster's weights are read; None: the agent's are read."""
+        """The versions in this machine's store, if a cluster's weights are read there; None: the agent's versions are
+        read."""
         self.kept: dict[Any, Any] = {}
         self._met = False
         self._followers: dict[int, tuple[weakref.ref[Any], Callable[[Any, StoreError], None]]] = {}

@@ -18,7 +18,7 @@ from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import LOG_SECONDS, logger
 
 SILENT_SECONDS = 10.0
-"""An agent from which nothing came for so long, in the middle of a call, is named as silent."""
+"""An agent that has sent nothing for this time in the middle of a call is called silent."""
 
 
 class Silent(Disconnected):

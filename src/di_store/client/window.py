@@ -16,11 +16,11 @@ from di_store.protocol.frame import MAX_META_BYTES
 from di_store.protocol.rows import Acknowledgement
 
 WINDOW_BYTES = 8 << 20
-"""What may be on its way: appends wait beyond it."""
+"""The most bytes on their way to the agent: further appends wait."""
 FRAME_BYTES = 512 << 10
-"""Calls are sent together up to so many bytes."""
+"""Calls are sent together in frames of up to so many bytes."""
 MOST_REFUSALS = 20
-"""So often in a row may a connection break at the same call."""
+"""How often in a row a connection may break at the same call."""
 _FRAMES = 4  # on their way at most; while one is, calls gather for the next, up to their share of the window
 
 Marks = dict[str, tuple[int, int, bool]]

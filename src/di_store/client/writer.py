@@ -30,7 +30,8 @@ from di_store.replay.writer_stream import BUSY, LATER
 from di_store.runtime.deadline import Deadline
 
 WINDOW_CALLS, QUEUE_CALLS = 256, 8
-"""Calls that may be on their way; fewer where how far a writer runs ahead is staleness."""
+"""Calls that may be on their way. For a queue or a limiter they are fewer, because rows become stale if a writer runs
+far ahead."""
 _MOST_PRIORITIES = _MOST_LANES = 50_000  # of a call that is sent ahead: they lie in the frame's meta
 _ENDED: Array = np.ones(1, np.bool_)
 _GOES_ON: Array = np.zeros(1, np.bool_)

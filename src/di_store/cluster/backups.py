@@ -33,9 +33,9 @@ from di_store.runtime.deadline import Deadline
 from di_store.session import Session
 
 LOCK = "backup.lock"
-"""Locked by who sends the files of the folder."""
+"""Locked by the process that sends the folder's files."""
 _JUST_NOW_SECONDS = 1.0
-"""A file that has changed so lately may change again without a later time of change."""
+"""A file that has changed within this time may change again and keep the same time of change."""
 _RETURN_SECONDS = 5.0  # how long `copies` waits for nodes that do not answer now
 
 

@@ -15,7 +15,7 @@ from di_store.runtime.deadline import Deadline
 from di_store.runtime.forks import in_child
 
 FRESH_SECONDS = 1.0
-"""How old the list of nodes may be where a call only looks for one."""
+"""How old the list of nodes may be if a call only looks for a node."""
 STARTING_SECONDS = 5.0
 """How long ``node=`` waits for a node that nobody has seen: it may be starting, or its name is misspelt."""
 

@@ -25,7 +25,7 @@ from di_store.cluster.node import Node
 T = TypeVar("T")
 
 TABLE = "table/"
-"""What the keys of tables begin with."""
+"""The prefix of the keys of tables."""
 
 
 class Directory(Protocol):

@@ -203,7 +203,8 @@ def _own_store(membership: Membership) -> ClusterStore:
 
 
 LOADERS: dict[str, Callable[[Membership], ClusterStore]] = {"static": _own_store, "etcd": _own_store}
-"""By kind of directory, what gives a process the store of its machine. Ray's adds itself when it is imported."""
+"""By kind of directory: the function that gives a process the store of its machine. Ray's is added when it is
+imported."""
 
 
 def load_store(membership: Membership) -> ClusterStore:

@@ -17,7 +17,7 @@ from di_store.runtime.deadline import Deadline
 T = TypeVar("T")
 
 COPIES_MARK = b"copies"
-"""In the ids of what a home knows of the copies of an object: it is no object of users."""
+"""A part of the ids of a home node's notes on copies of an object. These notes are not objects of users."""
 
 
 class NodeObjects:

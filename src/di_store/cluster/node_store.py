@@ -33,9 +33,9 @@ from di_store.store.local import LocalStore
 
 _NODES = "the name of a node, or a list of these"
 LANES = 1024
-"""Of a table whose `lanes=` is not given: hundreds of writers on other nodes have one each."""
+"""Lanes of a table without `lanes=`: hundreds of writers on other nodes have one each."""
 COPIES = 2
-"""Of durable tables, if ``sync(copies=)`` is not given."""
+"""Copies of durable tables if ``sync(copies=)`` is not given."""
 
 
 class NodeStore(StoreBackend):

@@ -20,7 +20,7 @@ from di_store.runtime.forks import in_child
 from di_store.runtime.waits import logger
 
 AWAY_SECONDS = 5.0
-"""For how long a directory that did not answer is not asked: a `put` is not to wait for it each time."""
+"""For how long a directory that did not answer is not asked again, so that not every `put` waits for it."""
 
 
 class Push:

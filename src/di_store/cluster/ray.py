@@ -33,7 +33,7 @@ from di_store.session import Session
 
 OLDEST = (2, 40)
 _FAULTS = (ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, TypeError)
-"""Errors of code, which no wait mends: Ray raises what an actor's method has raised as an error of its type too."""
+"""Errors in code, which no wait mends. If an actor's method raises one, the error that Ray raises has its type too."""
 THREADS = 64
 """Calls that the directory's actor makes at once: some wait."""
 
@@ -191,7 +191,7 @@ class RayDirectory:
 
 
 _own: OwnStores[tuple[int, str, str]] = OwnStores()
-"""By process, Ray cluster and node."""
+"""The stores of this process: by process, Ray cluster and node."""
 
 
 def _call(method: Any, timeout: Seconds, *arguments: Any, lost: list[str] | None = None) -> Any:

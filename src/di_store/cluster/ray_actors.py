@@ -30,9 +30,9 @@ from di_store.server.membership import Membership, membership_of
 from di_store.session import Session
 
 NAMESPACE, ACTOR = "di_store", "directory"
-"""Of the directory's actor in Ray: its name can be given once in each Ray cluster."""
+"""Namespace and name of the directory's actor: each Ray cluster has at most one actor of that name."""
 LOOK_SECONDS = 1.0
-"""How often the directory looks for nodes, and a keeper after its store."""
+"""How often the directory looks for nodes, and a keeper checks its store."""
 READY_SECONDS = 60.0
 """How long a restarted directory waits for what the nodes keep, before entries can be changed. Nodes whose
 raylet is gone are not waited for."""

@@ -36,7 +36,7 @@ from di_store.server.supervisor import Serving, addresses_of, credentials_of
 FIND_SECONDS = 60.0
 """How long a node that has a backup may take to answer."""
 OTHERS_SECONDS = 5.0
-"""How long others that may have a newer one are waited for when one is found."""
+"""After a backup was found: how long to wait for other nodes, which may have a newer one."""
 CALL_SECONDS = 60.0
 SETTLE_SECONDS = 10.0
 _PAUSE_SECONDS = 0.5

@@ -36,9 +36,9 @@ class SessionPool(Sessions):
     def __init__(self, credentials: Credentials) -> None:
         super().__init__(credentials)
         self.abroad: Callable[[str], tuple[Any, ...]] | None = None
-        """How tables pickle that are reached through a channel: as `Session.abroad`."""
+        """How tables that are reached through a channel pickle, as `Session.abroad`."""
         self.versions: dict[str, int] | None = None
-        """Of weights: as `Session.versions` of the store of this machine."""
+        """Versions of weights: `Session.versions` of the store of this machine."""
         self._replaced: set[str] = set()  # UUIDs, which are never used again: threads only add to it
 
     def begin(self) -> None:

@@ -32,9 +32,9 @@ from di_store.runtime.waits import lock_seconds, logger
 from di_store.session import Session
 
 UNDO_SECONDS = 10.0
-"""For taking back what could not be made as a whole."""
+"""Time for undoing what could not be made as a whole."""
 _UNDO_WAIT_SECONDS = 0.1
-"""How long a call waits for that after its deadline; it goes on in a thread."""
+"""How long a call waits after its deadline until this is undone; a thread continues with it."""
 
 
 class ClusterTables:

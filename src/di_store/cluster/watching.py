@@ -24,7 +24,7 @@ from di_store.store.local import session_of
 LOOK_SECONDS = 3.0
 """How often the directory is asked."""
 ASK_SECONDS = 2.0
-"""How long it may take to answer."""
+"""How long the directory may take to answer."""
 
 
 @contextmanager

@@ -18,7 +18,7 @@ _HEAD = struct.Struct("<4sBcBxQ6q")  # of an array's block
 _DIMENSIONS = 5
 _MOST_BYTES = 128  # of the codec's header of such an array
 _PLAIN = frozenset(("b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"))
-"""Elements of arrays that are not packed."""
+"""Types of elements of arrays that are not packed."""
 
 
 def payload_start(block: Array) -> int:

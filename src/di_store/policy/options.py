@@ -65,7 +65,7 @@ class TableOptions(TypedDict, total=False):
 
 
 OPTIONS: tuple[str, ...] = tuple(TableOptions.__annotations__)
-"""Their names."""
+"""The names of the options."""
 
 
 def check_options(options: TableOptions, own_seed: int) -> Settings:

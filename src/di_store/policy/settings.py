@@ -25,7 +25,7 @@ from di_store.policy.samplers import (
 from di_store.policy.views import Opaque, View, view_from_plain, view_to_plain
 
 MOST_MADE = 64
-"""Characters of what tells a table from others of its name."""
+"""The most characters of the text that tells a table from others of its name."""
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,13 @@ from di_store.protocol.frame import Buffer, Kind
 TICK_SECONDS = 0.5
 """How long a read waits before it looks whether the call should go on."""
 PIECE_BYTES = _core.FRAME_PIECE_BYTES
-"""Longer bodies are sent in such pieces."""
+"""Longer bodies are sent in pieces of this size."""
 STALLED_SECONDS = 30.0
 """A peer that takes nothing for so long counts as gone."""
 MAX_CALL_BYTES = 1 << 30
-"""Of the body of a call; larger objects travel in another way."""
+"""The most bytes of a call's body; larger objects are sent in another way."""
 MAX_GREETING_BYTES = _core.FRAME_MAX_GREETING_BYTES
-"""Of the meta of a message before the handshake is over."""
+"""The most bytes of a message's meta before the handshake is over."""
 _DRAIN_SECONDS, _MOST_DRAINED, _DRAINED_AT_ONCE = 1.0, 1 << 20, 64 << 10
 _TICK = struct.pack("ll", 0, int(TICK_SECONDS * 1e6))  # a struct timeval
 _KINDS = sum(1 << kind for kind in Kind)
@@ -82,11 +82,11 @@ class Connection:
         self._sent_at = 0.0
         self.ticking: Callable[[], None] = _go_on
         self.protocol = 0
-        """That both sides speak; 0 until a client's handshake is over."""
+        """The protocol that both sides speak; 0 until a client's handshake is over."""
         self.most_bytes = 0
-        """Of a body that is accepted; 0 until the handshake is over."""
+        """The most bytes of a body that is accepted; 0 until the handshake is over."""
         self.until: float | None = None
-        """When reading ends with `Disconnected`, by `time.monotonic()`, however the bytes come. None: never."""
+        """When reading ends with `Disconnected`, by `time.monotonic()`, even while bytes arrive. None: never."""
         self.look_at = float("inf")
         """When `ticking` is called while a read waits, if that is before the next tick, by `time.monotonic()`."""
 

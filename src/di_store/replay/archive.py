@@ -42,7 +42,7 @@ ITEM_FACTS: tuple[tuple[str, str], ...] = (
     ("priority", "<f8"),
     ("epochs", "<u8"),
 )
-"""Arrays ``items/<name>.npy`` and their types, one entry an item."""
+"""Arrays ``items/<name>.npy`` and their types; each has one entry for each item."""
 KINDS = ("rows", "whole")
 """Folders of rows: those of streams, and those of transitions that were inserted whole."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")

@@ -28,7 +28,7 @@ from di_store.replay.handle import TableHandle
 from di_store.replay.lost import without_lost
 
 _PART_BYTES = 16 << 20
-"""Rows are gathered to parts of about so many bytes, and read in pieces of at most so many."""
+"""Rows are gathered into parts of about this size, and read in pieces of at most this size."""
 _MOST_ITEMS = 8_192
 """Items that are read in one call: each takes an entry in this process's ledger meanwhile."""
 _MOST_WALKED = 1 << 20
@@ -135,7 +135,7 @@ def _write_rows(
 
 
 _EPISODES, _STARTS = 7, 8
-"""Positions in what the core's reader returns."""
+"""Positions of these arrays in what the core's reader returns."""
 _FACTS = ("rows", "back", "flags", "times_sampled", "version", "priority", "epochs")
 
 

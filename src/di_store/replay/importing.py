@@ -42,7 +42,7 @@ from di_store.runtime.waits import InsertWait
 _AT_ONCE = 65_536
 """Items that are inserted in one call."""
 _PIECE_BYTES = 1 << 20
-"""Rows that are written in one call: before their items are there they stay in memory."""
+"""Bytes of rows that are written in one call. They stay in memory until their items are there."""
 
 
 def closed_limiter(limiter: Limiter) -> LimiterNumbers:

@@ -26,10 +26,10 @@ H = TypeVar("H")
 CLOSE_SECONDS = 60.0
 """How long `close` waits for the thread. Only code of the user (`beta=`) can delay the thread by more than 0.1 s."""
 MAX_PREFETCH = 1024
-"""Batches drawn ahead at most: each is older by as many steps when it is used, and all are held for it."""
+"""The most batches that are drawn ahead. Each is so many steps older when it is used, and all are held until then."""
 END_SECONDS = 5.0
-"""How long the end of the interpreter waits for the threads of all loaders together; and `Store.close` for that of a
-loader that was dropped."""
+"""How long the end of the interpreter waits for the threads of all loaders together, and `Store.close` for the thread
+of a dropped loader."""
 
 
 _open: weakref.WeakValueDictionary[int, Loader] = weakref.WeakValueDictionary()  # by id(loader)

@@ -13,16 +13,16 @@ from typing import Any, TypeVar
 from di_store.runtime.waits import check_timeout
 
 GRACE_SECONDS = 0.8
-"""By how much a call outlasts its deadline while nothing comes: the agent's own answer, which says why, comes first.
-A call is promised to end within a second: the rest is for a machine whose processors are busy."""
+"""How long a call outlasts its deadline while nothing comes, so that the agent's own answer, which gives the reason,
+can come first. A call is promised to end within a second: the rest is for a machine whose processors are busy."""
 LEAST_SECONDS = 0.15
-"""What a step of a call has at least, where the steps before it took all the time, and the grace."""
+"""The least time for a step of a call if the steps before it took all the time, and the grace."""
 LOST_SECONDS = 60.0
 """How long a call without a timeout tries to reach an agent that does not answer."""
 PAUSE_SECONDS = 0.05
 """Between two looks for what nothing tells of."""
 _REACH_SECONDS = 0.1
-"""What an attempt to connect has at least: a node in the same rack needs less."""
+"""The least time for an attempt to connect: a node in the same rack needs less."""
 _NEVER = float("-inf")
 
 T = TypeVar("T")

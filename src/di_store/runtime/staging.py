@@ -10,7 +10,7 @@ from di_store import _core
 from di_store.base.sizes import format_size
 
 MOST_BYTES, MEMORY_SHARE = 256 << 20, 8
-"""Without `staging=`: at most so many bytes, and at most one part in so many of the store's memory."""
+"""The limits without `staging=`: bytes, and the part (1/n) of the store's memory."""
 
 
 class Holder(Protocol):

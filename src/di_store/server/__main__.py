@@ -22,8 +22,8 @@ MOST_DESCRIPTORS = 65_536
 LAST_SECONDS = 10.0
 """How long an agent whose supervisor has gone may take to end."""
 SWITCH_SECONDS = 0.03
-"""A thread that waits for the interpreter wakes so often to ask for it. At Python's 5 ms the threads of a few hundred
-clients would do little else; each lets go of it at its next message anyway."""
+"""How often a thread that waits for the interpreter asks for it. With Python's 5 ms the threads of a few hundred
+clients would do little else. The running thread gives it up at its next message anyway."""
 
 
 def _orders() -> Orders | None:

@@ -28,12 +28,12 @@ from di_store.server.peer import Peer
 
 FOLDER = "backups"
 WORD = "backup.json"
-"""In each folder: the `Backup`."""
+"""The file of each folder that holds the `Backup`."""
 _NAME = re.compile(r"([0-9a-f]{32})\.([0-9]+)")
 _PARTIAL = re.compile(r"([0-9a-f]{32})\.[0-9a-f]{16}\.partial")
 
 _lock = threading.Lock()
-"""Of the names of all folders; the agent alone changes them. Not held while bytes come or go to disk."""
+"""Guards the names of all folders, which the agent alone changes. Not held while bytes arrive or are written."""
 
 
 def _root(peer: Peer) -> str:

@@ -18,7 +18,7 @@ from di_store.server.peer import Peer
 from di_store.server.talk import Talk, said
 
 Target = tuple[str, str]
-"""Name of a table, and which of those that had the name."""
+"""Name and identity of a table: several tables in turn may have had the name."""
 
 
 def _drawn(peer: Peer, target: Target, mixture: int) -> Table | Mixture:

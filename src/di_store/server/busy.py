@@ -10,7 +10,7 @@ import threading
 from typing import Protocol
 
 TELL_SECONDS = 0.4
-"""A client hears something of a call that is at work twice as often as it must."""
+"""How often a client hears of a call that is at work: twice as often as it must."""
 
 
 class Working(Protocol):

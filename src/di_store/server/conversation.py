@@ -26,7 +26,7 @@ from di_store.server.talk import said
 TELL_SECONDS = 1.0
 """How often a client hears that its call still waits."""
 WAITS_SECONDS = 0.3
-"""Longer than a slice of a wait: who has looked so lately still waits, and is not at work."""
+"""Longer than a slice of a wait: a call that has reported a wait within this time still waits, and is not at work."""
 _NEVER = float("-inf"), ""
 
 

@@ -23,7 +23,7 @@ AVOID_SECONDS = 30.0
 """After a failed transfer from a node, its payloads come over our own TCP for so long."""
 MOST_OFFER_BYTES = 1024
 RETURNED = b"\0"
-"""The piece that says that the engine has ended with what was lent."""
+"""The piece that says that the engine no longer uses the lent payload."""
 
 
 class _NotLent(Exception):

@@ -13,7 +13,8 @@ from di_store.replay.table import Table
 from di_store.store.handle import Store
 
 MOST_DROPPED = 64
-"""Handles of tables kept, for what a handle of a dropped table still answers."""
+"""If so many tables have handles here, those of dropped tables are discarded. Until then such a handle still answers
+some calls."""
 
 
 class Handles:

@@ -9,9 +9,9 @@ from di_store.objects.weights import Weights
 from di_store.session import Session
 
 NAME = "di-store/cluster"
-"""The weights under which it lies in the store."""
+"""The name of the weights as which it lies in the store."""
 KINDS = ("ray", "etcd")
-"""Of directories that ``--join`` can name."""
+"""Kinds of directories that ``--join`` can name."""
 
 
 class Membership(msgspec.Struct, frozen=True):

@@ -35,9 +35,9 @@ from di_store.runtime.waits import logger
 from di_store.session import Session
 
 MOST_WAITING = 1024
-"""Objects that wait to be sent, or to be copied: what comes beyond is left to the first reader."""
+"""The most objects that wait to be sent or copied. Further ones are left to their first reader."""
 SILENT_SECONDS = 5.0
-"""A node that did not answer is not told of anything for so long."""
+"""For how long a node that did not answer is told of nothing."""
 _TELLERS, _COPIERS = 4, 2
 _SOURCE_SECONDS = 5.0  # that the source has to answer, beside the time for the bytes
 

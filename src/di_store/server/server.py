@@ -43,11 +43,11 @@ from di_store.server.writing import serve_writer
 from di_store.session import Session
 
 MAX_CONNECTIONS = 1536
-"""Three of each of 512 actors: for calls, a writer, and to hear of new versions of weights."""
+"""Three for each of 512 actors: for calls, for a writer, and for news of versions of weights."""
 GREETING_SECONDS = 10.0
 """How long a client may take to prove itself."""
 LEASE_SECONDS = 30.0
-"""Draws of a client of which nothing was heard for so long are given back."""
+"""If a client is silent for this time, its draws are given back."""
 LOOK_SECONDS = 1.0
 _MOST_WARNED = 2000  # characters of a warning that a client is told of
 _SLEPT_SECONDS = 5.0  # a gap of its own loop: the agent was stopped, and has not read what came meanwhile

@@ -31,9 +31,10 @@ from di_store.session import Session
 from di_store.store.handle import Store
 
 JOIN_SECONDS = 60.0
-"""How long leaving word in the store may wait for a lock or room."""
+"""How long writing the membership to the store may wait for a lock or room."""
 ALONE_SECONDS = 5.0
-"""How long the agent of a killed supervisor may go on answering, before the store is known as served already."""
+"""How long the agent of a killed supervisor may go on answering. If it answers longer, the store counts as served
+already."""
 END_SECONDS = 5.0
 """How long an agent may take to end."""
 _ASK_SECONDS = 1.0  # of an agent whether it serves the store

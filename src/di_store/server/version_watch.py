@@ -11,7 +11,7 @@ from di_store.objects.weights import check_name
 from di_store.session import Session
 
 TELL_SECONDS = 1.0
-"""A client hears so often that nothing is new."""
+"""How often a client hears that nothing is new."""
 LOOK_SECONDS = 0.005
 """Seconds between two looks at the newest versions. Not the store's own wait: each `put` would wake it."""
 MOST_NAMES = 1000

@@ -40,7 +40,7 @@ from di_store.server.peer import Peer
 KEPT_SECONDS = 30.0
 """How long a writer waits for its client to come back."""
 MAX_KEPT = 4096
-"""Acknowledgements kept for a client that has not got them; its window is far smaller."""
+"""The most acknowledgements kept for a client that has not received them; its window is far smaller."""
 _AT_ONCE = 256  # rows that the core makes without looking for another thread
 
 

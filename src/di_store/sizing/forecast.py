@@ -28,7 +28,7 @@ from di_store.sizing.needed_memory import OWN_BYTES
 _DAY = 86_400
 _LEAST_MEMORY = 8 << 20
 _OWN_SHARE = 64
-"""A part of a store's memory is never for rows: less than this share, and `OWN_BYTES`."""
+"""One part in so many of a store's memory, and `OWN_BYTES`, are not available for rows."""
 
 _CLASSES: Mapping[str, Mapping[str, Any]] = {
     "view": {cls.__name__: cls for cls in views.VIEWS},

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 OWN_BYTES = 2 * MIB
-"""Of a store: its header and index, and what some ten processes note there (measured: 0.5 MiB, and 0.1 MiB each)."""
+"""What a store itself needs: its header and index, and the notes of some ten processes (measured: 0.5 MiB, and 0.1 MiB
+each)."""
 
 
 def needed_memory(**options: Unpack[TableOptions]) -> int:

@@ -23,7 +23,7 @@ POOL_BYTES = 1_000 * FRAME_BYTES
 ROWS_BYTES, MOST_ROWS = 64 << 20, 1_000
 STAMP_BYTES = 16
 SLICES = 64
-"""Batches of a table's rows are about so many different slices of them."""
+"""Batches of a table's rows are made from about so many different slices of them."""
 
 
 def objects(size: int, most: int = 100, pool_bytes: int = 32 << 20) -> list[Array]:

@@ -28,16 +28,17 @@ from di_store.workloads.duties import Calls, Duty, Over
 from di_store.workloads.load import Load, Role
 
 LEAD_SECONDS = 0.1
-"""From announcing a phase to its beginning: every process is waiting for it by then."""
+"""Time from announcing a phase to its beginning. By then every process waits for it."""
 
 GRACE_SECONDS, ALONE_SECONDS = 1.0, 60.0
 """After the end of a phase, calls that still wait are interrupted in this interval; those of a duty alone, later."""
 
 BURST, BURST_NANOSECONDS = 64, 100_000
-"""Steps between two looks at the clock, where a process does one thing as fast as it can; so long a call ends them."""
+"""Steps between two looks at the clock while a process does one thing as fast as it can. A call that takes so many
+nanoseconds ends them early."""
 
 LATE_SECONDS = 300.0
-"""After the end of a phase, or for filling: a process that has not answered by then has failed."""
+"""A process that has not answered so long after the end of a phase, or after it was told to fill, has failed."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ SHARED_OBJECT = "0b" * 20
 """Id of the object that `Get(other=True)` gets; whoever starts the load puts it."""
 
 FILL_BYTES = 32 << 20
-"""Of rows that are inserted at once to fill a table."""
+"""Bytes of rows that are inserted at once to fill a table."""
 
 ALONE_BYTES = 1_000_000
 """Rows from this size are inserted one by one."""

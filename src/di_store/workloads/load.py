@@ -16,7 +16,7 @@ from di_store.workloads.duties import Draw, Duty, Get, Put, Write
 from di_store.workloads.table_plans import TablePlan
 
 LEAST_OBJECT_BYTES = 1 << 20
-"""Size of an object that no scale goes below."""
+"""No scale makes an object smaller than this."""
 
 RELATIONS = {">=": operator.ge, "<=": operator.le, "<": operator.lt}
 

@@ -14,7 +14,7 @@ from di_store.policy.samplers import Sampler
 from di_store.policy.views import View
 
 LEAST_CAPACITY = 64
-"""Items of a table that no scale goes below."""
+"""No scale makes a table's capacity smaller than this."""
 
 
 @dataclass(frozen=True)

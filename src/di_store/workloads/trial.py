@@ -16,13 +16,13 @@ from di_store.workloads.load import Bar, Condition, Load
 
 PERCENTILES = (50.0, 99.0, 99.9)
 RATE_SHARE = 0.99
-"""A rate counts as held from here: steps due in the last moment of a phase may begin after it."""
+"""From this share on a rate counts as held, because steps due in the last moment of a phase may begin after it."""
 
 PHASE_SHARE, LEAST_SECONDS = 1 / 6, 0.05
-"""Of the measured time: how long warming up takes, and each phase as fast as it can; and their least."""
+"""Warming up, and each phase at full speed, take this share of the measured time, but at least so many seconds."""
 
 LEAST_PERIODS, LEAST_CALLS = 2, 3
-"""What these phases have room for: steps of every learner, as its first draw maps the table; and measured calls."""
+"""These phases have room for so many steps of every learner (the first maps the table) and so many measured calls."""
 
 MIXTURE_DRAWS = 100_000
 LOOKS = 3

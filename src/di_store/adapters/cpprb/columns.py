@@ -15,7 +15,7 @@ from di_store.adapters.stored_array import Array
 Rows = dict[str, Array]
 
 ROW_NODE = "row"
-"""Node of the table's schema that holds the columns where their own names would mean something to the table."""
+"""Node of the table's schema that columns lie below if their own names would mean something to the table."""
 _FLAGS = ("terminated", "truncated")
 
 

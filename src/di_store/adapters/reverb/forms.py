@@ -27,7 +27,7 @@ Kind: TypeAlias = tuple[np.dtype[Any], tuple[int, ...]]
 
 OBJECTS = np.dtype(object)
 TEXTS = 0
-"""The number in place of a form of items that hold Python objects (strings), and tell their types themselves."""
+"""Stands in place of a form's number for items of Python objects (strings), which name their types themselves."""
 _OBJECTS = (str, bytes, bool, int, float, type(None))
 _Columns = list[tuple[Any, tuple[int, ...], Any]]
 """Type (None: Python objects), shape and values of each column of an item of `TEXTS`."""

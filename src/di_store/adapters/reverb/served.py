@@ -28,18 +28,19 @@ from di_store.adapters.stores import StoreLike, given_store
 from di_store.cluster.store import ClusterStore
 
 Address: TypeAlias = "str | di_store.Store"
-"""Of a server: ``localhost:port``, the name of its store, or its store itself, such as one of `di_store.connect`."""
+"""What names a server: ``localhost:port``, the name of its store, or its store itself, such as one of
+`di_store.connect`."""
 
 _DESCRIPTION = "reverb"
 _LOOK_SECONDS = 0.02
 _SPARE = 4
-"""A table without fixed item sizes gets this many times the memory of as many items as the first one."""
+"""A table without fixed item sizes gets memory for items that are this many times as large as the first one."""
 _LEAST_BYTES = 64 << 20
 _LANES_ON_DISK = 8
-"""Rows that are being written lie in memory, for each lane: few, where a disk makes up for little memory."""
+"""Lanes of a table in a store with a disk: few, because each lane keeps the rows being written in memory."""
 _MOST_ITEMS = 1 << 28  # that a table can hold
 AT_ONCE = 64
-"""Items that are drawn ahead of those handed out one by one, at most; fewer if they are large."""
+"""The most items that are drawn ahead while items are handed out one by one; fewer if they are large."""
 _AHEAD_BYTES = 2 << 20
 _GONE = (di_store.StoreClosed, di_store.TableNotFound)
 

@@ -22,7 +22,7 @@ from di_store.adapters.rllib.windows import Window, windows
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 _MOST_DRAWS = 10_000
-"""Of which one is long enough, before an error."""
+"""If so many draws for each wanted step find no episode that is long enough, the call raises."""
 _STATE = ("_archive", "episodes", "_indices", "episode_id_to_index", "_maker")
 
 

@@ -13,7 +13,7 @@ from ray.rllib.env.utils.infinite_lookback_buffer import InfiniteLookbackBuffer
 from di_store.adapters.stored_array import Array
 
 Name: TypeAlias = "str | tuple[str, Any]"
-"""Of a sequence of an episode: obs, action, reward, or ("extra", key) for the model output of that key."""
+"""The name of a sequence of an episode: obs, action, reward, or ("extra", key) for the model output of that key."""
 
 _DTYPES: dict[type, Any] = {float: np.float64, int: np.int64, bool: np.bool_}
 _ADVICE = (
@@ -72,7 +72,7 @@ class Content(NamedTuple):
 
     part: Part
     columns: list[Array]
-    """Of its leaves, ``[lookback + n, …]``: not copies."""
+    """Columns of its leaves, ``[lookback + n, …]``, which are not copies."""
     lookback: int
     """Items before the first step."""
 

@@ -13,7 +13,7 @@ from di_store.adapters.stores import NO_KEY, StoreLike
 from di_store.adapters.trees import Tree
 
 DRAWN = ("obs", "action", "next_obs")
-"""What a buffer reads for a batch, beside rewards and flags."""
+"""Columns that a buffer reads for a batch, besides rewards and flags."""
 
 
 class Sb3Steps(Ring):

@@ -15,7 +15,7 @@ from di_store.adapters.trees import Tree, any_nan
 STORED = ("obs", "act", "obs_next")
 """Entries that lie in the table."""
 TOLD = ("rew", "terminated", "truncated")
-"""What the table of a given store holds beside them."""
+"""Entries that the table of a given store holds as well."""
 
 
 def spec_of(value: Any, lead: int) -> Tree | None:

@@ -26,7 +26,8 @@ _CARRIERS = {1: torch.uint8, 2: torch.int16}
 """By bytes: the type that carries the bits of a float that numpy lacks."""
 SLOT = "slot"
 tensor_dict = getattr(TensorDict, "_new_unsafe", TensorDict)
-"""TensorDict without checks of each tensor, which take most of a small batch's time; with them where it lacks that."""
+"""Makes a TensorDict without checking each tensor, which would take most of a small batch's time. Versions of
+TensorDict that cannot skip these checks make them."""
 
 
 def cast_tensor(tensor: Any, dtype: torch.dtype, what: str) -> Any:

@@ -14,7 +14,7 @@ from di_store.adapters.torchrl.forms import SLOT, Form, Leaf
 from di_store.adapters.torchrl.slot_rows import SlotRows, capacities, row_columns
 
 _SMALL_BYTES = 16
-"""A column of rows up to this size that is read whole is kept, so that samplers find ends of trajectories in it."""
+"""If a column of rows up to this size is read whole, it is kept, so that samplers find ends of trajectories in it."""
 
 
 class NamedRows:

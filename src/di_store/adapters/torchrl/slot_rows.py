@@ -32,7 +32,7 @@ _AT_ONCE = 512
 _LISTED = 4_096
 """Keys that the table finds by position at once."""
 _TRIES = 100
-"""How often rows are looked for again that other processes overwrite meanwhile."""
+"""How often rows are looked up again if other processes overwrite them meanwhile."""
 
 
 class SlotRows:

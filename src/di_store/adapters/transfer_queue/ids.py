@@ -15,7 +15,7 @@ import di_store
 _OWNER, _FIELD, _INDEX = 12, 13, 15
 _DIGITS = _OWNER + _FIELD + _INDEX
 _MOST = 19
-"""Decimal digits of an index that 15 hex digits always hold, and one more."""
+"""An index with fewer decimal digits than this always fits 15 hex digits."""
 _AT_ONCE = 1_000
 
 

@@ -49,9 +49,9 @@ from di_store.replay.lost import drop_lost, without_lost
 from di_store.runtime.waits import CALL_SECONDS, lock_seconds
 
 _BATCH_BYTES = 8 << 20
-"""Of objects that are written together; and of rows that are let go together once they are written."""
+"""Bytes of objects that are written together, and of rows that are released together once they are written."""
 _UUID = slice(16, 32)
-"""Where a segment says of which folder, or checkpoint, it is (docs/segment_format.md)."""
+"""The bytes of a segment that name its folder, or its checkpoint (docs/segment_format.md)."""
 
 Progress = Callable[[int, int], None]
 """Called with the bytes of rows and objects that are written, and of all that will be."""

@@ -129,7 +129,7 @@ def _sync_at_end(arena: _core.Arena) -> None:
 # -- in the background ------------------------------------------------------------------------------------------------
 
 _live: weakref.WeakSet[_core.Arena] = weakref.WeakSet()
-"""Stores in which this process made durable tables, wrote or drew: it writes what is left when it ends."""
+"""Stores in which this process made durable tables, wrote or drew. When the process ends, it writes what is left."""
 
 
 def _look(arena: _core.Arena) -> None:

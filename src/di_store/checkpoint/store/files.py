@@ -21,13 +21,13 @@ from di_store.checkpoint.tree.folder import Folder
 from di_store.runtime.waits import CALL_SECONDS, Wait
 
 THREADS = 4
-"""Each copies and sums up the next rows while others wait for the disk."""
+"""Threads that write. Each copies the next rows, and computes their checksums, while others wait for the disk."""
 SEGMENT_BYTES = 64 << 20
 """A file of rows or objects has at most so many bytes, unless one record has more."""
 LOCK = "checkpoint.lock"
-"""Locked by who makes a checkpoint."""
+"""Locked by the process that makes a checkpoint."""
 READING = "restore.lock"
-"""Locked, shared, by who reads the checkpoint: its files stay until then, though newer ones are made."""
+"""Locked, shared, by processes that read the checkpoint: until then its files stay, even if newer ones are made."""
 
 Part = TypeVar("Part")
 
@@ -87,7 +87,7 @@ def full_is_told(path: str) -> Iterator[None]:
 
 
 _lock_files: set[FileIO] = set()
-"""Those that this process has open."""
+"""The lock files that this process has open."""
 
 
 @contextmanager

@@ -14,9 +14,9 @@ from di_store.base.dtypes import Array
 
 ITEM_WORDS = _core.ITEM_BYTES // 8
 BY_PLACE = ("dense", "removed_from")
-"""Arrays of which some entries change: like the items they are stored by place."""
+"""Arrays of which some entries change. Like the items, they are stored by place."""
 _OFTEN = ("draws", "ended")
-"""Written whole each time."""
+"""Arrays that are written whole each time."""
 WHOLE: dict[str, Any] = {
     "items": np.uint64,
     "dense": np.uint32,

@@ -31,7 +31,7 @@ Exponent = Annotated[float, Meta(ge=0)]
 Uuid = Annotated[str, Meta(pattern="^[0-9a-f]{32}$")]
 ObjectId = Annotated[str, Meta(pattern="^[0-9a-f]{40}$")]
 FILE = re.compile(r"(items|chunks)-[0-9a-f]{8}-[0-9a-f]{8}|segment-[0-9a-f]{8}|disk-[0-9a-f]{8}-[0-9a-f]+")
-"""Names of the files of checkpoints, but for the manifest."""
+"""Names of all files of checkpoints except the manifest."""
 
 
 class ArrayFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -12,11 +12,11 @@ from di_store.checkpoint.store.files import SEGMENT_BYTES
 from di_store.checkpoint.store.manifest import Segment
 
 SMALL_BYTES = SEGMENT_BYTES // 8
-"""Of a file that counts as small."""
+"""A file of fewer bytes counts as small."""
 MOST_SMALL = 256
-"""Of more small files some are put together: a restore holds each file open."""
+"""If there are more small files, some are merged, because a restore holds each file open."""
 MOST_BYTES = 4 * SEGMENT_BYTES
-"""Of small files that are put together at once."""
+"""The most bytes of small files that are merged at once."""
 
 
 def by_kind(chunks: dict[str, Any], fresh: list[int]) -> list[list[int]]:

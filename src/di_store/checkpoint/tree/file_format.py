@@ -15,7 +15,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch
 
 FORMAT, STORE_FORMAT = "di-store checkpoint", "di-store store checkpoint"
-"""What manifests call themselves: that of a tree (docs/checkpoints.md), that of a store (docs/store_checkpoints.md)."""
+"""The formats that manifests name: of a tree (docs/checkpoints.md), and of a store (docs/store_checkpoints.md)."""
 MAGIC = b"DStree\r\n"
 VERSION = 1
 PAGE = 4096

@@ -13,7 +13,7 @@ from di_store.checkpoint.tree.file_format import FORMAT, STORE_FORMAT, TreeManif
 
 MANIFEST = "manifest.json"
 DURABLE = "durable"
-"""The folder, in that of a disk tier, in which durable tables lie."""
+"""The folder of durable tables, inside the folder of a disk tier."""
 _TIER = ("epoch", "alive.lock")
 """What lies in the folder of a disk tier (native/tier/folder.h)."""
 _HELD = {FORMAT: "a tree saved by di_store.save()", STORE_FORMAT: "the checkpoint of a store"}

@@ -21,7 +21,7 @@ from di_store.checkpoint.tree.folder import CALL, MANIFEST, Folder, answer_name
 from di_store.runtime.waits import Wait
 
 _SECONDS = 0.02
-"""Between two looks at the folder."""
+"""Pause between two looks at the folder."""
 
 
 class RankCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from di_store.objects.codec import Encoded, encode
 from di_store.runtime.waits import SLICE_SECONDS, Wait, check_timeout
 
 THREADS = 4
-"""Each has a buffer of one piece. Four are enough for disks that want several requests at once."""
+"""Threads that write, each with a buffer of one piece. Four are enough for disks that want several requests at once."""
 
 
 def save(

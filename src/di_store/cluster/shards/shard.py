@@ -19,14 +19,14 @@ from di_store.runtime.forks import in_child
 T = TypeVar("T")
 
 FRESH_SECONDS = 1.0
-"""How old may be what a shard says of itself where draws are divided by it."""
+"""How old a shard's report may be if draws are divided by it."""
 RETRY_SECONDS = 1.0
 """How long a shard that did not answer is left alone."""
 _LOOK_SECONDS = 0.02
-"""Of a call that waits for one of several shards: how long it waits for each of them in turn."""
+"""How long a call that waits for one of several shards waits for each of them in turn."""
 
 Opener = Callable[[str, "float | None"], TableBackend]
-"""Opens the shard of the node with that uuid, in so many seconds."""
+"""Opens the shard of the node with this uuid, within this many seconds."""
 
 
 class _Opening:
