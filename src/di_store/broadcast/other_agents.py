@@ -11,9 +11,9 @@ from di_store.protocol.connection import Connection
 from di_store.runtime.deadline import Deadline
 
 DIAL_SECONDS = 1.0
-"""To connect, with the handshake: the round trips of any network that this is for, many times."""
+"""Time to connect, with the handshake: many round trips of any network that this is meant for."""
 ANSWER_SECONDS = 1.5
-"""For a short call: the other agent only notes something, or tells of what it has."""
+"""Time for a short call: the other agent only notes something, or says what it has."""
 LEAST_RATE = 16 << 20
 """Bytes a second of a note with a large header: the time for them comes on top."""
 MOST_IDLE = 64

@@ -31,7 +31,7 @@ T = TypeVar("T")
 
 DEFAULT_PORT = 2379
 LEASE_SECONDS = 10
-"""A node whose supervisor has said nothing for so long is not listed any more."""
+"""A node whose supervisor has been silent for this time is no longer listed."""
 RENEW_SECONDS = 3.0
 ASK_SECONDS, LONGEST_ASK_SECONDS = 2.0, 30.0
 """How long one member of etcd may take, before the next one is asked. It doubles in each further round up to the

@@ -37,7 +37,7 @@ READY_SECONDS = 60.0
 """How long a restarted directory waits for what the nodes keep, before entries can be changed. Nodes whose
 raylet is gone are not waited for."""
 SILENT_SECONDS = 10.0
-"""A node whose keeper has said nothing for so long is not listed."""
+"""A node whose keeper has been silent for this time is not listed."""
 
 
 class Plan(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ TICK_SECONDS = 0.5
 PIECE_BYTES = _core.FRAME_PIECE_BYTES
 """Longer bodies are sent in pieces of this size."""
 STALLED_SECONDS = 30.0
-"""A peer that takes nothing for so long counts as gone."""
+"""A peer that takes nothing for this time counts as gone."""
 MAX_CALL_BYTES = 1 << 30
 """The most bytes of a call's body; larger objects are sent in another way."""
 MAX_GREETING_BYTES = _core.FRAME_MAX_GREETING_BYTES

@@ -38,7 +38,7 @@ _MINUTE: float = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _KEY_TYPE = np.dtype(np.uint64)
 _AT_ONCE = 65_536
-"""For a batch of more examples, `sample` first checks that it fits in memory."""
+"""If a batch has more examples, `sample` first checks that it fits in memory."""
 
 
 class Table:

@@ -15,7 +15,7 @@ from di_store.policy.views import Episode, Sequence
 from di_store.replay.stream import kind_of, leading_rows, rows_limit
 
 ItemRows: TypeAlias = "tuple[int, int, int]"
-"""Of one item: number of its rows, how many of them are steps, flags."""
+"""The rows of one item, the steps among them, and its flags."""
 
 _ITEMS = "every leaf of extend() has the items as leading axis"
 _ROWS = "every leaf of an item has its rows as leading axis; those named in bootstrap= may have one more"

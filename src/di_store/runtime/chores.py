@@ -24,7 +24,7 @@ log = logging.getLogger("di_store")
 IDLE_SECONDS = 0.2
 END_SECONDS = 5.0
 BEGIN_SECONDS = 1.0
-"""In this time a thread begins, also on a busy machine."""
+"""A thread begins within this time, also on a busy machine."""
 
 
 def run_ahead(arena: _core.Arena) -> None:

@@ -20,7 +20,7 @@ from di_store.runtime.waits import logger
 from di_store.server.engine import Engine, EngineFailed, EngineOffer
 
 AVOID_SECONDS = 30.0
-"""After a failed transfer from a node, its payloads come over our own TCP for so long."""
+"""How long a node's payloads come over our own TCP after a transfer from it has failed."""
 MOST_OFFER_BYTES = 1024
 RETURNED = b"\0"
 """The piece that says that the engine no longer uses the lent payload."""
