@@ -19,12 +19,14 @@ from di_store.runtime import waits
 from di_store.server import calls, streams
 from di_store.server.answers import Reply
 from di_store.server.batches import BATCH_CALLS
-from di_store.server.busy import TELL_SECONDS as TELL_WORKING_SECONDS
 from di_store.server.peer import Peer
 from di_store.server.talk import said
 
 TELL_SECONDS = 1.0
 """How often a client hears that its call still waits."""
+TELL_WORKING_SECONDS = 0.4
+"""How often a client hears that the agent works on its call: twice as often as needed. A client gives a call up if its
+deadline is over and the agent is silent; copying a batch, for example, sends nothing for a while."""
 WAITS_SECONDS = 0.3
 """Longer than a slice of a wait: a call that has reported a wait within this time still waits, and is not at work."""
 _NEVER = float("-inf"), ""
@@ -152,7 +154,10 @@ class Conversation:
             self._say(_word(reason), 0)
 
     def tell_working(self) -> None:
-        """As `Working.tell_working`; called by another thread."""
+        """Tell the client that the agent works on its call, if it has one and heard nothing lately. Never waits.
+
+        Called by another thread.
+        """
         if not self._working or time.monotonic() - self._said < TELL_WORKING_SECONDS:
             return
         if not self._sending.acquire(blocking=False):

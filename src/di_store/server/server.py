@@ -31,8 +31,7 @@ from di_store.protocol.frame import MAGIC, Kind
 from di_store.protocol.handshake import Hello, Welcome, answer, one_line, refuse
 from di_store.runtime import waits
 from di_store.runtime.waits import logger
-from di_store.server.busy import Busy
-from di_store.server.conversation import Cancelled, Conversation
+from di_store.server.conversation import TELL_WORKING_SECONDS, Cancelled, Conversation
 from di_store.server.engine import OWN, Engine
 from di_store.server.engine_bulk import EngineBulk
 from di_store.server.greetings import Greetings
@@ -95,7 +94,7 @@ class Agent:
         self._ending = False
         self._connections: set[Connection] = set()  # of clients that have proved themselves
         self._greetings = Greetings()
-        self._busy = Busy()
+        self._talks: set[Conversation] = set()
         self._warnings = _Warnings()
         own = served.address or f"di-store://{self.address}/{served.store}"
         self._agents = OtherAgents(Credentials(served.token, served.peers, served.allow_pickle))
@@ -128,7 +127,7 @@ class Agent:
         engine = self._parts.engine
         if engine is not None:  # its module is large: nobody waits for it, and what it lacks is said now
             threading.Thread(target=engine.missing, name="di-store engine", daemon=True).start()
-        threading.Thread(target=self._busy.run, args=(self._stopped,), name="di-store busy", daemon=True).start()
+        threading.Thread(target=self._tell_working, name="di-store busy", daemon=True).start()
         with self._warnings.collected(self._served.own_process):
             while not self._has_to_end():
                 try:
@@ -181,6 +180,12 @@ class Agent:
         self._listener.close()
         self._session.close()
 
+    def _tell_working(self) -> None:
+        """Tell clients that the agent works on their calls: the threads of these calls send nothing meanwhile."""
+        while not self._stopped.wait(TELL_WORKING_SECONDS):
+            for talk in list(self._talks):
+                talk.tell_working()
+
     def _look_after(self) -> None:
         """Give back draws of silent clients, and forget clients that have ended."""
         seen = time.monotonic()
@@ -219,7 +224,7 @@ class Agent:
             connection = self._secured(sock, number)
             talk = self._greet(connection)
             self._greetings.remove(number)
-            self._busy.add(talk)
+            self._talks.add(talk)
             try:
                 with noted():
                     if talk.role == "writer":
@@ -227,7 +232,7 @@ class Agent:
                     else:
                         talk.run()
             finally:
-                self._busy.remove(talk)
+                self._talks.discard(talk)
                 talk.leave()
         except (Disconnected, Cancelled, OSError):
             pass
