@@ -21,7 +21,7 @@ export PATH := $(abspath $(VENV)/programs/bin):$(PATH)
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test test-all adapters wheels soak full dropped busy far mutants check lint native blocks tsan aarch64 bench docs format stubs clean
+.PHONY: help build demo test test-all adapters wheels soak full dropped busy far mutants check lint native blocks tsan aarch64 bench docs format site stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -127,6 +127,12 @@ lint: $(STAMP)-test build
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	clang=$$(tools/need_clang.sh) && tools/check_native.sh $$clang $(BIN)/python
+
+site: $(STAMP)-build  ## the docs as a site with search, into build/site (SERVE=8000: and serves it there)
+	$(BIN)/python tools/requires.py site > $(VENV)/requires-site.txt
+	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-site.txt
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs/site docs build/site
+	$(if $(SERVE),$(BIN)/python -m http.server --bind 127.0.0.1 --directory build/site $(SERVE),@echo "open build/site/site/index.html")
 
 docs: $(STAMP)-test build  ## runs every block of README and docs, follows their links
 	$(PYTEST) tests/test_docs.py $(ARGS)
