@@ -24,9 +24,7 @@ MOST_SECOND_MEANINGS = 5  # rows of the table in docs/architecture.md; the numbe
 
 # Folders of tests beside those of the package's rooms; and the files outside of all folders, which read the repository.
 OTHER_FOLDERS = {"arguments", "benchmarks", "crash", "disk", "model", "repository", "soak"}
-TOP_FILES = {
-    *("test_docs.py", "test_mutants.py", "test_names.py", "test_tidy.py", "test_tidy_scan.py", "test_tutorial.py")
-}
+TOP_FILES = {f"test_{each}.py" for each in "algorithms docs mutants names tidy tidy_scan tutorial".split()}
 
 
 def _several(names: dict[str, list[str]], most: int) -> dict[str, list[str]]:
