@@ -27,4 +27,5 @@ if __name__ == "__main__":
         worker.join()
         assert result["sum"] == frames.sum()
         print(f"{store.get(ref)['note']}: sum {result['sum']:,} of {result['shape']}")
-        assert store.delete([ref]) == 1
+        deleted = store.delete([ref])
+        assert deleted == 1

@@ -442,6 +442,14 @@ def test_tests_wait_for_conditions() -> None:
     assert not faults, "\n".join(faults)
 
 
+def test_asserts_only_narrow_types() -> None:
+    """What a program checks or reads, it does under ``python -O`` too."""
+    paths = _files(".py", under=("src", "bench", "tools"))
+    faults = [f"{_name(path)}:{line}: {what}" for path in paths for line, what in tidy_scan.asserts_that_check(path)]
+    assert len(paths) > 20
+    assert not faults, "\n".join(faults)
+
+
 def test_package_is_typed() -> None:
     """The package ships its types, and the stub names what the module holds and nothing else."""
     import di_store._core as core

@@ -323,3 +323,20 @@ def _methods(body: str, name: str) -> set[str]:
         if found and found.group(1).lstrip("~") != name and "=" not in piece[: found.start()]:
             methods.add(found.group(1))
     return methods
+
+
+def asserts_that_check(path: Path) -> list[tuple[int, str]]:
+    """Asserts that do more than narrow a type. ``python -O`` removes them, with the calls in them."""
+    return [
+        (node.lineno, ast.unparse(node))
+        for node in nodes_of(path)
+        if isinstance(node, ast.Assert) and not _narrows(node.test)
+    ]
+
+
+def _narrows(test: ast.expr) -> bool:
+    if isinstance(test, ast.Call):
+        return ast.unparse(test.func) == "isinstance" and isinstance(test.args[0], (ast.Name, ast.Attribute))
+    if not isinstance(test, ast.Compare) or not isinstance(test.left, (ast.Name, ast.Attribute)):
+        return False
+    return isinstance(test.ops[0], ast.IsNot) and ast.unparse(test.comparators[0]) == "None"

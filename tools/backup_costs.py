@@ -39,7 +39,8 @@ def serve(at: int, folder: Path, where: list[int], memory: int, *more: str) -> s
     words += ["--peers", ",".join(f"127.0.0.1:{port}" for port in where)]
     started = subprocess.Popen([sys.executable, "-m", "di_store", *words], stdout=subprocess.PIPE, text=True)
     assert started.stdout is not None
-    assert started.stdout.readline(), "it was not served"
+    if not started.stdout.readline():
+        raise SystemExit("it was not served")
     return started
 
 
@@ -94,7 +95,8 @@ def measure(folder: Path, rows: int) -> None:
         began = time.perf_counter()
         nodes[0] = serve(0, folder, where, memory, "--rejoin", "backup-costs-0")
         with cluster.attach("backup-costs-1") as store:
-            assert len(opened(store)) == rows
+            if (found := len(opened(store))) != rows:
+                raise SystemExit(f"{found} of {rows} rows came back")
         print(f"{'lost, until another node finds the table again':50} {time.perf_counter() - began:6.2f} s")
     finally:
         for node in nodes:

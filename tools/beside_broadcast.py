@@ -74,7 +74,7 @@ class Torch(Peer):
             running.callback(process.end)
             self._processes.append(process)
         for process in self._processes:
-            assert process.read() == "ready"
+            process.until_ready()
 
     def begin(self, asked: dict[str, int]) -> tuple[float, float]:
         own = self._processes[: asked["members"] + 1]
@@ -101,11 +101,12 @@ class Ray(Peer):
             running.callback(raylet.wait)
             running.callback(raylet.terminate)  # so that it ends the processes that it has started
             while "runtime started" not in raylet.read():
-                assert raylet.poll() is None
+                if raylet.poll() is not None:
+                    raise SystemExit(f"ray ended with {raylet.poll()}")
         words = ["--role", "ray", "--at", head, "--members", str(len(found) - 1)]
         self._driver = found[0].start(os.path.abspath(__file__), *words, RAY_AUTH_MODE="disabled")
         running.callback(self._driver.end)
-        assert self._driver.read() == "ready"
+        self._driver.until_ready()
 
     def begin(self, asked: dict[str, int]) -> tuple[float, float]:
         began, ended = self._driver.ask(asked)

@@ -87,6 +87,11 @@ class Process(subprocess.Popen[str]):
         assert self.stdout is not None
         return self.stdout.readline().strip()
 
+    def until_ready(self) -> None:
+        """Wait for the line that it is ready."""
+        if (said := self.read()) != "ready":
+            raise SystemExit(f"a process says {said!r} instead of 'ready'")
+
     def say(self, word: Any) -> None:
         assert self.stdin is not None
         self.stdin.write(json.dumps(word) + "\n")
@@ -112,7 +117,7 @@ class Node:
         self.served = json.loads(self.holder.read())["address"]
         self.process = place.start(os.path.abspath(__file__), "--role", place.name, "--at", self.served)
         running.callback(self.process.end)
-        assert self.process.read() == "ready"
+        self.process.until_ready()
 
 
 def role(name: str, address: str) -> None:
@@ -160,8 +165,8 @@ def measure(nodes: list[Node], number: int, size: int, fault: str) -> tuple[floa
     if fault == "stop" and victim is not None:
         for pid in found:
             os.kill(int(pid), signal.SIGCONT)
-    if victim is not None:
-        assert victim.process.ask({"after": version - 1, "seconds": 120}) is not None
+    if victim is not None and victim.process.ask({"after": version - 1, "seconds": 120}) is None:
+        raise SystemExit("the node that was gone for a while never got the version")
     return max(ended) - began, most_sent(places, before) / size
 
 

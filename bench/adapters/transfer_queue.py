@@ -109,8 +109,8 @@ def own_table(managers: dict[str, Any], samples: int, tokens: int, group: int, r
         rows, rewards = own.rows(columns), np.zeros(samples, np.float32)  # as their metadata: made beforehand
         timed("put", lambda rows=rows, rewards=rewards: own.put(rows, rewards))
         got = timed("get", own.get)
-        same = np.array_equal(got["field_1"].reshape(samples, tokens), columns["field_1"])
-        assert same
+        if not np.array_equal(got["field_1"].reshape(samples, tokens), columns["field_1"]):
+            raise RuntimeError("other rows came back")
         del got
     middle = {name: statistics.median(each) for name, each in times.items()}
     for call in ("put", "get"):
@@ -163,8 +163,8 @@ def compare(managers: dict[str, Any], data: Any, what: str, rounds: int, told: b
             meta = meta.add_fields(data)
             get, found = seconds(lambda manager=manager, meta=meta: manager.get_data(meta))
             name = names[turn % len(names)]
-            same = all(map(torch.equal, found[name].unbind(), data[name].unbind()))
-            assert same, (kind, name)
+            if not all(map(torch.equal, found[name].unbind(), data[name].unbind())):
+                raise RuntimeError(f"{kind}, {name}: other rows came back")
             del found
             seconds(lambda manager=manager, meta=meta: manager.clear_data(meta))
             if turn >= 2:  # the first rounds fill pools and page tables

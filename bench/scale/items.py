@@ -196,7 +196,7 @@ class Peer:
         self.name = name
         pipes = {"stdin": subprocess.PIPE, "stderr": None, "cwd": ROOT}
         self._process = start_module(python, "bench.peers.scale_bench", [name, *map(str, sizes)], [ROOT], **pipes)
-        assert self._answer() == "ready"
+        self._answer()  # it is ready
 
     def measure(self, seconds: float, takes: Takes) -> None:
         self._process.stdin.write(f"{seconds}\n")

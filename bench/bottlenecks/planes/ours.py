@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import numpy as np
@@ -104,10 +103,9 @@ class Actor:
         return False
 
     def latest(self) -> dict[str, Any]:
-        # If the learner is just publishing the next version, try again: it is there at once.
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while not (found := self.store.latest(POLICY, timeout=0)):
-            assert time.monotonic() < deadline, "no weights although the board says so"
+        found = self.store.latest(POLICY, timeout=PATIENCE_SECONDS)  # the learner may just be publishing the next one
+        if found is None:
+            raise RuntimeError("no weights although the board says so")
         return dict(found.value)
 
     def close(self) -> None:
