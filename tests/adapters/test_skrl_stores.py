@@ -17,6 +17,7 @@ from skrl.memories.torch import RandomMemory
 
 import di_store
 from di_store.adapters.skrl import Memory
+from di_store.adapters.torch_types import NUMPY_TYPES
 
 NAMES = ["observations", "rewards", "returns"]
 
@@ -37,6 +38,25 @@ def _same(mine: Memory, theirs: RandomMemory) -> None:
     assert (mine.memory_index, mine.env_index, mine.filled) == (theirs.memory_index, theirs.env_index, theirs.filled)
     for ours, other in zip(mine.sample_all(NAMES)[0], theirs.sample_all(NAMES)[0], strict=True):
         torch.testing.assert_close(ours, other, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("name", [str(dtype).removeprefix("torch.") for dtype in NUMPY_TYPES])
+def test_tensors_of_every_type_that_numpy_has_lie_in_the_table(name: str) -> None:
+    dtype = getattr(torch, name)
+    with di_store.open(memory="32MiB") as store:
+        ours = Memory(memory_size=4, num_envs=2, device="cpu", store=store)
+        theirs = RandomMemory(memory_size=4, num_envs=2, device="cpu")
+        for memory in (ours, theirs):
+            memory.create_tensor("n", size=3, dtype=dtype)
+            for step in range(3):
+                memory.add_samples(n=torch.full((2, 3), step % 2, dtype=dtype))
+        assert str(ours.table.sample(1).data["row"]["n"].dtype) == name
+        (given,), (wanted,) = ours.sample_all(["n"])[0], theirs.sample_all(["n"])[0]
+        assert given.dtype == wanted.dtype == dtype
+        torch.testing.assert_close(given, wanted, rtol=0, atol=0, equal_nan=True)
+        again = Memory(memory_size=4, num_envs=2, device="cpu", store=store)
+        again.create_tensor("n", size=3, dtype=dtype)
+        torch.testing.assert_close(again.sample_all(["n"])[0][0], wanted, rtol=0, atol=0, equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -12,11 +12,8 @@ from di_store.adapters.casts import assign, cast
 from di_store.adapters.ring import Ring
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import StoreLike
+from di_store.adapters.torch_types import NUMPY_TYPES
 
-_STORED = {
-    getattr(torch, name): np.dtype(name)
-    for name in ("bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64")
-}
 _COPIED_BYTES = 256 << 20
 """The most bytes of samples that are also kept in ordinary tensors, from which they are read."""
 
@@ -102,7 +99,7 @@ class Columns:
         """Add a tensor, with samples of this shape."""
         rows = self.rows
         there = None if rows is None else rows.specs.get(name)  # in the table of a store that was given
-        if there is not None and (there.shape, there.dtype) != (shape, _STORED.get(dtype)):
+        if there is not None and (there.shape, there.dtype) != (shape, NUMPY_TYPES.get(dtype)):
             raise ValueError(f"{name!r} is {there.dtype}{list(there.shape)} in the table, not {dtype}{list(shape)}")
         self.kinds[name] = dtype, shape
         if rows is not None and there is None:  # its table has its columns
@@ -127,7 +124,7 @@ class Columns:
 
     def _keep_plain(self, name: str, tensor: Any) -> None:
         self._plain[name] = tensor
-        if self._cpu and tensor.dtype in _STORED:
+        if self._cpu and tensor.dtype in NUMPY_TYPES:
             self._arrays[name] = tensor.numpy()
 
     def _make_rows(self, specs: dict[str, di_store.Spec]) -> Rows:
@@ -194,8 +191,8 @@ class Columns:
         specs = {}
         for name in given:
             dtype, shape = self.kinds[name]
-            if dtype in _STORED and name not in self._plain:
-                specs[name] = di_store.Spec(shape, _STORED[dtype])
+            if dtype in NUMPY_TYPES and name not in self._plain:
+                specs[name] = di_store.Spec(shape, NUMPY_TYPES[dtype])
         sizes = [self.kinds[name][0].itemsize * int(np.prod(self.kinds[name][1])) for name in specs]
         self.copied = (
             self._cpu and not self._shared and self._given is None and self._slots * sum(sizes) <= _COPIED_BYTES
@@ -372,8 +369,8 @@ def _select(flat: Any, slots: Any) -> Any:
 def _checked(value: Any, dtype: Any, name: str) -> Any:
     """The value for an ordinary tensor. Integers that would wrap are refused; numbers with fractions are rounded."""
     whole = not (dtype.is_floating_point or dtype.is_complex)
-    if whole and isinstance(value, torch.Tensor) and value.dtype != dtype and value.dtype in _STORED:
-        cast(_array(value), np.dtype(_STORED[dtype]), name)
+    if whole and isinstance(value, torch.Tensor) and value.dtype != dtype and value.dtype in NUMPY_TYPES:
+        cast(_array(value), np.dtype(NUMPY_TYPES[dtype]), name)
     return value
 
 
