@@ -17,7 +17,7 @@ from di_store.columns.ragged import Ragged
 from di_store.columns.schema import Schema, Spec
 from di_store.protocol import batches, handshake, rows, values
 from di_store.protocol.connection import Connection, Message
-from di_store.protocol.frame import HEADER_BYTES, MAGIC, Kind, view
+from di_store.protocol.frame import MAGIC, Kind, view
 from di_store.replay.batch import Batch, encode_blob
 
 BODY_BYTES = 1 << 20
@@ -49,6 +49,10 @@ def framed(*messages: Sent) -> bytes:
 
 
 _HEAD = struct.Struct("<4sBBHQQIII")  # 36 bytes, then the checksum of these and meta
+HEADER_BYTES = _HEAD.size + 4
+MAX_PAYLOAD_BYTES = 16 << 20
+MAX_GREETING_BYTES = 16 << 10
+"""Of the meta of a message before the handshake is over."""
 
 
 def frame(

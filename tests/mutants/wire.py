@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 FRAMES = "tests/protocol/test_frames.py"
+ROWS = "tests/protocol/test_inconsistent_rows.py"
 CORE = "tests/protocol/test_rows_in_core.py"
 DOOR = "tests/server/test_refused_connections.py"
 HOLDER = "tests/server/test_supervisor.py"
@@ -57,7 +58,7 @@ MUTANTS = [
         "src/di_store/protocol/batches.py::_are_offsets",
         "bool(offsets[0] >= 0 and offsets[-1] <= total and (offsets[1:] >= offsets[:-1]).all())",
         "True",
-        (f"{FRAMES}::test_an_inconsistent_batch_is_refused",),
+        (f"{ROWS}::test_an_inconsistent_batch_is_refused",),
     ),
     Mutant(
         "rows-of-the-wire-lie-anywhere",
@@ -65,7 +66,7 @@ MUTANTS = [
         "native/replay/row_form.cc::RowForm::require_places",
         "if (!product_fits(row_bytes[leaf.column], rows, stride_ - leaf.at)) refuse();",
         "",
-        (f"{FRAMES}::test_rows_outside_their_message_are_refused",),
+        (f"{ROWS}::test_rows_outside_their_message_are_refused",),
     ),
     Mutant(
         "rows-of-the-core-lie-behind-their-body",

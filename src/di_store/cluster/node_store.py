@@ -22,6 +22,7 @@ from di_store.objects.draft import Draft
 from di_store.objects.refs import Ref
 from di_store.objects.weights import Published
 from di_store.observe.stats import StoreStats
+from di_store.policy.options import CLUSTER_LANES
 from di_store.policy.settings import Settings
 from di_store.replay.mixture import MixtureBackend
 from di_store.replay.table_backend import TableBackend
@@ -32,8 +33,6 @@ from di_store.store.backend import HERE, ImportChanges, Place, StoreBackend
 from di_store.store.local import LocalStore
 
 _NODES = "the name of a node, or a list of these"
-LANES = 1024
-"""Lanes of a table without `lanes=`: hundreds of writers on other nodes have one each."""
 COPIES = 2
 """Copies of durable tables if ``sync(copies=)`` is not given."""
 
@@ -49,7 +48,7 @@ class NodeStore(StoreBackend):
         backups: the copies of durable tables on other nodes.
     """
 
-    lanes = LANES
+    lanes = CLUSTER_LANES
 
     def __init__(self, session: Session, cluster: Cluster, pickled: tuple[Any, ...]) -> None:
         self.session = session

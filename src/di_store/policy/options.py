@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 LANES = 64
 """Lanes for which a table reserves room if `lanes=` is not given."""
+CLUSTER_LANES = 1024
+"""The same, for a table of a cluster: hundreds of writers on other nodes have one each."""
 _NAME_BYTES = 100
 
 

@@ -29,8 +29,6 @@ STALLED_SECONDS = 30.0
 """A peer that takes nothing for this time counts as gone."""
 MAX_CALL_BYTES = 1 << 30
 """The most bytes of a call's body; larger objects are sent in another way."""
-MAX_GREETING_BYTES = _core.FRAME_MAX_GREETING_BYTES
-"""The most bytes of a message's meta before the handshake is over."""
 _DRAIN_SECONDS, _MOST_DRAINED, _DRAINED_AT_ONCE = 1.0, 1 << 20, 64 << 10
 _TICK = struct.pack("ll", 0, int(TICK_SECONDS * 1e6))  # a struct timeval
 _KINDS = sum(1 << kind for kind in Kind)

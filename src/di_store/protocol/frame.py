@@ -13,9 +13,7 @@ from di_store.base.dtypes import Array
 Buffer: TypeAlias = "bytes | bytearray | memoryview | Array"
 
 MAGIC = b"DiSw"
-HEADER_BYTES = _core.FRAME_HEADER_BYTES
 MAX_META_BYTES = _core.FRAME_MAX_META_BYTES
-MAX_PAYLOAD_BYTES = _core.FRAME_MAX_PAYLOAD_BYTES
 
 
 def view(data: Buffer) -> memoryview:
