@@ -89,10 +89,8 @@ LEFT_OUT = [
 LANES = "a table of a cluster reserves room for 1,024 lanes, which the store of this test does not have"
 
 OTHER_NODES = "the call asks other nodes again and again, and is no wait of the store"
-FIRST_STEP = "`exist_ok` compares with the directory's entry, which has no columns that a first step has declared"
 
 LEFT_OUT_OF_A_NODE = [
-    ("arguments/test_bad_input.py::test_exist_ok_compares_with_the_columns_that_the_first_step_declared", FIRST_STEP),
     ("arguments/test_checked_first.py::test_a_bad_timeout_is_refused_before_anything_is_written", INSIDE),
     ("observe/test_stats.py::test_every_waiting_thread_is_listed", OTHER_NODES),
     ("replay/test_late_columns.py::test_late_values_can_be_set_after_following_rows_are_gone", LANES),

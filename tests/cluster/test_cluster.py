@@ -355,6 +355,25 @@ def test_a_local_table_stays_local(nodes: list[Node], stores: list[ClusterStore]
         assert plain.stats()["tables"] == {}
 
 
+@pytest.mark.parametrize("place", [{}, {"node": "second"}, {"shards": "learners"}], ids=["here", "there", "in parts"])
+def test_exist_ok_compares_with_declared_columns(
+    place: dict[str, str], nodes: list[Node], stores: list[ClusterStore]
+) -> None:
+    """The directory does not know the columns that a first step has declared; the table does."""
+    where: dict[str, Any] = {"node": nodes[1].name} if place == {"node": "second"} else place
+    table = stores[0].create_table("t", capacity=90, lanes=8, **where)
+    parts = {"shards": place["shards"]} if "shards" in place else {}
+    for store in stores:
+        with pytest.raises(TableExists, match="none yet"):
+            store.create_table("t", capacity=90, schema=SCHEMA, exist_ok=True, **parts)
+    table.extend({"x": np.zeros((9, 4), np.float32)})
+    for store in stores:
+        assert len(store.create_table("t", capacity=90, schema=SCHEMA, exist_ok=True, **parts)) == 9
+        assert len(store.create_table("t", capacity=90, exist_ok=True, **parts)) == 9
+        with pytest.raises(TableExists, match="'x'"):
+            store.create_table("t", capacity=90, schema={"x": di_store.Spec((3,), "f4")}, exist_ok=True, **parts)
+
+
 def test_a_table_that_does_not_fit_leaves_nothing(nodes: list[Node], stores: list[ClusterStore]) -> None:
     """Nothing is left of it, on no node and not in the directory."""
     big = {**TABLE, "capacity": 10**8}

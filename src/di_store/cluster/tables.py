@@ -91,12 +91,21 @@ class ClusterTables:
             if not exist_ok:
                 raise TableExists(f"the cluster already has a table {name!r}")
             if difference := _difference(known, settings, len(nodes), draw):
-                raise TableExists(f"table {name!r} exists with other settings: {difference}")
+                raise _other_settings(name, difference)
             try:
-                return self._open(name, known, deadline)
+                return self._existing(name, known, settings, deadline)
             except TableNotFound:
                 if deadline.left == 0:
                     raise  # dropped meanwhile, again and again
+
+    def _existing(self, name: str, known: TableEntry, settings: Settings, deadline: Deadline) -> TableBackend:
+        """The table of an entry, unless its first step has declared other columns than the given ones."""
+        found = self._open(name, known, deadline)
+        if settings.schema is not None:
+            columns = found.schema(deadline.another())
+            if difference := Settings.from_text(known.settings).difference(settings, columns):
+                raise _other_settings(name, difference)
+        return found
 
     def _made(
         self, name: str, entry: TableEntry, nodes: list[Node], given_up: tuple[str, ...], deadline: Deadline
@@ -379,7 +388,13 @@ def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -
         return f"it has {len(known.shards)} shards there"
     if shards > 1 and known.draw != draw:
         return f"draw={draw!r} was given, the table has {known.draw!r}"
-    return Settings.from_text(known.settings).difference(settings)
+    made = Settings.from_text(known.settings)
+    # Columns that a first step has declared are not in the entry: they are compared once the table is open.
+    return made.difference(settings, settings.schema if made.schema is None else made.schema)
+
+
+def _other_settings(name: str, difference: str) -> TableExists:
+    return TableExists(f"table {name!r} exists with other settings: {difference}")
 
 
 def _kept(entry: TableEntry) -> TableEntry:

@@ -96,14 +96,22 @@ class Settings:
         """The sampler's own exponent of the importance weights."""
         return self.sampler.beta if isinstance(self.sampler, Prioritized) else None
 
-    def difference(self, other: Settings) -> str:
-        """Names of the settings among view, schema, sampler and remover that differ, as text; "" if none does."""
+    def difference(self, other: Settings, columns: Schema | None) -> str:
+        """The settings among view, schema, sampler and remover that differ, as text; "" if none does.
+
+        Args:
+            other: settings that are given for the table with these settings.
+            columns: columns of the table, which its first step may have declared; None: not declared yet.
+        """
         parts = [
             f"{name}={getattr(other, name)!r} was given, the table has {getattr(self, name)!r}"
             for name in ("view", "sampler", "remover")
             if getattr(self, name) != getattr(other, name)
         ]
-        if self.schema is not None and other.schema is not None and (text := self.schema.difference(other.schema)):
+        given = None if self.opaque else other.schema  # an opaque table has another view than any given schema
+        if given is not None and columns is None:
+            parts.append("schema: the table has none yet, its first step will declare it")
+        elif given is not None and columns is not None and (text := columns.difference(given)):
             parts.append(f"schema: {text} (the first is the table's)")
         return "; ".join(parts)
 

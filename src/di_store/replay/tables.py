@@ -150,13 +150,7 @@ class Tables:
             raise TableExists(f"store {self._session.name!r} has a table {native.name!r} already")
         found = LocalTable(self._session, native)
         handle = found.open()
-        difference = handle.settings.difference(settings)
-        if not difference and settings.schema is not None and handle.settings.schema is None:
-            known = handle.schema  # what the first step has declared
-            difference = "schema: the table has none yet, its first step will declare it" if known is None else ""
-            if known is not None and (text := known.difference(settings.schema)):
-                difference = f"schema: {text} (the first is the table's)"
-        if difference:
+        if difference := handle.settings.difference(settings, found.schema()):
             raise TableExists(f"table {found.name!r} exists with other settings: {difference}")
         return found
 
