@@ -135,6 +135,12 @@ class Session:
             self.close()
             raise self._closed()
 
+    def end_some(self, why_of: Callable[[Any], StoreError | None]) -> None:
+        """End the handles for which this gives an error, which their calls then raise."""
+        for reference, end in list(self._followers.values()):
+            if (handle := reference()) is not None and (why := why_of(handle)) is not None:
+                end(handle, why)
+
     def close(self) -> None:
         """End the session and all its handles. The memory is unmapped with the last handle and array."""
         key = id(self._arena)

@@ -40,12 +40,30 @@ from di_store import cluster
 store = cluster.attach(sys.argv[1])
 table = store.table("replay")
 writer, n = table.writer(), 10
+steps = store.table("steps").writer()
 calls = {
+    "step": lambda: steps.append({"n": n}),  # makes no item
     "append": lambda: writer.append({"n": n}),
     "sample": lambda: table.sample(4),
     "update": lambda: table.update_priorities(table.keys()[:1], np.ones(1)),
     "sync": lambda: store.sync(timeout=60),
     "writer": lambda: table.writer(),
+    "insert": lambda: table.insert({"n": n}),
+    "extend": lambda: table.extend({"n": np.arange(2)}),
+    "delete": lambda: table.delete(np.ones(1, np.uint64)),
+    "reset": lambda: table.reset(),
+    "resize": lambda: table.resize(10_000),
+    "configure": lambda: table.configure(limiter=di_store.MinSize(2)),
+    "finish": lambda: table.finish(),
+    "loader": lambda: next(iter(table.loader(4))),
+    "peek": lambda: table.peek(np.ones(1, np.uint64)),
+    "keys": lambda: table.keys(),
+    "at": lambda: table.at([0]),
+    "positions": lambda: table.positions(np.ones(1, np.uint64)),
+    "evicted": lambda: table.evicted(),
+    "len": lambda: len(table),
+    "stats": lambda: table.stats(),
+    "export": lambda: table.export("/nowhere/rows.zip"),
 }
 print("there", flush=True)
 for call in sys.stdin:
@@ -56,6 +74,11 @@ for call in sys.stdin:
     except di_store.StoreError as error:
         print(type(error).__name__, error, flush=True)
 """
+
+CALLS = (
+    *("step", "append", "sample", "update", "writer", "insert", "extend", "delete", "reset", "resize", "configure"),
+    *("finish", "loader", "peek", "keys", "at", "positions", "evicted", "len", "stats", "export"),
+)
 
 
 @dataclass
@@ -102,6 +125,24 @@ def said(program: Program, call: str) -> str:
     return program.line()
 
 
+def check_told(held: Program) -> None:
+    """Every call of the program's table says that another node has the table."""
+    until(lambda: said(held, "peek") != "done" and said(held, "step") != "done", "the handles to end")
+    for call in CALLS:
+        name, answer = "steps" if call == "step" else "replay", said(held, call)
+        assert answer.startswith(f"TableNotFound another node of the cluster has table '{name}' now"), (call, answer)
+        assert "store.table()" in answer
+
+
+def make_tables(store: ClusterStore) -> di_store.Table:
+    """A table of ten rows, and one whose items take more steps than there will be; both synced."""
+    store.create_table("steps", timeout=60, **{**TABLE, "capacity": 10, "view": di_store.Sequence(500)})
+    table = store.create_table("replay", timeout=60, **TABLE)
+    table.extend({"n": np.arange(10)})
+    store.sync(timeout=60, copies=3)
+    return table
+
+
 def is_at(store: ClusterStore, there: Node) -> bool:
     """Whether the cluster's table lies on that node."""
     try:
@@ -111,16 +152,22 @@ def is_at(store: ClusterStore, there: Node) -> bool:
     return Address.parse(there.address).node in repr(table)
 
 
+def has_ended(table: di_store.Table) -> bool:
+    try:
+        len(table)
+    except TableNotFound as error:
+        return "another node" in str(error)
+    return False
+
+
 @pytest.mark.parametrize("directory", ["peers", pytest.param("etcd", marks=pytest.mark.extended)])
 def test_a_resumed_node_gives_up_tables_taken_over_by_another(three: Three) -> None:
-    """Its programs go on meanwhile; each is told once the node is back, and opens the table where it is."""
+    """Its programs go on meanwhile, and are told while it is silent; each opens the table where it is."""
     left, lost, spare = three.nodes
     with ExitStack() as opened:
         near = opened.enter_context(cluster.attach(lost.name, timeout=60))
         far = opened.enter_context(cluster.attach(left.name, timeout=60))
-        table = near.create_table("replay", timeout=60, **TABLE)
-        table.extend({"n": np.arange(10)})
-        near.sync(timeout=60, copies=3)
+        table = make_tables(near)
         distant = far.table("replay", timeout=60)
         held = opened.enter_context(Program(HELD, lost.name))
         assert held.line() == "there"
@@ -128,22 +175,40 @@ def test_a_resumed_node_gives_up_tables_taken_over_by_another(three: Three) -> N
         with stopped(*lost.pids):
             three.take_over()
             until(lambda: is_at(far, spare), "the table to be the spare node's")
-            assert said(held, "append") == "done"
-        until(lambda: said(held, "append") != "done", "the writer to be told")
-        for call in ("append", "sample", "update", "writer"):
-            answer = said(held, call)
-            assert answer.startswith("TableNotFound another node of the cluster has table 'replay' now"), answer
-            assert "store.table()" in answer
+            until(lambda: said(held, "append") != "done", "the writer to be told")
+        check_told(held)
+        until(lambda: has_ended(table), "this process's handle to end")
         with pytest.raises(TableNotFound, match="another node"):
             distant.sample(4)
         with pytest.raises(TableNotFound, match="another node"):
             distant.insert({"n": 99})
-        # What came too late for the other node can still be read.
-        assert 10 in table.peek(table.keys()).data["n"]
+        with di_store.attach(lost.name) as plain:  # what came too late for the other node can still be read
+            left_over = plain.table("replay")
+            assert 10 in left_over.peek(left_over.keys()).data["n"]
+            with pytest.raises(TableNotFound, match="another node"):
+                left_over.sample(4)
         moved = near.table("replay", timeout=60)
         assert sorted(moved.peek(moved.keys()).data["n"].tolist()) == list(range(10))
         moved.insert({"n": 10})
         assert len(far.table("replay", timeout=60)) == 11
+
+
+@pytest.mark.parametrize("directory", ["peers", pytest.param("etcd", marks=pytest.mark.extended)])
+def test_programs_of_a_node_that_is_not_served_are_told(three: Three) -> None:
+    """Nobody serves the store any more, and no program calls `sync`: its programs ask the directory themselves."""
+    left, lost, spare = three.nodes
+    with cluster.attach(lost.name, timeout=60) as near, cluster.attach(left.name, timeout=60) as far:
+        make_tables(near)
+        with Program(HELD, lost.name) as held, Program(HELD, lost.name) as reading:
+            assert held.line() == reading.line() == "there"
+            for pid in lost.pids:
+                os.kill(pid, signal.SIGKILL)
+            lost.process.wait(60)
+            three.take_over()
+            until(lambda: is_at(far, spare), "the table to be the spare node's")
+            until(lambda: said(held, "append") != "done", "the writer to be told")
+            check_told(held)
+            check_told(reading)
 
 
 @pytest.mark.parametrize("directory", [pytest.param("peers", marks=pytest.mark.extended), "etcd"])
@@ -151,8 +216,7 @@ def test_sync_raises_if_another_node_has_the_table(three: Three) -> None:
     """Also where nobody serves the store any more: rows that were written since then are not safe."""
     left, lost, spare = three.nodes
     with cluster.attach(lost.name, timeout=60) as near, cluster.attach(left.name, timeout=60) as far:
-        near.create_table("replay", timeout=60, **TABLE).extend({"n": np.arange(10)})
-        near.sync(timeout=60, copies=3)
+        make_tables(near)
         with Program(HELD, lost.name) as held, Program(HELD, lost.name) as other:
             assert held.line() == other.line() == "there"
             for pid in lost.pids:
@@ -160,7 +224,7 @@ def test_sync_raises_if_another_node_has_the_table(three: Three) -> None:
             lost.process.wait(60)
             three.take_over()
             until(lambda: is_at(far, spare), "the table to be the spare node's")
-            assert said(held, "append") == "done"
-            assert said(held, "sync").startswith("TableNotFound another node of the cluster has table 'replay' now")
+            sync = said(held, "sync")
+            assert sync.startswith("TableNotFound another node of the cluster has table 'replay', 'steps' now")
             assert said(other, "append").startswith("TableNotFound")
             assert said(held, "sync") == "done"  # of what else is there

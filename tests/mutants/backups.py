@@ -33,6 +33,22 @@ MUTANTS = [
         (f"{TAKEN}::test_a_resumed_node_gives_up_tables_taken_over_by_another",),
     ),
     Mutant(
+        "nobody-asks-for-a-node-that-is-not-served",
+        "backups",
+        "src/di_store/cluster/taken_over.py::Watch.look",
+        "if _unasked(arena) > UNASKED_SECONDS:",
+        "if False:",
+        (f"{TAKEN}::test_programs_of_a_node_that_is_not_served_are_told",),
+    ),
+    Mutant(
+        "outdated-rows-are-read-on",
+        "backups",
+        "src/di_store/cluster/taken_over.py::Watch.look",
+        "self._session.end_some(why_outdated)",
+        "pass",
+        (f"{TAKEN}::test_programs_of_a_node_that_is_not_served_are_told",),
+    ),
+    Mutant(
         "backups-keep-files-that-have-changed",
         "backups",
         "src/di_store/server/backups.py::_taken_over",

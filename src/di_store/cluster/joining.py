@@ -181,7 +181,10 @@ def joined(
         raise
     session.abroad = lambda table: (load_table, (membership, table))
     sessions.abroad = session.abroad
-    return ClusterStore(NodeStore(session, cluster, (load_store, (membership,))))
+    node = NodeStore(session, cluster, (load_store, (membership,)))
+    if membership.kind != "ray":  # there no node takes over another one
+        node.watch()
+    return ClusterStore(node)
 
 
 def _directory(membership: Membership, sessions: SessionPool) -> Directory:

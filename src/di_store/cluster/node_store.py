@@ -18,6 +18,7 @@ from di_store.cluster.objects import ClusterObjects
 from di_store.cluster.push import Push
 from di_store.cluster.shards.validate import check_draw, check_places, check_whole
 from di_store.cluster.tables import ClusterTables
+from di_store.cluster.taken_over import Watch
 from di_store.objects.draft import Draft
 from di_store.objects.refs import Ref
 from di_store.objects.weights import Published
@@ -58,9 +59,19 @@ class NodeStore(StoreBackend):
         self.backups = Backups(cluster, session)
         self._own = LocalStore(session)
         self._pickled = pickled
+        self._watch: Watch | None = None
         self._objects = ClusterObjects(cluster, session)
         self._groups = GroupWeights(cluster, session)
         self.put_now, self.get_now = self._own.put_now, self._own.get_now
+
+    def watch(self) -> None:
+        """Let handles of tables end when another node takes their tables over."""
+        if self.session.arena.tiered:
+            self._watch = Watch(self.session, self.cluster)
+
+    def _begin_watch(self) -> None:
+        if self._watch is not None:
+            self._watch.begin()
 
     @property
     def name(self) -> str:
@@ -162,6 +173,7 @@ class NodeStore(StoreBackend):
         self.session.check_writable()
         self.session.arena.enter()
         draw = check_draw(settings, place.shards, place.draw)
+        self._begin_watch()
         return self.tables.create(name, settings, self._nodes_of(place, deadline), exist_ok, deadline, draw)
 
     def _nodes_of(self, place: Place, deadline: Deadline) -> list[Node]:
@@ -186,6 +198,7 @@ class NodeStore(StoreBackend):
 
     def table(self, name: str, deadline: Deadline) -> TableBackend:
         self.session.arena.enter()
+        self._begin_watch()
         return self.tables.open(name, deadline)
 
     def drop_table(self, name: str, deadline: Deadline) -> None:

@@ -163,7 +163,8 @@ class ClusterTables:
             try:
                 entry = self._entry(name, deadline)
             except NodeUnavailable:  # what lies here needs no directory
-                if self._session is None or self._session.arena.table(name) is None:
+                known = None if self._session is None else self._session.arena.table(name)
+                if self._session is None or known is None or known.taken_over:
                     raise
                 return self._open_here(self._session, name)
             if entry is not None:

@@ -14,17 +14,12 @@ from di_store.cluster.cluster import Cluster
 from di_store.cluster.node import Node
 from di_store.cluster.rejoining import directory_of, has_directory
 from di_store.cluster.session_pool import SessionPool
-from di_store.cluster.taken_over import give_up
+from di_store.cluster.taken_over import LOOK_SECONDS, ask
 from di_store.runtime.background import look_again
 from di_store.server.supervisor import Serving, credentials_of
 from di_store.session import Session
 from di_store.store.handle import Store
 from di_store.store.local import session_of
-
-LOOK_SECONDS = 3.0
-"""How often the directory is asked."""
-ASK_SECONDS = 2.0
-"""How long the directory may take to answer."""
 
 
 @contextmanager
@@ -48,4 +43,4 @@ def watching(store: Store, address: str, serving: Serving) -> Iterator[None]:
 
 def _look(session: Session, cluster: Cluster) -> None:
     with suppress(NodeUnavailable):  # who takes over needs the directory too
-        give_up(session, cluster, ASK_SECONDS)
+        ask(session, cluster)

@@ -57,6 +57,7 @@ class TableHandle:
         self.settings = Settings.from_text(config_text)
         self.identity = identity_in(config_text)
         self.opaque = self.settings.opaque
+        self.opened_outdated = native.taken_over  # another node of the cluster had the table already
         self._schema = OPAQUE_SCHEMA if self.opaque else self.settings.schema
         self._declared = self.settings.schema is not None
         self._read_plan: ReadPlan | None = None

@@ -118,6 +118,11 @@ class Folder:
         """Make new and removed names survive a power cut."""
         _core.sync_folder(self.path)
 
+    def touch(self, name: str) -> None:
+        """Create an empty file, or set the time at which it was changed to now."""
+        with open(self.at(name), "a") as file:
+            os.utime(file.fileno())
+
     def remove(self, name: str) -> None:
         """Remove a file if it exists."""
         try:
