@@ -5,7 +5,12 @@ from __future__ import annotations
 import os
 import re
 import socket
+import threading
+import weakref
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
 from types import NoneType
 from typing import Any
 
@@ -16,6 +21,7 @@ from di_store.base.errors import (
     NodeUnavailable,
     ObjectExists,
     ObjectNotFound,
+    StoreError,
     StoreFull,
     StoreNotFound,
     TableNotFound,
@@ -29,8 +35,9 @@ from di_store.columns.schema import Spec
 from di_store.objects.refs import Ref
 from di_store.policy.samplers import Fifo
 from di_store.replay.table import Table
+from di_store.runtime.background import look_again
 from di_store.runtime.deadline import Deadline
-from di_store.runtime.waits import logger
+from di_store.runtime.waits import CALL_SECONDS, Wait, logger
 from di_store.store.handle import Store
 from di_store.store.opening import attach
 from di_store.store.opening import open as open_store
@@ -40,6 +47,8 @@ _DELETED = "client/deleted"
 _MOST_DELETED, _BYTES_PER_DELETED = 65_536, 4_096
 _FREED_AT_ONCE = 64
 _ID_BYTES, _HOME_BYTES = 20, 6
+_AGAIN_SECONDS = 1.0
+"""How often a `put` that waits for room looks for deleted objects, and a node that did not answer is asked again."""
 _NODE_SECONDS = 100.0  # the original's client waits as long for its storage server
 
 
@@ -82,7 +91,8 @@ class Client:
         own_tables = self._store if self._cluster is None else attach(self._store.name)  # of this node, not the cluster
         self._deleted = _Deleted(self._store, own_tables, self._keep_deleted)
         self._elsewhere: dict[bytes, _Deleted] = {}  # by the first bytes of ids: of other nodes
-        self._undone: dict[bytes, list[Ref]] = {}  # in the same way: of nodes that did not answer
+        self._undone: deque[Ref] = deque(maxlen=_MOST_DELETED)  # of nodes that did not answer
+        self._deleting: threading.Thread | None = None  # that deletes these
 
     def __repr__(self) -> str:
         return f"<Client of store {self._store.name!r}{' of a cluster' if self._cluster else ''}>"
@@ -133,18 +143,23 @@ class Client:
         return ref.id
 
     def _put(self, data: Any, object_id: str | None) -> Ref:
+        """Put it, and free what was deleted, also by others while this waits for room."""
+        seconds = 0.0
+        wait: Wait | None = None
         while True:
             try:
-                return self._store.put(data, id=object_id, timeout=0)
+                return self._store.put(data, id=object_id, timeout=seconds)
             except ObjectExists:
                 if object_id is None or not self._deleted.forget(Ref.parse(object_id)):
                     raise
-            except StoreFull:
-                if not self._deleted.free(_FREED_AT_ONCE):
-                    break
-            except Timeout:  # a lock is held
-                break
-        return self._store.put(data, id=object_id)
+            except (StoreFull, Timeout) as error:
+                if type(error) is StoreFull and self._deleted.free(_FREED_AT_ONCE):
+                    continue
+                wait = wait or Wait(None, CALL_SECONDS, "put")
+                if wait.left <= 0:
+                    raise
+                seconds = min(_AGAIN_SECONDS, wait.left)
+                wait.sleep(0, error.message)  # a line in the log, if this is long
 
     def get(self, object_id_hex: str, src_node: str | None = None, via_rpc: bool = False) -> Any:
         """The value of an object, from any node; None: no such object. Arrays are read-only and are not copied.
@@ -171,7 +186,7 @@ class Client:
 
         Args:
             object_id_hex_list: one id or several; ids that do not exist are ignored. Objects of a node that does not
-                answer are deleted with the next ones of that node.
+                answer are deleted when it answers, if this client is still there.
         """
         ids = [object_id_hex_list] if isinstance(object_id_hex_list, str) else list(object_id_hex_list)
         refs = [Ref.parse(each) for each in ids]
@@ -179,11 +194,19 @@ class Client:
             self._deleted.add(refs)
             return
         for home, those in _by_home(refs).items():
-            self._delete_at(self._cluster, home, those)
+            if (why := self._delete_at(self._cluster, home, those)) is not None:
+                logger.warning("%d objects are deleted when their node answers: %s", len(those), why.message)
+        if self._undone and (self._deleting is None or not self._deleting.is_alive()):
+            failed = "objects of other nodes were not deleted:"
+            given = partial(_delete_undone, weakref.ref(self)), threading.Event(), _AGAIN_SECONDS, failed
+            self._deleting = threading.Thread(target=look_again, args=given, name="di-store delete", daemon=True)
+            self._deleting.start()
 
-    def _delete_at(self, cluster: ClusterStore, home: bytes, refs: list[Ref]) -> None:
-        """Delete objects that were put on one node. Objects whose ids name no node are freed at once."""
-        refs = [*self._undone.pop(home, []), *refs][-_MOST_DELETED:]
+    def _delete_at(self, cluster: ClusterStore, home: bytes, refs: list[Ref]) -> StoreError | None:
+        """Delete objects that were put on one node. Objects whose ids name no node are freed at once.
+
+        Returns why that has to be done later; None: it is done.
+        """
         try:
             store = None if self._keep_deleted == 0 else cluster.store_of(refs[0])
             if store is None:
@@ -195,8 +218,31 @@ class Client:
                 self._elsewhere[home] = known
                 known.add(refs)
         except (NodeUnavailable, Timeout) as error:
-            logger.warning("%d objects are deleted when their node answers: %s", len(refs), error.message)
-            self._undone[home] = refs
+            self._undone.extend(refs)
+            return error
+        return None
+
+    def _delete_undone(self) -> bool:
+        """Delete the objects whose nodes answer by now. Returns whether no others are left for a later call."""
+        refs: list[Ref] = []
+        with suppress(IndexError):
+            while True:
+                refs.append(self._undone.popleft())
+        for home, those in _by_home(refs).items():
+            try:
+                if self._cluster is not None:
+                    self._delete_at(self._cluster, home, those)
+            except StoreError as error:
+                logger.warning("%d objects of another node were not deleted: %s", len(those), error.message)
+        if not self._undone:
+            self._deleting = None  # a call that adds to them from now on starts another thread
+        return not self._undone
+
+
+def _delete_undone(reference: weakref.ref[Client]) -> bool:
+    """Returns whether this is over: nothing is left, or nobody has the client."""
+    client = reference()
+    return client is None or client._delete_undone()
 
 
 class _Deleted:
@@ -213,7 +259,7 @@ class _Deleted:
         """
         self._store = store
         self._keep = min(_MOST_DELETED, tables.stats()["budget"] // _BYTES_PER_DELETED) if keep is None else keep
-        self._seen: dict[bytes, None] = {}  # ids that are in the table already
+        self._seen: OrderedDict[bytes, None] = OrderedDict()  # ids that are in the table already
         if self._keep > 0:
             self._table = _table(tables, self._keep, exact=keep is not None)
             self._keep = self._table.capacity or self._keep
@@ -230,7 +276,8 @@ class _Deleted:
             self._table.insert({"id": np.frombuffer(raw, np.uint8)})
             self._seen[raw] = None
         while len(self._seen) > self._keep:
-            del self._seen[next(iter(self._seen))]
+            with suppress(KeyError):  # another thread was faster
+                self._seen.popitem(last=False)
 
     def forget(self, ref: Ref) -> bool:
         """Free an object now; False: nobody deleted it."""

@@ -149,6 +149,17 @@ def test_deleted_objects_make_room_where_they_were_put(nodes: list[Node], client
     clients[0].delete(refs)
 
 
+def test_deletions_that_a_silent_node_missed_are_made_when_it_answers() -> None:
+    """Without another call of the client that deleted: a `put` there waits for the room."""
+    with cluster_nodes(f"silent-{uuid.uuid4().hex[:12]}", 2, "--memory", "64MiB") as nodes:
+        there, here = map(client_of, nodes)
+        refs = [there.put(LARGE + number) for number in range(12)]  # 4 MB each, 64 MiB
+        with stopped(*nodes[0].pids):
+            here.delete(refs)
+        refs = [there.put(LARGE + number) for number in range(12)]
+        assert there.get(refs[-1])[0] == 11
+
+
 def test_deleted_objects_leave_nothing(nodes: list[Node]) -> None:
     here, there = (client_of(each, keep_deleted=0) for each in nodes)
     own = uuid.uuid4().hex + "0" * 8

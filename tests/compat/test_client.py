@@ -7,11 +7,13 @@ import os
 import pickle
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from pains import until
 
 import di_store
 
@@ -121,6 +123,19 @@ def test_deleted_objects_make_room() -> None:
     assert client.get(kept) is not None
     other = di_store.Client(config())
     assert other.put(np.zeros(8_000_000, np.uint8))
+
+
+def test_deletions_make_room_for_a_put_that_waits() -> None:
+    client, other = di_store.Client(config()), di_store.Client(config())
+    refs = [client.put(np.zeros(1_000_000, np.uint8)) for _ in range(12)]
+    found: list[str] = []
+    waiting = threading.Thread(target=lambda: found.append(client.put(np.ones(6_000_000, np.uint8))))
+    waiting.start()
+    with di_store.attach(config()["store"]["name"]) as store:
+        until(lambda: store.stats()["waiters"], "put to wait for room")
+    other.delete(refs)
+    waiting.join(120)
+    assert other.get(found[0])[0] == 1
 
 
 def test_the_number_of_kept_deleted_objects_is_limited() -> None:
