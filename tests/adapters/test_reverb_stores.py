@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing as mp
 import uuid
 from collections.abc import Callable
@@ -47,6 +48,56 @@ def test_tables_are_made_in_the_given_store() -> None:
         store.create_table("other", capacity=4)
         with pytest.raises(ValueError, match="another name"):
             reverb.Server([table("other")], store=store)
+
+
+def test_an_earlier_server_does_not_stop_a_later_one() -> None:
+    with di_store.open(memory="256MiB") as store:
+        server = reverb.Server([table()], store=store)
+        server.localhost_client().insert([np.arange(3)], {"t": 1.0})
+        server = reverb.Server([table()], store=store)  # the first one is garbage now
+        gc.collect()
+        assert drawn(reverb.Client(store.name))[0][0].tolist() == [[0, 1, 2]]
+        learner = mp.get_context("spawn").Process(target=drawn, args=(reverb.Client(store.name),))
+        learner.start()
+        learner.join(60)
+        assert learner.exitcode == 0
+        server.stop()
+
+
+def _draw_until_stopped(client: reverb.Client, drew: Any) -> None:
+    with pytest.raises(reverb.ReverbError, match="stopped"):
+        while drawn(client):
+            drew.set()
+
+
+def _insert_until_stopped(client: reverb.Client, drew: Any) -> None:
+    with pytest.raises(reverb.ReverbError, match="stopped"), client.trajectory_writer(1) as writer:
+        while True:
+            writer.append({"n": np.arange(3)})
+            writer.create_item("t", 1.0, {"n": writer.history["n"][-1:]})
+            drew.set()
+
+
+@pytest.mark.parametrize("act_until_stopped", [_draw_until_stopped, _insert_until_stopped])
+def test_stop_ends_the_calls_of_other_processes_and_leaves_the_store(act_until_stopped: Any) -> None:
+    spawn = mp.get_context("spawn")
+    with di_store.open(memory="256MiB") as store:
+        server = reverb.Server([table()], store=store)
+        client = server.localhost_client()
+        client.insert([np.arange(3)], {"t": 1.0})
+        acted = spawn.Event()
+        other = spawn.Process(target=act_until_stopped, args=(client, acted), daemon=True)
+        other.start()
+        assert acted.wait(60)
+        server.stop()
+        other.join(60)
+        assert other.exitcode == 0
+        assert len(store.table("t").sample(1)) == 1
+        ref = store.put(1)
+        assert store.get(ref) == 1
+        again = reverb.Server([table()], store=store)
+        assert len(drawn(again.localhost_client(), count=4)) == 4
+        again.stop()
 
 
 def _waits(client: reverb.Client) -> None:

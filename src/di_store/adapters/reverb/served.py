@@ -51,13 +51,15 @@ class Service:
     Args:
         store: the store of the tables.
         specs: settings of the tables, by name.
-        given: whether the program gave the store. It then keeps the store, with the tables, when the server stops.
+        version: number of the description that clients find.
     """
 
-    def __init__(self, store: di_store.Store, specs: dict[str, TableSpec], given: bool = False) -> None:
-        self.store, self.specs, self._given = store, specs, given
+    def __init__(self, store: di_store.Store, specs: dict[str, TableSpec], version: int) -> None:
+        self.store, self.specs = store, specs
         self.forms = ItemForms(store)
         self.stopped = False
+        self._own_version = self._version = version
+        self._looked = time.monotonic()
         self.tables = {name: ServedTable(self, spec) for name, spec in specs.items()}
 
     def table(self, name: str) -> ServedTable:
@@ -76,6 +78,29 @@ class Service:
         """The address for clients: the name of a store on this machine alone, otherwise the store itself."""
         return self.store.name if type(self.store) is di_store.Store else self.store
 
+    def check(self) -> None:
+        """Notice that the server was stopped, by any process. Looks only now and then, as every call checks this.
+
+        Raises:
+            ReverbError: it was stopped.
+        """
+        if time.monotonic() - self._looked < _LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        try:
+            newer = self.store.latest(_DESCRIPTION, newer_than=self._version, **_group(self.store))
+        except di_store.StoreClosed:
+            raise self.ended() from None
+        if newer is not None and newer.value is None:
+            raise self.ended()
+        if newer is not None:  # another server has come
+            self._version = newer.version
+
+    def ended(self) -> ReverbError:
+        """Note that the server was stopped. Returns the error for the call."""
+        self.leave()
+        return stopped_error()
+
     def leave(self) -> None:
         """Stop using this store, because the server was stopped."""
         self.stopped = True
@@ -83,20 +108,21 @@ class Service:
             if _services.get(self.address, (0, None))[1] is self:
                 del _services[self.address]
 
-    def stop(self) -> None:
-        """Remove the tables, unless the store was given. Clients that find no table then raise `ReverbError`."""
+    def stop(self, own: bool) -> None:
+        """End the serving. Clients of all processes then raise `ReverbError`.
+
+        `own`: whether the store is the server's own: then it goes, with the tables.
+        """
         self.leave()
-        if self._given:
-            with contextlib.suppress(di_store.StoreClosed):  # the program has closed it already
+        with contextlib.suppress(di_store.StoreClosed):  # the program has closed it already
+            now = _published(self.store, 0)
+            if now is not None and now.version == self._own_version:  # else another server serves its tables there
                 _publish(self.store, None)
-            return
-        _publish(self.store, None)
-        for name in self.specs:
-            try:
-                self.store.drop_table(name)
-            except di_store.TableNotFound:
-                pass  # no item ever came
-        self.store.close()
+            for name in self.specs if own else ():
+                with contextlib.suppress(di_store.TableNotFound):  # no item ever came
+                    self.store.drop_table(name)
+        if own:
+            self.store.close()
 
 
 class ServedTable:
@@ -111,24 +137,20 @@ class ServedTable:
 
     def opened(self) -> di_store.Table | None:
         """The table in the store; None: no item was inserted yet."""
+        self._service.check()
         if self._table is None:
             try:
                 self._table = self._service.store.table(self.spec.name)
             except di_store.TableNotFound:
                 self._check_served()
             except di_store.StoreClosed:
-                raise self._ended() from None
+                raise self._service.ended() from None
         return self._table
 
     def _check_served(self) -> None:
         published = _published(self._service.store, 0)
         if published is None or published.value is None:
-            raise self._ended()
-
-    def _ended(self) -> ReverbError:
-        """Note that the server was stopped. Returns the error for the call."""
-        self._service.leave()
-        return stopped_error()
+            raise self._service.ended()
 
     def _made(self, item_bytes: int) -> di_store.Table:
         """The table, created if there is none."""
@@ -184,6 +206,7 @@ class ServedTable:
             priority: priority of the item.
             timeout: seconds to wait for the limiter.
         """
+        self._service.check()
         table = self._table
         if table is None:
             table = self._made(len(row["item"]))
@@ -195,14 +218,14 @@ class ServedTable:
                 if timeout is not None:
                     return False
             except _GONE:
-                raise self._ended() from None
+                raise self._service.ended() from None
 
     def declare(self, kinds: Sequence[Kind]) -> ItemForm:
         """The form of items with columns of these types and shapes."""
         try:
             return self._service.forms.declare(kinds)
         except di_store.StoreClosed:
-            raise self._ended() from None
+            raise self._service.ended() from None
 
     def draw(self, count: int, timeout: float | None = None, least: int | None = None) -> di_store.Batch:
         """Draw items.
@@ -229,7 +252,7 @@ class ServedTable:
                 if deadline is not None and time.monotonic() >= deadline:
                     raise DeadlineExceededError(str(error)) from None
             except _GONE:
-                raise self._ended() from None
+                raise self._service.ended() from None
 
     def columns(self, batch: di_store.Batch) -> list[Array] | None:
         """The columns ``[n, …]`` of a batch, as views; None: its items have different forms."""
@@ -264,7 +287,7 @@ class ServedTable:
             if deletes:
                 table.delete(np.array(deletes, np.uint64))
         except _GONE:
-            raise self._ended() from None
+            raise self._service.ended() from None
 
     def reset(self) -> None:
         """Remove all items, and let the limiter start counting again."""
@@ -273,7 +296,7 @@ class ServedTable:
             try:
                 table.reset()
             except _GONE:
-                raise self._ended() from None
+                raise self._service.ended() from None
 
     # -- figures ------------------------------------------------------------------------------------------------
 
@@ -285,9 +308,9 @@ class ServedTable:
         try:
             stats = table.stats()
         except _GONE:
-            raise self._ended() from None
+            raise self._service.ended() from None
         if not stats["live"]:
-            raise self._ended()
+            raise self._service.ended()
         return stats["limiter"]["inserts"], stats["limiter"]["samples"], stats["size"]
 
     def unique(self) -> int:
@@ -358,11 +381,7 @@ def serve(specs: dict[str, TableSpec], port: int | None, memory: Any) -> tuple[S
                 raise
             if port is not None:
                 raise ReverbError(f"port {port} is taken: {error}") from None
-    service = Service(store, specs)
-    _publish(store, specs)
-    with _lock:
-        _services[service.address] = os.getpid(), service
-    return service, number
+    return _served(store, specs), number
 
 
 def serve_in(specs: dict[str, TableSpec], given: StoreLike) -> Service:
@@ -373,7 +392,6 @@ def serve_in(specs: dict[str, TableSpec], given: StoreLike) -> Service:
     """
     store = given_store(given)
     assert store is not None
-    service = Service(store, specs, given=True)
     for name in specs:
         try:
             schema = store.table(name).schema
@@ -383,15 +401,19 @@ def serve_in(specs: dict[str, TableSpec], given: StoreLike) -> Service:
             raise ValueError(
                 f"table {name!r} of the store was not made by a Reverb server: give the table another name"
             )
-    _publish(store, specs)
+    return _served(store, specs)
+
+
+def _served(store: di_store.Store, specs: dict[str, TableSpec]) -> Service:
+    service = Service(store, specs, _publish(store, specs))
     with _lock:
         _services[service.address] = os.getpid(), service
     return service
 
 
-def _publish(store: di_store.Store, specs: dict[str, TableSpec] | None) -> None:
-    """Let clients find the tables; None: the server was stopped."""
-    store.publish(_DESCRIPTION, None if specs is None else described(specs), **_group(store))
+def _publish(store: di_store.Store, specs: dict[str, TableSpec] | None) -> int:
+    """Let clients find the tables; None: the server was stopped. Returns the version of this description."""
+    return store.publish(_DESCRIPTION, None if specs is None else described(specs), **_group(store))
 
 
 def _published(store: di_store.Store, timeout: float | None) -> di_store.Published | None:
@@ -429,7 +451,7 @@ def connect(address: Address, timeout: float | None) -> Service:
         raise DeadlineExceededError(f"no server at {address} within {timeout} s: its store has no tables")
     if published.value is None:
         raise stopped_error()
-    service = Service(store, specs_of(published.value))
+    service = Service(store, specs_of(published.value), published.version)
     if not isinstance(known, str):  # the client's own handle, which lives as long as it does
         return service
     with _lock:

@@ -138,7 +138,8 @@ class Server:
         memory: limit on the memory of the tables, as in `di_store.open`; only without `store`.
         store: the store of the tables, see `adapters.stores.StoreLike`; None: a store of its own. Tables that the store
             already holds keep their items, and stay when the server stops. Clients reach the server by the store's
-            name, or by the store itself if it is a connected store or one of a cluster.
+            name, or by the store itself if it is a connected store or one of a cluster. A later server in the same
+            store takes its place.
 
     Raises:
         ValueError: no table, two of the same name, or a port together with a store. ReverbError: another server has
@@ -196,14 +197,15 @@ class Server:
         return self._service.store
 
     def stop(self) -> None:
-        """Remove the tables. Later calls of clients raise `ReverbError`.
+        """Stop serving: calls of clients in all processes raise `ReverbError`.
 
-        Tables in a given store are kept. Processes that already use a table continue, and keep waiting, until
-        ``server.store.drop_table(name)``.
+        The tables are removed with the server's own store. In a given store they are kept, with their items, and
+        `store` can be used as before. A call that already waits there, for items or for room, continues to wait, also
+        for the items of a later server; ``server.store.drop_table(name)`` ends it with `ReverbError`.
         """
         if not self._stopped.is_set():
             self._stopped.set()
-            self._service.stop()
+            self._service.stop(own=self._port is not None)
 
     def wait(self) -> None:
         """Wait until `stop` is called.
