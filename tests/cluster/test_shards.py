@@ -287,10 +287,10 @@ def test_a_queue_gives_each_item_once(stores: list[ClusterStore]) -> None:
 
 def test_draws_by_mass_wait_for_items(stores: list[ClusterStore]) -> None:
     table = stores[0].create_table("t", shards="learners", draw="mass", limiter=di_store.MinSize(60), **ROWS)
-    with pytest.raises(Timeout, match="0 of 60"):
+    with pytest.raises(Timeout, match="0 of min_size=60"):
         table.sample(1, timeout=0.1)
     table_of(table._backend.parts.shards[0]).extend(step(np.arange(59)))
-    with pytest.raises(Timeout, match="59 of 60"):
+    with pytest.raises(Timeout, match="59 of min_size=60"):
         stores[1].table("t").sample(1, timeout=0.1)
     threading.Timer(0.2, table_of(table._backend.parts.shards[0]).extend, (step(np.arange(5)),)).start()
     assert set(shards_of(stores[2].table("t").sample(50, timeout=60).keys)) == {0}

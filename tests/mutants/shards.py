@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutants.mutant import Mutant
 
 SHARDS = "tests/cluster/test_shards.py"
+ALIKE = "tests/cluster/test_one_behaviour.py"
 LITTLE = "tests/cluster/test_incomplete_views.py"
 LOST = "tests/cluster/test_sharded_writers.py"
 
@@ -30,7 +31,7 @@ MUTANTS = [
         "shards",
         "src/di_store/cluster/shards/mass.py::MassDraws.take",
         "self._probabilities.shares[shards_of(batch.keys)]",
-        "by_mass(source.parts.answers.newest(0.0)).shares[shards_of(batch.keys)]",
+        "by_mass(source.parts.answers.newest(0.0), 1).shares[shards_of(batch.keys)]",
         (f"{SHARDS}::test_weights_are_unbiased_while_masses_move",),
     ),
     Mutant(
@@ -40,6 +41,14 @@ MUTANTS = [
         "if size < wanted and",
         "if False and",
         (f"{SHARDS}::test_draws_by_mass_wait_for_items",),
+    ),
+    Mutant(
+        "what-was-rounded-up-is-waited-for",
+        "shards",
+        "src/di_store/cluster/shards/probabilities.py::by_mass",
+        "min_size if min_size <= parts < min_size + len(said) else parts",
+        "parts",
+        (f"{ALIKE}::test_draws_wait_for_as_many_items_as_the_limiter_asks_for",),
     ),
     Mutant(
         "a-limit-is-not-divided",

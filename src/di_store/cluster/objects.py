@@ -40,7 +40,7 @@ from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.objects.access import Objects
 from di_store.objects.refs import Ref
 from di_store.runtime import waits
-from di_store.runtime.deadline import LEAST_SECONDS, Deadline
+from di_store.runtime.deadline import LEAST_SECONDS, PAUSE_SECONDS, Deadline
 from di_store.session import Session
 
 T = TypeVar("T")
@@ -107,18 +107,21 @@ class ClusterObjects:
 
     def _searched(self, raw: bytes, deadline: Deadline, copy: bool | None) -> Any:
         """An object whose id does not name its node. It is not copied: a copy could not be told from the original."""
-        while True:
-            if self._session.arena.contains(raw, waits.CALL_SECONDS):
-                return self._here.get(raw, deadline.left, copy)
-            others = self._cluster.others()  # the directory may take a second
-            rest = deadline.another().rest()
-            look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
-            if (node := self._holder(raw, others, look)) is not None:
-                step = deadline.another()
-                with self._cluster.sessions.calling(node, step, what(raw)) as session:
-                    return RemoteObjects(session).get(raw, step, copy)
-            if not deadline.pause():
-                raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
+        with waits.Wait(self._session.arena, deadline.left, what(raw)) as wait:
+            while True:
+                if self._session.arena.contains(raw, waits.CALL_SECONDS):
+                    return self._here.get(raw, deadline.left, copy)
+                others = self._cluster.others()  # the directory may take a second
+                rest = deadline.another().rest()
+                look = LOOK_SECONDS if rest is None else min(rest, LOOK_SECONDS)
+                if (node := self._holder(raw, others, look)) is not None:
+                    step = deadline.another()
+                    with self._cluster.sessions.calling(node, step, what(raw)) as session:
+                        return RemoteObjects(session).get(raw, step, copy)
+                if deadline.left == 0:
+                    raise ObjectNotFound(f"no node of the cluster that answers has object {raw.hex()}")
+                arena, reason = self._session.arena, "no node has it yet"
+                wait.sleep(PAUSE_SECONDS, reason, arena.wait_sealed, arena.sealed_seq())
 
     def _holder(self, raw: bytes, nodes: list[Node], seconds: float = LOOK_SECONDS) -> Node | None:
         """One of these nodes that has the object now. Nodes that are silent for this long are skipped."""
@@ -234,11 +237,14 @@ class ClusterObjects:
         if all(ref.raw.startswith(self._session.arena.home) for ref in pending):
             return self._here.wait(pending, num_returns, timeout)
         there: set[Ref] = set()
-        while True:
-            there.update(self._there([ref for ref in pending if ref not in there], num_returns - len(there)))
-            if len(there) >= num_returns or not deadline.pause():
-                done = dict.fromkeys([ref for ref in pending if ref in there][:num_returns])
-                return list(done), [ref for ref in pending if ref not in done]
+        with waits.Wait(self._session.arena, timeout, f"wait for {num_returns} of {len(pending)} objects") as wait:
+            while True:
+                there.update(self._there([ref for ref in pending if ref not in there], num_returns - len(there)))
+                if len(there) >= num_returns or deadline.left == 0:
+                    done = dict.fromkeys([ref for ref in pending if ref in there][:num_returns])
+                    return list(done), [ref for ref in pending if ref not in done]
+                arena, reason = self._session.arena, f"{len(there)} of them are there"
+                wait.sleep(PAUSE_SECONDS, reason, arena.wait_sealed, arena.sealed_seq())
 
     def _there(self, refs: list[Ref], wanted: int) -> set[Ref]:
         """Which of these objects are here or on other nodes.

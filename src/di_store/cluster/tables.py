@@ -27,8 +27,8 @@ from di_store.cluster.shards.sharded_table import ShardedTable
 from di_store.policy.settings import Settings
 from di_store.replay.local_table import local_table
 from di_store.replay.table_backend import TableBackend
-from di_store.runtime.deadline import LEAST_SECONDS, Deadline
-from di_store.runtime.waits import lock_seconds, logger
+from di_store.runtime.deadline import LEAST_SECONDS, PAUSE_SECONDS, Deadline
+from di_store.runtime.waits import Wait, lock_seconds, logger
 from di_store.session import Session
 
 UNDO_SECONDS = 10.0
@@ -40,7 +40,7 @@ _UNDO_WAIT_SECONDS = 0.1
 class ClusterTables:
     """Implements the calls of a `ClusterStore` that concern tables."""
 
-    def __init__(self, cluster: Cluster, session: Session | None) -> None:
+    def __init__(self, cluster: Cluster, session: Session) -> None:
         self._cluster = cluster
         self._session = session  # of the store on this machine
 
@@ -159,20 +159,29 @@ class ClusterTables:
         Raises:
             TableNotFound: it does not exist in time. NodeUnavailable: its node does not answer, or is lost.
         """
-        while True:
-            try:
-                entry = self._entry(name, deadline)
-            except NodeUnavailable:  # what lies here needs no directory
-                known = None if self._session is None else self._session.arena.table(name)
-                if self._session is None or known is None or known.taken_over:
-                    raise
-                return self._open_here(self._session, name)
-            if entry is not None:
-                return self._open(name, entry, deadline)
-            if self._session is not None and self._session.arena.table(name) is not None:
-                return local_table(self._session, name, 0)
-            if not deadline.pause():
-                raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
+        arena = self._session.arena
+        with Wait(arena, deadline.left, f"table {name!r}") as wait:
+            while True:
+                if (found := self._found(name, deadline)) is not None:
+                    return found
+                if deadline.left == 0:
+                    raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
+                wait.sleep(PAUSE_SECONDS, "nobody has created it yet", arena.wait_table, arena.room_seq())
+
+    def _found(self, name: str, deadline: Deadline) -> TableBackend | None:
+        """The table of that name now; None: there is none."""
+        try:
+            entry = self._entry(name, deadline)
+        except NodeUnavailable:  # what lies here needs no directory
+            known = self._session.arena.table(name)
+            if known is None or known.taken_over:
+                raise
+            return self._open_here(self._session, name)
+        if entry is not None:
+            return self._open(name, entry, deadline)
+        if self._session.arena.table(name) is not None:
+            return local_table(self._session, name, 0)
+        return None
 
     def drop(self, name: str, deadline: Deadline) -> None:
         """Drop a table with all its shards. Shards on lost nodes are forgotten.
@@ -185,7 +194,7 @@ class ClusterTables:
             if self._cluster.directory.swap(_key(name), packed(entry), packed(dropped), deadline.another()):
                 self._finish_drop(name, dropped, deadline)
                 return
-        if self._session is None or self._session.arena.table(name) is None:
+        if self._session.arena.table(name) is None:
             raise TableNotFound(f"neither the cluster nor this store has a table {name!r}")
         self._session.writable().drop_table(name, lock_seconds(deadline.left))
 
@@ -328,17 +337,16 @@ class ClusterTables:
 
     def _in_parts(self, name: str, entry: TableEntry, shards: list[Shard]) -> TableBackend:
         session, abroad, here = self._session, self._cluster.sessions.abroad, self._cluster.here.uuid
-        assert session is not None
         assert abroad is not None
         parts = Parts(session, name, Settings.from_text(entry.settings), entry.draw, here, shards)
         return ShardedTable(parts, abroad(name))
 
     def _is_here(self, node: Node) -> bool:
-        return self._session is not None and node.uuid == self._session.uuid
+        return node.uuid == self._session.uuid
 
     def _shard(self, node: Node, name: str, identity: str, deadline: Deadline) -> TableBackend:
         """The table of a node that has this name, and identity if one is given; TableNotFound if it has none."""
-        if self._session is not None and self._is_here(node):
+        if self._is_here(node):
             found: TableBackend = local_table(self._session, name, 0)
         else:
             with self._cluster.sessions.calling(node, deadline) as session:
@@ -352,7 +360,7 @@ class ClusterTables:
         whole = Settings.from_text(entry.settings)
         settings = _settings_of(whole, len(entry.shards), entry.shards.index(node.uuid), entry.draw)
         settings = replace(settings, made=entry.maker)
-        if self._session is not None and self._is_here(node):
+        if self._is_here(node):
             made: TableBackend = durable.made(self._session, name, settings, True, deadline.left)
         else:
             with self._cluster.sessions.calling(node, deadline) as session:
@@ -365,7 +373,7 @@ class ClusterTables:
 
     def _drop_shard(self, node: Node, name: str, identity: str, deadline: Deadline) -> None:
         try:
-            if self._session is not None and self._is_here(node):
+            if self._is_here(node):
                 self._shard(node, name, identity, deadline)
                 self._session.writable().drop_table(name, lock_seconds(deadline.left))
             else:
@@ -387,11 +395,11 @@ def _difference(known: TableEntry, settings: Settings, shards: int, draw: str) -
     """The settings that differ from those of an existing table, as text; "" if none does."""
     if (len(known.shards) > 1) != (shards > 1):
         return f"it has {len(known.shards)} shards there"
-    if shards > 1 and known.draw != draw:
-        return f"draw={draw!r} was given, the table has {known.draw!r}"
+    draws = f"draw={draw!r} was given, the table has {known.draw!r}" if shards > 1 and known.draw != draw else ""
     made = Settings.from_text(known.settings)
     # Columns that a first step has declared are not in the entry: they are compared once the table is open.
-    return made.difference(settings, settings.schema if made.schema is None else made.schema)
+    rest = made.difference(settings, settings.schema if made.schema is None else made.schema)
+    return "; ".join(filter(None, (draws, rest)))
 
 
 def _other_settings(name: str, difference: str) -> TableExists:

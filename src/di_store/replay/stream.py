@@ -317,7 +317,10 @@ def check_lane(lane: Any, lanes: int) -> None:
         return
     if isinstance(lane, (bool, str)):
         raise TypeError("lane= is an int, an int array or a bool mask with one flag for each lane")
-    named: Array = np.atleast_1d(np.asarray(lane))
+    try:
+        named: Array = np.atleast_1d(np.asarray(lane))
+    except (RuntimeError, TypeError, ValueError) as error:  # such as a tensor that needs a gradient
+        raise TypeError(f"lane= is an int, an int array or a bool mask: {error}") from None
     if named.ndim != 1 or (named.size and named.dtype.kind not in "iub"):
         raise TypeError("lane= is an int, an int array or a bool mask, each with one axis at most")
     if named.dtype == np.bool_:

@@ -30,15 +30,13 @@ from di_store.replay.loader import Loader
 from di_store.replay.lost import without_lost
 from di_store.replay.sampling import Terms, check_n
 from di_store.replay.stats import TableStats
-from di_store.replay.table_backend import TableBackend
+from di_store.replay.table_backend import AT_ONCE, TableBackend
 from di_store.replay.writer import Writer
 from di_store.runtime.deadline import Deadline
 
 _MINUTE: float = 60
 _FLOATS = (np.dtype(np.float64), np.dtype(np.float32))
 _KEY_TYPE = np.dtype(np.uint64)
-_AT_ONCE = 65_536
-"""If a batch has more examples, `sample` first checks that it fits in memory."""
 
 
 class Table:
@@ -182,7 +180,7 @@ class Table:
             `error.keys` are their items. These items count as drawn; the others of the batch can still be drawn.
         """
         backend, found = self._backend, None
-        now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= _AT_ONCE
+        now = min_n is None and columns is None and out is None and type(n) is int and 0 < n <= AT_ONCE
         now = now and (replace is True or (replace is False and backend.repeats))
         if now and (timeout is None or (type(timeout) in (float, int) and timeout >= 0)):
             if beta is None and (native := backend.prioritized) is not None:

@@ -30,6 +30,9 @@ from di_store.replay.stats import TableStats
 from di_store.replay.writer import WriterBackend
 from di_store.runtime.deadline import Deadline
 
+AT_ONCE = 65_536
+"""For a batch of more examples, `sample` first checks that it fits in memory."""
+
 
 class Puts(Protocol):
     """Inserts an item at once."""
@@ -145,7 +148,8 @@ class TableBackend(ABC):
     def draw(self, terms: Terms, columns: str | Iterable[str] | None, out: Batch | None = None) -> Batch:
         """As `sample`, with the sampler's own beta, for a step of a longer call."""
         found = None
-        if columns is None and out is None and terms.min_n == terms.n and (terms.replace or self.repeats):
+        whole = columns is None and out is None and terms.min_n == terms.n <= AT_ONCE
+        if whole and (terms.replace or self.repeats):
             beta = None if (native := self.prioritized) is None else native.beta
             try:
                 found = (self.sample_now or self.first_sample)(terms.n, beta, None, not terms.replace)

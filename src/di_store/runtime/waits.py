@@ -33,13 +33,16 @@ ABANDONED_SECONDS = 60.0
 """How long a call with timeout=None waits if the other side is absent: `sample` if nobody writes to the table, `append`
 and `insert` if its learners have gone."""
 
+_MOST_SECONDS = 1e9
+"""About 30 years: Python's locks and threads take no more than 9e9."""
+
 _FOLLOWS = "do not repeat this call: the writer's next call, or close(), first writes the rest"
 
 logger = logging.getLogger("di_store")
 
 
 def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
-    """Seconds, or None for no limit.
+    """Seconds, at most `_MOST_SECONDS`, or None for no limit.
 
     Raises:
         ValueError: negative or NaN. TypeError: not a number.
@@ -49,7 +52,9 @@ def check_timeout(timeout: Any, option: str = "timeout") -> float | None:
     seconds = config.as_float(option, timeout, "seconds, or None for no limit")
     if not seconds >= 0:
         raise ValueError(f"{option}={timeout!r}: give seconds >= 0, or None for no limit")
-    return None if math.isinf(seconds) else seconds
+    if seconds < _MOST_SECONDS:
+        return seconds
+    return None if math.isinf(seconds) else _MOST_SECONDS
 
 
 def core_seconds(seconds: float | None) -> float:
@@ -231,9 +236,18 @@ class Wait:
             self._arena.reap()
         self._log_if_due(reason)
 
-    def sleep(self, seconds: float, reason: str) -> None:
-        """Sleep for a call that nothing wakes, for no longer than the deadline allows."""
-        time.sleep(min(seconds, max(self.left, 0.0)))
+    def sleep(
+        self, seconds: float, reason: str, shown: Block | None = None, seen: int = 0, table: NativeTable | None = None
+    ) -> None:
+        """Sleep for a call that nothing wakes, for no longer than the deadline allows.
+
+        `shown`, `seen`, `table`: as `block`, `seen`, `table` of `pause`, for a call that asks other stores too: other
+        processes see that it waits for this.
+        """
+        end = time.monotonic() + min(seconds, max(self.left, 0.0))
+        if shown is not None and self._shown is None:
+            self.sleep_on(shown, seen, reason, end - time.monotonic(), table=table)
+        time.sleep(max(end - time.monotonic(), 0.0))
         self._log_if_due(reason)
 
     def pause_turn(self, turn: _core.Turn, reason: str) -> None:

@@ -8,19 +8,25 @@ import numpy as np
 
 from di_store.base.dtypes import Array, is_tensor
 from di_store.base.errors import SchemaMismatch
+from di_store.base.tree import MAX_DEPTH
+from di_store.replay.stream import leading_rows
 
 
 class LaneValues:
-    """The arguments of a call for k lanes.
+    """The arguments of a call for some lanes of a writer.
 
     Args:
-        lanes: k.
-        rows: whether an axis of time precedes the axis of lanes.
+        which: the lanes, int64[k].
+        of: number of lanes of the writer.
+        rows: length of the axis of time, which precedes the axis of lanes; None: there is none.
     """
 
-    def __init__(self, lanes: int, *, rows: bool) -> None:
-        self._lanes = lanes
-        self._axis = int(rows)
+    def __init__(self, which: Array, of: int, rows: int | None) -> None:
+        self._which = which
+        self._lanes = len(which)
+        self._of = of
+        self._rows = rows
+        self._axis = int(rows is not None)
 
     def steps(self, value: Any, positions: Array) -> Any:
         """Rows or observations of the lanes at these positions.
@@ -30,19 +36,23 @@ class LaneValues:
         """
         return self._taken(value, positions, "")
 
-    def _taken(self, value: Any, positions: Array, path: str) -> Any:
+    def _taken(self, value: Any, positions: Array, path: str, depth: int = 0) -> Any:
         if value is None:
             return None
         if hasattr(value, "items"):
+            if depth > MAX_DEPTH:
+                raise ValueError(f"columns are nested more than {MAX_DEPTH} deep; does a dict hold itself?")
             return {
-                name: self._taken(each, positions, f"{path}/{name}" if path else str(name))
+                name: self._taken(each, positions, f"{path}/{name}" if path else str(name), depth + 1)
                 for name, each in value.items()
             }
         if isinstance(value, (list, tuple)) and self._axis == 0 and len(value) == self._lanes:
             return [value[at] for at in positions.tolist()]
-        if isinstance(value, (list, tuple)) and value and all(_length(row) == self._lanes for row in value):
+        if isinstance(value, (list, tuple)) and value and all(leading_rows(row) == self._lanes for row in value):
             return [[row[at] for at in positions.tolist()] for row in value]
-        given = value if is_tensor(value) else np.asarray(value)
+        given = _array(value)
+        if given is None:
+            return value
         if given.ndim <= self._axis or given.shape[self._axis] != self._lanes:
             axes = "[rows, lanes, …]" if self._axis else "[lanes, …]"
             raise SchemaMismatch(
@@ -52,40 +62,68 @@ class LaneValues:
         return given[:, positions] if self._axis else given[positions]
 
     def final(self, final: Any, positions: Array, ends: Array) -> Any:
-        """The part of ``final=`` for some lanes. It has values for all lanes, or only for those whose episodes end.
+        """The part of ``final=`` for some lanes.
 
         Args:
-            final: the argument as given.
+            final: the argument as given: like `next`, for all lanes or only for those whose episodes end; or
+                Gymnasium's ``final_obs``, with one entry for each lane.
             positions: positions of the lanes.
             ends: bool[k]: the lanes whose episodes end in this call.
+
+        Raises:
+            As `steps`. ValueError: there are more or fewer entries than lanes.
         """
-        if final is None:
-            return None
-        if hasattr(final, "items"):
-            found = {name: self.final(value, positions, ends) for name, value in final.items()}
-            return None if all(value is None for value in found.values()) else found
-        count = _length(final) if not self._axis or isinstance(final, (list, tuple)) else np.asarray(final).shape[1]
-        if count == int(ends.sum()) and count != self._lanes:
-            positions = np.searchsorted(np.flatnonzero(ends), positions[ends[positions]])
-            if not len(positions):
-                return None
-            return LaneValues(count, rows=bool(self._axis)).steps(final, positions)
-        return self.steps(final, positions)
+        if isinstance(final, (np.ndarray, list, tuple)):
+            return self._entries(final)[..., positions]
+        if not hasattr(final, "items"):
+            return final  # None, or what the shard's writer refuses
+        count = int(ends.sum())
+        if self._axis or count in (0, self._lanes) or leading_rows(_first_leaf(final)) != count:
+            return self.steps(final, positions)
+        positions = np.searchsorted(np.flatnonzero(ends), positions[ends[positions]])
+        return LaneValues(np.flatnonzero(ends), self._of, None).steps(final, positions) if len(positions) else None
+
+    def _entries(self, final: Any) -> Array:
+        """The entries of Gymnasium's ``final_obs``, by row and lane; one for each lane of the writer may be given."""
+        every: Array = np.empty(final.size if isinstance(final, np.ndarray) else len(final), object)
+        for at, entry in enumerate(final.reshape(-1) if isinstance(final, np.ndarray) else final):
+            every[at] = entry
+        shape = (self._lanes,) if self._rows is None else (self._rows, self._lanes)
+        if len(every) == self._lanes * (self._rows or 1):
+            return every.reshape(shape)
+        if len(every) != self._of:
+            raise ValueError(
+                f"final= has {len(every)} entries: it is a dict like next=, or holds one entry for each lane "
+                f"({self._lanes}), None where none ended"
+            )
+        return np.broadcast_to(every[self._which], shape)
 
     def priority(self, priority: Any, positions: Array) -> Any:
         """The part of ``priority=``: one number, one for each lane, each row, or both, or a dict of these by table."""
         if isinstance(priority, dict):
             return {name: self.priority(each, positions) for name, each in priority.items()}
-        if priority is None or np.ndim(priority) <= self._axis:
-            return priority
-        given: Array = np.asarray(priority)
-        if given.shape[self._axis] != self._lanes:
-            return priority  # one for each row, or a mistake that the shard's writer names
+        given = None if priority is None else _array(priority)
+        if given is None or given.ndim <= self._axis or given.shape[self._axis] != self._lanes:
+            return priority  # one number, one for each row, or a mistake that the shard's writer names
         return given[:, positions] if self._axis else given[positions]
 
 
-def _length(value: Any) -> int:
-    return len(value) if hasattr(value, "__len__") else -1
+def _array(value: Any) -> Any:
+    """The value as something that can be cut; None: it is nothing of that kind, and the shard's writer refuses it."""
+    if is_tensor(value):
+        return value if str(value.layout) == "torch.strided" and not value.is_nested else None
+    try:
+        return np.asarray(value)
+    except (RuntimeError, TypeError, ValueError):
+        return None
+
+
+def _first_leaf(tree: Any) -> Any:
+    for _ in range(MAX_DEPTH + 1):  # a dict may hold itself
+        if not hasattr(tree, "items") or not tree:
+            break
+        tree = next(iter(tree.values()))
+    return tree
 
 
 def rows_behind(value: Any, first: int, position: int) -> Any:

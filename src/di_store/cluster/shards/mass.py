@@ -26,13 +26,14 @@ from di_store.replay.batch import Batch
 from di_store.replay.handle import TableHandle
 from di_store.replay.keys import shards_of
 from di_store.replay.mixture_source import OutAllocator
-from di_store.replay.sampling import Stopped, Terms, WholeBatch
+from di_store.replay.sampling import Stopped, Terms, WholeBatch, check_fits
 from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import TableBackend
 from di_store.replay.table_source import begin_learning
+from di_store.runtime import waits
 from di_store.runtime.deadline import LOST_SECONDS, Deadline
 from di_store.runtime.forks import in_child
-from di_store.runtime.waits import ABANDONED_SECONDS, Wait
+from di_store.runtime.waits import Wait
 
 SHARD_SECONDS = 1.0
 """How long a shard may take to give its part: it has said that it has these items."""
@@ -59,11 +60,13 @@ class MassSource:
     @property
     def arena(self) -> _core.Arena | None:
         """As `Source.arena`, for the shard on this machine."""
-        return self.parts.near_arena()
+        near = self.parts.near_handle()
+        return None if near is None else near.arena
 
     def begin_loading(self, n: int) -> None:
         """As `Source.begin_loading`."""
         if (arena := self.arena) is not None:
+            check_fits(arena, n)
             begin_learning(arena)
 
     def end_loading(self) -> None:
@@ -170,7 +173,8 @@ class MassDraws:
             except LOSSES as error:
                 source.lose(shard, error)
                 source.parts.answers.forget()
-                raise DrawsLost(error.message, remedy="") from None
+                why = error.reason if isinstance(error, Timeout) else error.message
+                raise DrawsLost(why, remedy="") from error
         batch = merge(found, allocate)
         shares = self._probabilities.shares[shards_of(batch.keys)]
         least = self._probabilities.least if source.by_table else 0.0
@@ -220,26 +224,39 @@ def _probabilities(source: MassSource, terms: Terms, deadline: Deadline) -> Prob
     Raises:
         As `Draws.draw`; NodeUnavailable: no shard answers.
     """
-    answers, age = source.parts.answers, FRESH_SECONDS
-    wait = Wait(None, deadline.left, f"sample of {terms.n} from {source.name}")
-    while True:
-        source.parts.check_open()
-        if terms.stop is not None and terms.stop():
-            raise Stopped
-        if terms.now and not answers.are_fresh(age):
-            return None
-        said = answers.newest(age, deadline.step(2))
-        found = by_mass(said)
-        if isinstance(found, Probabilities):
-            return found
-        there = [each for each in said if each is not None]
-        if there and all(each["finished"] and not each["size"] for each in there):
-            raise EndOfData(f"{source.name} is finished and has no items left")
-        if terms.now:
-            return None
-        _check_time(source, terms, wait, there, found)
-        wait.sleep(_LOOK_SECONDS, found)
-        age = 0.0
+    found, there = _look(source, terms, deadline, FRESH_SECONDS)
+    if terms.now or isinstance(found, Probabilities):
+        return found if isinstance(found, Probabilities) else None
+    near = source.parts.near_handle()
+    arena = None if near is None else near.arena
+    with Wait(arena, deadline.left, f"sample of {terms.n} from {source.name}") as wait:
+        while True:
+            _check_time(source, terms, wait, there, found)
+            if near is None:
+                wait.sleep(_LOOK_SECONDS, found)
+            else:
+                wait.sleep(_LOOK_SECONDS, found, near.native.wait_items, near.native.items_seq(), near.native)
+            found, there = _look(source, terms, deadline, 0.0)
+            if isinstance(found, Probabilities):
+                return found
+
+
+def _look(
+    source: MassSource, terms: Terms, deadline: Deadline, age: float
+) -> tuple[Probabilities | str, list[TableStats]]:
+    """The probabilities of draws, or why nothing can be drawn now; and what the shards say that answer."""
+    answers = source.parts.answers
+    source.parts.check_open()
+    if terms.stop is not None and terms.stop():
+        raise Stopped
+    if terms.now and not answers.are_fresh(age):
+        return "", []
+    said = answers.newest(age, deadline.step(2))
+    there = [each for each in said if each is not None]
+    found = by_mass(said, source.parts.min_size)
+    if isinstance(found, str) and there and all(each["finished"] and each["mass"] is not None for each in there):
+        raise EndOfData(f"{source.name} is finished and gives no more: {found}")
+    return found, there
 
 
 def _check_time(source: MassSource, terms: Terms, wait: Wait, there: list[TableStats], reason: str) -> None:
@@ -251,10 +268,10 @@ def _check_time(source: MassSource, terms: Terms, wait: Wait, there: list[TableS
             raise why
     if wait.left <= 0:
         raise wait.failure(reason)
-    if terms.timeout is not None or waited < ABANDONED_SECONDS or any(each["writers"] for each in there):
+    if terms.timeout is not None or waited < waits.ABANDONED_SECONDS or any(each["writers"] for each in there):
         return
-    if all(each["seconds_since_insert"] > ABANDONED_SECONDS for each in there):
-        text = f"{reason}; for {ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
+    if all(each["seconds_since_insert"] > waits.ABANDONED_SECONDS for each in there):
+        text = f"{reason}; for {waits.ABANDONED_SECONDS:.0f} s no writer of the table was open and no insert came"
         raise Timeout(f"sample of {terms.n} from {source.name} would wait forever", text)
 
 
@@ -267,6 +284,7 @@ def sample_by_mass(source: MassSource, terms: Terms, beta: float | None, out: Ba
             batch = draws.take(draws.beta if beta is None else beta, None if out is None else OutAllocator(out))
         except DrawsLost as error:
             if deadline.left == 0:
-                raise Timeout(f"sample of {terms.n} from {source.name} timed out", error.message) from None
+                culprit = getattr(error.__cause__, "culprit", None)
+                raise Timeout(f"sample of {terms.n} from {source.name} timed out", error.message, culprit) from None
             continue
         return batch if out is None else out.become(batch)

@@ -127,8 +127,10 @@ def _differ(path: str) -> SchemaMismatch:
 
 def _merge_ragged(parts: list[Ragged]) -> Ragged:
     offsets: list[Array] = [np.zeros(1, np.int64)]
-    for part in parts:
-        offsets.append(np.asarray(part.offsets)[1:] + offsets[-1][-1])
+    before = 0
+    for part in parts:  # some may have no rows
+        offsets.append(np.asarray(part.offsets)[1:] + before)
+        before += len(part.values)
     lead = (sum(part.lead[0] for part in parts), *parts[0].lead[1:])
     return Ragged(np.concatenate([part.values for part in parts]), np.concatenate(offsets), lead)
 
@@ -146,8 +148,8 @@ def reordered(batch: Batch, order: Array) -> Batch:
 def _taken(data: Any, order: Array) -> Any:
     if isinstance(data, dict):
         return {name: _taken(value, order) for name, value in data.items()}
-    if isinstance(data, list):
-        return [data[at] for at in order]
+    if isinstance(data, list):  # empty: the batch was asked for without columns
+        return [data[at] for at in order] if data else data
     if not isinstance(data, Ragged):
         return data[order]
     rows = int(np.prod(data.lead[1:], dtype=np.int64))

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Callable
 from typing import TypeVar
 
-from di_store import _core
 from di_store.base.errors import NodeUnavailable, StoreClosed, StoreError, Timeout
 from di_store.cluster.session_pool import LOOK_SECONDS
 from di_store.cluster.shards.division import MASS
@@ -14,6 +13,7 @@ from di_store.cluster.shards.probabilities import Probabilities, by_node
 from di_store.cluster.shards.routing import chosen
 from di_store.cluster.shards.shard import Shard, ShardReports
 from di_store.policy.settings import Settings
+from di_store.replay.handle import TableHandle
 from di_store.replay.local_table import LocalTable
 from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
@@ -60,6 +60,11 @@ class Parts:
         self.key = secrets.token_bytes(8)  # tells this handle's inserts from others'
         self._here = here
 
+    @property
+    def min_size(self) -> int:
+        """The number of items for which draws wait, as the table was made."""
+        return self.settings.limiter.bounds.min_size
+
     def check_open(self) -> None:
         """Raise `StoreClosed` if the store's own handle was closed."""
         self.session.arena.enter()
@@ -105,11 +110,11 @@ class Parts:
         near = next((shard for shard in self.shards if shard.uuid == self._here), None)
         return near or self.route(bytes.fromhex(self._here))
 
-    def near_arena(self) -> _core.Arena | None:
-        """The arena of the shard on this machine."""
+    def near_handle(self) -> TableHandle | None:
+        """The shard on this machine."""
         near = next((shard for shard in self.shards if shard.is_near), None)
         table = None if near is None else near.table(0)
-        return table.writable().arena if isinstance(table, LocalTable) else None
+        return table.writable() if isinstance(table, LocalTable) else None
 
     def probabilities_here(self, deadline: Deadline | None = None) -> Probabilities:
         """The probabilities of draws from one node's own shard. `deadline`: as in `ShardReports.last`."""

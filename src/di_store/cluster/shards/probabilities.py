@@ -46,23 +46,31 @@ def may_be_drawn(said: TableStats | None) -> bool:
     return said is not None and bool(said["mass"]) and not said["limiter"]["sample_reason"]
 
 
-def by_mass(said: list[TableStats | None]) -> Probabilities | str:
+def by_mass(said: list[TableStats | None], min_size: int) -> Probabilities | str:
     """Shares in proportion to the masses, for shards that may be drawn; or the reason why none may be drawn now.
 
-    A draw waits until all shards together hold the sum of their minimum sizes, or one shard is full. Lanes are not
-    spread evenly, so a full shard would otherwise evict items that were never drawn.
+    A draw waits until all shards together hold what the limiter asks for, or one shard is full. Lanes are not spread
+    evenly, so a full shard would otherwise evict items that were never drawn.
+
+    Args:
+        said: the reports of the shards.
+        min_size: what the table was made with. Each shard has a part, rounded up: one item need not wait for others
+            because there are several shards. After a `configure`, the sum of the parts counts.
     """
     there = [each for each in said if each is not None]
     size = sum(each["size"] for each in there)
-    wanted = sum(each["limiter"]["min_size"] for each in there)
+    parts = sum(each["limiter"]["min_size"] for each in there)
+    wanted = min_size if min_size <= parts < min_size + len(said) else parts
     reasons = [each["limiter"]["sample_reason"] for each in there if each["limiter"]["sample_reason"]]
     full = any(each["capacity"] is not None and each["size"] >= each["capacity"] for each in there)
-    if size < wanted and not full and not all(each["finished"] for each in there):
-        return f"{size} of {wanted} items are there"
+    if size < wanted and not full:
+        unwritten = "" if any(each["inserts"] for each in there) else "; nothing was written yet"
+        return f"{size} of min_size={wanted} items{unwritten}"
     masses = np.array([float(each["mass"] or 0) if each is not None and may_be_drawn(each) else 0.0 for each in said])
     total = masses.sum()
     if not total > 0 or not np.isfinite(total):
-        return reasons[0] if reasons else "all priorities are 0"
+        drawable = any(each["size"] and not each["limiter"]["sample_reason"] for each in there)
+        return "all priorities are 0" if drawable or not reasons else reasons[0]
     return _probabilities(masses / total, said, size)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from di_store._core import KEY_SHARD_AT
 from di_store.base.dtypes import Array
-from di_store.base.errors import StoreError
+from di_store.base.errors import SchemaMismatch, StoreError
 from di_store.base.lacks import Lack
 from di_store.base.tree import flatten, unflatten
 from di_store.cluster.shards.aggregate import aggregate
@@ -35,6 +35,7 @@ from di_store.replay.batch import Batch, empty_batch
 from di_store.replay.keys import plain, shards_of, with_shard
 from di_store.replay.sampling import Terms
 from di_store.replay.stats import ShardedStats
+from di_store.replay.stream import kind_of, leading_rows
 from di_store.replay.table_backend import TableBackend
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import check_timeout
@@ -171,9 +172,7 @@ class ShardedTable(TableBackend):
         deadline, asked = deadline or Deadline(_CALL_SECONDS), self._with_some(places)
         found: list[tuple[int, Batch]] = []
         order: list[Array] = []
-        for shard, step in deadline.steps(
-            asked or self.parts.shards[:1]
-        ):  # of no keys one says which outputs there are
+        for shard, step in deadline.steps(asked or self.parts.shards):  # without keys, one says which outputs there are
             at = np.flatnonzero(places == shard.number)
             mine = plain(keys[at])
             batch = self._unless_lost(shard, step, partial(_peek, keys=mine, columns=columns))
@@ -187,9 +186,13 @@ class ShardedTable(TableBackend):
         if not has_probabilities(self.parts.settings.sampler):
             return batch
         parts = self.parts
-        now = by_mass(parts.answers.newest(deadline=deadline)) if parts.by_mass else parts.probabilities_here(deadline)
+        now: Probabilities | str
+        if parts.by_mass:
+            now = by_mass(parts.answers.newest(deadline=deadline), parts.min_size)
+        else:
+            now = parts.probabilities_here(deadline)
         if isinstance(now, Probabilities):
-            weigh(batch, now.shares[shards_of(batch.keys)], now.beta, 0.0 if self.parts.by_mass else now.least)
+            weigh(batch, now.shares[shards_of(batch.keys)], now.beta, 0.0 if parts.by_mass else now.least)
         return batch
 
     def source(
@@ -213,12 +216,10 @@ class ShardedTable(TableBackend):
     # -- changing -----------------------------------------------------------------------------------------------
 
     def update(self, keys: Array, values: Any, row: Any, deadline: Deadline) -> int:
-        leaves = flatten(values)
+        leaves = flatten(values, what="values")
 
         def call(table: TableBackend, at: Array, own: Array, within: Deadline) -> int:
-            mine = unflatten(
-                {name: leaf[at] if hasattr(leaf, "shape") else np.asarray(leaf)[at] for name, leaf in leaves.items()}
-            )
+            mine = values if len(own) == len(keys) else unflatten(_of_items(leaves, at, len(keys)))
             return table.update(own, mine, row, within)
 
         return self._by_key("update", keys, deadline, call, skips=False)
@@ -279,7 +280,10 @@ class ShardedTable(TableBackend):
         self._check_places(keys, places)
         if skips:
             answers.newest(deadline=deadline.step(2))
-        asked = sorted(self._with_some(places), key=answers.is_silent)
+        asked = self._with_some(places)
+        if not (asked or skips):  # without keys, arguments are checked all the same
+            asked = self.parts.shards[:1]
+        asked.sort(key=answers.is_silent)
         for shard, step in deadline.steps([each for each in asked if not (skips and answers.is_silent(each))]):
             at = np.flatnonzero(places == shard.number)
             make = partial(_of_some, call, at, plain(keys[at]))
@@ -315,6 +319,22 @@ class ShardedTable(TableBackend):
             if not self.parts.is_lost(shard, error, deadline):
                 raise
             return None
+
+
+def _of_items(leaves: dict[str, Any], at: Array, n: int) -> dict[str, Any]:
+    """The values of the items at these places among n.
+
+    Raises:
+        SchemaMismatch: a leaf does not have one value for each item.
+    """
+    for name, leaf in leaves.items():
+        if leading_rows(leaf) != n:
+            got = kind_of(leaf) if leading_rows(leaf) is None else f"{leading_rows(leaf)} values"
+            raise SchemaMismatch(f"column {name!r} of {n} items is [{n}, …], got {got}", remedy="nothing was written")
+    return {
+        name: [leaf[each] for each in at.tolist()] if isinstance(leaf, (list, tuple)) else leaf[at]
+        for name, leaf in leaves.items()
+    }
 
 
 def _schema(table: TableBackend, within: Deadline) -> Schema | None:

@@ -91,7 +91,7 @@ class ShardWriter(OwnedWriter):
         which = self._which(lane)
         self._lanes.says_ends()
         every = np.ones(len(which), np.bool_)
-        values = LaneValues(len(which), rows=False)
+        values = LaneValues(which, self._count or 1, None)
         single = self._is_single(lane)
 
         def end(writer: WriterBackend, positions: Array, within: Deadline) -> Any:
@@ -164,7 +164,7 @@ class ShardWriter(OwnedWriter):
         """`append`, or `extend` of `total` rows."""
         which = self._which(lane)
         ends = self._lanes.ends(step, len(which), total)
-        values = LaneValues(len(which), rows=total is not None)
+        values = LaneValues(which, self._count or 1, total)
         single = self._is_single(lane)
         ended: Array = np.atleast_1d(ends.any(axis=0))
 
@@ -172,11 +172,10 @@ class ShardWriter(OwnedWriter):
             mine, part = step, given
             if not single and len(positions) < len(which):
                 mine = values.steps(step, positions)
-                part = {
-                    "next": values.steps(given["next"], positions),
-                    "final": values.final(given["final"], positions, ended),
-                    "priority": values.priority(given["priority"], positions),
-                }
+                part = {**given, "priority": values.priority(given["priority"], positions)}
+                if not self._parts.settings.opaque:  # it has neither, and its shard says so
+                    part["next"] = values.steps(given["next"], positions)
+                    part["final"] = values.final(given["final"], positions, ended)
             named = self._named(lane, which, positions)
             rest = part["next"], part["final"], named, part["priority"], within
             found = writer.append(None, mine, *rest) if total is None else writer.extend(mine, *rest)
