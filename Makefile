@@ -105,8 +105,8 @@ dropped: programs $(STAMP)-test build  ## all tests with a disk under every stor
 busy: programs $(STAMP)-test build  ## all tests three times beside eight busy loops, about half an hour each with JOBS=8 (RUNS=1: once)
 	tools/busy.sh $(RUNS) $(MAKE) test-all ARGS="--timeout 2400 -o faulthandler_timeout=2460 $(ARGS)"
 
-far: programs $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted; FAR=cluster: a node)
-	DI_STORE_TEST_SCALE=small DI_STORE_TEST_FAR=$(FAR) DI_STORE_WINDOW=1 $(PYTEST) --timeout 300 -n $(JOBS) --dist loadfile $$(PYTHONPATH=tests $(BIN)/python -m cluster.conformance) $(ARGS)
+far: programs $(STAMP)-test build  ## tests of the public interface with every store behind an agent (ARGS="-k loader"; FAR=tls: encrypted; FAR=cluster: a node; FAR=sharded: tables in parts)
+	DI_STORE_TEST_SCALE=small DI_STORE_TEST_FAR=$(FAR) DI_STORE_WINDOW=1 $(PYTEST) --timeout 300 -n $(JOBS) --dist loadfile $$(PYTHONPATH=tests $(BIN)/python -m cluster.conformance $(FAR)) $(ARGS)
 
 mutants: $(STAMP)-test  ## breaks one mechanism at a time in a copy: a test must fail (ARGS="kills", see docs/testing.md)
 	PYTHONPATH=tests $(BIN)/python -m mutants --jobs $(JOBS) $(ARGS)

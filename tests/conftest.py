@@ -2,7 +2,8 @@
 
 DI_STORE_TEST_SCALE chooses between "small" (make test) and "full" (make full, make soak). With DI_STORE_TEST_DROP
 every store has a disk, and what is read lies there alone (make dropped). With DI_STORE_TEST_FAR, "tcp" or "tls", every
-store is reached through an agent; with "cluster", it is the node of a cluster (make far).
+store is reached through an agent; with "cluster", it is the node of a cluster, and with "sharded" every table lies in
+parts (make far).
 """
 
 from __future__ import annotations

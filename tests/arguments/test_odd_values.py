@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,13 @@ class Scene:
         self.steps = {name: np.stack([value, value]) for name, value in self.step.items()}
         self.pair = {"n": 1, "reward": 1.0, "terminated": False, "next_n": 1, "discount": 1.0}
         self.keys = np.concatenate([self.t.insert(self.row) for _ in range(6)])
-        self.mix = store.mix({"t": 1})
         self.ref = store.put(1)
         self.writer, self.lanes = self.t.writer(), self.pairs.writer(lanes=2)
         self.batch = self.t.sample(4)
+
+    @cached_property
+    def mix(self) -> di_store.Mixture:
+        return self.store.mix({"t": 1})
 
     def created(self, **options: Any) -> None:
         self.store.create_table(**{"name": "new", "capacity": 4, "timeout": 0.01, **options})

@@ -1,12 +1,13 @@
 """Which tests of the public interface run with other kinds of stores, and which are left out, each for a reason.
 
-A store on another machine, or one of a cluster, does what a store of this machine alone does. What differs is in the
-reasons below, and nothing else.
+A store on another machine, one of a cluster, and one with tables in parts do what a store of this machine alone does.
+What differs is in the reasons below, and nothing else.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -36,9 +37,10 @@ QUICK = {
 LONG = (
     "store/finding_stores replay/hindsight store/handles model/model_based replay/streams replay/small_batches "
     "replay/versions runtime/waits replay/back_pressure store/flat_line store/fragmentation store/dev_shm "
-    "crash/leftovers runtime/no_silent_waits disk/drive replay/large_tables objects/copies observe/true_numbers"
+    "crash/leftovers runtime/no_silent_waits disk/drive replay/large_tables objects/copies observe/true_numbers "
+    "model/model"
 )
-"""Files that `make far` runs too."""
+"""Files that take longer: `make far` runs them, and `make test-all` with nodes and tables in parts."""
 
 COPIES = "`get` gives copies in this process: nothing is shared, pinned, or outlives its store there"
 INSIDE = "looks behind an underscore, into the handle of a process on the store's machine"
@@ -51,7 +53,6 @@ NO_FOLDER = "a checkpoint is written on the store's machine: `checkpoint` is ref
 ONE_GIB = "a call takes at most 1 GiB, and is refused sooner than a row of 4 GiB"
 
 LEFT_OUT = [
-    ("arguments/test_checked_first.py::test_a_bad_timeout_is_refused_before_anything_is_written", INSIDE),
     ("replay/test_evicted.py::test_a_kill_between_removal_and_report_raises", FAULTS),
     ("replay/test_finish.py::test_end_of_data_waits_for_undelivered_draws", OWNER),
     ("store/test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", NO_AGENT),
@@ -86,35 +87,126 @@ LEFT_OUT = [
 ]
 """Tests that are left out, all parameters of each unless it names some, with the difference that is the reason."""
 
-LANES = "a table of a cluster reserves room for 1,024 lanes, which the store of this test does not have"
-
-OTHER_NODES = "the call asks other nodes again and again, and is no wait of the store"
+STAYS_OPEN = "handles of a cluster that a process has unpickled are one, which stays open"
 
 LEFT_OUT_OF_A_NODE = [
-    ("arguments/test_checked_first.py::test_a_bad_timeout_is_refused_before_anything_is_written", INSIDE),
-    ("observe/test_stats.py::test_every_waiting_thread_is_listed", OTHER_NODES),
-    ("replay/test_late_columns.py::test_late_values_can_be_set_after_following_rows_are_gone", LANES),
-    ("replay/test_room.py::test_rows_of_one_call_that_never_fit_are_refused_at_once", LANES),
-    ("replay/test_table.py::test_python_values_are_stored", LANES),
-    ("replay/test_refused_whole.py::test_the_end_of_an_episode_may_complete_more_items_than_capacity", LANES),
+    ("store/test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", STAYS_OPEN),
 ]
 """As `LEFT_OUT`, where the store is the node of a cluster."""
+
+NO_TABLES = "makes no table that has parts"
+ONE_ORDER = "compares with one order of all items: each shard has its own"
+EACH = "each shard keeps its own limits, evictions, and largest priority"
+SEVERAL = "`store.writer` and `store.mix` take no table in parts"
+GROUPS = "a table of groups has no parts"
+ONE_FILE = "`export` writes one table: that of a shard, on its node"
+DISTINCT = '`replace=False` is for draws from one shard, draw="local"'
+MIN_SIZE = 'draw="mass" has no limiter but MinSize(n)'
+ONE_BY_ONE = "a call goes to one shard after the other: when one refuses it, others may have done it"
+AHEAD = "draws over all shards count when they are made, also those of batches ahead"
+ONE_SHARD = "a program that attaches to the store has its shard, and not the table"
+ONE_WAITS = "the limiter's state is that calls wait, if those of one shard do"
+
+LEFT_OUT_IN_PARTS = [
+    ("columns/test_schema.py", NO_TABLES),
+    ("model/test_model.py", NO_TABLES),
+    ("model/test_model_based.py", ONE_ORDER),
+    ("objects/test_copies.py", NO_TABLES),
+    ("objects/test_objects.py", NO_TABLES),
+    ("policy/test_samplers.py", NO_TABLES),
+    ("replay/test_groups.py", GROUPS),
+    ("replay/test_late_answers.py", GROUPS),
+    ("replay/test_mixture.py", SEVERAL),
+    ("replay/test_streams.py", SEVERAL),
+    ("replay/test_view_streams.py", SEVERAL),
+    ("arguments/test_bad_input.py::test_a_resize_below_current_use_changes_nothing", EACH),
+    ("arguments/test_bad_input.py::test_python_values_need_an_opaque_table", ONE_ORDER),
+    ("arguments/test_checked_first.py::test_a_bad_timeout_is_refused_before_anything_is_written", EACH),
+    ("arguments/test_odd_arguments.py::test_an_invalid_path_is_named", ONE_FILE),
+    ("arguments/test_odd_values.py::test_a_batch_beyond_the_machines_memory_is_refused", SEVERAL),
+    ("arguments/test_odd_values.py::test_a_batch_that_no_memory_holds_is_refused_before_it_is_drawn", SEVERAL),
+    ("columns/test_first_items.py::test_a_step_refused_by_one_table_declares_nothing_in_others", SEVERAL),
+    ("observe/test_stats.py::test_limiters_say_why_they_wait", ONE_WAITS),
+    ("observe/test_stats.py::test_sample_age_is_right_for_groups_and_uniform_draws", GROUPS),
+    ("observe/test_stats.py::test_waiters_are_listed_with_reason_and_age", EACH),
+    ("observe/test_true_numbers.py::test_live_table_can_be_paged", ONE_SHARD),
+    ("replay/test_autoreset.py::test_missing_observation_parts_come_from_the_dropped_row", SEVERAL),
+    ("replay/test_episode_ends.py::test_an_end_flag_of_another_table_of_the_stream_counts", SEVERAL),
+    ("replay/test_extreme_priorities.py::test_alpha_changes_only_where_all_priorities_can_follow", ONE_BY_ONE),
+    ("replay/test_extreme_priorities.py::test_every_call_refuses_priorities_that_cannot_be_drawn_right", SEVERAL),
+    ("replay/test_final_observations.py::test_a_partial_final_observation_can_be_completed", SEVERAL),
+    ("replay/test_final_observations.py::test_final_observations_that_fit_nowhere_are_refused", ONE_BY_ONE),
+    ("replay/test_final_observations.py::test_final_takes_the_form_of_next", ONE_ORDER),
+    ("replay/test_finish.py::test_a_mixture_gives_back_while_it_waits", SEVERAL),
+    ("replay/test_finish.py::test_end_of_data_does_not_wait_for_incomplete_groups", GROUPS),
+    (
+        "replay/test_finish.py::test_end_of_data_waits_for_late_columns[Group(size=2, by='n', unique=False)]",
+        GROUPS,
+    ),
+    ("replay/test_hindsight.py::test_future_observations_follow_their_law", ONE_FILE),
+    ("replay/test_large_tables.py::test_prefetch_keeps_the_requested_number_ready", AHEAD),
+    ("replay/test_late_columns.py::test_a_kill_inside_update_leaves_old_or_new", SEVERAL),
+    ("replay/test_late_columns.py::test_late_values_are_shared_by_the_tables_of_a_stream", SEVERAL),
+    ("replay/test_late_columns.py::test_no_value_is_torn", SEVERAL),
+    ("replay/test_late_columns.py::test_update_refuses_bad_arguments", SEVERAL),
+    ("replay/test_once.py::test_draws_given_back_late_still_count_in_each_epoch", INSIDE),
+    ("replay/test_peek.py::test_a_changed_limiter_over_a_full_table_lets_both_sides_move", MIN_SIZE),
+    ("replay/test_peek.py::test_a_reconfigured_queue_keeps_its_items", INSIDE),
+    ("replay/test_peek.py::test_draws_given_back_after_a_limiter_change_cause_no_deadlock", INSIDE),
+    ("replay/test_refused_whole.py::test_an_append_of_more_lanes_than_capacity_is_refused", EACH),
+    ("replay/test_refused_whole.py::test_exactly_capacity_items_pass_in_one_call", EACH),
+    ("replay/test_refused_whole.py::test_more_rows_than_capacity_evict_nothing", EACH),
+    ("replay/test_replace.py::test_a_kill_while_drawing_without_replacement_restores_the_items", DISTINCT),
+    ("replay/test_replace.py::test_after_a_timeout_the_same_call_draws_everything", DISTINCT),
+    ("replay/test_replace.py::test_drawing_all_items_gives_any_order", DISTINCT),
+    ("replay/test_replace.py::test_draws_without_replacement_follow_their_law", DISTINCT),
+    ("replay/test_replace.py::test_draws_without_replacement_follow_their_law_with_skewed_priorities", DISTINCT),
+    ("replay/test_replace.py::test_impossible_uses_of_replace_are_refused", DISTINCT),
+    ("replay/test_replace.py::test_items_of_priority_zero_are_never_drawn", DISTINCT),
+    ("replay/test_replace.py::test_loaders_and_mixtures_draw_without_replacement", DISTINCT),
+    ("replay/test_replace.py::test_more_than_the_table_holds_waits_or_is_refused", DISTINCT),
+    ("replay/test_replace.py::test_stratified_batches_without_replacement_hold_distinct_items", DISTINCT),
+    ("replay/test_room.py::test_an_opaque_table_grows_into_free_memory", EACH),
+    ("replay/test_single_calls.py::test_inserted_rows_form_groups", GROUPS),
+    ("replay/test_size_limits.py::test_columns_above_the_limit_are_refused_where_they_are_declared", EACH),
+    ("replay/test_slices.py::test_dropping_a_table_between_slices_ends_the_call", SEVERAL),
+    ("replay/test_table.py::test_a_table_really_holds_its_capacity", EACH),
+    ("replay/test_table.py::test_chunks_are_planned_as_writers_cut_them", INSIDE),
+    ("replay/test_table.py::test_configure_changes_settings", EACH),
+    ("replay/test_versions.py::test_a_long_episode_is_as_old_as_its_first_row", SEVERAL),
+    ("replay/test_versions.py::test_an_item_has_the_smallest_version_of_its_rows", SEVERAL),
+    ("replay/test_views.py::test_an_episode_far_longer_than_its_view_is_cut", SEVERAL),
+    ("replay/test_views.py::test_several_tables_share_one_stream", SEVERAL),
+    ("replay/test_writer.py::test_a_stream_has_the_columns_of_all_its_tables", SEVERAL),
+    ("replay/test_writer.py::test_an_undeclared_table_takes_all_columns_of_its_stream", SEVERAL),
+    ("replay/test_writer.py::test_more_lanes_than_declared_keep_the_capacity", EACH),
+    ("replay/test_writer.py::test_one_writer_fills_two_tables", SEVERAL),
+    ("replay/test_writer.py::test_priorities_by_lane_and_by_step", EACH),
+    ("runtime/test_waits.py::test_learners_are_counted_by_table", INSIDE),
+    ("runtime/test_waits.py::test_no_wait_is_shown_once_its_call_has_ended", SEVERAL),
+    ("store/test_handles.py::test_handles_are_pickled_by_name", SEVERAL),
+    ("store/test_handles.py::test_handles_work_in_another_process", SEVERAL),
+    ("store/test_handles.py::test_unpickling_a_handle_of_a_gone_store_raises", STAYS_OPEN),
+    ("store/test_store.py::test_a_reading_handle_refuses_to_write", ONE_SHARD),
+]
+"""As `LEFT_OUT`, where every table lies in parts (`in_parts`); whole files too."""
+
+OF_KIND = {"tcp": LEFT_OUT, "tls": LEFT_OUT, "cluster": LEFT_OUT_OF_A_NODE, "sharded": LEFT_OUT_IN_PARTS}
+"""By kind of store: the values of DI_STORE_TEST_FAR."""
 
 TESTS = Path(__file__).resolve().parent.parent
 
 
-def files_of(names: str) -> list[str]:
-    """Paths of test files, from the root of the repository."""
-    return [f"tests/{folder}/test_{name}.py" for folder, name in (each.split("/") for each in names.split())]
+def files_of(names: str, kind: str = "tcp") -> list[str]:
+    """Paths of test files, from the root of the repository, but for those that this kind of store leaves out whole."""
+    found = [f"{folder}/test_{name}.py" for folder, name in (each.split("/") for each in names.split())]
+    left_out = {entry for entry, _ in OF_KIND[kind]}
+    return [f"tests/{each}" for each in found if each not in left_out]
 
 
-def every_file() -> list[str]:
-    """All that run through an agent."""
-    return [
-        *(path for names in QUICK.values() for path in files_of(names)),
-        *files_of(LONG),
-        "tests/model/test_model.py",
-    ]
+def every_file(kind: str = "tcp") -> list[str]:
+    """All that run with this kind of store."""
+    return [path for names in (*QUICK.values(), LONG) for path in files_of(names, kind)]
 
 
 def apart(config: pytest.Config, items: Iterable[pytest.Item]) -> list[pytest.Item]:
@@ -124,12 +216,12 @@ def apart(config: pytest.Config, items: Iterable[pytest.Item]) -> list[pytest.It
         pytest.UsageError: whole files are run, and one has no test that is not left out, or an entry matches no test.
     """
     found: list[pytest.Item] = []
-    left_out = LEFT_OUT_OF_A_NODE if os.environ.get("DI_STORE_TEST_FAR") == "cluster" else LEFT_OUT
+    left_out = OF_KIND[os.environ["DI_STORE_TEST_FAR"]] if "DI_STORE_TEST_FAR" in os.environ else LEFT_OUT
     unmatched = {entry for entry, _ in left_out}
     files: dict[str, int] = {}
     for item in items:
         node = item.nodeid.rpartition("tests/")[2]
-        hits = {entry for entry, _ in left_out if node == entry or node.startswith(entry + "[")}
+        hits = {entry for entry, _ in left_out if node == entry or node.startswith((f"{entry}[", f"{entry}::"))}
         unmatched -= hits
         path = node.partition("::")[0]
         files[path] = files.get(path, 0) + (not hits)
@@ -145,4 +237,4 @@ def apart(config: pytest.Config, items: Iterable[pytest.Item]) -> list[pytest.It
 
 
 if __name__ == "__main__":
-    print(*every_file())
+    print(*every_file(*sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""Tests of the public interface pass unchanged if every store is reached through an agent, or is a cluster's node.
+"""Tests of the public interface pass unchanged with other kinds of stores: behind an agent, a node, tables in parts.
 
 `make far` runs more.
 """
@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 
-from cluster.conformance import LEFT_OUT, LEFT_OUT_OF_A_NODE, QUICK, apart, every_file, files_of
+from cluster.conformance import LONG, OF_KIND, QUICK, apart, every_file, files_of
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+
+GROUPS = {**QUICK, "long": LONG}
 
 pytestmark = pytest.mark.memory_only
 
@@ -41,28 +43,29 @@ def run(*arguments: str, transport: str = "tcp") -> str:
     ("group", "transport"),
     [
         ("core", "tcp"),
+        ("core", "sharded"),
         *(pytest.param(group, "tcp", marks=pytest.mark.extended) for group in QUICK if group != "core"),
         pytest.param("core", "tls", marks=pytest.mark.extended),
-        *(pytest.param(group, "cluster", marks=pytest.mark.extended) for group in QUICK),
+        *(pytest.param(group, "cluster", marks=pytest.mark.extended) for group in GROUPS),
+        *(pytest.param(group, "sharded", marks=pytest.mark.extended) for group in GROUPS if group != "core"),
     ],
 )
 def test_other_kinds_of_stores_pass_the_tests_of_a_local_one(group: str, transport: str) -> None:
-    last = run(*files_of(QUICK[group]), transport=transport).splitlines()[-1]
+    last = run(*files_of(GROUPS[group], transport), transport=transport).splitlines()[-1]
     assert " passed" in last
     assert "skipped" not in last
 
 
 @pytest.mark.extended
 def test_excluded_tests_exist() -> None:
-    """Each entry matches a test, and each file has tests that are not left out."""
-    files = every_file()
-    for left_out in (LEFT_OUT, LEFT_OUT_OF_A_NODE):
-        assert {f"tests/{entry.partition('::')[0]}" for entry, _ in left_out} <= set(files)
+    """Each entry matches a test, or a file, and each file that is run has tests that are not left out."""
+    files = set(every_file())
+    for left_out in OF_KIND.values():
+        assert {f"tests/{entry.partition('::')[0]}" for entry, _ in left_out} <= files
         assert len({entry for entry, _ in left_out}) == len(left_out)
         assert all(reason for _, reason in left_out)
-    run("--collect-only", *files)
-    of_a_node = sorted({f"tests/{entry.partition('::')[0]}" for entry, _ in LEFT_OUT_OF_A_NODE})
-    run("--collect-only", *of_a_node, transport="cluster")
+    for kind in ("tcp", "cluster", "sharded"):
+        run("--collect-only", *every_file(kind), transport=kind)
 
 
 def test_exclusion_entries_and_files_are_checked() -> None:
