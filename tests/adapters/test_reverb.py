@@ -62,6 +62,18 @@ def test_text_comes_back_and_other_objects_are_refused(serve: Serve) -> None:
         client.insert([np.array({}, object)], {"t": 1.0})
 
 
+def test_text_of_any_steps_comes_back_as_objects(serve: Serve) -> None:
+    client = serve(reverb.Table.queue("t", 10))
+    with client.trajectory_writer(num_keep_alive_refs=5) as writer:
+        for text in ("a", "bc", "def"):
+            writer.append({"x": text})
+        column = writer.history["x"]
+        writer.create_item("t", 1.0, [column[[-1, -3]], column[:][1:], column[::2], column[:], column[-1]])
+    (found,) = drawn(client)
+    assert [each.dtype for each in found] == [np.dtype(object)] * 5
+    assert [each.tolist() for each in found] == [["def", "a"], ["bc", "def"], ["a", "def"], ["a", "bc", "def"], "def"]
+
+
 # --- items -----------------------------------------------------------------------------------------------------------
 
 

@@ -292,6 +292,14 @@ def test_a_dataset_gives_items(serve: Serve) -> None:
     assert client.server_info()["t"].rate_limiter_info.sample_stats.completed == 50
 
 
+def test_a_dataset_of_batches_ends_after_max_samples(serve: Serve) -> None:
+    client = filled(serve)
+    options = {"max_samples": 10, "rate_limiter_timeout_ms": 1_000}
+    dataset = reverb.TrajectoryDataset(client.server_address, "t", DTYPES, SHAPES, 4, **options)
+    assert [len(batch.data["n"]) for batch in dataset.batch(4)] == [4, 4, 2]
+    assert client.server_info()["t"].rate_limiter_info.sample_stats.completed == 10
+
+
 def test_a_dataset_gives_batches(serve: Serve) -> None:
     client = filled(serve)
     dataset = reverb.TrajectoryDataset(client.server_address, "t", DTYPES, SHAPES, 4)

@@ -10,8 +10,7 @@ from di_store.adapters.reverb import rate_limiters
 from di_store.adapters.reverb.client import Client
 from di_store.adapters.reverb.errors import DeadlineExceededError, ReverbError
 from di_store.adapters.reverb.history import TrajectoryColumn
-from di_store.adapters.reverb.replay_sample import ReplaySample, SampleInfo
-from di_store.adapters.reverb.reverb_types import TensorSpec
+from di_store.adapters.reverb.reverb_types import ReplaySample, SampleInfo, TensorSpec
 from di_store.adapters.reverb.server import Server, Table
 from di_store.adapters.reverb.trajectory_dataset import TrajectoryDataset
 from di_store.adapters.reverb.trajectory_writer import TrajectoryWriter

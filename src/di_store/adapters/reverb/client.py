@@ -11,8 +11,14 @@ import numpy as np
 from di_store.adapters.reverb import nest, served
 from di_store.adapters.reverb.forms import TEXTS, ItemForm, told
 from di_store.adapters.reverb.history import as_array
-from di_store.adapters.reverb.replay_sample import ReplaySample, SampleInfo
-from di_store.adapters.reverb.reverb_types import CallStats, RateLimiterInfo, SelectorOptions, TableInfo
+from di_store.adapters.reverb.reverb_types import (
+    CallStats,
+    RateLimiterInfo,
+    ReplaySample,
+    SampleInfo,
+    SelectorOptions,
+    TableInfo,
+)
 from di_store.adapters.reverb.table_spec import TableSpec
 from di_store.adapters.reverb.trajectory_writer import TrajectoryWriter
 from di_store.adapters.reverb.writer import Writer
@@ -161,21 +167,16 @@ class Client:
             DeadlineExceededError: there is no server within `timeout` seconds.
         """
         service = self._connect(timeout)
-        return {name: table_info(table) for name, table in service.tables.items()}
+        return {name: table_info(table.spec, table) for name, table in service.tables.items()}
 
     def checkpoint(self) -> str:
         """Not supported in this version."""
         raise NotImplementedError("this version of Di-store does not support Reverb checkpoints")
 
 
-def table_info(table: served.ServedTable) -> TableInfo:
-    """Settings and counts of a table."""
-    inserts, samples, size = table.counts()
-    return spec_info(table.spec, inserts, samples, size, table.unique)
-
-
-def spec_info(spec: TableSpec, inserts: int, samples: int, size: int, unique: Any) -> TableInfo:
-    """Settings of a table, with the given counts."""
+def table_info(spec: TableSpec, table: served.ServedTable | None) -> TableInfo:
+    """Settings and counts of a table; None: no server serves it yet."""
+    inserts, samples, size = (0, 0, 0) if table is None else table.counts()
     limiter = spec.rate_limiter
     return TableInfo(
         name=spec.name,
@@ -193,7 +194,7 @@ def spec_info(spec: TableSpec, inserts: int, samples: int, size: int, unique: An
         ),
         signature=spec.signature if spec.given is None else spec.given,
         current_size=size,
-        unique=unique,
+        unique=(lambda: 0) if table is None else table.unique,
     )
 
 

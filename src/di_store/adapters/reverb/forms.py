@@ -37,15 +37,14 @@ class ItemForm:
     """The places of an item's columns.
 
     Attributes:
-        number: number of the form.
         columns: type, shape and first byte of each column.
         ends: one after the last byte of each column.
         total: bytes of an item, a multiple of 8.
-        key: `number` as the table takes it.
+        key: number of the form, as the table takes it.
     """
 
     def __init__(self, kinds: Sequence[Kind], number: int) -> None:
-        self.number, self.key = number, np.uint64(number)
+        self.key = np.uint64(number)
         self.columns: list[tuple[np.dtype[Any], tuple[int, ...], int]] = []
         self.ends: list[int] = []
         end = 0
@@ -55,11 +54,6 @@ class ItemForm:
             self.columns.append((dtype, shape, start))
             self.ends.append(end)
         self.total = max(8, _aligned(end, 8))
-
-    @property
-    def kinds(self) -> list[Kind]:
-        """Type and shape of each column."""
-        return [(dtype, shape) for dtype, shape, _ in self.columns]
 
     def one(self, data: Array, start: int) -> list[Array]:
         """The columns of the item that begins at this byte of `data`, as views."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from di_store.adapters.reverb.forms import Array
+from di_store.adapters.reverb.forms import Array, Kind
 from di_store.adapters.reverb.nest import Path
 
 _SPARE_BYTES = 1 << 20
@@ -141,6 +141,7 @@ class TrajectoryColumn:
 
     column: HistoryColumn | None
     steps: Sequence[int] | None
+    """The steps whose values these are, in `column`; None: `count` steps from `begin` on."""
 
     def __init__(self, data_references: Sequence[Any], *, squeeze: bool = False, path: Path | None = None) -> None:
         if squeeze and len(data_references) != 1:
@@ -154,18 +155,13 @@ class TrajectoryColumn:
         self.begin, self.count, self.is_squeezed = 0, len(self._cells), squeeze
 
     @classmethod
-    def of(cls, column: HistoryColumn, begin: int, count: int, squeeze: bool) -> TrajectoryColumn:
-        """The values of `count` consecutive steps."""
+    def of(
+        cls, column: HistoryColumn, begin: int, count: int, squeeze: bool, steps: Sequence[int] | None = None
+    ) -> TrajectoryColumn:
+        """The values of `count` consecutive steps, or of these steps."""
         self = cls.__new__(cls)
-        self.column, self.begin, self.count, self.is_squeezed = column, begin, count, squeeze
-        self.steps = self._cells = None
-        return self
-
-    @classmethod
-    def at(cls, column: HistoryColumn, steps: Sequence[int]) -> TrajectoryColumn:
-        """The values of any steps."""
-        self = cls.of(column, 0, len(steps), False)
-        self.steps = steps
+        self.column, self.begin, self.count, self.is_squeezed, self.steps = column, begin, count, squeeze, steps
+        self._cells = None
         return self
 
     @property
@@ -173,7 +169,7 @@ class TrajectoryColumn:
         if self._cells is None:
             assert self.column is not None
             steps = range(self.begin, self.begin + self.count) if self.steps is None else self.steps
-            self._cells = tuple(Cell(self.column, step) for step in steps)
+            self._cells = tuple(_cell(self.column, step) for step in steps)
         return self._cells
 
     def __len__(self) -> int:
@@ -195,14 +191,19 @@ class TrajectoryColumn:
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the values."""
-        found: np.dtype[Any] = self.column.dtype if self.column is not None else self._references[0].dtype
+        found: np.dtype[Any] = (self.column or self._references[0]).dtype
         return found
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of `numpy()`."""
-        found = tuple(self.column.shape if self.column is not None else self._references[0].shape)
+        found = tuple((self.column or self._references[0]).shape)
         return found if self.is_squeezed else (self.count, *found)
+
+    @property
+    def kind(self) -> Kind:
+        """Type and shape."""
+        return self.dtype, self.shape
 
     @property
     def valid(self) -> bool:
@@ -213,6 +214,11 @@ class TrajectoryColumn:
         if self.steps is None:
             return column.holds(self.begin, self.begin + self.count)
         return all(column.holds(step, step + 1) for step in self.steps)
+
+    @property
+    def expired(self) -> bool:
+        """Whether a value is no longer held, as data references tell it."""
+        return not self.valid
 
     def numpy(self) -> Array:
         """The values, stacked, as a copy.
@@ -230,35 +236,7 @@ class TrajectoryColumn:
             return column.rows[[step - column.base for step in self.steps]]
         row = self.begin - column.base
         found = column.rows[row] if self.is_squeezed else column.rows[row : row + self.count]
-        return np.array(found)
-
-
-class Cell:
-    """One value."""
-
-    __slots__ = ("_column", "_step")
-
-    def __init__(self, column: HistoryColumn, step: int) -> None:
-        self._column, self._step = column, step
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of the value."""
-        return self._column.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the value."""
-        return self._column.dtype
-
-    @property
-    def expired(self) -> bool:
-        """Whether the writer no longer holds the value."""
-        return not self._column.holds(self._step, self._step + 1)
-
-    def numpy(self) -> Array:
-        """A copy of the value."""
-        return np.array(self._column.rows[self._step - self._column.base])
+        return np.array(found, column.dtype)
 
 
 class ColumnHistory:
@@ -272,10 +250,10 @@ class ColumnHistory:
     def __len__(self) -> int:
         return self._column.end - self._first()
 
-    def __iter__(self) -> Iterator[Cell | None]:
+    def __iter__(self) -> Iterator[TrajectoryColumn | None]:
         column = self._column
         for step in range(self._first(), column.end):
-            yield Cell(column, step) if column.holds(step, step + 1) else None
+            yield _cell(column, step) if column.holds(step, step + 1) else None
 
     def __getitem__(self, val: Any) -> TrajectoryColumn:
         column = self._column
@@ -289,7 +267,7 @@ class ColumnHistory:
             raise _none_inside((*self._path, val), self._shown())
         if isinstance(val, int):
             step = self._step(val, first, count)
-            return TrajectoryColumn.of(column, step, 1, True)
+            return _cell(column, step)
         if isinstance(val, slice):
             steps = [first + place for place in range(*val.indices(count))]
         elif isinstance(val, list):
@@ -298,7 +276,7 @@ class ColumnHistory:
             raise TypeError(f"_ColumnHistory indices must be integers or slices, not {type(val)}")
         if not all(column.holds(step, step + 1) for step in steps):
             raise _none_inside((*self._path, val), self._shown())
-        return TrajectoryColumn.at(column, steps)
+        return TrajectoryColumn.of(column, 0, len(steps), False, steps)
 
     def _step(self, place: int, first: int, count: int) -> int:
         if place >= count:
@@ -313,6 +291,11 @@ class ColumnHistory:
 
     def __repr__(self) -> str:
         return f"ColumnHistory(path={self._path}, refs={self._shown()})"
+
+
+def _cell(column: HistoryColumn, step: int) -> TrajectoryColumn:
+    """The value of one step."""
+    return TrajectoryColumn.of(column, step, 1, True)
 
 
 def _none_inside(path: Path | None, references: Sequence[Any]) -> ValueError:

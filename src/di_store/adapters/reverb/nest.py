@@ -89,14 +89,6 @@ def map_structure(function: Callable[[Any], Any], tree: Any) -> Any:
     return rebuilt(tree, [map_structure(function, part) for _, part in parts(tree)])
 
 
-def with_tuples(tree: Any) -> Any:
-    """The same tree with tuples in place of lists, as in datasets."""
-    if is_leaf(tree):
-        return tree
-    found = [with_tuples(part) for _, part in parts(tree)]
-    return tuple(found) if isinstance(tree, list) else rebuilt(tree, found)
-
-
 def union(first: Any, second: Any) -> Any:
     """The structure with all leaves of both trees. Leaves that are in both are taken from `first`.
 

@@ -28,11 +28,6 @@ class Sender:
         self._failed: Exception | None = None
         self._closed = False
 
-    @property
-    def count(self) -> int:
-        """Number of items that wait."""
-        return len(self._waiting)
-
     def send(self, table: ServedTable, row: dict[str, Any], priority: float) -> None:
         """Insert an item, or queue it. The arrays of `row` may be overwritten afterwards."""
         if not self._waiting and table.insert(row, priority, 0.0):

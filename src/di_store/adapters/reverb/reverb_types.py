@@ -1,10 +1,10 @@
-"""Types that describe a table to clients: `TableInfo`, `TensorSpec`."""
+"""Types that clients see: `TableInfo` and `TensorSpec` of a table, `ReplaySample` of an item."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -143,3 +143,38 @@ class TableInfo:
     def num_deleted_episodes(self) -> int:
         """Always 0: episodes are not counted."""
         return 0
+
+
+class SampleInfo(NamedTuple):
+    """How an item was drawn: Python numbers from `Client.sample`, numpy numbers or arrays from a dataset.
+
+    Attributes:
+        key: key of the item, for `Client.mutate_priorities`.
+        probability: probability with which the item was drawn.
+        table_size: items in the table at that time.
+        priority: priority of the item at that time.
+        times_sampled: number of draws of the item, including this one.
+    """
+
+    key: Any
+    probability: Any
+    table_size: Any
+    priority: Any
+    times_sampled: Any
+
+    @classmethod
+    def zeros(cls) -> SampleInfo:
+        """All fields zero."""
+        return cls(0, 0.0, 0, 0.0, 0)
+
+
+class ReplaySample(NamedTuple):
+    """One item, or a batch of items.
+
+    Attributes:
+        info: how the item was drawn.
+        data: its columns: nested if the reader knows the structure, else a list.
+    """
+
+    info: SampleInfo
+    data: Any

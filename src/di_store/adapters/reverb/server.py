@@ -10,7 +10,7 @@ from typing import Any
 
 import di_store
 from di_store.adapters.reverb import item_selectors, rate_limiters, served
-from di_store.adapters.reverb.client import Client, spec_info, table_info
+from di_store.adapters.reverb.client import Client, table_info
 from di_store.adapters.reverb.item_selectors import Selector
 from di_store.adapters.reverb.rate_limiters import RateLimiter
 from di_store.adapters.reverb.reverb_types import TableInfo, to_signature
@@ -82,11 +82,7 @@ class Table:
     @property
     def info(self) -> TableInfo:
         """Settings and counts."""
-        if self._served is None:
-            found = spec_info(self.spec, 0, 0, 0, lambda: 0)
-        else:
-            found = table_info(self._served)
-        return found
+        return table_info(self.spec, self._served)
 
     def can_sample(self, num_samples: int) -> bool:
         """Whether the limiter would allow this many draws now."""

@@ -13,8 +13,7 @@ from di_store.adapters.reverb import nest, served
 from di_store.adapters.reverb.client import Client
 from di_store.adapters.reverb.errors import DeadlineExceededError
 from di_store.adapters.reverb.forms import Array
-from di_store.adapters.reverb.replay_sample import ReplaySample, SampleInfo
-from di_store.adapters.reverb.reverb_types import TensorSpec
+from di_store.adapters.reverb.reverb_types import ReplaySample, SampleInfo, TensorSpec
 
 _INFO = SampleInfo(
     TensorSpec((), np.dtype(np.uint64)),
@@ -44,27 +43,12 @@ class Dataset:
 
     def take(self, count: int) -> Dataset:
         """The first `count` elements; below 0: all."""
-        if count < 0:
-            return self
-
-        def made() -> Iterator[Any]:
-            if count == 0:
-                return
-            for place, each in enumerate(self, 1):
-                yield each
-                if place == count:
-                    return
-
-        return Dataset(made)
+        return self if count < 0 else Dataset(lambda: itertools.islice(self, count))
 
     def repeat(self, count: int | None = None) -> Dataset:
         """The elements `count` times, each time drawn again; None, or below 0: without end."""
-
-        def made() -> Iterator[Any]:
-            for _ in itertools.count() if count is None or count < 0 else range(count):
-                yield from self
-
-        return Dataset(made)
+        times = () if count is None or count < 0 else (count,)
+        return Dataset(lambda: itertools.chain.from_iterable(itertools.repeat(self, *times)))
 
     def shuffle(
         self, buffer_size: int, seed: int | None = None, reshuffle_each_iteration: bool | None = None
@@ -97,25 +81,16 @@ class Dataset:
 
     def map(self, map_func: Callable[..., Any], **options: Any) -> Dataset:
         """Each element replaced by ``map_func(element)``; of a `ReplaySample` it gets the fields `info` and `data`."""
-
-        def made() -> Iterator[Any]:
-            for each in self:
-                yield map_func(*each) if type(each) is ReplaySample else map_func(each)
-
-        return Dataset(made)
+        return Dataset(lambda: (map_func(*each) if type(each) is ReplaySample else map_func(each) for each in self))
 
     def batch(self, batch_size: int, drop_remainder: bool = False, **options: Any) -> Dataset:
         """Elements stacked, leaves ``[batch_size, …]``."""
 
         def made() -> Iterator[Any]:
-            held = []
-            for each in self:
-                held.append(each)
-                if len(held) == batch_size:
+            elements = iter(self)
+            while held := list(itertools.islice(elements, batch_size)):
+                if len(held) == batch_size or not drop_remainder:
                     yield _stacked(held)
-                    held = []
-            if held and not drop_remainder:
-                yield _stacked(held)
 
         return Dataset(made)
 
@@ -218,37 +193,38 @@ class TrajectoryDataset(Dataset):
         _check_positive("batch_size", batch_size, False)
         return Dataset(lambda: self._batches(batch_size, drop_remainder))
 
-    def _draws(self, count: int, least: int | None) -> Iterator[tuple[served.ServedTable, di_store.Batch]]:
+    def _draws(self, count: int, whole: bool) -> Iterator[tuple[served.ServedTable, di_store.Batch]]:
+        """Draws of up to `count` items; `whole`: of no less, but after a timeout the remaining items."""
         source = served.connect(self._address, None).table(self._name)
-        left = self._most
+        left, timeout, rest = self._most, self._timeout, False
         while left is None or left > 0:
-            now = count if least is None else source.few(count)
+            now = count if whole else source.few(count)
             now = now if left is None else min(now, left)
             try:
-                batch = source.draw(now, self._timeout, now if least is None else min(least, now))
+                batch = source.draw(now, timeout, now if whole and not rest else 1)
             except DeadlineExceededError:
-                return
+                if rest or not whole:
+                    return
+                timeout, rest = 0.0, True
+                continue
             left = None if left is None else left - len(batch)
             yield source, batch
+            if rest:
+                return
 
     def _items(self) -> Iterator[ReplaySample]:
         specs = self._specs
-        for source, batch in self._draws(self._ahead, 1):
+        for source, batch in self._draws(self._ahead, False):
             size = np.int64(batch.table_size)
             for place, data in enumerate(source.items(batch)):
                 self._check(data, 0)
-                info = SampleInfo(
-                    batch.keys[place],
-                    batch.probabilities[place],
-                    size,
-                    batch.priorities[place],
-                    batch.times_sampled[place],
-                )
+                key, probability, priority = batch.keys[place], batch.probabilities[place], batch.priorities[place]
+                info = SampleInfo(key, probability, size, priority, batch.times_sampled[place])
                 yield ReplaySample(info, nest.unflatten_as(specs, data))
 
     def _batches(self, size: int, drop_remainder: bool) -> Iterator[ReplaySample]:
         specs = self._specs
-        for source, batch in self._batch_draws(size):
+        for source, batch in self._draws(size, True):
             count = len(batch)
             if count < size and drop_remainder:
                 return
@@ -256,27 +232,9 @@ class TrajectoryDataset(Dataset):
             if columns is None:
                 columns = [np.stack(column) for column in zip(*source.items(batch), strict=True)]
             self._check(columns, 1)
-            info = SampleInfo(
-                batch.keys,
-                batch.probabilities,
-                np.full(count, batch.table_size, np.int64),
-                batch.priorities,
-                batch.times_sampled,
-            )
+            sizes = np.full(count, batch.table_size, np.int64)
+            info = SampleInfo(batch.keys, batch.probabilities, sizes, batch.priorities, batch.times_sampled)
             yield ReplaySample(info, nest.unflatten_as(specs, columns))
-
-    def _batch_draws(self, size: int) -> Iterator[tuple[served.ServedTable, di_store.Batch]]:
-        """Whole batches; after a timeout, the remaining items."""
-        yield from self._draws(size, None)
-        if self._timeout is not None:
-            yield from self._draws_of_rest(size)
-
-    def _draws_of_rest(self, size: int) -> Iterator[tuple[served.ServedTable, di_store.Batch]]:
-        source = served.connect(self._address, None).table(self._name)
-        try:
-            yield source, source.draw(size, 0.0, 1)
-        except DeadlineExceededError:
-            return
 
     def _check(self, data: list[Array], skip: int) -> None:
         """Check columns against the types and shapes, once for each form; `skip`: axes in front of an item's."""

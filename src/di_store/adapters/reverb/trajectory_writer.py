@@ -9,7 +9,7 @@ import numpy as np
 
 from di_store.adapters.reverb import nest
 from di_store.adapters.reverb.errors import ReverbError
-from di_store.adapters.reverb.forms import OBJECTS, TEXTS, Array, ItemForm, told
+from di_store.adapters.reverb.forms import OBJECTS, TEXTS, Array, ItemForm, Kind, told
 from di_store.adapters.reverb.history import ColumnHistory, HistoryColumn, TrajectoryColumn, as_array
 from di_store.adapters.reverb.pending import Sender
 from di_store.adapters.reverb.reverb_types import TensorSpec
@@ -251,17 +251,15 @@ class ItemRows:
 
     def row(self, table: ServedTable, columns: list[TrajectoryColumn], validate: bool) -> dict[str, Any]:
         """The row of an item. Its array is overwritten by the next call."""
-        key: tuple[Any, ...] = (
-            table,
-            *[(column.column, column.count, column.is_squeezed, column.steps is None) for column in columns],
-        )
-        known: Any = self._forms.get(key, _UNKNOWN)
         for column in columns:
             if not column.valid or column.count == 0:
                 raise ValueError(
                     f"column {columns.index(column)} of the item is empty or refers to values that the writer no "
                     "longer holds (num_keep_alive_refs)"
                 )
+        places = [(column.column or column.kind, column.count, column.is_squeezed) for column in columns]
+        key: tuple[Any, ...] = (table, *places)
+        known: Any = self._forms.get(key, _UNKNOWN)
         if known is _UNKNOWN:
             known = self._prepare(key, table, columns, validate)
         if known is None:
@@ -290,17 +288,16 @@ class ItemRows:
     def _prepare(
         self, key: tuple[Any, ...], table: ServedTable, columns: list[TrajectoryColumn], validate: bool
     ) -> tuple[ItemForm, dict[str, Any]] | None:
-        kinds = [(column.dtype, column.shape) for column in columns]
+        kinds = [column.kind for column in columns]
         if validate:
             check_signature(table, kinds)
         found = None
         if not any(dtype == OBJECTS for dtype, _ in kinds):
             form = table.declare(kinds)
             found = form, {"form": form.key}
-        if not any(column.column is None for column in columns):
-            if len(self._forms) > 10_000:
-                self._forms.clear()
-            self._forms[key] = found
+        if len(self._forms) > 10_000:
+            self._forms.clear()
+        self._forms[key] = found
         return found
 
     def _grow(self, size: int) -> None:
@@ -314,7 +311,7 @@ class ItemRows:
 _UNKNOWN: Any = object()
 
 
-def check_signature(table: ServedTable, kinds: list[tuple[np.dtype[Any], tuple[int, ...]]]) -> None:
+def check_signature(table: ServedTable, kinds: list[Kind]) -> None:
     """Raise `ValueError` if an item with such columns does not fit the table's signature."""
     wanted = table.spec.columns
     if wanted is None:
