@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import di_store
+from di_store.adapters.casts import cast
 from di_store.adapters.stored_array import Array, StoredArray
 from di_store.adapters.stores import MOST_STAGED, NO_KEY, StoreLike, given_store, own_store, rows_are_gone, table_of
 from di_store.adapters.stream import Stream
@@ -19,7 +20,6 @@ from di_store.adapters.trees import (
     Tree,
     cut,
     fitted,
-    fitting,
     joined,
     leaf_of,
     leaves,
@@ -202,7 +202,7 @@ class Ring:
                 self._one = tree_of(self._staged, iter(one.values()))
             return
         self._one = {}
-        where: Any = self._count if lanes is None else (self._count, list(lanes))
+        where = self._count, list(lanes)
         for (name, leaf), value in zip(self._leaves.items(), values, strict=True):
             _assigned(leaf, where, value, name)
 
@@ -478,7 +478,8 @@ class Ring:
 
 def _assigned(target: Array, where: Any, value: Any, name: str) -> Array:
     """Write values to the array, cast to its type; returns the array."""
-    target[where] = value if name in _FLAGS else fitting(value, target.dtype, name)
+    plain = name in _FLAGS or getattr(value, "dtype", None) is target.dtype
+    target[where] = value if plain else cast(value, target.dtype, name)
     return target
 
 

@@ -6,7 +6,7 @@ Every adapter takes ``store=`` and ``table=`` in this way, and has `.store` and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -88,35 +88,22 @@ def table_of(store: di_store.Store, name: str, size: str, **options: Any) -> di_
     return table
 
 
-class HasTable(Protocol):
-    """The interface to a buffer's rows."""
-
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the rows."""
-
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the rows."""
-
-
-Made = TypeVar("Made", bound=HasTable)
-
-
-class MadeAtFirst(Generic[Made]):
+class MadeAtFirst:
     """`store` and `table` of a buffer, also if the first write creates the table, because it decides the columns."""
 
     _given: di_store.Store | None = None
+    _rows: Any = None
     _first_call = "add"
 
-    def _made(self) -> Made | None:
-        """The rows; None: nothing was written yet."""
-        raise NotImplementedError
+    def _made(self) -> Any:
+        """What has the attributes `store` and `table`; None: nothing was written yet."""
+        return self._rows
 
     @property
     def store(self) -> di_store.Store:
         """The store of the rows. For a store of its own, this raises as `table` does."""
-        return self._given if self._given is not None else self._there().store
+        found: di_store.Store = self._given if self._given is not None else self._there().store
+        return found
 
     @property
     def table(self) -> di_store.Table:
@@ -125,9 +112,10 @@ class MadeAtFirst(Generic[Made]):
         Raises:
             RuntimeError: nothing was written yet, so there is no table.
         """
-        return self._there().table
+        found: di_store.Table = self._there().table
+        return found
 
-    def _there(self) -> Made:
+    def _there(self) -> Any:
         if (made := self._made()) is None:
             raise no_table_yet(self._first_call)
         return made

@@ -33,7 +33,9 @@ def differ(these: Any, others: Any, lead: int) -> Array:
     if isinstance(these, dict):
         found: Array = np.logical_or.reduce([differ(value, others[name], lead) for name, value in these.items()])
         return found
-    other = (these != others) & ((these == these) | (others == others))
+    other = these != others
+    if these.dtype.kind in "fc":
+        other &= (these == these) | (others == others)
     found = other.any(axis=tuple(range(lead, other.ndim)))
     return found
 
@@ -93,11 +95,6 @@ def flat(value: Any, like: Tree, what: str) -> list[Any]:
 def tree_of(like: Any, found: Iterator[Any]) -> Any:
     """A tree like another one, with these leaves."""
     return {name: tree_of(each, found) if isinstance(each, dict) else next(found) for name, each in like.items()}
-
-
-def fitting(value: Any, dtype: Any, what: str) -> Any:
-    """`value`, checked to hold only numbers that fit this type."""
-    return value if getattr(value, "dtype", None) is dtype else cast(value, dtype, what)
 
 
 def fitted(value: Any, spec: Tree, what: str) -> Any:

@@ -18,7 +18,7 @@ from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 
-class ReplayBuffer(MadeAtFirst[Ring], DopamineReplayBuffer):  # type: ignore[misc]
+class ReplayBuffer(MadeAtFirst, DopamineReplayBuffer):  # type: ignore[misc]
     """A replacement for Dopamine's `ReplayBuffer`, with its arguments, which gin may bind under its name.
 
     Elements lie in a store of its own. With Dopamine's `TransitionAccumulator`, each observation is stored once, and

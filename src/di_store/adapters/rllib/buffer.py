@@ -42,7 +42,7 @@ class Named(ABCMeta):
         return super().__hash__()
 
 
-class EpisodeReplayBuffer(MadeAtFirst[EpisodeTable], rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
+class EpisodeReplayBuffer(MadeAtFirst, rllib.EpisodeReplayBuffer, metaclass=Named):  # type: ignore[misc]
     """A replacement for RLlib's `EpisodeReplayBuffer`, with its arguments.
 
     It has a store of its own, which takes memory as it fills. `episodes` reads copies from the store.

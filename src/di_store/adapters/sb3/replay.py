@@ -21,7 +21,7 @@ from di_store.adapters.stores import MadeAtFirst, StoreLike
 from di_store.adapters.trees import cut
 
 
-class ReplayBuffer(MadeAtFirst[Sb3Steps], sb3.ReplayBuffer):  # type: ignore[misc]
+class ReplayBuffer(MadeAtFirst, sb3.ReplayBuffer):  # type: ignore[misc]
     """A replacement for SB3's `ReplayBuffer` and `DictReplayBuffer`.
 
     `rewards`, `dones` and `timeouts` are arrays as in SB3; `observations`, `next_observations` and `actions` read from

@@ -19,7 +19,7 @@ from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import MadeAtFirst, StoreLike
 
 
-class RolloutBuffer(MadeAtFirst[Ring], sb3.RolloutBuffer):  # type: ignore[misc]
+class RolloutBuffer(MadeAtFirst, sb3.RolloutBuffer):  # type: ignore[misc]
     """A replacement for SB3's `RolloutBuffer` and `DictRolloutBuffer`, for PPO and A2C.
 
     Observations and actions lie in a store. Everything else is in arrays, as in SB3: rewards, values, advantages and

@@ -17,7 +17,7 @@ _AT_ONCE = 4_096
 """Samples that are written in one call while a file is loaded."""
 
 
-class Memory(MadeAtFirst[Rows], RandomMemory):  # type: ignore[misc]
+class Memory(MadeAtFirst, RandomMemory):  # type: ignore[misc]
     """A replacement for skrl's `RandomMemory`, with its arguments, methods and results.
 
     The tensors of the first `add_samples` lie in the store. All others are ordinary tensors, such as `returns` and

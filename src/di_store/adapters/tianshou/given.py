@@ -14,7 +14,7 @@ from di_store.adapters.tianshou.steps import TianshouSteps
 from di_store.adapters.tianshou.stored import Stored
 
 
-class Given(MadeAtFirst[TianshouSteps], Stored):
+class Given(MadeAtFirst, Stored):
     """The argument `store=`.
 
     Args:
