@@ -21,6 +21,7 @@ from torchrl.data import (
 )
 
 import di_store
+from di_store.adapters.torchrl import ReplayBuffer as DiStoreBuffer
 from di_store.adapters.torchrl import Storage
 
 SIZE = 10
@@ -141,6 +142,53 @@ def test_several_axes_and_generations_are_resumed() -> None:
     second = PlainBuffer(storage=storage, writer=TensorDictRoundRobinWriter(track_generations=True))
     second.extend(TensorDict({"n": torch.arange(14, 24).view(5, 2).T}, [2, 5]))
     assert second.storage[:]["n"].flatten().tolist() == [20, 21, 22, 23, *range(4, 20)]
+
+
+def test_rows_changed_in_place_through_another_storage_are_found() -> None:
+    """Also if they are all written again in order, which leaves none of the rows that this storage knows."""
+    first = TensorDictReplayBuffer(storage=Storage(SIZE))
+    first.extend(rows(0, SIZE))
+    second = TensorDictReplayBuffer(storage=Storage(SIZE, store=first.storage.store))
+    held = list(range(SIZE))
+    for number in range(1_200):
+        slot = number * 7 % SIZE  # not as the ring would go on
+        held[slot] = -number
+        second[slot] = TensorDict({"n": torch.tensor(-number)})
+        if number % 100 == 0:
+            assert numbers(first) == held
+            assert first.storage[torch.tensor([slot])]["n"].item() == -number
+    first.extend(rows(50, 2))
+    assert numbers(second) == numbers(first) == [50, 51, *held[2:]]
+
+
+def test_rows_of_others_are_found_behind_own_ones() -> None:
+    """The first buffer draws the newest row of another one, and writes behind it; it has not read those before."""
+    sampler = di_store.Prioritized(1.0, beta=0.5)
+    first = DiStoreBuffer(storage=Storage(SIZE, sampler=sampler), batch_size=1)
+    first.extend(rows(0, 5))
+    second = DiStoreBuffer(storage=Storage(SIZE, store=first.storage.store, sampler=sampler), batch_size=1)
+    second.extend(rows(5, 3))
+    second.update_priority(torch.arange(8), torch.tensor([0.0] * 7 + [1.0]))
+    assert first.sample()["n"].tolist() == [7]
+    first.storage.set(torch.tensor([8]), rows(8, 1).set("index", torch.tensor([8])))
+    assert numbers(first) == numbers(second) == list(range(9))
+
+
+@pytest.mark.parametrize("loose", [False, True])
+def test_storages_that_are_written_without_a_writer_share_one_ring(loose: bool) -> None:
+    first = Storage(SIZE)
+    second = Storage(SIZE, store=first.store)
+    first.set(torch.arange(3), rows(0, 3))
+    if loose:
+        first.set(torch.tensor([1]), rows(1, 1), set_cursor=False)
+    held = [0, 1, 2]
+    for number in range(3, 40):
+        (second if number % 5 < 3 else first).set(torch.tensor([number % SIZE]), rows(number, 1))
+        held = [*held, number] if number < SIZE else [number if n == number - SIZE else n for n in held]
+        if number % 4 == 0:
+            assert first[torch.arange(len(held))]["n"].tolist() == held
+            assert second[torch.arange(len(held))]["n"].tolist() == held
+    assert (first.table.capacity > SIZE) == loose
 
 
 def test_state_dicts_and_files_keep_the_ring_position(tmp_path: Path) -> None:

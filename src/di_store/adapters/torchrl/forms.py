@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_flatten, tree_flatten_with_path, tree_unfla
 import di_store
 from di_store.adapters.casts import cast
 from di_store.adapters.stored_array import Array
-from di_store.adapters.torch_types import NUMPY_TYPES
+from di_store.adapters.torch_types import NUMPY_TYPES, array_of
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 _CARRIERS = {1: torch.uint8, 2: torch.int16}
@@ -37,8 +37,7 @@ def cast_tensor(tensor: Any, dtype: torch.dtype, what: str) -> Any:
         di_store.SchemaMismatch: the tensor has a value that the type cannot hold.
     """
     if tensor.dtype in NUMPY_TYPES and dtype in NUMPY_TYPES:
-        array = tensor.detach().resolve_conj().resolve_neg().cpu().numpy()
-        return torch.from_numpy(cast(array, NUMPY_TYPES[dtype], what))
+        return torch.from_numpy(cast(array_of(tensor), NUMPY_TYPES[dtype], what))
     found = tensor.to(dtype)
     if not (torch.isfinite(found.float()) | ~torch.isfinite(tensor.double())).all():
         raise di_store.SchemaMismatch(
@@ -80,11 +79,7 @@ class Leaf:
             tensor = tensor.reshape((-1, *self.shape))
         if self.carrier is not self.dtype:
             tensor = tensor.contiguous().view(self.carrier)
-        try:
-            found: Array = tensor.numpy()
-        except (RuntimeError, TypeError):  # of another device, or one that gradients flow to
-            found = tensor.detach().resolve_conj().resolve_neg().cpu().numpy()
-        return found
+        return array_of(tensor)
 
     def _expanded(self, tensor: Any, lead: tuple[int, ...]) -> Any:
         try:
@@ -134,14 +129,6 @@ class DictNode:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state | {"kind": pickle.loads(state["kind"])})
-
-    def numbers(self) -> Iterator[int]:
-        """Numbers of its leaves."""
-        for child in self.children.values():
-            if isinstance(child, DictNode):
-                yield from child.numbers()
-            else:
-                yield child
 
 
 class Form:

@@ -24,9 +24,10 @@ import numpy as np
 
 import di_store
 from di_store.adapters.stored_array import Array
+from di_store.adapters.stores import NO_KEY
 from di_store.adapters.torchrl.forms import SLOT
 
-_NO_KEY = np.uint64(2**64 - 1)
+_NO_KEYS = np.full(1, NO_KEY)
 _AT_ONCE = 512
 """Rows that are written at once out of turn, for which there is room in addition to those of all slots."""
 _LISTED = 4_096
@@ -44,17 +45,17 @@ class SlotRows:
 
     Attributes:
         keys: uint64[slots]: the item that each slot held when this process last looked.
-        expected: the position for rows in turn, from a caller that has just read it; None: `write` reads it.
+        expected: the slot where the ring continues, from a caller that has just read it; None: `write` reads it.
     """
 
     def __init__(self, table: di_store.Table, slots: int) -> None:
         self.table, self.slots = table, slots
-        self.keys = np.full(slots, _NO_KEY)
+        self.keys = np.full(slots, NO_KEY)
         self.expected: int | None = None
-        self._last: Array | None = None  # uint64[1]: the newest item that this process knows
+        self._last: Array = _NO_KEYS  # uint64[1]: the newest item that this process knows
         self._loose = False  # whether slots were written out of turn
         self._moved = 0  # rows that were written out of turn since all rows were in order
-        self._end = (_NO_KEY, 0, -1)  # where the ring goes on, as `next_slot` last saw it: key, slot and inserts
+        self._end = self._last, 0  # the newest item, and where the ring goes on behind it
         self._ring = np.arange(slots, dtype=np.int32)
         self._whole: dict[str, Array] = {}
         self._prioritized = isinstance(table.sampler, di_store.Prioritized)
@@ -76,56 +77,43 @@ class SlotRows:
             slots = slots[-self.slots :]
             columns = {name: value[-self.slots :] for name, value in columns.items()}
         numbers = marks = slots.astype(np.int32)
+        end = (int(numbers[-1]) + 1) % self.slots
         if not turn:
-            newest = (self.next_slot() - 1) % self.slots
-            marks = np.where(numbers == newest, numbers, ~numbers)
+            end = self.next_slot()
+            marks = np.where(numbers == (end - 1) % self.slots, numbers, ~numbers)
         if self._in_turn(numbers):
             self._insert(numbers, marks, columns, None)
         else:
+            if turn and self.expected is None and not self._is_newest(self._last):
+                self.follow()  # behind the rows that are written now, those of others are not looked for
             self._replace(numbers, marks, columns)
-        if turn:
-            self._end = self.keys[numbers[-1]], (int(numbers[-1]) + 1) % self.slots, self._inserts()
-        elif self._loose:
-            self._end = *self._end[:2], self._inserts()
+        self._end = self._last, end
 
     def next_slot(self) -> int:
         """Where the ring continues: after the row that any process wrote last, except rows changed in place."""
-        table, (key, slot, inserts) = self.table, self._end
-        if not (count := len(table)):
+        newest, slot = self._end
+        if not len(self.table):
             return 0
-        if self._loose or table.capacity != self.slots:
-            now = table.stats()["inserts"]
-            known = now == inserts
-        else:
-            now = -1
-            known = int(table.positions(np.array([key]))[0]) == count - 1
-        if not known:
-            if now < 0:
-                self.follow()
-            key, slot = self._look_for_end()
-            self._end = key, slot, now
+        if not self._is_newest(newest):
+            self.follow()
+            slot = self._look_for_end()
+            self._end = self._last, slot
         return slot
 
     def expect(self) -> None:
-        """Let the next write rely on `next_slot`, which was just called, unless the newest row was changed in place."""
-        key, slot, inserts = self._end
-        if inserts < 0 and key == self.keys[slot - 1] and self._last is not None and key == self._last[0]:
-            self.expected = slot
+        """Let the next write rely on `next_slot`, which was just called."""
+        self.expected = self._end[1]
 
-    def _inserts(self) -> int:
-        """The number of rows ever written, which shows whether other processes wrote; -1: the rows' places show it."""
-        return int(self.table.stats()["inserts"]) if self._loose else -1
-
-    def _look_for_end(self) -> tuple[np.uint64, int]:
-        """Key of the newest row that was not changed in place, and the slot after it."""
+    def _look_for_end(self) -> int:
+        """The slot after the newest row that was not changed in place."""
         count = len(self.table)
         for end in range(count, 0, -_AT_ONCE):
             first = max(0, end - _AT_ONCE)
             keys = self.table.keys(first, end - first)
             marks = self.table.peek(keys, columns=(f"row/{SLOT}",)).data["row"][SLOT]
             if len(found := np.flatnonzero(marks >= 0)):
-                return keys[found[-1]], (int(marks[found[-1]]) + 1) % self.slots
-        return _NO_KEY, count % self.slots
+                return (int(marks[found[-1]]) + 1) % self.slots
+        return count % self.slots
 
     def _in_turn(self, slots: Array) -> bool:
         """Whether a table that evicts its oldest rows evicts those of these slots."""
@@ -139,17 +127,16 @@ class SlotRows:
                 expected = np.concatenate((expected, self._ring[: count - len(expected)]))
             if not np.array_equal(slots, expected):
                 return False
-        if count == self.slots or first == self.expected or not len(self.table):
+        follows = self.keys[first - 1] == self._last[0]
+        if count == self.slots or (follows and first == self.expected) or not len(self.table):
             return True
-        if self._is_newest(first - 1):
-            return True
-        self.follow()
-        return self._is_newest(first - 1)
+        if not follows or not self._is_newest(self._last):
+            self.follow()
+        return bool(self.keys[first - 1] == self._last[0])
 
-    def _is_newest(self, slot: int) -> bool:
-        """Whether the newest row is in this slot; −1: in the last slot."""
-        place = int(self.table.positions(self.keys[slot : slot + 1 or None])[0])
-        return place == len(self.table) - 1
+    def _is_newest(self, key: Array) -> bool:
+        """Whether the item with this key, uint64[1], is the newest one."""
+        return int(self.table.positions(key)[0]) == len(self.table) - 1
 
     def _insert(self, slots: Array, marks: Array, columns: Mapping[str, Array], priority: Any) -> None:
         keys = self.table.extend({"row": {**columns, SLOT: marks}}, priority=priority)
@@ -170,27 +157,16 @@ class SlotRows:
             self._loose = True
         for begin in range(0, len(slots), _AT_ONCE):
             part = slice(begin, begin + _AT_ONCE)
-            self._replace_some(slots[part], marks[part], {name: value[part] for name, value in columns.items()})
+            old = self.keys[slots[part]]
+            batch = self.table.peek(old, columns=(f"row/{SLOT}",))
+            live: Any = batch.live
+            priorities = batch.priorities if self._prioritized and live.all() else None
+            self._insert(slots[part], marks[part], {name: value[part] for name, value in columns.items()}, priorities)
+            if live.any():
+                self.table.delete(old[live])
         self._moved += len(slots)
         if self._moved >= max(self.slots // 2, _AT_ONCE):
             self._put_in_order()
-
-    def _replace_some(self, slots: Array, marks: Array, columns: Mapping[str, Array]) -> None:
-        old, live, priorities = self._holders(slots)
-        known = old != _NO_KEY
-        if (known & ~live).any() or (slots[~known] < len(self.table)).any():
-            self.follow()
-            old, live, priorities = self._holders(slots)
-        self._insert(slots, marks, columns, priorities if self._prioritized and live.all() else None)
-        if live.any():
-            self.table.delete(old[live])
-
-    def _holders(self, slots: Array) -> tuple[Array, Array, Array]:
-        """Keys of slots, bool[n] whether these items are there, and their priorities."""
-        old = self.keys[slots]
-        batch = self.table.peek(old, columns=(f"row/{SLOT}",))
-        assert batch.live is not None
-        return old, batch.live, batch.priorities
 
     def _put_in_order(self) -> None:
         """Write all rows again, oldest first, so that their memory has no gaps."""
@@ -219,8 +195,8 @@ class SlotRows:
         if self._loose:
             self.table.resize(self.slots)
             self._loose = False
-        self.keys.fill(_NO_KEY)
-        self._last, self._moved = None, 0
+        self.keys.fill(NO_KEY)
+        self._last, self._moved = _NO_KEYS, 0
         self._whole.clear()
 
     # -- reading ------------------------------------------------------------------------------------------------
@@ -268,7 +244,7 @@ class SlotRows:
     def known_keys(self, slots: Any) -> Array:
         """Keys of slots as this process drew or wrote them. Unknown keys are looked up."""
         keys: Array = self.keys[slots]
-        if (keys == _NO_KEY).any():
+        if (keys == NO_KEY).any():
             self.follow()
             keys = self.keys[slots]
         return keys
@@ -305,18 +281,12 @@ class SlotRows:
             self.keys[slots] = keys[live]
             for name, whole in self._whole.items():
                 whole[slots] = rows[name][live]
-            self._last = keys[live][-1:]
 
     def _new_keys(self) -> Iterator[Array]:
         """Keys of the items that are newer than the last one that this process knows, oldest first."""
         table = self.table
-        if self._loose or table.capacity != self.slots:
-            every = table.keys()
-            new = every[~np.isin(every, self.keys)]
-            yield from (new[begin : begin + _LISTED] for begin in range(0, len(new), _LISTED))
-            return
-        for _ in range(_TRIES):
-            start = 0 if self._last is None else int(table.positions(self._last)[0]) + 1
+        for _ in range(_TRIES + 2 * self.slots // _LISTED):
+            start = int(table.positions(self._last)[0]) + 1
             count = min(len(table) - start, _LISTED)
             if count <= 0:
                 return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import json
 import math
@@ -19,7 +18,7 @@ from torchrl.data.replay_buffers import Storage as AnyStorage
 import di_store
 from di_store.adapters.stores import StoreLike, given_store
 from di_store.adapters.torchrl.named_rows import NamedRows
-from di_store.adapters.torchrl.view import Access, View
+from di_store.adapters.torchrl.view import View, torch_index
 from di_store.adapters.torchrl.writers import continuing
 
 _TURN = "di_store.json"
@@ -143,7 +142,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
             slots = cursor.numpy() if cursor.device.type == "cpu" else cursor.cpu().numpy()
             self.named.write(slots, (len(slots),), data, set_cursor)
         else:
-            self._put(self._numbers()[_torch_index(cursor)], data, set_cursor)
+            self._put(self._numbers()[torch_index(cursor)], data, set_cursor)
         self._bump_mutation_revision()
 
     def _put(self, slots: Any, data: Any, turn: bool = False) -> None:
@@ -178,7 +177,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         length = self._len_along_dim0
         if isinstance(index, int) and not -length <= index < length:
             raise IndexError(f"row {index} does not exist: the storage has {length} rows")
-        found = self._numbers()[:length][_torch_index(index)]
+        found = self._numbers()[:length][torch_index(index)]
         return named.read(found.reshape(-1).numpy(), tuple(found.shape))
 
     def _view(self, slices: tuple[slice, ...], every: bool = False) -> Any:
@@ -188,7 +187,7 @@ class Storage(TensorStorage):  # type: ignore[misc]
         length = self._total_shape[0] if every else self._len_along_dim0
         numbers = self._numbers()[:length]
         whole = all(part.indices(size) == (0, size, 1) for part, size in zip(slices, numbers.shape, strict=False))
-        view = _view_of(self, numbers[slices], whole)
+        view = View.over(self, numbers[slices], whole)
         return view if root.kind is None else root.kind.from_tensordict(view)
 
     @property
@@ -231,23 +230,14 @@ class Storage(TensorStorage):  # type: ignore[misc]
 
     def state_dict(self) -> dict[str, Any]:
         """All rows, in the form of TorchRL's storages."""
-        held: Any = _held(self, every=True) if self.initialized else {}
-        if is_tensor_collection(held):
-            held = held.state_dict()
-        elif not isinstance(held, torch.Tensor) and held != {}:
-            raise TypeError(
-                f"state_dict() is for TensorDicts and tensors, not for a {type(held).__name__}: use dumps()"
-            )
-        return {"_storage": held, "initialized": self.initialized, "_len": len(self), "first": self.named.first()}
+        state: dict[str, Any] = _copy(self).state_dict()
+        return state | {"first": self.named.first()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Replace all rows with those of `state_dict`, of this storage or of TorchRL's."""
-        held = state_dict["_storage"]
-        if not isinstance(held, torch.Tensor):
-            held = TensorDict().load_state_dict(copy.copy(held), strict=False) if held else None
-        if is_tensor_collection(held):
-            held.batch_size = next(iter(held.values(True, True))).shape[: self.ndim]
-        _take_over(self, held, state_dict["_len"], state_dict.get("first", 0))
+        ordinary = LazyTensorStorage(self.max_size, ndim=self.ndim)
+        ordinary.load_state_dict(state_dict)
+        _take_over(self, ordinary._storage, ordinary._len, state_dict.get("first", 0))
 
     def dumps(self, path: Any) -> None:
         """Write all rows to a folder with the checkpointer, as in TorchRL."""
@@ -303,24 +293,6 @@ def _take_over(storage: Storage, held: Any, count: int, first: int) -> None:
             storage._put(numbers[piece], _cut(held, piece), turn=True)
 
 
-def _view_of(storage: Storage, numbers: Any, first: bool) -> View:
-    """Rows of these slots, a tensor of any shape; `first`: the first ones, in order."""
-    root = storage.named.form.root
-    assert root is not None
-    lead, slots = tuple(numbers.shape), numbers.reshape(-1).numpy()
-
-    def read(number: int) -> Any:
-        return storage.named.column(number, slots, lead, first)
-
-    def write(data: Any, index: Any) -> None:
-        storage._put(numbers[_torch_index(index)], data)
-
-    def transposed(*axes: int) -> View:
-        return _view_of(storage, numbers.transpose(*axes), False)
-
-    return View.over(root, Access(read, write, transposed), torch.Size(lead), storage.device)
-
-
 def _copy(storage: Storage) -> LazyTensorStorage:
     """An ordinary storage with these rows."""
     ordinary = LazyTensorStorage(storage.max_size, ndim=storage.ndim)
@@ -330,15 +302,6 @@ def _copy(storage: Storage) -> LazyTensorStorage:
         ordinary._len = len(storage)
     ordinary._last_cursor = storage._last_cursor
     return ordinary
-
-
-def _torch_index(index: Any) -> Any:
-    """The index in a form that tensors accept: ranges and arrays become tensors."""
-    if isinstance(index, (range, np.ndarray)):
-        return torch.as_tensor(np.asarray(index))
-    if isinstance(index, tuple):
-        return tuple(_torch_index(each) for each in index)
-    return index.cpu() if isinstance(index, torch.Tensor) else index
 
 
 def _lead_of(data: Any, lead: int) -> tuple[int, ...]:

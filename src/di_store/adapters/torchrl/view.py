@@ -5,50 +5,39 @@ So a sampler that looks for the ends of trajectories in all rows, `storage[:]["n
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict, is_tensor_collection
 
 from di_store.adapters.torchrl.forms import DictNode, cast_tensor, tensor_dict
-
-Read = Callable[[int], Any]
-
-
-@dataclass(frozen=True)
-class Access:
-    """How a view reads and writes its rows.
-
-    Attributes:
-        read: returns the tensor of a leaf's number.
-        write: sets some of the rows: takes a TensorDict of some of the leaves, and an index of the rows.
-        transposed: returns the view with two axes of rows exchanged.
-    """
-
-    read: Read
-    write: Callable[[Any, Any], None]
-    transposed: Callable[[int, int], View]
 
 
 class View(TensorDict):  # type: ignore[misc]
     """Rows of a storage. Reading gives copies; methods that end in ``_``, and ``view[index] = …``, write to them."""
 
     @classmethod
-    def over(cls, root: DictNode, access: Access, size: torch.Size, device: Any) -> View:
+    def over(cls, storage: Any, numbers: Any, first: bool) -> View:
         """A view.
 
         Args:
-            root: root node of the rows' structure.
-            access: how to read and write the rows.
-            size: the axes of the rows.
-            device: device of the tensors.
+            storage: the storage.
+            numbers: slots of the rows, a tensor of any shape.
+            first: whether these are the first slots, in order.
         """
+        root, size, device = storage.named.form.root, numbers.shape, storage.device
+        read = functools.partial(storage.named.column, slots=numbers.reshape(-1).numpy(), lead=tuple(size), first=first)
         view: View = super()._new_unsafe(source={}, batch_size=torch.Size((*size, *root.batch)), device=device)
-        view._tensordict = _Columns(root, access.read, size, device)
-        view._access, view._axes = access, len(size)
+        view._tensordict = _Columns(root, read, size, device)
+        view._stored, view._slots = storage, numbers
         return view
+
+    def _write(self, data: Any, index: Any) -> None:
+        """Set some of the rows: some of their leaves."""
+        self._stored._put(self._slots[torch_index(index)], data)
 
     @classmethod
     def _new_unsafe(cls, *values: Any, **options: Any) -> TensorDict:
@@ -60,7 +49,7 @@ class View(TensorDict):  # type: ignore[misc]
         if isinstance(index, str) or (isinstance(index, tuple) and index and isinstance(index[0], str)):
             super().__setitem__(index, value)
         elif is_tensor_collection(value) or isinstance(value, Mapping):
-            self._access.write(value if is_tensor_collection(value) else TensorDict(value), index)
+            self._write(value if is_tensor_collection(value) else TensorDict(value), index)
             self._tensordict.forget(*self._tensordict)
         else:
             for key in list(self.keys(True, True)):
@@ -69,7 +58,9 @@ class View(TensorDict):  # type: ignore[misc]
     def transpose(self, dim0: int, dim1: int) -> Any:
         """As in TensorDict. The result writes to the storage too, if both axes are axes of rows."""
         first, second = sorted(axis % self.ndim for axis in (dim0, dim1))
-        return self._access.transposed(first, second) if second < self._axes else super().transpose(dim0, dim1)
+        if second >= self._slots.ndim:
+            return super().transpose(dim0, dim1)
+        return View.over(self._stored, self._slots.transpose(first, second), False)
 
     def set_at_(self, key: Any, value: Any, index: Any, **options: Any) -> View:
         """As in TensorDict: set one key of some rows."""
@@ -100,7 +91,7 @@ class View(TensorDict):  # type: ignore[misc]
 
     def _put(self, key: Any, value: Any, index: Any) -> None:
         lead = value.shape[: value.ndim - (self.get(key).ndim - self.ndim)]
-        self._access.write(TensorDict({key: value}, batch_size=lead), index)
+        self._write(TensorDict({key: value}, batch_size=lead), index)
         node = self
         *path, last = (key,) if isinstance(key, str) else key
         for each in path:
@@ -111,6 +102,15 @@ class View(TensorDict):  # type: ignore[misc]
         return _plain, (dict(self.items()), self.batch_size, self.device)
 
 
+def torch_index(index: Any) -> Any:
+    """The index in a form that tensors accept: ranges and arrays become tensors."""
+    if isinstance(index, (range, np.ndarray)):
+        return torch.as_tensor(np.asarray(index))
+    if isinstance(index, tuple):
+        return tuple(torch_index(each) for each in index)
+    return index.cpu() if isinstance(index, torch.Tensor) else index
+
+
 def _plain(source: dict[str, Any], size: torch.Size, device: Any) -> TensorDict:
     return TensorDict(source, size, device)
 
@@ -118,7 +118,7 @@ def _plain(source: dict[str, Any], size: torch.Size, device: Any) -> TensorDict:
 class _Columns(dict):  # type: ignore[type-arg]
     """Tensors by key, read at the first use."""
 
-    def __init__(self, node: DictNode, read: Read, size: torch.Size, device: Any) -> None:
+    def __init__(self, node: DictNode, read: Callable[[int], Any], size: torch.Size, device: Any) -> None:
         super().__init__(dict.fromkeys(node.children))
         self._node, self._read, self._size, self._device = node, read, size, device
 

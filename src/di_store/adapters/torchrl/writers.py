@@ -36,28 +36,24 @@ def _written(writer: Any, write: Callable[[Any], Any], data: Any) -> Any:
         rows.expected = None
 
 
-class _Ring(RoundRobinWriter):  # type: ignore[misc]
+class _Continuing(Writer):  # type: ignore[misc]
+    """What both rings do in another way than TorchRL's."""
+
+    def add(self, data: Any) -> Any:
+        """As TorchRL's."""
+        return _written(self, super().add, data)
+
+    def extend(self, data: Any) -> Any:
+        """As TorchRL's."""
+        return _written(self, super().extend, data)
+
+
+class _Ring(_Continuing, RoundRobinWriter):  # type: ignore[misc]
     """TorchRL's `RoundRobinWriter`."""
 
-    def add(self, data: Any) -> Any:
-        """As TorchRL's."""
-        return _written(self, super().add, data)
 
-    def extend(self, data: Any) -> Any:
-        """As TorchRL's."""
-        return _written(self, super().extend, data)
-
-
-class _TensorDictRing(TensorDictRoundRobinWriter):  # type: ignore[misc]
+class _TensorDictRing(_Continuing, TensorDictRoundRobinWriter):  # type: ignore[misc]
     """TorchRL's `TensorDictRoundRobinWriter`."""
-
-    def add(self, data: Any) -> Any:
-        """As TorchRL's."""
-        return _written(self, super().add, data)
-
-    def extend(self, data: Any) -> Any:
-        """As TorchRL's."""
-        return _written(self, super().extend, data)
 
 
 class _MaxValue(TensorDictMaxValueWriter):  # type: ignore[misc]
