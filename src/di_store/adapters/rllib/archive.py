@@ -3,42 +3,20 @@
 from __future__ import annotations
 
 import copy
-from array import array
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 import di_store
-from di_store.adapters.rllib.parts import Content, Name, contents
-from di_store.adapters.rllib.rows import EpisodeTable, Form, Piece, form_of
+from di_store.adapters.rllib.parts import Content, Name
+from di_store.adapters.rllib.rows import Chunk, EpisodeTable
 from di_store.adapters.rllib.stored import Episodes, StoredEpisode
 
 _MOST_FORMS = 16
 _AT_ONCE = 64
 """Episodes that are written at once while a buffer is loaded."""
-
-
-class Chunk:
-    """An episode, or a continuation of one, that is being added to the buffer.
-
-    Attributes:
-        contents: its sequences; empty if it has no steps.
-        place: the place of its rows; None: it has no steps.
-        continues: whether its rows begin with its first step, because an earlier chunk has the rows before.
-        keys: keys of its rows.
-    """
-
-    def __init__(self, episode: SingleAgentEpisode, continues: bool) -> None:
-        self.episode, self.continues = episode, continues
-        self.contents: dict[Name, Content] = contents(episode) if len(episode) else {}
-        self.place: EpisodeTable | None = None
-        self.keys = array("Q")
-
-    def piece(self) -> Piece:
-        """The rows to write. The last observation is written with its action, or at the end of the episode."""
-        start = 0 if self.continues else -max(each.lookback for each in self.contents.values())
-        return Piece(self.contents, start, len(self.episode) + self.episode.is_done)
 
 
 class Archive:
@@ -59,7 +37,7 @@ class Archive:
         self, capacity: int, first: int = 0, store: di_store.Store | None = None, table: str = "steps"
     ) -> None:
         self._capacity, self._store, self._table = capacity, store, table
-        self._places: dict[Form, EpisodeTable] = {}
+        self._places: dict[Any, EpisodeTable] = {}  # by form, which is equal for episodes that fit into one table
         self.episodes = Episodes(first)
         self.numbers: dict[str, int] = {}
 
@@ -83,31 +61,29 @@ class Archive:
                 chunk.place = self._place(chunk.contents)
                 by_place.setdefault(chunk.place, []).append(chunk)
         for place, those in by_place.items():
-            for chunk, keys in zip(those, place.write([chunk.piece() for chunk in those]), strict=True):
-                chunk.keys = keys
+            place.write(those)
 
     def _place(self, found: dict[Name, Content]) -> EpisodeTable:
-        form = form_of(found)
-        if (place := self._places.get(form)) is None:
-            if len(self._places) == _MOST_FORMS:
-                raise TypeError(
-                    f"the buffer holds episodes of {_MOST_FORMS} different types and shapes: give observations, "
-                    "actions, rewards and model outputs the same dtype and shape in all episodes"
-                )
-            place = self._places[form] = self._new_place(found)
-        return place
-
-    def _new_place(self, found: dict[Name, Content]) -> EpisodeTable:
+        form = tuple((name, each.part.key) for name, each in found.items())
+        if (place := self._places.get(form)) is not None:
+            return place
         number = len(self._places)
+        if number == _MOST_FORMS:
+            raise TypeError(
+                f"the buffer holds episodes of {_MOST_FORMS} different types and shapes: give observations, "
+                "actions, rewards and model outputs the same dtype and shape in all episodes"
+            )
         name = f"{self._table}-{number}" if number else self._table
         try:
-            return EpisodeTable(found, self._capacity, self._store, name)
+            place = EpisodeTable(found, self._capacity, self._store, name)
         except di_store.TableExists as error:
             raise di_store.TableExists(
                 f"table {name!r} already exists in the store, and only the buffer's own state says which "
                 "steps belong to which episode",
                 remedy="load the buffer's pickle, which continues with the table; or give table= another name",
             ) from error
+        self._places[form] = place
+        return place
 
     @property
     def places(self) -> list[EpisodeTable]:

@@ -50,7 +50,7 @@ class BatchRows:
         if end == begin + rest:
             self._terminated[row, end - 1] = stored.is_terminated
             self._truncated[row, end - 1] = stored.is_truncated and not stored.is_terminated
-        self._parts.append((Window(stored, step, step + end - begin - 1), row, begin, end))
+        self._parts.append((Window(stored, step, end - begin - 1), row, begin, end))
         self._filled = end
         if end == self._length:
             self._row, self._filled = row + 1, 0
@@ -93,9 +93,5 @@ class BatchRows:
 
     @staticmethod
     def _actions(window: Window, actions: Array) -> Array:
-        """Actions of a window that ends with its episode: the last action is repeated."""
-        if window.stop < len(window.stored):
-            return actions
-        if len(actions) > 1:
-            return np.concatenate([actions[:-1], actions[-2:-1]])
-        raise AssertionError("a window needs at least one step")
+        """Actions of a window. If it ends with its episode, the last action is repeated."""
+        return actions if window.stop < len(window.stored) else np.concatenate([actions[:-1], actions[-2:-1]])

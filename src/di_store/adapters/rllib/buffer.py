@@ -14,11 +14,11 @@ from ray.rllib.utils.replay_buffers import episode_replay_buffer as rllib
 
 from di_store.adapters.rllib.archive import Archive
 from di_store.adapters.rllib.batch import BatchRows
-from di_store.adapters.rllib.drawn import DrawnTransition, DrawnValues, Maker
+from di_store.adapters.rllib.drawn import Maker, drawn_values, windows
 from di_store.adapters.rllib.rows import EpisodeTable
 from di_store.adapters.rllib.steps import EpisodeSteps
 from di_store.adapters.rllib.stored import Episodes, StoredEpisode
-from di_store.adapters.rllib.windows import Window, windows
+from di_store.adapters.rllib.windows import Window
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 
 _MOST_DRAWS = 10_000
@@ -196,14 +196,13 @@ class EpisodeReplayBuffer(MadeAtFirst, rllib.EpisodeReplayBuffer, metaclass=Name
             if n_step != 1:
                 raise ValueError(f"n_step={n_step}: it must be 1 if batch_length_T= is given")
             chosen = self._choose_windows(size, batch_length_T, min_batch_length_T)
-            found = windows(self._maker, chosen, lookback)
-            steps, n_steps = [(each.stored, each.step) for each in chosen], [1] * len(chosen)
+            found, n_steps = windows(self._maker, chosen, lookback), len(chosen)
         else:
-            transitions = self._choose_transitions(size, n_step, min_batch_length_T)
-            found = self._transitions(transitions, gamma, include_extra_model_outputs, lookback)
-            steps, n_steps = [(each.stored, each.step) for each in transitions], [each.n_step for each in transitions]
+            chosen = self._choose_transitions(size, n_step, min_batch_length_T)
+            found = self._transitions(chosen, gamma, include_extra_model_outputs, lookback)
+            n_steps = sum(each.count for each in chosen)
         self.sampled_timesteps += size
-        self._log_sampled(size, steps, sum(n_steps) / size)
+        self._log_sampled(size, [(each.stored, each.step) for each in chosen], n_steps / size)
         return found
 
     def _size(self, num_items: int | None, batch_size: int | None) -> int:
@@ -230,9 +229,9 @@ class EpisodeReplayBuffer(MadeAtFirst, rllib.EpisodeReplayBuffer, metaclass=Name
                 f"the episodes in the buffer are too short for {what}: lower it, or add() longer ones first"
             )
 
-    def _choose_transitions(self, size: int, n_step: int | tuple[int, int], least: int) -> list[DrawnTransition]:
+    def _choose_transitions(self, size: int, n_step: int | tuple[int, int], least: int) -> list[Window]:
         """The result may have more than `size` steps, because it counts steps near an episode's end as RLlib does."""
-        chosen: list[DrawnTransition] = []
+        chosen: list[Window] = []
         count = draws = 0
         while count < size:
             if isinstance(n_step, tuple):
@@ -245,7 +244,7 @@ class EpisodeReplayBuffer(MadeAtFirst, rllib.EpisodeReplayBuffer, metaclass=Name
                 length = len(stored)
                 if least > 0 and step + least >= length:
                     continue
-                chosen.append(DrawnTransition(stored, step, n))
+                chosen.append(Window(stored, step, n))
                 count += (min(length, step + n - 1) - step - n + 2) or 1
         return chosen
 
@@ -258,29 +257,26 @@ class EpisodeReplayBuffer(MadeAtFirst, rllib.EpisodeReplayBuffer, metaclass=Name
             self._check_draws(draws, size, f"min_batch_length_T={least}")
             if least > 0 and step + least >= len(stored):
                 continue
-            chosen.append(Window(stored, step, min(len(stored), step + length)))
+            chosen.append(Window(stored, step, length))
             count += chosen[-1].stop - step + 1
         return chosen
 
     def _transitions(
-        self, chosen: Sequence[DrawnTransition], gamma: float, extras: bool, lookback: int
+        self, chosen: Sequence[Window], gamma: float, extras: bool, lookback: int
     ) -> list[SingleAgentEpisode]:
         # RLlib takes the model outputs of an episode's first step.
-        values = DrawnValues(chosen, gamma, [0] * len(chosen) if extras else None)
+        values = drawn_values(chosen, gamma, [0] * len(chosen) if extras else None)
         maker, width = self._maker, (len(chosen), 1 + lookback)
         n_steps = np.empty(width, np.int64)
-        n_steps[:] = np.array([[each.n_step] for each in chosen])
+        n_steps[:] = np.array([[each.count] for each in chosen])
         found = []
-        for number, (each, n, weights) in enumerate(zip(chosen, n_steps, np.ones(width), strict=True)):
-            stored, step = each.stored, each.step
-            model = {name: maker.buffer([item]) for name, item in values.extras[number].items()} if extras else {}
+        for each, drawn, n, weights in zip(chosen, values, n_steps, np.ones(width), strict=True):
+            stored, (obs, action, reward, outputs) = each.stored, drawn
+            model = {name: maker.buffer([item]) for name, item in outputs.items()}
             model["n_step"] = maker.buffer(n, None, lookback)
             model["weights"] = maker.buffer(weights, None, lookback)
-            at_end = step + each.n_step == len(stored)
-            ended = (stored.is_terminated, stored.is_truncated) if at_end else (False, False)
-            infos = [stored.info(step), stored.info(each.stop)]
-            item = values.observations[number], values.actions[number], values.rewards[number], infos
-            found.append(maker.transition(stored, stored.id_, step, ended, item, model))
+            infos = [stored.info(each.step), stored.info(each.stop)]
+            found.append(maker.transition(each, stored.id_, (obs, action, reward, infos), model))
         return found
 
     def _log_sampled(

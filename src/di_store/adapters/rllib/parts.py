@@ -77,23 +77,15 @@ class Content(NamedTuple):
     """Items before the first step."""
 
 
-def sequences(episode: SingleAgentEpisode) -> dict[Name, InfiniteLookbackBuffer]:
-    """The sequences of an episode by name, without `infos`."""
-    found: dict[Name, InfiniteLookbackBuffer] = {
-        "obs": episode.observations,
-        "action": episode.actions,
-        "reward": episode.rewards,
-    }
-    return found | {("extra", key): value for key, value in episode.extra_model_outputs.items()}
-
-
 def contents(episode: SingleAgentEpisode) -> dict[Name, Content]:
-    """The sequences of an episode of at least one step as columns.
+    """The sequences of an episode of at least one step as columns, without `infos`.
 
     Raises:
         TypeError: a table has no columns for these values.
     """
-    return {name: content(buffer, name) for name, buffer in sequences(episode).items()}
+    found: dict[Name, Any] = {"obs": episode.observations, "action": episode.actions, "reward": episode.rewards}
+    found |= {("extra", key): value for key, value in episode.extra_model_outputs.items()}
+    return {name: content(buffer, name) for name, buffer in found.items()}
 
 
 def content(buffer: InfiniteLookbackBuffer, name: Name) -> Content:

@@ -12,12 +12,13 @@ from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 from ray.rllib.utils import force_list
 from ray.rllib.utils.replay_buffers import prioritized_episode_buffer as rllib
 
-from di_store.adapters.rllib.archive import Chunk
 from di_store.adapters.rllib.buffer import EpisodeReplayBuffer
-from di_store.adapters.rllib.drawn import DrawnTransition, DrawnValues
+from di_store.adapters.rllib.drawn import drawn_values
+from di_store.adapters.rllib.rows import Chunk
 from di_store.adapters.rllib.steps import EpisodeSteps
 from di_store.adapters.rllib.stored import StoredEpisode
 from di_store.adapters.rllib.trees import assign, find
+from di_store.adapters.rllib.windows import Window
 from di_store.adapters.stores import StoreLike
 
 _LEAST_PRIORITY, _INFINITE = 1e-12, float("inf")
@@ -213,33 +214,26 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
         size = self._size(num_items, batch_size_B)
         self._last_sampled_indices = []
         chosen, weights, resamples = self._choose(size, n_step or 1, beta)
-        values = DrawnValues(chosen, gamma, [each.step for each in chosen] if include_extra_model_outputs else None)
-        found = []
-        for number, (each, weight) in enumerate(zip(chosen, weights, strict=True)):
-            model = {"weights": [weight], "n_step": [each.n_step]}
-            if include_extra_model_outputs:
-                model |= {name: [item] for name, item in values.extras[number].items()}
+        values = drawn_values(chosen, gamma, [each.step for each in chosen] if include_extra_model_outputs else None)
+        found, maker = [], self._maker
+        for each, weight, (obs, action, reward, outputs) in zip(chosen, weights, values, strict=True):
+            model = {"weights": maker.buffer([weight]), "n_step": maker.buffer([each.count])}
+            model |= {name: maker.buffer([item]) for name, item in outputs.items()}
             stored = each.stored
-            at_end = each.stop == len(stored)
-            ended = (stored.is_terminated, stored.is_truncated) if at_end else (False, False)
             infos = [stored.info(each.step), stored.info(each.stop)] if include_infos else [{}, {}]
-            item = values.observations[number], values.actions[number], values.rewards[number], infos
-            extras = {name: self._maker.buffer(data) for name, data in model.items()}
-            episode = self._maker.transition(stored, uuid.uuid4().hex, each.step, ended, item, extras)
+            episode = maker.transition(each, uuid.uuid4().hex, (obs, action, reward, infos), model)
             found.append(episode.to_numpy() if to_numpy else episode)
         self.sampled_timesteps += size
-        n_steps = sum(each.n_step for each in chosen) / size
+        n_steps = sum(each.count for each in chosen) / size
         self._log_sampled(size, [(each.stored, each.step) for each in chosen], n_steps, resamples)
         return found
 
-    def _choose(
-        self, size: int, n_step: int | tuple[int, int], beta: float
-    ) -> tuple[list[DrawnTransition], list[Any], int]:
+    def _choose(self, size: int, n_step: int | tuple[int, int], beta: float) -> tuple[list[Window], list[Any], int]:
         """Transitions, their weights, and how many draws were too close to an episode's end."""
         tree, total = self._sum_segment, self._sum_segment.sum()
         count = len(self._indices)
         most = ((self._min_segment.min() / total) * count) ** (-beta)
-        chosen: list[DrawnTransition] = []
+        chosen: list[Window] = []
         weights: list[Any] = []
         draws = 0
         while len(chosen) < size:
@@ -255,7 +249,7 @@ class PrioritizedEpisodeReplayBuffer(EpisodeReplayBuffer, rllib.PrioritizedEpiso
                 stored, step = self.episodes.stored[self._number_at[node]], self._step_at[node]
                 if step + n > len(stored):
                     continue
-                chosen.append(DrawnTransition(stored, step, n))
+                chosen.append(Window(stored, step, n))
                 weights.append(((tree[node] / total) * count) ** (-beta) / most * 1)
                 self._last_sampled_indices.append(node)
         return chosen, weights, draws - size

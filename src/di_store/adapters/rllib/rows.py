@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from itertools import count
+from typing import Any
 
 import numpy as np
+from ray.rllib.env.single_agent_episode import SingleAgentEpisode
 
 import di_store
-from di_store.adapters.rllib.parts import Content, Name, Part
+from di_store.adapters.rllib.parts import Content, Name, Part, contents
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import own_store
 
@@ -17,31 +19,42 @@ _OPTION = 'replay_buffer_config={"capacity": …}'
 _SPARE = 1_024
 """Rows for last observations and for the chunks of one `add`, in addition to the steps that a buffer holds."""
 
-Form = tuple[Any, ...]
 
+class Chunk:
+    """An episode, or a continuation of one, that is being added to the buffer.
 
-def form_of(contents: dict[Name, Content]) -> Form:
-    """The form of an episode: equal for episodes whose rows fit into one table."""
-    return tuple((name, each.part.key) for name, each in contents.items())
+    Its rows are those of the steps `start` to `stop` - 1. Steps count from the chunk's first step. Earlier steps, which
+    are only in the episode's lookback, are negative.
 
-
-class Piece(NamedTuple):
-    """Rows to write: steps `start` to `stop` - 1 of a chunk of an episode.
-
-    Steps count from the chunk's first step. Earlier steps, which are only in the episode's lookback, are negative. The
-    last observation has a row of its own if `stop` is one more than the number of the chunk's steps.
+    Attributes:
+        contents: its sequences; empty if it has no steps.
+        place: the place of its rows; None: it has no steps.
+        continues: whether its rows begin with its first step, because an earlier chunk has the rows before.
+        keys: keys of its rows, once they are written.
     """
 
-    contents: dict[Name, Content]
-    start: int
-    stop: int
+    def __init__(self, episode: SingleAgentEpisode, continues: bool) -> None:
+        self.episode, self.continues = episode, continues
+        self.contents: dict[Name, Content] = contents(episode) if len(episode) else {}
+        self.place: EpisodeTable | None = None
+        self.keys = array("Q")
+
+    @property
+    def start(self) -> int:
+        """The first step that has a row."""
+        return 0 if self.continues else -max(each.lookback for each in self.contents.values())
+
+    @property
+    def stop(self) -> int:
+        """One after the last. The last observation gets a row with its action, or at the end of the episode."""
+        return len(self.episode) + bool(self.episode.is_done)
 
 
 class EpisodeTable:
     """A table for episodes of one form.
 
     Args:
-        contents: contents of the first episode.
+        first: contents of the first episode.
         capacity: number of steps that the buffer holds.
         store: the store of the table; None: a store of its own.
         name: name of the table.
@@ -51,11 +64,11 @@ class EpisodeTable:
     """
 
     def __init__(
-        self, contents: dict[Name, Content], capacity: int, store: di_store.Store | None = None, name: str = "steps"
+        self, first: dict[Name, Content], capacity: int, store: di_store.Store | None = None, name: str = "steps"
     ) -> None:
-        self.parts: dict[Name, Part] = {name: each.part for name, each in contents.items()}
+        self.parts: dict[Name, Part] = {name: each.part for name, each in first.items()}
         self._columns: dict[Name, list[str]] = {}  # by sequence: the names of its columns
-        names = iter(range(len(contents) * 1_000))
+        names = count()
         schema: dict[str, di_store.Spec] = {}
         for sequence, part in self.parts.items():
             kind = sequence if isinstance(sequence, str) else sequence[0]
@@ -73,25 +86,25 @@ class EpisodeTable:
         # Episodes leave as a whole, and steps of others lie between theirs: blocks are free when all of theirs left.
         return max(2 * di_store.needed_memory(capacity=rows, **self._options), 8 << 20)
 
-    def write(self, pieces: Sequence[Piece]) -> list[array[int]]:
-        """Add rows. Returns their keys by piece."""
-        total = sum(piece.stop - piece.start for piece in pieces)
+    def write(self, chunks: Sequence[Chunk]) -> None:
+        """Add the rows of chunks, which get their keys."""
+        spans = [(chunk.start, chunk.stop) for chunk in chunks]
+        total = sum(stop - start for start, stop in spans)
         if total == 0:
-            return [array("Q") for _ in pieces]
+            return
         if self._held + total > self._capacity:
             self._grow(self._held + total)
         rows = {}
         for name, columns in self._columns.items():
+            given = [chunk.contents[name] for chunk in chunks]
             for number, column in enumerate(columns):
-                rows[column] = _joined([(piece, piece.contents[name], number) for piece in pieces], total)
+                rows[column] = _joined(spans, [(each.columns[number], each.lookback) for each in given], total)
         keys = self.table.extend({"step": rows}).tolist()
         self._held += total
-        found, begin = [], 0
-        for piece in pieces:
-            end = begin + piece.stop - piece.start
-            found.append(array("Q", keys[begin:end]))
-            begin = end
-        return found
+        begin = 0
+        for chunk, (start, stop) in zip(chunks, spans, strict=True):
+            chunk.keys = array("Q", keys[begin : begin + stop - start])
+            begin += stop - start
 
     def _grow(self, rows: int) -> None:
         """An episode that is longer than the buffer's capacity is kept as long as it is the only one."""
@@ -137,18 +150,18 @@ class EpisodeTable:
         return {name: [rows[column] for column in self._columns[name]] for name in names}
 
 
-def _joined(pieces: list[tuple[Piece, Content, int]], total: int) -> Array:
-    """One column of all pieces; zeros where a sequence lacks the row."""
-    sample = pieces[0][1].columns[pieces[0][2]]
-    if len(pieces) == 1:
-        (start, stop), lookback = pieces[0][0][1:], pieces[0][1].lookback
+def _joined(spans: list[tuple[int, int]], given: list[tuple[Array, int]], total: int) -> Array:
+    """One column of all chunks, from their values and lookbacks; zeros where a sequence lacks the row."""
+    sample = given[0][0]
+    if len(spans) == 1:
+        (start, stop), lookback = spans[0], given[0][1]
         if lookback + start >= 0 and lookback + stop <= len(sample):
             return sample[lookback + start : lookback + stop]
     column: Array = np.zeros((total, *sample.shape[1:]), sample.dtype)
     begin = 0
-    for (_, start, stop), each, number in pieces:
-        values, first = each.columns[number], max(start, -each.lookback)
-        values = values[each.lookback + first : each.lookback + stop]
+    for (start, stop), (values, lookback) in zip(spans, given, strict=True):
+        first = max(start, -lookback)
+        values = values[lookback + first : lookback + stop]
         column[begin + first - start : begin + first - start + len(values)] = values
         begin += stop - start
     return column

@@ -33,6 +33,7 @@ class StoredEpisode:
         tail: the last observation, if it has no row yet, as rows of its leaves, ``[1, …]``. It gets a row together with
             the action that follows it, or when the episode ends.
         infos: one dict for each observation; None: they are empty.
+        spaces: of observations, actions and rewards.
         even: whether all sequences have the same lookback.
         held: the episode itself while it has no steps.
         like: the attributes that all its drawn episodes share, once an episode was drawn.
@@ -42,7 +43,6 @@ class StoredEpisode:
         "_infos_back",
         "_lookbacks",
         "_rest",
-        "_spaces",
         "back",
         "even",
         "held",
@@ -54,6 +54,7 @@ class StoredEpisode:
         "like",
         "number",
         "place",
+        "spaces",
         "t",
         "t_started",
         "tail",
@@ -76,7 +77,7 @@ class StoredEpisode:
         self._infos_back = episode.infos.lookback
         self.back = max(self._lookbacks.values())
         self.even = {*self._lookbacks.values(), self._infos_back} == {self.back}
-        self._spaces = episode.observation_space, episode.action_space, episode.rewards.space
+        self.spaces = episode.observation_space, episode.action_space, episode.rewards.space
         self._rest = {name: getattr(episode, name) for name in _PLAIN}
         self._rest["_custom_data"] = copy.deepcopy(episode.custom_data)
         self._take_infos(episode.infos.data, 0)
@@ -92,11 +93,6 @@ class StoredEpisode:
     def is_done(self) -> bool:
         """Whether the episode has ended."""
         return bool(self.is_terminated or self.is_truncated)
-
-    @property
-    def spaces(self) -> tuple[Any, Any, Any]:
-        """The spaces of observations, actions and rewards."""
-        return self._spaces
 
     def lookback(self, name: Name) -> int:
         """Number of items in a sequence before the first step."""
@@ -141,7 +137,7 @@ class StoredEpisode:
         columns = place.read(self.keys, place.parts)
         if self.tail is not None:
             columns["obs"] = [np.concatenate(each) for each in zip(columns["obs"], self.tail, strict=True)]
-        spaces: dict[Any, Any] = dict(zip(("obs", "action", "reward"), self._spaces, strict=True))
+        spaces: dict[Any, Any] = dict(zip(("obs", "action", "reward"), self.spaces, strict=True))
         buffers: dict[Name, InfiniteLookbackBuffer] = {}
         for name, part in place.parts.items():
             rows = slice(self.back - self._lookbacks[name], self.back + length + (name == "obs"))
@@ -153,7 +149,7 @@ class StoredEpisode:
         infos = [{} for _ in range(self._infos_back + length + 1)] if self.infos is None else self.infos
         episode.infos = InfiniteLookbackBuffer(copy.deepcopy(infos))
         episode.infos.lookback = self._infos_back
-        episode.observation_space, episode.action_space = self._spaces[:2]
+        episode.observation_space, episode.action_space = self.spaces[:2]
         episode.is_terminated, episode.is_truncated = self.is_terminated, self.is_truncated
         episode.t_started, episode.t = self.t_started, self.t
         return episode
