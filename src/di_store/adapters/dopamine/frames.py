@@ -11,8 +11,7 @@ from dopamine.jax.replay_memory.elements import ReplayElement
 
 import di_store
 from di_store.adapters.casts import cast
-from di_store.adapters.dopamine.stored import InTable, new_rows
-from di_store.adapters.dopamine.values import Values
+from di_store.adapters.dopamine.stored import InTable, Values, new_rows
 from di_store.adapters.ring import Ring
 from di_store.adapters.stored_array import Array
 
@@ -57,7 +56,6 @@ class Frames(InTable):
         self._clear()
 
     def _clear(self) -> None:
-        self._pending = 0  # newest transitions of the trajectory whose observations are not stored yet
         self._stored = 0  # observations stored so far: the number of the next one
         self._known: list[bytes] = []  # the newest ones, while `ReplayElement`s are put
         self._last = np.zeros((self._slots, 2), np.int64)
@@ -69,8 +67,8 @@ class Frames(InTable):
     def clear(self) -> None:
         """Remove all elements."""
         self._clear()
-        if self._rows is not None:
-            self._rows.clear()
+        if self.rows is not None:
+            self.rows.clear()
 
     # -- writing ------------------------------------------------------------------------------------------------
 
@@ -84,7 +82,7 @@ class Frames(InTable):
         self._check(transition.observation)
         trajectory = self._trajectory
         trajectory.append(transition)
-        self._pending = min(self._pending + 1, len(trajectory))
+        self._store(transition.observation)
         if transition.is_terminal:
             while element := self._made():
                 yield element
@@ -97,7 +95,7 @@ class Frames(InTable):
                 trajectory.clear()
 
     def _check(self, observation: Any) -> None:
-        if self._rows is None:
+        if self.rows is None:
             self._begin(np.asarray(observation))
         kind = observation.dtype
         fits = kind == self._dtype or np.can_cast(kind, self._dtype, "same_kind")
@@ -116,13 +114,13 @@ class Frames(InTable):
             )
         self._shape, self._dtype = first.shape, first.dtype
         try:  # each episode has an observation more than elements, so those of two steps need twice as many
-            self._rows = self._ring(2 * self._slots)
+            self.rows = self._ring(2 * self._slots)
         except di_store.CapacityError:
-            self._rows = self._ring(self._slots)
+            self.rows = self._ring(self._slots)
 
     def _ring(self, observations: int) -> Ring:
         spec = di_store.Spec(self._shape, self._dtype)
-        slots, name, old = observations + 2 * self._recent, self._table, self._rows
+        slots, name, old = observations + 2 * self._recent, self._table, self.rows
         if self._given is not None and old is not None:  # it moves to a larger table
             number = int(old.table.name.removeprefix(f"{name}-")) if old.table.name != name else 0
             name = f"{name}-{number + 1}"
@@ -137,7 +135,6 @@ class Frames(InTable):
             if length < 2 or not newest.is_terminal:
                 return None
             horizon = length - 1
-        self._store_pending()
         begin = length - horizon - 1
         reward = 0.0
         for power, step in zip(self._powers, islice(trajectory, begin, length), strict=False):
@@ -146,18 +143,11 @@ class Frames(InTable):
         count = min(self._stack, begin + 1), min(self._stack, length)
         return Element((last - horizon, last), count, trajectory[begin].action, reward, newest.is_terminal)
 
-    def _store_pending(self) -> None:
-        trajectory, length = self._trajectory, len(self._trajectory)
-        pending = min(self._pending, length)
-        for step in islice(trajectory, length - pending, length):
-            self._store(step.observation)
-        self._pending = 0
-
     def _store(self, observation: Any) -> None:
-        assert self._rows is not None
-        if self._oldest is not None and self._stored - self._rows.slots >= self._first_needed():
+        assert self.rows is not None
+        if self._oldest is not None and self._stored - self.rows.slots >= self._first_needed():
             self._grow()
-        staged, part = self._rows.place(self._stored % self._rows.slots, 1)
+        staged, part = self.rows.place(self._stored % self.rows.slots, 1)
         staged["frame"][part] = observation
         self._stored += 1
 
@@ -169,10 +159,10 @@ class Frames(InTable):
 
     def _grow(self) -> None:
         """Move all observations to a larger table: episodes have many more of them than elements."""
-        old = self._rows
+        old = self.rows
         assert old is not None
         try:
-            self._rows = new = self._ring(2 * old.slots)
+            self.rows = new = self._ring(2 * old.slots)
         except di_store.CapacityError as error:
             raise di_store.CapacityError(
                 f"the elements of short episodes need more than {old.slots:,} observations, and no more fit in memory",
@@ -227,7 +217,7 @@ class Frames(InTable):
 
     def read(self, slots: Array) -> Any:
         """The elements of these slots: arrays ``[n, …]``, states ``[n, …, stack]``."""
-        rows, stack, n = self._rows, self._stack, len(slots)
+        rows, stack, n = self.rows, self._stack, len(slots)
         assert rows is not None
         last, held = self._last[slots].T.reshape(-1), self._held[slots].T.reshape(-1)  # states, then next states
         before = np.arange(stack - 1, -1, -1)[:, None]
@@ -242,7 +232,7 @@ class Frames(InTable):
 
     def match(self, slots: Array) -> Array:
         """Find the observations in the table again: bool[n], True for elements of these slots that lack some."""
-        rows = self._rows
+        rows = self.rows
         if rows is None or not len(slots):
             return np.zeros(len(slots), np.bool_)
         changed, last, held = self._changed(), self._last[slots], self._held[slots]
@@ -255,41 +245,43 @@ class Frames(InTable):
 
     def state(self, slots: Array) -> dict[str, Any]:
         """The elements of these slots, oldest first, for `restore`. The result holds each observation once."""
-        rows = self._rows
+        rows = self.rows
         if rows is None or len(slots) == 0:
             return {"last": np.zeros((0, 2), np.int64)}
         last, held = self._last[slots], self._held[slots]
-        first = int((last - held + 1).min())
+        first, end = int((last - held + 1).min()), int(last.max()) + 1
         size = max(1, _PIECE_BYTES // max(1, int(np.prod(self._shape)) * self._dtype.itemsize))
         frames = [
-            rows.read(np.arange(begin, min(begin + size, self._stored)) % rows.slots, ("frame",))["frame"]
-            for begin in range(first, self._stored, size)
+            rows.read(np.arange(begin, min(begin + size, end)) % rows.slots, ("frame",))["frame"]
+            for begin in range(first, end, size)
         ]
         values = {name: each.take(slots) for name, each in self._values.items()}
         return {"frames": frames, "last": last - first, "held": held, **values}
 
     def restore(self, slots: Array, state: dict[str, Any]) -> None:
         """Add the elements that `state` returned; the buffer must be empty."""
-        self._restart()
         if len(slots) == 0:
+            self._store_trajectory()
             return
         self._check(state["frames"][0][0])
-        if self._rows is None or (count := sum(map(len, state["frames"]))) > self._rows.slots - 2 * self._recent:
-            self._rows = self._ring(count)
+        if self.rows is None or (count := sum(map(len, state["frames"]))) > self.rows.slots - 2 * self._recent:
+            self.rows = self._ring(count)
         for frame in chain.from_iterable(state["frames"]):
             self._store(frame)
         self._last[slots], self._held[slots] = state["last"], state["held"]
         for name, values in self._values.items():
             values.restore(slots, state[name])
         self._oldest = int(slots[0])
+        self._store_trajectory()
 
     def restore_elements(self, slots: Array, elements: Iterator[Any]) -> None:
         """Add these `ReplayElement`s, oldest first; the buffer must be empty."""
-        self._restart()
         for slot, element in zip(slots.tolist(), elements, strict=True):
             self.put(slot, element)
+        self._store_trajectory()
 
-    def _restart(self) -> None:
-        """Store the observations of the trajectory, which may have been replaced, once more."""
-        self._pending = len(self._trajectory)
-        self._known.clear()
+    def _store_trajectory(self) -> None:
+        """Store the observations of the trajectory, which may have been replaced, for the elements to come."""
+        for transition in self._trajectory:
+            self._check(transition.observation)
+            self._store(transition.observation)

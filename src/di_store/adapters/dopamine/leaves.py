@@ -10,8 +10,7 @@ import numpy as np
 
 import di_store
 from di_store.adapters.casts import cast
-from di_store.adapters.dopamine.stored import InTable, new_rows
-from di_store.adapters.dopamine.values import Values
+from di_store.adapters.dopamine.stored import InTable, Values, new_rows
 from di_store.adapters.stored_array import Array
 
 
@@ -36,7 +35,7 @@ class Leaves(InTable):
         """Remove all elements. The next element decides their structure and types."""
         self.close()
         self._tree: Any = None
-        self._rows = None
+        self.rows = None
         self._specs: dict[str, di_store.Spec] = {}
         self._values: dict[str, Values] = {}
 
@@ -66,8 +65,8 @@ class Leaves(InTable):
                     f"{np.dtype(spec.dtype)}{list(spec.shape)} in the first one"
                 )
             cast(array, np.dtype(spec.dtype), "an array of an element")
-        if self._rows is not None:
-            staged, part = self._rows.place(slot, 1)
+        if self.rows is not None:
+            staged, part = self.rows.place(slot, 1)
             for name in self._specs:
                 staged[name][part] = named[name]
         for name, values in self._values.items():
@@ -81,21 +80,21 @@ class Leaves(InTable):
             else:
                 self._values[name] = Values(self._slots, "a value of an element")
         if self._specs:
-            self._rows = new_rows(self._specs, self._slots, self._store, self._table)
+            self.rows = new_rows(self._specs, self._slots, self._store, self._table)
 
     def drop(self, oldest: int | None) -> None:
         """Does nothing: slots are written again."""
 
     def match(self, slots: Array) -> Array:
         """Find the arrays in the table again: bool[n], True for elements of these slots that lack them."""
-        lacking: Array = np.zeros(len(slots), np.bool_) if self._rows is None else self._changed()[slots]
+        lacking: Array = np.zeros(len(slots), np.bool_) if self.rows is None else self._changed()[slots]
         return lacking
 
     def read(self, slots: Array) -> Any:
         """The elements of these slots: a tree of arrays ``[n, …]``."""
         found: dict[str, Array] = {name: values.take(slots) for name, values in self._values.items()}
-        if self._rows is not None:
-            found |= self._rows.read(slots, tuple(self._specs))
+        if self.rows is not None:
+            found |= self.rows.read(slots, tuple(self._specs))
         return jax.tree_util.tree_unflatten(self._tree, [found[name] for name in self._names])
 
     def state(self, slots: Array) -> dict[str, Any]:
