@@ -9,8 +9,7 @@ from di_store.adapters.framework import require
 require("sb3", "stable_baselines3 torch", ">=2.3,<3")
 
 from di_store.adapters.sb3.hindsight import HerReplayBuffer
-from di_store.adapters.sb3.loading import convert_what_is_loaded
-from di_store.adapters.sb3.replay import NStepReplayBuffer, ReplayBuffer
+from di_store.adapters.sb3.replay import NStepReplayBuffer, ReplayBuffer, convert_what_is_loaded
 from di_store.adapters.sb3.rollout import RolloutBuffer
 
 __all__ = ["HerReplayBuffer", "NStepReplayBuffer", "ReplayBuffer", "RolloutBuffer"]

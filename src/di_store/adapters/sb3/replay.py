@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,12 +11,12 @@ import stable_baselines3
 import torch
 from gymnasium import spaces
 from stable_baselines3.common import buffers as sb3
+from stable_baselines3.common.off_policy_algorithm import OffPolicyAlgorithm
 from stable_baselines3.common.type_aliases import DictReplayBufferSamples, ReplayBufferSamples
 
 import di_store
 from di_store.adapters.ring import parts
-from di_store.adapters.sb3.steps import DRAWN, Sb3Steps
-from di_store.adapters.sb3.stored_spaces import check_spaces, column_of
+from di_store.adapters.sb3.steps import DRAWN, Sb3Steps, check_spaces, column_of
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import MadeAtFirst, StoreLike
 from di_store.adapters.trees import cut
@@ -48,6 +49,8 @@ class ReplayBuffer(MadeAtFirst, sb3.ReplayBuffer):  # type: ignore[misc]
         memory.
     """
 
+    _rows: Sb3Steps
+
     def __init__(
         self,
         buffer_size: int,
@@ -71,16 +74,16 @@ class ReplayBuffer(MadeAtFirst, sb3.ReplayBuffer):  # type: ignore[misc]
         self.full: bool = False
         self.optimize_memory_usage = False  # SB3's way of it draws other steps
         self.handle_timeout_termination = handle_timeout_termination
-        self._open(store, table)
+        self._open({"store": store, "table": table})
 
-    def _open(self, store: StoreLike, table: str) -> None:
+    def _open(self, place: dict[str, Any]) -> None:
         actions = di_store.Spec((self.action_dim,), self._maybe_cast_dtype(self.action_space.dtype))
         space, shape = self.observation_space, self.obs_shape
         entries: dict[str, Any] = space.spaces if isinstance(space, spaces.Dict) else {"": space}
         self._keys, self._reshaped = [key for key in entries if key], isinstance(space, (spaces.Dict, spaces.Discrete))
         self._discrete = [number for number, each in enumerate(entries.values()) if isinstance(each, spaces.Discrete)]
         obs = column_of(space, shape)
-        self._rows = rows = Sb3Steps(obs, actions, self.buffer_size, self.n_envs, store, table)
+        self._rows = rows = Sb3Steps(obs, actions, self.buffer_size, self.n_envs, **place)
         if rows.given:
             self.pos, self.full = (rows.newest // self.n_envs + 1) % self.buffer_size, rows.count == self.buffer_size
         self._action_shape, self._none_done = (self.n_envs, self.action_dim), bytes(self.n_envs)
@@ -120,9 +123,6 @@ class ReplayBuffer(MadeAtFirst, sb3.ReplayBuffer):  # type: ignore[misc]
         self._rows.clear()
 
     # -- reading ------------------------------------------------------------------------------------------------
-
-    def _made(self) -> Sb3Steps:
-        return self._rows
 
     @property
     def observations(self) -> Any:
@@ -238,7 +238,7 @@ class ReplayBuffer(MadeAtFirst, sb3.ReplayBuffer):  # type: ignore[misc]
         rows: Sb3Steps = state.pop("_rows")
         flags = rows.flags()
         if rows.given:
-            return state | {"_place": (rows.store, rows.table.name)}
+            return state | {"_place": {"store": rows.store, "table": rows.table.name}}
         state["_flags"] = rows.rewards, *flags
         slots, order = np.arange(rows.slots).reshape(-1, self.n_envs), self._order()
         steps = [order[part] for part in parts(len(order), self.n_envs)]
@@ -247,18 +247,16 @@ class ReplayBuffer(MadeAtFirst, sb3.ReplayBuffer):  # type: ignore[misc]
     def __setstate__(self, state: dict[str, Any]) -> None:
         steps, flags, place = (state.pop(name, None) for name in ("_steps", "_flags", "_place"))
         self.__dict__.update(state)
-        if place is not None:
-            self._open(*place)
-            return
-        self._open(None, "replay")
-        self._restore(flags, steps)
+        self._open(place or {})
+        if place is None:
+            self._restore(flags, steps)
 
     def _restore(self, flags: Any, steps: Iterable[tuple[Array, dict[str, Any]]]) -> None:
         rows = self._rows
         rows.rewards[:], rows.dones[:], rows.timeouts[:] = flags
         rows.find_ends()
-        for times, data in steps:
-            rows.restore(times, data)
+        for times, data in steps:  # leaves ``[times, n_envs, …]``
+            rows.write(times * self.n_envs, data)
 
     def take_over(self, theirs: sb3.ReplayBuffer) -> None:
         """Replace the steps with those of a buffer of SB3's own class.
@@ -310,3 +308,21 @@ def _check_n_steps(n_steps: int) -> int:
             f"{stable_baselines3.__version__} is installed: pip install -U stable-baselines3"
         )
     return n_steps
+
+
+def convert_what_is_loaded() -> None:
+    """Let models whose ``replay_buffer_class`` is ours keep this class when they load a pickle of SB3's own buffer.
+
+    SB3 would silently continue with its own class.
+    """
+    load = OffPolicyAlgorithm.load_replay_buffer
+
+    @functools.wraps(load)
+    def load_replay_buffer(self: Any, *args: Any, **options: Any) -> None:
+        mine = getattr(self, "replay_buffer", None)
+        load(self, *args, **options)
+        if isinstance(mine, ReplayBuffer) and not isinstance(self.replay_buffer, ReplayBuffer):
+            mine.take_over(self.replay_buffer)
+            self.replay_buffer = mine
+
+    OffPolicyAlgorithm.load_replay_buffer = load_replay_buffer

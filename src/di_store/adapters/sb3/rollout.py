@@ -14,7 +14,7 @@ from stable_baselines3.common.type_aliases import DictRolloutBufferSamples, Roll
 import di_store
 from di_store.adapters.casts import assign
 from di_store.adapters.ring import Ring
-from di_store.adapters.sb3.stored_spaces import check_spaces, column_of
+from di_store.adapters.sb3.steps import check_spaces, column_of
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import MadeAtFirst, StoreLike
 
@@ -59,17 +59,17 @@ class RolloutBuffer(MadeAtFirst, sb3.RolloutBuffer):  # type: ignore[misc]
         self.pos: int
         sb3.BaseBuffer.__init__(self, buffer_size, observation_space, action_space, device, n_envs=n_envs)
         self.gae_lambda, self.gamma = gae_lambda, gamma
-        self._open(store, table)
+        self._open({"store": store, "table": table})
         self._rows.clear()
         self.reset()
 
-    def _open(self, store: StoreLike, table: str) -> None:
+    def _open(self, place: dict[str, Any]) -> None:
         specs = {
             "obs": column_of(self.observation_space, self.obs_shape),
             "action": di_store.Spec((self.action_dim,), self.action_space.dtype),
         }
         slots = self.buffer_size * self.n_envs
-        self._rows = Ring(specs, slots, chunk=self.n_envs, option="n_steps=", store=store, table=table)
+        self._rows = Ring(specs, slots, chunk=self.n_envs, option="n_steps=", **place)
         # SB3 numbers samples through the steps of an environment first.
         self._order = np.arange(self.buffer_size * self.n_envs).reshape(-1, self.n_envs).T.reshape(-1)
 
@@ -78,16 +78,8 @@ class RolloutBuffer(MadeAtFirst, sb3.RolloutBuffer):  # type: ignore[misc]
         if self.pos not in (0, self.buffer_size):
             self._rows.clear()
         shape, kind = (self.buffer_size, self.n_envs), np.float32
-        self.rewards, self.returns, self.episode_starts = (
-            np.zeros(shape, kind),
-            np.zeros(shape, kind),
-            np.zeros(shape, kind),
-        )
-        self.values, self.log_probs, self.advantages = (
-            np.zeros(shape, kind),
-            np.zeros(shape, kind),
-            np.zeros(shape, kind),
-        )
+        self.rewards, self.returns, self.episode_starts = (np.zeros(shape, kind) for _ in range(3))
+        self.values, self.log_probs, self.advantages = (np.zeros(shape, kind) for _ in range(3))
         self.generator_ready = False
         sb3.BaseBuffer.reset(self)
 
@@ -108,9 +100,6 @@ class RolloutBuffer(MadeAtFirst, sb3.RolloutBuffer):  # type: ignore[misc]
         if self.pos == self.buffer_size:
             self.full = True
             self._rows.flush()
-
-    def _made(self) -> Ring:
-        return self._rows
 
     def get(self, batch_size: int | None = None) -> Iterator[Any]:
         """All steps, in SB3's order: it is drawn with numpy's global generator.
@@ -169,14 +158,14 @@ class RolloutBuffer(MadeAtFirst, sb3.RolloutBuffer):  # type: ignore[misc]
         rows: Ring = state.pop("_rows")
         if rows.given:
             rows.flush()
-            return state | {"_place": (rows.store, rows.table.name)}
+            return state | {"_place": {"store": rows.store, "table": rows.table.name}}
         slots = (np.arange(rows.slots) + self.pos * self.n_envs) % rows.slots
         return state | {"_pieces": [*rows.pieces(slots, tuple(rows.specs))]}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        steps, place = state.pop("_pieces", ()), state.pop("_place", (None, "rollout"))
+        steps, place = state.pop("_pieces", ()), state.pop("_place", {"table": "rollout"})
         self.__dict__.update(state)
-        self._open(*place)
+        self._open(place)
         if self._rows.given:
             self._rows.take_over()
         for slots, data in steps:

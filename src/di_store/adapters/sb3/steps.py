@@ -5,13 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from gymnasium import spaces
 
 import di_store
 from di_store.adapters.ring import Ring
 from di_store.adapters.stored_array import Array
-from di_store.adapters.stores import NO_KEY, StoreLike
+from di_store.adapters.stores import NO_KEY
 from di_store.adapters.trees import Tree
 
+_STORED = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 DRAWN = ("obs", "action", "next_obs")
 """Columns that a buffer reads for a batch, besides rewards and flags."""
 
@@ -26,8 +28,7 @@ class Sb3Steps(Ring):
         action: type of its action.
         size: number of times.
         n_envs: number of environments.
-        store: store of the table; None: a store of its own.
-        table: name of the table.
+        place: store and table, as of `Ring`.
 
     Attributes:
         rewards: float32[size, n_envs].
@@ -39,21 +40,12 @@ class Sb3Steps(Ring):
 
     by_time, late = True, frozenset(("reward", "terminated", "truncated"))
 
-    def __init__(
-        self, obs: Tree, action: di_store.Spec, size: int, n_envs: int, store: StoreLike = None, table: str = "replay"
-    ) -> None:
+    def __init__(self, obs: Tree, action: di_store.Spec, size: int, n_envs: int, **place: Any) -> None:
         self.rewards, self.dones, self.timeouts = np.zeros((3, size, n_envs), np.float32)
         self.ended, self._lent = set[int](), False
         self._none = np.zeros(n_envs, np.bool_)
-        super().__init__(
-            {"obs": obs, "action": action},
-            size * n_envs,
-            lanes=n_envs,
-            follows=True,
-            option="buffer_size=",
-            store=store,
-            table=table,
-        )
+        specs = {"obs": obs, "action": action}
+        super().__init__(specs, size * n_envs, lanes=n_envs, follows=True, option="buffer_size=", **place)
         self.count, (self._of_obs, self._of_action) = 0, self._kinds[:2]
         if self.given:
             self._resume()
@@ -138,6 +130,26 @@ class Sb3Steps(Ring):
         self.timeouts[times] = np.maximum(self.timeouts[times], cut[cut.any(axis=1)])
         self.ended.update(times.tolist())
 
-    def restore(self, times: Array, data: dict[str, Any]) -> None:
-        """Write steps whose rewards and flags were set before: leaves ``[times, n_envs, …]`` of `DRAWN`."""
-        self.write(times * self._lanes, data)
+
+def check_spaces(observations: Any, actions: Any) -> None:
+    """Raise ValueError for spaces that a table has no columns for."""
+    inner = observations.spaces if isinstance(observations, spaces.Dict) else {"": observations}
+    named = {f"observation space {key!r}" if key else "the observation space": each for key, each in inner.items()}
+    for what, space in {**named, "the action space": actions}.items():
+        if not isinstance(space, _STORED):
+            raise ValueError(
+                f"{what} is {type(space).__name__}: ReplayBuffer stores Box, Discrete, MultiDiscrete and "
+                "MultiBinary, and observations also as one Dict of these"
+            )
+
+
+def column_of(space: Any, shape: Any) -> Any:
+    """Type of the column of a space, or a dict of types by key.
+
+    Args:
+        space: the space.
+        shape: shape of its values in SB3's buffers, or a dict of shapes.
+    """
+    if isinstance(space, spaces.Dict):
+        return {key: column_of(each, shape[key]) for key, each in space.spaces.items()}
+    return di_store.Spec(shape, space.dtype)
