@@ -239,6 +239,20 @@ def test_tensors_can_be_set_by_name(where: str) -> None:
             call()
 
 
+def test_complex_and_unsigned_tensors_lie_in_the_table(where: str) -> None:
+    kinds = {"wave": torch.complex64, "count": torch.uint16}
+    for memory in (ours := Memory(memory_size=4), theirs := RandomMemory(memory_size=4)):
+        for name, dtype in kinds.items():
+            memory.create_tensor(name, size=2, dtype=dtype)
+        for number in range(6):
+            memory.add_samples(**{name: torch.full((1, 2), number).to(dtype) for name, dtype in kinds.items()})
+    assert ours._columns.rows is not None
+    assert set(ours._columns.rows.specs) == set(kinds)
+    for mine, other in zip(ours.sample_all([*kinds])[0], theirs.sample_all([*kinds])[0], strict=True):
+        assert mine.dtype == other.dtype
+        assert mine.tolist() == other.tolist()
+
+
 def test_a_tensor_that_is_left_out_keeps_its_values(where: str) -> None:
     """As in skrl, a slot keeps what it had in tensors that `add_samples` does not name."""
     ours, theirs = _pair(5, 3)

@@ -11,8 +11,7 @@ import di_store
 from di_store.adapters.casts import assign, cast
 from di_store.adapters.ring import Ring
 from di_store.adapters.stored_array import Array
-from di_store.adapters.stores import StoreLike
-from di_store.adapters.torch_types import NUMPY_TYPES
+from di_store.adapters.torch_types import NUMPY_TYPES, array_of
 
 _COPIED_BYTES = 256 << 20
 """The most bytes of samples that are also kept in ordinary tensors, from which they are read."""
@@ -25,22 +24,14 @@ class Rows(Ring):
         specs: types of the columns.
         slots: number of slots.
         copies: arrays ``[slots, …]`` of all columns, from which the table takes its rows; None: no such arrays.
-        chunk: number of rows that one call usually writes.
-        store: store of the table; None: a store of its own.
-        table: name of the table.
+        options: other arguments of `Ring`.
     """
 
     def __init__(
-        self,
-        specs: dict[str, di_store.Spec],
-        slots: int,
-        copies: dict[str, Array] | None,
-        chunk: int,
-        store: StoreLike,
-        table: str,
+        self, specs: dict[str, di_store.Spec], slots: int, copies: dict[str, Array] | None, **options: Any
     ) -> None:
         self._copies, self.late = copies, frozenset(copies or ())
-        super().__init__(specs, slots, chunk=chunk, option="memory_size=", store=store, table=table)
+        super().__init__(specs, slots, option="memory_size=", **options)
         if self.given:
             self.take_over()
 
@@ -87,7 +78,7 @@ class Columns:
         self._lead, self._slots, self._next = (memory_size, num_envs), memory_size * num_envs, 0
         self._device, self._cpu = device, device.type == "cpu"
         self._plain: dict[str, Any] = {}  # ordinary tensors
-        self._arrays: dict[str, Array] = {}  # the same as numpy sees them, where it has the type
+        self._copies: dict[str, Array] = {}  # those of the table's tensors, as numpy sees them
         self._shared = False
         self._shared_keys: Any = None
         self._given, self._table = store, table
@@ -119,22 +110,17 @@ class Columns:
         tensor = self._empty(name)
         if self._shared and self._cpu:
             tensor.share_memory_()
-        self._keep_plain(name, tensor)
+        self._plain[name] = tensor
         return tensor
 
-    def _keep_plain(self, name: str, tensor: Any) -> None:
-        self._plain[name] = tensor
-        if self._cpu and tensor.dtype in NUMPY_TYPES:
-            self._arrays[name] = tensor.numpy()
-
     def _make_rows(self, specs: dict[str, di_store.Spec]) -> Rows:
-        copies = None
-        if self.copied:
-            for name in specs:
-                if name not in self._plain:
-                    self._make_plain(name)
-            copies = {name: self._arrays[name] for name in specs}
-        rows = Rows(specs, self._slots, copies, self._lead[1], self._given, self._table)
+        copied = specs if self.copied else ()
+        for name in copied:
+            if name not in self._plain:
+                self._make_plain(name)
+        self._copies = {name: self._plain[name].numpy() for name in copied}
+        options: dict[str, Any] = {"chunk": self._lead[1], "store": self._given, "table": self._table}
+        rows = Rows(specs, self._slots, self._copies or None, **options)
         if self._shared:
             self._share_keys(rows)
         return rows
@@ -160,11 +146,11 @@ class Columns:
         missing = [name for name in rows.specs if name not in given]
         values = given | self.read(slice(slot, slot + count), missing) if missing else given
         if count > rows.limit:
-            rows.write(np.arange(slot, slot + count), {name: _array(values[name]) for name in rows.specs})
+            rows.write(np.arange(slot, slot + count), {name: array_of(values[name]) for name in rows.specs})
         else:
             staged, part = rows.place(slot, count)
             for name, column in staged.items():
-                assign(column[part], _array(values[name]), name)
+                assign(column[part], array_of(values[name]), name)
         if self._shared or self._given is not None:
             rows.flush()
         if others := [name for name in given if name in self._plain or name not in rows.specs]:
@@ -179,12 +165,12 @@ class Columns:
                 self._write_copies(rows, slot + begin, part.stop - begin, some)
             return
         rows.place(slot, count)  # which may write rows that are overwritten here
-        arrays, part = self._arrays, slice(slot, slot + count)
+        copies, part = self._copies, slice(slot, slot + count)
         for name, value in given.items():
-            if name not in arrays:
+            if name not in copies:
                 self._write_plain(slot, count, {name: value})
             else:
-                assign(arrays[name][part], _array(value), name)
+                assign(copies[name][part], array_of(value), name)
 
     def _first_rows(self, given: dict[str, Any]) -> Rows | None:
         """The table, with a column for each given tensor whose type numpy has; None: there is no such tensor."""
@@ -232,7 +218,7 @@ class Columns:
         """Write samples that `pieces` of other rows returned."""
         if self.copied:
             for name, value in data.items():
-                self._arrays[name][slots] = value
+                self._copies[name][slots] = value
         if self.rows is not None:
             self.rows.write(slots, data)
 
@@ -307,7 +293,7 @@ class Columns:
             if self.copied:  # other processes write to the table only
                 self.rows.drop_copies()
                 self._plain = {name: each for name, each in self._plain.items() if name not in self.rows.specs}
-        self.copied, self._arrays = False, {}
+        self.copied, self._copies = False, {}
         for tensor in self._plain.values():
             if not tensor.is_cuda:
                 tensor.share_memory_()
@@ -319,7 +305,7 @@ class Columns:
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the table's rows; after `share`, and with a given store, only its name."""
         state = self.__dict__.copy()
-        del state["_arrays"]
+        del state["_copies"]
         rows: Rows | None = state.pop("rows")
         if rows is None:
             return state
@@ -335,9 +321,7 @@ class Columns:
     def __setstate__(self, state: dict[str, Any]) -> None:
         inner, specs, pieces = (state.pop(name, None) for name in ("_rows_state", "_specs", "_pieces"))
         self.__dict__.update(state)
-        self.rows, self._arrays = None, {}
-        for name, tensor in self._plain.items():
-            self._keep_plain(name, tensor)
+        self.rows, self._copies = None, {}
         if inner is not None:
             self.rows = Rows.__new__(Rows)
             self.rows.__setstate__(inner | {"keys": self._shared_keys.numpy().view(np.uint64)})
@@ -370,14 +354,5 @@ def _checked(value: Any, dtype: Any, name: str) -> Any:
     """The value for an ordinary tensor. Integers that would wrap are refused; numbers with fractions are rounded."""
     whole = not (dtype.is_floating_point or dtype.is_complex)
     if whole and isinstance(value, torch.Tensor) and value.dtype != dtype and value.dtype in NUMPY_TYPES:
-        cast(_array(value), np.dtype(NUMPY_TYPES[dtype]), name)
+        cast(array_of(value), np.dtype(NUMPY_TYPES[dtype]), name)
     return value
-
-
-def _array(tensor: Any) -> Array:
-    """A tensor as an array; for a tensor of another device, or with gradients, a copy of its values."""
-    try:
-        found: Array = tensor.numpy()
-    except (RuntimeError, TypeError):
-        found = tensor.detach().cpu().numpy()
-    return found
