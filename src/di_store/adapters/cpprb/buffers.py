@@ -18,6 +18,7 @@ from di_store.adapters.cpprb.nsteps import NSteps, waiting
 from di_store.adapters.cpprb.ring import ItemRing
 from di_store.adapters.stored_array import Array
 from di_store.adapters.stores import StoreLike, given_store
+from di_store.adapters.trees import cut
 
 _FLOAT = np.dtype(np.float32)
 _BACKENDS = ("sharedctypes", "SharedMemory")
@@ -40,6 +41,10 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         table: name of the table in `store`. If the table exists, this buffer is another handle of it; None: a new
             table.
         others: cpprb's `ctx` and `backend`. They are checked and have no effect.
+
+    Attributes:
+        store: the store of the transitions.
+        table: their table, for features that cpprb's interface lacks: loaders, limits, statistics.
     """
 
     def __new__(cls, *_: Any, **__: Any) -> ReplayBuffer:
@@ -70,11 +75,11 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         columns = TransitionColumns(env, default_dtype or np.float32, following, stacked)
         if table is not None and store is None:
             raise ValueError(f"table={table!r} names a table of a store: give store= too")
-        self._store = given_store(store) or di_store.open(memory="fit")
-        made = _table(self._store, table, int(size), columns, self._sampler())
+        place = given_store(store) or di_store.open(memory="fit")
+        made = _table(place, table, int(size), columns, self._sampler())
         if made.capacity != int(size):
             raise ValueError(f"size={int(size)}: table {table!r} of the store holds {made.capacity} transitions")
-        self._begin(self._store, made, int(size), columns, nstep)
+        self._begin(place, made, int(size), columns, nstep)
 
     def _begin(
         self,
@@ -84,7 +89,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         columns: TransitionColumns,
         nstep: dict[str, Any] | None,
     ) -> None:
-        self._store, self._table, self._size, self._columns, self._nstep_arguments = store, table, size, columns, nstep
+        self.store, self.table, self._size, self._columns, self._nstep_arguments = store, table, size, columns, nstep
         self._ring = ItemRing(table, size)
         self._pid = 0
         self._enter()
@@ -103,7 +108,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         return di_store.Uniform()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        kept = (self._store, self._table, self._size, self._columns, self._nstep_arguments)
+        kept = (self.store, self.table, self._size, self._columns, self._nstep_arguments)
         return _restored, (type(self), kept, self._settings())
 
     def _settings(self) -> dict[str, Any]:
@@ -111,17 +116,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         return {}
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self._table!r}, {self.get_stored_size()} of {self._size} transitions>"
-
-    @property
-    def store(self) -> di_store.Store:
-        """The store of the transitions."""
-        return self._store
-
-    @property
-    def table(self) -> di_store.Table:
-        """The table of the transitions, for features that cpprb's interface lacks: loaders, limits, statistics."""
-        return self._table
+        return f"<{type(self).__name__} of {self.table!r}, {self.get_stored_size()} of {self._size} transitions>"
 
     def add(self, **kwargs: Any) -> int | None:
         """Add one transition or, with a leading axis, several. Returns the index of the first one.
@@ -142,24 +137,20 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         if n == 0:
             return self.get_next_index()
         if n > self._size:  # one call inserts at most what the table holds
-            part = {name: each[: self._size] for name, each in rows.items()}
-            rest = {name: each[self._size :] for name, each in rows.items()}
-            some, others = priority, priority
-            if isinstance(priority, np.ndarray):
-                some, others = priority[: self._size], priority[self._size :]
-            index = self._add(part, some)
-            self._add(rest, others)
-            return index
+            parts = [slice(begin, begin + self._size) for begin in range(0, n, self._size)]
+            some = [priority[part] if isinstance(priority, np.ndarray) else priority for part in parts]
+            first, *_ = [self._add(cut(rows, part), each) for part, each in zip(parts, some, strict=True)]
+            return first
         self._episode_len += n
         if self._columns.windowed:
             if self._episode is None:
-                self._episode = OpenEpisode(self._table, self._columns)
+                self._episode = OpenEpisode(self.table, self._columns)
             first = self._episode.add(rows, priority)
         elif n == 1:
             row = self._columns.placed({name: each[0] for name, each in rows.items()})
-            first = self._table.insert(row, priority=priority)[0]
+            first = self.table.insert(row, priority=priority)[0]
         else:
-            first = self._table.extend(self._columns.placed(rows), priority=priority)[0]
+            first = self.table.extend(self._columns.placed(rows), priority=priority)[0]
         return self._ring.index(int(first))
 
     def sample(self, batch_size: int) -> Rows:
@@ -169,25 +160,25 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
             ValueError: the buffer is empty.
         """
         self._check_filled()
-        return self._columns.values(self._table.sample(batch_size).data)
+        return self._columns.values(self.table.sample(batch_size).data)
 
     def _check_filled(self) -> None:
-        if not len(self._table):
+        if not len(self.table):
             raise ValueError("the buffer is empty: add() a transition before sample()")
 
     def get_all_transitions(self, shuffle: bool = False) -> Rows:
         """All transitions, in the order of their indexes or shuffled."""
-        keys = self._table.keys()
+        keys = self.table.keys()
         keys = keys[np.argsort(self._ring.indexes(keys))] if len(keys) else keys
         if shuffle:
             np.random.shuffle(keys)
-        while not np.all((batch := self._table.peek(keys)).live):  # other processes overwrote some meanwhile
+        while not np.all((batch := self.table.peek(keys)).live):  # other processes overwrote some meanwhile
             keys = keys[batch.live]
         return self._columns.values(batch.data)
 
     def _encode_sample(self, idx: Any) -> Rows:
         """The transitions at these indexes, as cpprb's own `_encode_sample` returns them; programs call it."""
-        while not np.all((batch := self._table.peek(self._ring.keys(idx)[0])).live):
+        while not np.all((batch := self.table.peek(self._ring.keys(idx)[0])).live):
             pass  # another process overwrote some meanwhile: what lies there now
         return self._columns.values(batch.data)
 
@@ -196,7 +187,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
         self._enter()
         if self._episode is not None:
             self._episode.end()
-        self._table.reset()
+        self.table.reset()
         self._ring.forget()
         self._episode_len = 0
         if self._nstep is not None:
@@ -225,7 +216,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
 
     def get_stored_size(self) -> int:
         """Number of transitions stored."""
-        return len(self._table)
+        return len(self.table)
 
     def get_buffer_size(self) -> int:
         """Number of transitions that the buffer can hold."""
@@ -233,7 +224,7 @@ class ReplayBuffer(cpprb.ReplayBuffer):  # type: ignore[misc]  # cpprb has no ty
 
     def get_next_index(self) -> int:
         """The index that the next transition gets."""
-        return int(self._table.stats()["inserts"]) % self._size
+        return int(self.table.stats()["inserts"]) % self._size
 
     def get_current_episode_len(self) -> int:
         """Number of transitions that this process has added since `on_episode_end`."""
@@ -324,11 +315,11 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
             ValueError: the buffer is empty.
         """
         self._check_filled()
-        batch = self._table.sample(batch_size, beta=float(beta))
+        batch = self.table.sample(batch_size, beta=float(beta))
         indexes = self._ring.indexes(batch.keys)
         self._drawn = indexes.copy(), batch.keys
         if self._check:
-            self._newest = self._table.stats()["inserts"] - 1
+            self._newest = self.table.stats()["inserts"] - 1
         found = dict(self._columns.values(batch.data))
         found["weights"], found["indexes"] = batch.weights, indexes
         return found
@@ -349,10 +340,10 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
             raise ValueError(f"{len(wanted)} indexes and {len(new)} priorities: give one for each, or one for all")
         drawn = self._drawn
         if drawn is not None and np.array_equal(wanted, drawn[0]):
-            self._table.update_priorities(drawn[1], new)
+            self.table.update_priorities(drawn[1], new)
             return
         keys, new = self._keys(wanted, new)
-        self._table.update_priorities(keys, new)
+        self.table.update_priorities(keys, new)
 
     def _keys(self, wanted: Array, new: Array) -> tuple[Array, Array]:
         """The transitions to update. Those of the last batch are found by key, all others by index."""
@@ -379,7 +370,7 @@ class PrioritizedReplayBuffer(ReplayBuffer, cpprb.PrioritizedReplayBuffer):  # t
 
     def get_max_priority(self) -> float:
         """The largest priority ever given, at least 1."""
-        return max(1.0, float(np.float32(self._table.stats()["max_priority"] - self._eps)))
+        return max(1.0, float(np.float32(self.table.stats()["max_priority"] - self._eps)))
 
 
 MPReplayBuffer = ReplayBuffer
