@@ -9,11 +9,26 @@ from tianshou.data import Batch, ReplayBufferManager
 from tianshou.data import PrioritizedVectorReplayBuffer as TianshouPrioritizedVectorReplayBuffer
 from tianshou.data import VectorReplayBuffer as TianshouVectorReplayBuffer
 
-from di_store.adapters.tianshou.cached import NoOptions
-from di_store.adapters.tianshou.entries import STORED, count_step, order_of, part_of, with_arrays
+from di_store.adapters.tianshou.entries import STORED, count_step, order_of, part_of, prepare, with_arrays
 from di_store.adapters.tianshou.given import Given
 from di_store.adapters.tianshou.priorities import WithWeights
-from di_store.adapters.tianshou.stored import FLAGS, NEEDED, Stored
+from di_store.adapters.tianshou.stored import FLAGS, Stored
+
+
+class NoOptions:
+    """Replaces a buffer's `options`, which `CachedReplayBuffer` and `ReplayBufferManager` read to make more like it.
+
+    These classes lay their buffers over the arrays of one batch, and a table is no such array. Tianshou's own
+    constructors write the attribute; it is deleted afterwards.
+    """
+
+    def __get__(self, buffer: Any, kind: type) -> Any:
+        if buffer is None:
+            return self
+        raise TypeError(
+            "CachedReplayBuffer and ReplayBufferManager lay their buffers over Tianshou's arrays: give them Tianshou's "
+            "own ReplayBuffer, as main_buffer too, or use di_store's VectorReplayBuffer, which needs neither"
+        )
 
 
 class _StoredOne(Stored):
@@ -28,7 +43,13 @@ class _StoredOne(Stored):
             batch: obs, act, rew, terminated, truncated, and usually obs_next and info.
             buffer_ids: ``[0]`` if `batch` has a leading axis of 1, else None.
         """
-        values, stacked = self._checked(batch, buffer_ids)
+        values, stacked = batch.__dict__.copy(), buffer_ids is not None
+        if stacked and (list(buffer_ids) != [0] or np.shape(values.get("terminated"))[:1] != (1,)):
+            raise ValueError(
+                f"buffer_ids is [0], with a leading axis of 1, or None: got {buffer_ids} and the shape "
+                f"{np.shape(values.get('terminated'))} of terminated"
+            )
+        prepare(values, stacked, self._save_obs_next, self._save_only_last_obs)
         if self._rows is None and not self._meta.get_keys():
             self._begin(values, int(stacked))
         self._stage(values)
@@ -39,25 +60,6 @@ class _StoredOne(Stored):
         index, *episode = (np.array([each]) for each in found)
         self._assign(index, values, not stacked)
         return index, *episode
-
-    def _checked(self, batch: Any, buffer_ids: Any) -> tuple[dict[str, Any], bool]:
-        """The entries of a step, and whether they have a leading axis."""
-        values = batch.__dict__.copy()
-        if not values.keys() >= NEEDED:
-            raise ValueError("a step needs obs, act, rew, terminated and truncated")
-        values["done"] = np.logical_or(values["terminated"], values["truncated"])
-        stacked = buffer_ids is not None
-        if stacked and (list(buffer_ids) != [0] or np.shape(values["done"])[:1] != (1,)):
-            raise ValueError(
-                f"buffer_ids is [0], with a leading axis of 1, or None: got {buffer_ids} and the shape "
-                f"{np.shape(values['done'])} of terminated"
-            )
-        if not self._save_obs_next:
-            values.pop("obs_next", None)
-        if self._save_only_last_obs:
-            for name in {"obs", "obs_next"} & values.keys():
-                values[name] = values[name][:, -1] if stacked else values[name][-1]
-        return values, stacked
 
     def sample_indices(self, batch_size: int | None) -> Any:
         """As Tianshou's, with the same random numbers."""
@@ -136,14 +138,7 @@ class _StoredVector(Stored, ReplayBufferManager):  # type: ignore[misc]
         """
         given = batch.__dict__
         values = {key: given[key] for key in self._reserved_keys if key in given}
-        if not values.keys() >= NEEDED:
-            raise ValueError("a step needs obs, act, rew, terminated and truncated")
-        values["done"] = np.logical_or(values["terminated"], values["truncated"])
-        if not self._save_obs_next:
-            values.pop("obs_next", None)
-        if self._save_only_last_obs:
-            for name in {"obs", "obs_next"} & values.keys():
-                values[name] = values[name][:, -1]
+        prepare(values, True, self._save_obs_next, self._save_only_last_obs)
         every = list(range(self.buffer_num))
         lanes = every if buffer_ids is None else np.asarray(buffer_ids).tolist()
         if len(set(lanes)) < len(lanes):

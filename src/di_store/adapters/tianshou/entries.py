@@ -17,6 +17,30 @@ STORED = ("obs", "act", "obs_next")
 TOLD = ("rew", "terminated", "truncated")
 """Entries that the table of a given store holds as well."""
 
+_NEEDED = {"obs", "act", "rew", "terminated", "truncated"}
+
+
+def prepare(values: dict[str, Any], stacked: bool, following: bool, only_last: bool) -> None:
+    """Make the entries of a step those that a buffer keeps.
+
+    Args:
+        values: the entries.
+        stacked: whether they have a leading axis.
+        following: whether next observations are kept.
+        only_last: whether only the last frames of observations are kept.
+
+    Raises:
+        ValueError: an entry is missing.
+    """
+    if not values.keys() >= _NEEDED:
+        raise ValueError("a step needs obs, act, rew, terminated and truncated")
+    values["done"] = np.logical_or(values["terminated"], values["truncated"])
+    if not following:
+        values.pop("obs_next", None)
+    if only_last:
+        for name in {"obs", "obs_next"} & values.keys():
+            values[name] = values[name][:, -1] if stacked else values[name][-1]
+
 
 def spec_of(value: Any, lead: int) -> Tree | None:
     """The columns of an entry; None: a table has no columns for it."""

@@ -10,7 +10,6 @@ from tianshou.data import Batch, ReplayBufferManager
 import di_store
 from di_store.adapters.stores import MadeAtFirst, StoreLike, given_store
 from di_store.adapters.tianshou.entries import STORED, TOLD
-from di_store.adapters.tianshou.steps import TianshouSteps
 from di_store.adapters.tianshou.stored import Stored
 
 
@@ -31,9 +30,6 @@ class Given(MadeAtFirst, Stored):
         self._given, self._name = given_store(store), table
         if (places := self._resume()) is not None:
             self._renewed(places)
-
-    def _made(self) -> TianshouSteps | None:
-        return self._rows
 
     def _resume(self) -> Any:
         """Continue with the steps in the table; returns their indices, or None if there are none."""

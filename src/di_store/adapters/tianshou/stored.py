@@ -14,6 +14,7 @@ from tianshou.data.batch import alloc_by_keys_diff, create_value
 from tianshou.data.utils.converter import to_hdf5
 
 import di_store
+from di_store.adapters.ring import Held, Ring, parts
 from di_store.adapters.tianshou.entries import (
     STORED,
     TOLD,
@@ -24,15 +25,41 @@ from di_store.adapters.tianshou.entries import (
     told_of,
     with_arrays,
 )
-from di_store.adapters.tianshou.steps import TianshouSteps
-from di_store.adapters.trees import Tree, flat, leaves
+from di_store.adapters.trees import Tree, any_nan, flat, leaves, named_leaves
 
 FLAGS = ("rew", "terminated", "truncated", "done")
-NEEDED = {"obs", "act", "rew", "terminated", "truncated"}
 _ROWS = ("act", *FLAGS)
 """Entries that are never stacked."""
 _RETURNED = ("obs", "act", *FLAGS, "obs_next", "info", "policy")
 """The entries of a batch, in Tianshou's order."""
+
+
+class TianshouSteps(Ring):
+    """A ring of each environment's steps.
+
+    Attributes:
+        has_nan: whether a row written since the last `clear` has a NaN, even if the row was evicted.
+    """
+
+    has_nan = False
+
+    def _completed(self, slots: Any, rows: dict[str, Any], one: bool) -> dict[str, Any]:
+        self.has_nan = self.has_nan or any_nan(rows)  # rows do not change later
+        return rows
+
+    def clear(self) -> None:
+        """Remove all rows."""
+        super().clear()
+        self.has_nan = False
+
+    def take_over(self, columns: tuple[str, ...] = ()) -> Held:
+        """As `Ring.take_over`."""
+        held = super().take_over(columns)
+        kinds = [(name.partition(".")[0], spec.dtype.kind) for name, spec in named_leaves(self.specs)]
+        floats = tuple({name for name, kind in kinds if kind == "f"})
+        found = (self.read(held.slots[part], floats) for part in parts(len(held.slots)))
+        self.has_nan = bool(floats) and any(map(any_nan, found))
+        return held
 
 
 class Stored(TianshouReplayBuffer):  # type: ignore[misc]
