@@ -20,6 +20,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv, VectorWrapper
 
 from di_store.adapters.casts import cast
 from di_store.adapters.spaces import converter, mapped, step_specs
+from di_store.adapters.trees import cut, leaves
 
 __all__ = ["Recorder"]
 
@@ -153,7 +154,8 @@ class _VectorRecorder(Recorder, VectorWrapper):  # type: ignore[misc]
         if not partial:
             self._obs = self._observed(obs)
         elif before is not None:
-            self._obs = _replaced(before, mask, self._observed(obs))
+            self._obs = mapped(np.copy, before)
+            _set_lanes(self._obs, mask, cut(self._observed(obs), mask))
         return obs, infos
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
@@ -187,8 +189,7 @@ class _VectorRecorder(Recorder, VectorWrapper):  # type: ignore[misc]
         if live.all():
             self._writer.append(row, next={"obs": after})
         elif live.any():
-            row, after = mapped(lambda leaf: leaf[live], row), mapped(lambda leaf: leaf[live], after)
-            self._writer.append(row, next={"obs": after}, lane=live)
+            self._writer.append(cut(row, live), next={"obs": cut(after, live)}, lane=live)
 
     def _next(self, after: Any, over: Any, infos: dict[str, Any]) -> Any:
         """The observations after the step: final observations for environments that returned those after the reset."""
@@ -199,7 +200,7 @@ class _VectorRecorder(Recorder, VectorWrapper):  # type: ignore[misc]
             raise ValueError("in same-step mode, the infos of a step that ends an episode must hold 'final_obs'")
         after = mapped(np.copy, after)
         for lane in np.flatnonzero(over).tolist():
-            _place(after, lane, self._observed(finals[lane]))
+            _set_lanes(after, lane, self._observed(finals[lane]))
         return after
 
 
@@ -231,19 +232,7 @@ def _resets_itself(env: Any) -> bool:
     return False
 
 
-def _replaced(leaves: Any, mask: Any, others: Any) -> Any:
-    """The leaves with the lanes of `mask` taken from `others`."""
-    if isinstance(leaves, dict):
-        return {name: _replaced(leaf, mask, others[name]) for name, leaf in leaves.items()}
-    found = leaves.copy()
-    found[mask] = others[mask]
-    return found
-
-
-def _place(leaves: Any, lane: int, value: Any) -> None:
-    """Write one lane."""
-    if isinstance(leaves, dict):
-        for name, leaf in leaves.items():
-            _place(leaf, lane, value[name])
-    else:
-        leaves[lane] = value
+def _set_lanes(obs: Any, lanes: Any, values: Any) -> None:
+    """Write the observations of one lane, or of some."""
+    for leaf, value in zip(leaves(obs), leaves(values), strict=True):
+        leaf[lanes] = value

@@ -20,7 +20,7 @@ from minari.data_collector import EpisodeBuffer
 
 from di_store.adapters.casts import cast
 from di_store.adapters.spaces import converter, mapped, original, parts, specs, step_specs
-from di_store.adapters.trees import cut, joined
+from di_store.adapters.trees import cut, joined, leaves
 
 __all__ = ["read", "write"]
 
@@ -305,7 +305,7 @@ def _buffer(rows: dict[str, Any], space: dict[str, Any]) -> Any:
     """An episode as Minari takes it; None if it has no whole step."""
     total = len(rows["reward"])
     ends = total > 0 and bool(rows["terminated"][-1])
-    observed = len(_first_leaf(rows["obs"]))
+    observed = len(next(leaves(rows["obs"])))
     if observed == total and ends:  # nothing follows a terminated episode, so any final observation will do
         rows["obs"] = joined([rows["obs"], cut(rows["obs"], slice(-1, None))])
     elif observed == total:
@@ -321,12 +321,6 @@ def _buffer(rows: dict[str, Any], space: dict[str, Any]) -> Any:
         terminations=rows["terminated"][:total].tolist(),
         truncations=flags.tolist(),
     )
-
-
-def _first_leaf(leaves: Any) -> Any:
-    while isinstance(leaves, dict):
-        leaves = next(iter(leaves.values()))
-    return leaves
 
 
 def _grouped(episodes: Iterator[Any]) -> Iterator[list[Any]]:

@@ -20,6 +20,7 @@ from treevalue.tree.common import create_storage
 import di_store
 from di_store.adapters.casts import zeros
 from di_store.adapters.stored_array import Array
+from di_store.adapters.torch_types import array_of
 
 Build: TypeAlias = Callable[[Sequence[Any]], Any]
 
@@ -105,12 +106,9 @@ def _plain(leaf: Any) -> Any:
     if type(leaf) is not torch.Tensor:
         return leaf
     try:
-        return leaf.numpy()
-    except (RuntimeError, TypeError):  # it needs a gradient, lies on a device, or numpy lacks its type
-        try:
-            return leaf.detach().cpu().numpy()
-        except (RuntimeError, TypeError) as error:
-            raise NoColumnsError from error
+        return array_of(leaf)
+    except (RuntimeError, TypeError) as error:
+        raise NoColumnsError from error
 
 
 class DingColumns:

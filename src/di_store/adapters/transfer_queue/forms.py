@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from tensordict import NonTensorStack
 
-from di_store.adapters.torch_types import NUMPY_TYPES
+from di_store.adapters.torch_types import NUMPY_TYPES, array_of
 
 Array: TypeAlias = NDArray[Any]
 
@@ -33,8 +33,7 @@ def _plain(tensor: Any) -> Array | None:
     """A tensor on the CPU as an array over the same memory, others as a copy; None: numpy has no such type."""
     if tensor.dtype not in NUMPY_TYPES or tensor.layout is not torch.strided or tensor.is_nested:
         return None
-    found: Array = tensor.detach().cpu().resolve_conj().resolve_neg().numpy()
-    return found
+    return array_of(tensor)
 
 
 def form(value: Any) -> Any:
