@@ -198,10 +198,10 @@ def test_priorities_are_updated_by_batch_indexes() -> None:
     assert batch["indexes"].dtype == np.uint64
     everywhere = buffer._encode_sample(batch["indexes"])
     np.testing.assert_array_equal(everywhere["rew"], batch["rew"])
-    buffer.update_priorities(batch["indexes"], np.full(20, 1e6))
+    buffer.update_priorities(batch["indexes"], np.full(20, 2.0**40))  # the others are as good as never drawn
     again = buffer.sample(200)
     assert set(again["indexes"]) <= set(batch["indexes"])
-    assert buffer.get_max_priority() == 1e6
+    assert buffer.get_max_priority() == 2.0**40
 
 
 def test_priorities_of_any_indexes_can_be_updated() -> None:
