@@ -9,7 +9,6 @@ import numpy as np
 import di_store
 from di_store.adapters.cpprb.columns import ROW_NODE, Rows, TransitionColumns
 from di_store.adapters.stored_array import Array
-from di_store.adapters.trees import differ
 
 
 class OpenEpisode:
@@ -18,7 +17,9 @@ class OpenEpisode:
     def __init__(self, table: di_store.Table, columns: TransitionColumns) -> None:
         self._columns = columns
         self._both = [name for name in columns.next_of if name in columns.stacked]
-        self._followed = [*columns.next_of, *(name for name in columns.stacked if name not in columns.next_of)]
+        alone = [name for name in columns.stacked if name not in columns.next_of]
+        # By name, where the next values stand; None: they are known from the stack.
+        self._followed = [(name, f"next_{name}") for name in columns.next_of] + [(name, None) for name in alone]
         self._writer = table.writer()
         self._going = False
         self._after: dict[str, bytes] = {}  # what the last transition says of the next one
@@ -43,27 +44,27 @@ class OpenEpisode:
                 self.end()
             keys = self._append(part, some, stop - start)
             first = keys[0] if first is None else first
-        for name in self._followed:
-            self._after[name] = self._ahead(name, rows)[-1].tobytes()
+        for name, following in self._followed:
+            ahead = rows[name][-1, ..., 1:] if following is None else rows[following][-1]
+            self._after[name] = ahead.tobytes()
         return first
-
-    def _ahead(self, name: str, rows: Rows) -> Array:
-        """What transitions say of the ones after them: the next values, or the stacks without the oldest frame."""
-        return rows["next_" + name] if name in self._columns.next_of else rows[name][..., 1:]
-
-    def _known(self, name: str, rows: Rows) -> Array:
-        """The part of transitions that the ones before them say."""
-        return rows[name] if name in self._columns.next_of else rows[name][..., :-1]
 
     def _continues(self, rows: Rows) -> bool:
         """Whether the first of these transitions follows the last one that was written."""
-        return all(self._known(name, rows)[0].tobytes() == self._after.get(name) for name in self._followed)
+        for name, following in self._followed:
+            known = rows[name][0, ..., :-1] if following is None else rows[name][0]
+            if known.tobytes() != self._after.get(name):
+                return False
+        return True
 
     def _breaks(self, rows: Rows) -> list[int]:
         """Which of these transitions do not continue the previous one; the first is not checked."""
         breaks = np.zeros(len(next(iter(rows.values()))), np.bool_)
-        for name in self._followed:
-            breaks[1:] |= differ(self._known(name, rows)[1:], self._ahead(name, rows)[:-1], 1)
+        for name, following in self._followed:
+            if following is None:
+                breaks[1:] |= _differ(rows[name][1:, ..., :-1], rows[name][:-1, ..., 1:])
+            else:
+                breaks[1:] |= _differ(rows[name][1:], rows[following][:-1])
         return [int(each) for each in np.flatnonzero(breaks)]
 
     def _check_next(self, rows: Rows) -> None:
@@ -93,6 +94,12 @@ class OpenEpisode:
             made = self._writer.extend(steps, next={ROW_NODE: after} if after else None, priority=priority)
         self._going = True
         return made.keys  # type: ignore[no-any-return]
+
+
+def _differ(first: Array, second: Array) -> Array:
+    """Which entries of the leading axis differ: bool[n]."""
+    found: Array = (first != second).any(axis=tuple(range(1, first.ndim)))
+    return found
 
 
 def _older(rows: Array, stacked: bool, lead: int) -> Array:

@@ -160,8 +160,8 @@ class TrajectoryColumn:
     ) -> TrajectoryColumn:
         """The values of `count` consecutive steps, or of these steps."""
         self = cls.__new__(cls)
-        self.column, self.begin, self.count, self.is_squeezed, self.steps = column, begin, count, squeeze, steps
-        self._cells = None
+        self.column, self.begin, self.count, self.is_squeezed = column, begin, count, squeeze
+        self.steps, self._cells = steps, None
         return self
 
     @property

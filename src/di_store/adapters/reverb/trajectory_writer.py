@@ -257,7 +257,7 @@ class ItemRows:
                     f"column {columns.index(column)} of the item is empty or refers to values that the writer no "
                     "longer holds (num_keep_alive_refs)"
                 )
-        places = [(column.column or column.kind, column.count, column.is_squeezed) for column in columns]
+        places = [(column.column, column.count, column.is_squeezed) for column in columns]
         key: tuple[Any, ...] = (table, *places)
         known: Any = self._forms.get(key, _UNKNOWN)
         if known is _UNKNOWN:
@@ -295,9 +295,10 @@ class ItemRows:
         if not any(dtype == OBJECTS for dtype, _ in kinds):
             form = table.declare(kinds)
             found = form, {"form": form.key}
-        if len(self._forms) > 10_000:
-            self._forms.clear()
-        self._forms[key] = found
+        if not any(column.column is None for column in columns):
+            if len(self._forms) > 10_000:
+                self._forms.clear()
+            self._forms[key] = found
         return found
 
     def _grow(self, size: int) -> None:
