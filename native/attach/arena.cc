@@ -57,11 +57,11 @@ bool is_shared(const Client& self) {
 }
 
 // As is_last(). A process that is about to join has the file open and may find that it is another store: this waits for
-// it.
+// it. First what needs no look at all processes of the machine.
 bool is_soon_last(const Memory& store, const Client& self) {
   for (int looks = 0; looks < kLeavingLooks; ++looks) {
-    if (is_last(store)) return true;
     if (is_shared(self)) return false;
+    if (is_last(store)) return true;
     DI_FAULT("arena.looked_at");
     os::sleep_ns(kLeavingPauseNs);
   }
@@ -128,9 +128,9 @@ bool Arena::in_registry(os::FileId file, Found* found) {
 // Attaches to a live store of that name. Under the registry's mutex and the folder lock of the name. A maker takes its
 // record lock under that folder lock too: so a store in the making without it was left to forked children by a maker
 // that died.
-Arena::Found Arena::find(const std::string& name, Deadline deadline) {
+Arena::Found Arena::find(const std::string& name, const std::vector<os::Holder>& holders, Deadline deadline) {
   Found found;
-  for (const os::Holder& holder : os::find_holders()) {
+  for (const os::Holder& holder : holders) {
     if (holder.name != name) continue;
     os::FileId id;
     const int fd = os::open_holder(holder, [&found](os::FileId file) { return in_registry(file, &found); }, &id);
@@ -183,12 +183,12 @@ class NameGuard {
 
 // Null: not yet. Throws kTimeout if a file of the store's folder on disk is locked.
 std::shared_ptr<Arena> Arena::try_open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline,
-                                       Found* found) {
+                                       const std::vector<os::Holder>* known, Found* found) {
   const NameGuard guard(name, deadline);
   // Held to the end, so that no child is forked with half a store.
   const os::LongGuard local(registry().mutex);
   const Deadline wait = deadline.at_most(kNameNs);
-  *found = find(name, wait);
+  *found = find(name, known != nullptr ? *known : os::find_holders(), wait);
   if (found->arena) {
     if (mode == Mode::kNew)
       throw Error(Code::kStoreError, "store '" + name + "' exists already; mode=\"rw\" attaches to it").told();
@@ -210,12 +210,13 @@ std::shared_ptr<Arena> Arena::try_open(const std::string& name, Mode mode, const
   return made;
 }
 
-std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline) {
+std::shared_ptr<Arena> Arena::open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline,
+                                   const std::vector<os::Holder>* known) {
   os::hold_store_folder();
   for (u64 pause = kLeavingNs;; pause = std::min(2 * pause, kMostPauseNs)) {
     Found found;
     try {
-      if (std::shared_ptr<Arena> arena = try_open(name, mode, fresh, deadline, &found)) return arena;
+      if (std::shared_ptr<Arena> arena = try_open(name, mode, fresh, deadline, known, &found)) return arena;
     } catch (const Error& error) {
       if (error.code() != Code::kTimeout || deadline.over()) throw;
     }

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
 #include "heap/heap.h"
 #include "tier/tier.h"
@@ -23,7 +24,10 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   // its maker calls announce(). open() waits for announce() while the maker holds the record lock of its client slot,
   // which is the first one. If the maker is killed earlier, there is no store: nobody finds its file, and the file ends
   // with the maker and the children it has forked.
-  static std::shared_ptr<Arena> open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline);
+  // `known`: the processes that hold the store, as a look a moment ago has found them (list_holders()). Null: this looks
+  // through all processes of the machine, which takes longer the more there are.
+  static std::shared_ptr<Arena> open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline,
+                                     const std::vector<os::Holder>* known = nullptr);
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -68,8 +72,8 @@ class Arena : public std::enable_shared_from_this<Arena>, public Memory, public 
   Arena() : Client(static_cast<Memory&>(*this)) {}
   struct Found;
   static std::shared_ptr<Arena> try_open(const std::string& name, Mode mode, const NewStore& fresh, Deadline deadline,
-                                         Found* found);
-  static Found find(const std::string& name, Deadline deadline);
+                                         const std::vector<os::Holder>* known, Found* found);
+  static Found find(const std::string& name, const std::vector<os::Holder>& holders, Deadline deadline);
   static bool in_registry(os::FileId file, Found* found);
   static std::shared_ptr<Arena> make_new(const std::string& name, const NewStore& fresh, Deadline deadline);
   static std::shared_ptr<Arena> attach(int fd, os::FileId id, Deadline deadline);

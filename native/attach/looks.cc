@@ -39,8 +39,7 @@ std::vector<StoreHolder> list_holders() {
       }
       found = known.emplace(holder.uuid, facts).first;
     }
-    if (found->second.announced)
-      all.push_back({holder.pid, holder.name, holder.uuid, found->second.bytes, found->second.removed});
+    if (found->second.announced) all.push_back({holder, found->second.bytes, found->second.removed});
   }
   return all;
 }

@@ -5,14 +5,13 @@
 #include <vector>
 
 #include "base/types.h"
+#include "os/os.h"
 
 namespace di {
 
-struct StoreHolder {  // a process of this user that holds a store
-  u32 pid;
-  std::string name, uuid;
-  u64 bytes;     // of memory that the kernel has given to the store
-  bool removed;  // by `di-store rm`; its memory is not back yet
+struct StoreHolder : os::Holder {  // a process of this user that holds a store
+  u64 bytes;                       // of memory that the kernel has given to the store
+  bool removed;                    // by `di-store rm`; its memory is not back yet
 };
 std::vector<StoreHolder> list_holders();
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attach/looks.h"
 #include "bindings/bindings.h"
 #include "heap/tiers.h"
 #include "maintenance/chores.h"
@@ -209,6 +210,13 @@ nb::object open(const std::string& name, Arena::Mode mode, u64 budget, u64 seed,
       throw;
     }
   }
+  reap_soon(arena);
+  return share(arena);
+}
+
+nb::object attach(const std::string& name, const std::vector<StoreHolder>& holders, Deadline deadline) {
+  const std::vector<os::Holder> known(holders.begin(), holders.end());
+  ArenaPointer arena = Arena::open(name, Arena::Mode::kAttach, {0, 0}, deadline, &known);
   reap_soon(arena);
   return share(arena);
 }
@@ -451,6 +459,9 @@ void bind_arena(nb::module_& module) {
                   nb::arg("timeout"), nb::arg("disk") = "", nb::arg("disk_capacity") = 0, nb::arg("write_budget") = 0,
                   nb::sig("def open(name: str, mode: Mode, budget: int, seed: int, timeout: float, disk: str = '', "
                           "disk_capacity: int = 0, write_budget: int = 0) -> Arena"));
+  type.def_static("attach", &attach, nb::arg("name"), nb::arg("holders"), nb::arg("timeout"),
+                  nb::sig("def attach(name: str, holders: list[Holder], timeout: float) -> Arena"),
+                  "Attaches to a store that these processes hold, as list_holders() has just found them.");
   bind_facts(type);
   nb::class_<LostRows>(module, "LostRows").def_ro("items", &LostRows::items).def_ro("what", &LostRows::what);
   bind_care(type);

@@ -187,10 +187,7 @@ nb::object Receiving::room() {
 }
 
 void bind_messages(nb::module_& module) {
-  module.attr("FRAME_HEADER_BYTES") = net::kHeaderBytes;
   module.attr("FRAME_MAX_META_BYTES") = net::kMaxMetaBytes;
-  module.attr("FRAME_MAX_PAYLOAD_BYTES") = net::kMaxPayloadBytes;
-  module.attr("FRAME_MAX_GREETING_BYTES") = net::kMaxGreetingBytes;
   module.attr("FRAME_PIECE_BYTES") = net::kPieceBytes;
   nb::class_<Sending>(module, "Outgoing", "A message that is sent; body: buffers that follow each other.")
       .def(nb::init<u8, u64, u8, nb::bytes, nb::handle>(), nb::arg("kind"), nb::arg("request"), nb::arg("flags"),

@@ -297,6 +297,12 @@ class Arena:
         disk_capacity: int = 0,
         write_budget: int = 0,
     ) -> Arena: ...
+    @staticmethod
+    def attach(name: str, holders: list[Holder], timeout: float) -> Arena:
+        """
+        Attaches to a store that these processes hold, as list_holders() has just found them.
+        """
+
     @property
     def name(self) -> str: ...
     @property
@@ -833,13 +839,7 @@ class PieceReader:
     def wait(self, seconds: float) -> bool: ...
     def stop(self) -> None: ...
 
-FRAME_HEADER_BYTES: int = 40
-
 FRAME_MAX_META_BYTES: int = 1048576
-
-FRAME_MAX_PAYLOAD_BYTES: int = 16777216
-
-FRAME_MAX_GREETING_BYTES: int = 16384
 
 FRAME_PIECE_BYTES: int = 1048576
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Iterator
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -122,3 +126,23 @@ def test_a_table_dropped_during_inspect_is_handled(
     status = main(["inspect", store.name, name, "--values"])
     printed = capsys.readouterr()
     assert (status, printed.err.count("\n")) == ((0, 0) if before == "print_items" else (1, 1)), printed.err
+
+
+@pytest.mark.parametrize("disk", [False, True])
+def test_status_looks_once_through_all_processes(disk: bool, tmp_path: Path, store_name: Callable[[], str]) -> None:
+    """However many stores there are: such a look takes longer the more processes and stores the machine has.
+
+    Stores of other tests may end meanwhile, which takes another look each.
+    """
+    with contextlib.ExitStack() as opened:
+        names = [store_name() for _ in range(12)]
+        for name in names:
+            folder = str(tmp_path / name) if disk else None
+            opened.enter_context(
+                di_store.open(name, memory="16MiB", disk=folder, disk_capacity="64MiB" if disk else None)
+            )
+        command = [sys.executable, "-m", "di_store", "status", "--json"]
+        environment = {**os.environ, "DI_STORE_FAULT": "os.find_holders:10"}  # that look kills the process
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
+        assert done.returncode == 0, done.stderr
+        assert set(names) <= {each["name"] for each in json.loads(done.stdout)["stores"]}

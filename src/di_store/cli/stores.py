@@ -11,7 +11,7 @@ from di_store.base.errors import StoreError, StoreNotFound
 from di_store.base.sizes import format_size, seconds_text
 from di_store.cli.common import ATTACH_SECONDS
 from di_store.observe import DiskStats, StoreReport, WaiterReport
-from di_store.store.opening import other_pids
+from di_store.store.opening import attach_each, other_pids
 
 
 def reports(only: str | None = None) -> list[StoreReport]:
@@ -19,17 +19,15 @@ def reports(only: str | None = None) -> list[StoreReport]:
 
     The report of a store that cannot be read has the reason in "error".
     """
-    pids: dict[str, list[int]] = {}
-    for info in di_store.list_stores():
-        pids.setdefault(info.name, []).extend(info.pids)
-    found = (report(name, other_pids(pids[name])) for name in sorted(pids) if only is None or name == only)
+    found = (report(name, store, other_pids(pids)) for name, pids, store in attach_each(only, ATTACH_SECONDS))
     return [each for each in found if each is not None]
 
 
-def report(name: str, pids: list[int]) -> StoreReport | None:
-    """The report of one store; None: it has ended or was removed meanwhile."""
+def report(name: str, store: di_store.Store | StoreError, pids: list[int]) -> StoreReport | None:
+    """The report of one store, whose handle this closes; None: it has ended or was removed meanwhile."""
     try:
-        store = di_store.attach(name, timeout=ATTACH_SECONDS)
+        if isinstance(store, StoreError):
+            raise store
         try:
             found = observe.report(store.stats())
         finally:

@@ -18,10 +18,11 @@ from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
 from di_store.replay.table import Table
 from di_store.runtime.deadline import Deadline
-from di_store.runtime.waits import check_timeout
+from di_store.runtime.waits import CALL_SECONDS, check_timeout
 from di_store.server.membership import Membership, membership_of
 from di_store.session import Session
-from di_store.store.opening import check_name, list_stores
+from di_store.store.local import session_of
+from di_store.store.opening import attach_each, check_name
 
 STORE_ENV = "DI_STORE_NODE"
 """Name of the store that processes take, if several nodes of the cluster are on one machine."""
@@ -118,16 +119,15 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
             )
         return session, membership
     found: dict[str, tuple[Session, Membership]] = {}
-    for each in list_stores():
-        try:
-            session = Session.attach(each.name)
-        except StoreError:
+    for each, _, store in attach_each(None, CALL_SECONDS):
+        if isinstance(store, StoreError):
             continue  # it ends, or is of another version
+        session = session_of(store)
         membership = membership_of(session)
         if membership is None or (wanted is not None and not membership.is_of(wanted)):
             session.close()
         else:
-            found[each.name] = session, membership
+            found[each] = session, membership
     if len(found) == 1:
         return next(iter(found.values()))
     for session, _ in found.values():

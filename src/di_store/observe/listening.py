@@ -43,18 +43,18 @@ def _own_sockets(pid: int) -> Iterator[tuple[str, str, str]]:
         for each in os.listdir(folder):
             with contextlib.suppress(OSError):  # closed meanwhile
                 held.add(os.readlink(f"{folder}/{each}"))
-        yield from (found for inode, *found in _sockets(pid) if f"socket:[{inode}]" in held)  # type: ignore[misc]
+        yield from _sockets(pid, held)
 
 
-def _sockets(pid: int) -> Iterator[tuple[str, str, str, str]]:
-    """Inode, state, own address and peer's address of all TCP sockets in the network namespace of a process."""
+def _sockets(pid: int, held: set[str]) -> Iterator[tuple[str, str, str]]:
+    """State, own address and peer's address of the TCP sockets of a process, whose descriptors link to `held`."""
     for file in ("tcp", "tcp6"):
         with contextlib.suppress(OSError), open(f"/proc/{pid}/net/{file}") as lines:
             next(lines, None)
             for line in lines:
                 words = line.split()
-                if words[3] in (_CONNECTED, _LISTENS):
-                    yield words[9], words[3], _place(*words[1].split(":")), _place(*words[2].split(":"))
+                if words[3] in (_CONNECTED, _LISTENS) and f"socket:[{words[9]}]" in held:
+                    yield words[3], _place(*words[1].split(":")), _place(*words[2].split(":"))
 
 
 def _place(host: str, port: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -243,13 +243,40 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
 
 def list_stores() -> list[StoreInfo]:
     """Stores that live processes of this user hold, sorted by name. Stores that were removed by force are left out."""
-    pids: dict[tuple[str, str], list[int]] = {}
-    size: dict[str, int] = {}
+    found: dict[tuple[str, str], list[_core.Holder]] = {}
     for holder in _core.list_holders():
         if not holder.removed:
-            pids.setdefault((holder.name, holder.uuid), []).append(holder.pid)
-            size[holder.uuid] = max(size.get(holder.uuid, 0), holder.committed)
-    return [StoreInfo(name, tuple(sorted(set(holders))), size[uuid]) for (name, uuid), holders in sorted(pids.items())]
+            found.setdefault((holder.name, holder.uuid), []).append(holder)
+    return [
+        StoreInfo(name, _pids(holders), max(each.committed for each in holders))
+        for (name, _), holders in sorted(found.items())
+    ]
+
+
+def attach_each(only: str | None, timeout: float) -> Iterator[tuple[str, tuple[int, ...], Store | StoreError]]:
+    """Each store that `list_stores` gives: its name, the pids, and a handle, or why there is none.
+
+    One look through all processes of the machine serves them all; `attach` looks anew for each.
+
+    Args:
+        only: name of the store that is wanted; None: all.
+        timeout: seconds to wait for locks, for each store.
+    """
+    found: dict[str, list[_core.Holder]] = {}
+    for holder in _core.list_holders():
+        if not holder.removed and only in (None, holder.name):
+            found.setdefault(holder.name, []).append(holder)
+    for name, holders in sorted(found.items()):
+        made: Store | StoreError
+        try:
+            made = Store(LocalStore(Session(_core.Arena.attach(name, holders, timeout))))
+        except StoreError as error:
+            made = error
+        yield name, _pids(holders), made
+
+
+def _pids(holders: list[_core.Holder]) -> tuple[int, ...]:
+    return tuple(sorted({each.pid for each in holders}))
 
 
 def remove(store: Store) -> None:
