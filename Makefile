@@ -5,6 +5,7 @@ PYTHON ?= python3
 JOBS ?= $(shell nproc)
 FAR ?= tcp
 RUNS ?= 3
+ADAPTER ?= $(basename $(notdir $(wildcard requirements/*.txt)))
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -84,11 +85,23 @@ TEST_SMALL := DI_STORE_TEST_SCALE=small $(PYTEST) -n $$(( $(JOBS) + 2 )) --dist 
 test: programs $(STAMP)-test build  ## the tests of what users rely on, with small counts (ARGS="-k name")
 	$(TEST_SMALL) -m "not extended" $(ARGS)
 
-test-all: programs $(STAMP)-test build  ## all tests with small counts (ARGS="-m extended": only those that `make test` leaves out)
+test-all: programs $(STAMP)-test build  ## all tests with small counts, but those of frameworks that only `make adapters` has (ARGS="-m extended": what `make test` leaves out)
 	$(TEST_SMALL) $(ARGS)
 
-adapters: build  ## tests of each adapter with the versions of requirements/<name>.txt (ADAPTER=sb3: one)
-	tools/adapters.sh $(BIN)/python $(ADAPTER)
+adapters: $(STAMP)-test build  ## tests of each adapter with its framework, of the versions of requirements/<name>.txt (ADAPTER="sb3 ding": of two)
+	$(MAKE) -kj$(JOBS) -Otarget $(ADAPTER:%=adapter-%)
+
+# An environment over $(VENV): it has what $(VENV) lacks, or has in another version.
+build/adapters/%/.stamp: requirements/%.txt $(STAMP)-test
+	$(BIN)/python -m venv --clear --without-pip $(@D)
+	cd $(@D)/lib/python*/site-packages && printf '%s\n' $(abspath $(VENV))/lib/python*/site-packages $(abspath src) > base.pth
+	$(@D)/bin/python -m pip install -q --disable-pip-version-check $$(grep -oe '--no-deps' $< | head -n 1) -r $<
+	touch $@
+
+.PHONY: $(ADAPTER:%=adapter-%)
+$(ADAPTER:%=adapter-%): adapter-%: build/adapters/%/.stamp
+	$(<D)/bin/python -m pytest $(wildcard tests/adapters/test_$*.py tests/adapters/test_$*_*.py) $(ARGS) | tee $(<D).log
+	@! tail -n 1 $(<D).log | grep -q ' skipped' || { echo "$(<D) lacks what the skipped tests need" >&2; exit 1; }
 
 wheels:  ## wheels of CPython 3.10 to 3.14, x86-64 and aarch64, into build/wheels/dist (PYTHONS="python3.11" ARCHES=x86_64)
 	tools/wheels.sh

@@ -14,7 +14,7 @@ import pytest
 
 import di_store
 
-cpprb = pytest.importorskip("cpprb")
+cpprb = pytest.importorskip("cpprb", reason="runs with make adapters ADAPTER=cpprb")
 ours = pytest.importorskip("di_store.adapters.cpprb")
 
 ENV = {"obs": {"shape": 3}, "act": {"dtype": np.int64}, "rew": {}, "next_obs": {"shape": 3}, "done": {}}

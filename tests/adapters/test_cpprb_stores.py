@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("cpprb", reason="needs the extra cpprb")
+pytest.importorskip("cpprb", reason="runs with make adapters ADAPTER=cpprb")
 
 from given_stores import KINDS, killed_after_a_checkpoint, opened
 

@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from pains import until
 
-pytest.importorskip("ding", reason="needs the extra ding")
+pytest.importorskip("ding", reason="runs with make adapters ADAPTER=ding")
 
 import torch
 import treetensor.torch as ttorch

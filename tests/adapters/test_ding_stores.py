@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("ding", reason="needs the extra ding")
+pytest.importorskip("ding", reason="runs with make adapters ADAPTER=ding")
 
 import torch
 from given_stores import KINDS, killed_and_unpickled, opened

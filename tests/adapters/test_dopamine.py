@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("dopamine.jax.replay_memory.replay_buffer", reason="needs the extra dopamine")
+pytest.importorskip("dopamine.jax.replay_memory.replay_buffer", reason="runs with make adapters ADAPTER=dopamine")
 
 import jax
 from dopamine.jax.replay_memory import accumulator, elements, replay_buffer, samplers

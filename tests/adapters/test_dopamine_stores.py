@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("dopamine", reason="needs the extra dopamine")
+pytest.importorskip("dopamine", reason="runs with make adapters ADAPTER=dopamine")
 
 from dopamine.jax.replay_memory import accumulator, elements, samplers
 from given_stores import KINDS, killed_and_unpickled, opened

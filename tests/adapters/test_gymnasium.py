@@ -10,7 +10,7 @@ import pytest
 
 import di_store
 
-gym = pytest.importorskip("gymnasium")
+gym = pytest.importorskip("gymnasium", reason="runs with make adapters ADAPTER=gymnasium")
 from gymnasium import spaces  # noqa: E402
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv  # noqa: E402
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-gym = pytest.importorskip("gymnasium")
+gym = pytest.importorskip("gymnasium", reason="runs with make adapters ADAPTER=gymnasium")
 from given_stores import KINDS, killed_after_a_checkpoint, opened  # noqa: E402
 from gymnasium import spaces  # noqa: E402
 

@@ -10,7 +10,7 @@ import pytest
 
 import di_store
 
-jax = pytest.importorskip("jax")
+jax = pytest.importorskip("jax", reason="runs with make adapters ADAPTER=jax")
 as_jax = pytest.importorskip("di_store.adapters.jax").as_jax
 
 N = 64

@@ -10,8 +10,8 @@ import pytest
 
 import di_store
 
-gym = pytest.importorskip("gymnasium")
-minari = pytest.importorskip("minari")
+gym = pytest.importorskip("gymnasium", reason="runs with make adapters ADAPTER=minari")
+minari = pytest.importorskip("minari", reason="runs with make adapters ADAPTER=minari")
 from gymnasium import spaces  # noqa: E402
 from gymnasium.vector import SyncVectorEnv  # noqa: E402
 from minari.data_collector import EpisodeBuffer  # noqa: E402

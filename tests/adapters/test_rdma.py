@@ -28,7 +28,7 @@ from di_store.protocol.values import answer_of
 from di_store.server.engine import Engine, EngineOffer
 from di_store.server.streams import STREAM_CALLS
 
-pytest.importorskip("mooncake.engine")
+pytest.importorskip("mooncake.engine", reason="runs with make adapters ADAPTER=rdma")
 
 ENGINE = ("--bulk", "mooncake-tcp", "--plaintext")
 RNG = np.random.default_rng(7)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray.rllib", reason="needs RLlib", exc_type=ImportError)
+pytest.importorskip("ray.rllib", reason="runs with make adapters ADAPTER=rllib")
 
 from gymnasium import spaces
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("ray.rllib", reason="needs the extra rllib")
+pytest.importorskip("ray.rllib", reason="runs with make adapters ADAPTER=rllib")
 
 from given_stores import KINDS, killed_and_unpickled, opened
 from ray.rllib.env.single_agent_episode import SingleAgentEpisode

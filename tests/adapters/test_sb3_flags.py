@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("stable_baselines3")
+pytest.importorskip("stable_baselines3", reason="runs with make adapters ADAPTER=sb3")
 from gymnasium import spaces
 from stable_baselines3.common import buffers as sb3
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
+pytest.importorskip("stable_baselines3", reason="runs with make adapters ADAPTER=sb3")
 
 import torch
 from gymnasium import spaces

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-stable_baselines3 = pytest.importorskip("stable_baselines3", reason="needs the extra sb3")
+stable_baselines3 = pytest.importorskip("stable_baselines3", reason="runs with make adapters ADAPTER=sb3")
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("stable_baselines3")
+pytest.importorskip("stable_baselines3", reason="runs with make adapters ADAPTER=sb3")
 
 from bench.adapters import sb3_resume
 

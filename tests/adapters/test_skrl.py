@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("skrl", reason="needs the extra skrl")
+pytest.importorskip("skrl", reason="runs with make adapters ADAPTER=skrl")
 
 import gymnasium
 import torch

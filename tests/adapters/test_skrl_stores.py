@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("skrl", reason="needs the extra skrl")
+pytest.importorskip("skrl", reason="runs with make adapters ADAPTER=skrl")
 
 import torch
 from given_stores import KINDS, killed_after_a_checkpoint, opened

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tianshou", reason="needs the extra tianshou")
+pytest.importorskip("tianshou", reason="runs with make adapters ADAPTER=tianshou")
 
 import gymnasium
 import torch

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tianshou", reason="needs the extra tianshou")
+pytest.importorskip("tianshou", reason="runs with make adapters ADAPTER=tianshou")
 
 from given_stores import KINDS as STORES
 from given_stores import killed_after_a_checkpoint, opened

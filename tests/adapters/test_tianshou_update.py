@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("tianshou", reason="needs the extra tianshou")
+pytest.importorskip("tianshou", reason="runs with make adapters ADAPTER=tianshou")
 
 from test_tianshou import KINDS, both, equal
 from tianshou import data as theirs

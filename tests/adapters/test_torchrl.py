@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("torchrl")
+pytest.importorskip("torchrl", reason="runs with make adapters ADAPTER=torchrl")
 
 import torch
 from tensordict import TensorDict, tensorclass

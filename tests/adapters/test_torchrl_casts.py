@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torchrl", reason="needs the extra torchrl")
+pytest.importorskip("torchrl", reason="runs with make adapters ADAPTER=torchrl")
 
 import torch
 from tensordict import TensorDict

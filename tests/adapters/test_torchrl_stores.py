@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torchrl", reason="needs the extra torchrl")
+pytest.importorskip("torchrl", reason="runs with make adapters ADAPTER=torchrl")
 
 import torch
 from given_stores import KINDS, killed_after_a_checkpoint, opened

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-pytest.importorskip("transfer_queue", reason="needs the extra transfer_queue")
+pytest.importorskip("transfer_queue", reason="runs with make adapters ADAPTER=transfer_queue")
 
 import ray
 import torch

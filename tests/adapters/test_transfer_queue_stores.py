@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("transfer_queue", reason="needs the extra transfer_queue")
+pytest.importorskip("transfer_queue", reason="runs with make adapters ADAPTER=transfer_queue")
 
 import ray
 import torch
