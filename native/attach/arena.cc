@@ -15,8 +15,8 @@ constexpr u64 kLeavingPauseNs = 10'000'000;
 constexpr u64 kEndingNs = 1'000'000'000;  // for a process that is about to leave as the last
 constexpr u64 kSweepNs = 1'000'000'000;   // for the heap's lock, when the last handle goes
 
-// A process of this user holds a store that cannot be looked into. It may have the name of the store to be made, and
-// then there would be two of one name.
+// A process of this user holds a store that cannot be looked into. That store may already have the name of the store to
+// be made; then two stores would have one name.
 void refuse_unseen(const std::string& name) {
   for (const os::HiddenHolder& holder : os::hidden_holders(kClientLockBase, kMaxClients)) {
     if (holder.uid != os::user()) continue;
@@ -33,7 +33,7 @@ void refuse_unseen(const std::string& name) {
 
 // Whether no other process has the store's file open to write, including forked children that have not used it yet. A
 // process that only lists stores (looks.cc) does not count: it may be stopped there for long, and never attaches. False
-// when it cannot be told.
+// if this is not known.
 bool is_last(const Memory& store) {
   try {
     for (const os::Holder& holder : os::find_holders())
@@ -56,8 +56,8 @@ bool is_shared(const Client& self) {
   return false;
 }
 
-// As is_last(). A process that is about to join has the file open and may find that it is another store: this waits for
-// it. First what needs no look at all processes of the machine.
+// As is_last(), but looks several times: a process that is about to join has the file open, even if it then finds that
+// this is another store. is_shared() comes first, because it need not look at all processes of the machine.
 bool is_soon_last(const Memory& store, const Client& self) {
   for (int looks = 0; looks < kLeavingLooks; ++looks) {
     if (is_shared(self)) return false;
@@ -69,8 +69,8 @@ bool is_soon_last(const Memory& store, const Client& self) {
 }
 
 // A process that is about to leave as the last says so (TierHeader::ended), and looks once more whether others came.
-// True: it is gone, and the store's files with it; or it is stopped. False: the store goes on. The caller has joined,
-// so the leaving process sees it.
+// True: the leaving process has ended the store and removed its files, or is stopped. False: the store goes on. The
+// caller has joined, so the leaving process sees it.
 bool has_ended(const Client& self, const Shared<u32>& ended) {
   const Deadline patience = Deadline::in(kEndingNs);
   for (u32 by = 0; (by = ended.load()) != 0; os::sleep_ns(kLeavingNs)) {
@@ -109,7 +109,8 @@ struct Arena::Found {
   bool leaving = false;          // another thread drops its last handle
 };
 
-// Whether this process has that store open. A store that is neither announced nor hidden was given up (abandon()).
+// Whether this process has the store of this file open. A store that is neither announced nor hidden was given up
+// (abandon()).
 bool Arena::in_registry(os::FileId file, Found* found) {
   for (Arena* arena : registry().arenas) {
     if (arena->id() != file) continue;
@@ -126,8 +127,8 @@ bool Arena::in_registry(os::FileId file, Found* found) {
 }
 
 // Attaches to a live store of that name. Under the registry's mutex and the folder lock of the name. A maker takes its
-// record lock under that folder lock too: so a store in the making without it was left to forked children by a maker
-// that died.
+// record lock under that folder lock too. So if an unfinished store has no record lock, its maker died and only forked
+// children hold it.
 Arena::Found Arena::find(const std::string& name, const std::vector<os::Holder>& holders, Deadline deadline) {
   Found found;
   for (const os::Holder& holder : holders) {
@@ -175,7 +176,7 @@ class NameGuard {
   }
 
  private:
-  std::optional<os::Aside> aside_;  // first: the GIL comes back when the name is free
+  std::optional<os::Aside> aside_;  // declared first: the GIL is taken again after the name's lock is released
   os::FolderLock folder_;
 };
 

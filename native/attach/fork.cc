@@ -14,8 +14,8 @@ namespace {
 constexpr int kParentPatienceMs = 10'000;        // for the child's pins
 constexpr u64 kChildPatienceNs = 5'000'000'000;  // for the heap's lock; the parent's pins stay longer than that
 constexpr u64 kLost = ~u64{0};                   // no generation
-thread_local bool t_by_python = false;           // the child of this thread's fork will tell when it has its pins
-thread_local int t_pipe[2] = {-1, -1};           // through which it tells; made and closed under the registry's mutex
+thread_local bool t_by_python = false;           // this thread's child will report when it has its pins
+thread_local int t_pipe[2] = {-1, -1};           // the pipe for this report; made and closed under the registry's mutex
 thread_local bool t_frozen = false;              // this fork has frozen the ledgers
 
 // ------------------------------------------------------------------------------------------------------- around fork()
@@ -128,7 +128,8 @@ void keep_inherited(Arena& arena) noexcept {
     if (!os::make_private(at, bytes)) pin.ref = kLost;
     DI_FAULT("fork.pin_copied");
   });
-  // After the copies: while the parent's pin held, the object was there, of this generation, and whole.
+  // This check comes after the copies: an object that still has this generation was pinned by the parent all the while,
+  // so its copy is whole.
   each([&arena](const InheritedPin& pin, const Descriptor& object, u8* at, u64 bytes) {
     if (word_generation(object.word.load()) == pin.ref || os::make_unreadable(at, bytes)) return;
     const u64 all = arena.file_bytes() - kPageBytes;  // too many mappings: then all at once
@@ -159,7 +160,7 @@ void Arena::renew_in_child() {
   }
   try {
     ledger().repeat_pins(Deadline::in(kChildPatienceNs));
-  } catch (...) {  // what could not be repeated is kept in another way
+  } catch (...) {  // keep_inherited() copies the objects whose pins were not repeated
   }
   keep_inherited(*this);
   if (!renew_readonly()) {

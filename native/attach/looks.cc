@@ -30,7 +30,7 @@ std::vector<StoreHolder> list_holders() {
       os::FileId id;
       const int fd = os::open_to_look(holder, own, &id);
       if (fd < 0 && errno != EEXIST) {
-        if (errno == ENOENT) continue;  // it has gone meanwhile; another holder may tell
+        if (errno == ENOENT) continue;  // this process has ended; another holder may have the answer
       } else if (fd >= 0) {
         DI_FAULT("looks.opened");
         const FirstLook look = look_into(fd);

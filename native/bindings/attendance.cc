@@ -1,4 +1,4 @@
-// A writer that has no columns yet, as its tables see it.
+// Registers a writer with its tables before its columns are known.
 #include "bindings/bindings.h"
 #include "replay/table.h"
 

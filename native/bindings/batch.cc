@@ -152,7 +152,7 @@ nb::object BatchMaker::make(const DrawSet& set, nb::handle beta, nb::handle whic
 // Batches with more bytes, or that read more rows, are not copied under the table's lock: other learners would wait.
 constexpr u64 kAtOnceBytes = 64 << 10;
 constexpr u64 kAtOnceRows = 4096;
-constexpr u64 kVaryingSlack = 4096;  // beyond a quarter, for few items whose values differ much in length
+constexpr u64 kVaryingSlack = 4096;  // added to a quarter: lengths of few items vary much
 
 nb::object BatchMaker::draw(u32 n, nb::handle beta, bool distinct, Deadline deadline) {
   const u64 rows = plan_.spec.rows_visited();

@@ -39,11 +39,11 @@ class BatchMaker {
   // dict of arrays to fill instead of fresh ones, or None. with_live: every item of the set has a place, which is zeros
   // if the item is gone, and an array tells which items live. The caller holds the items' chunks.
   nb::object make(const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
-  // Draws, copies and delivers n items in one hold of the table's lock, with all outputs. An invalid object: this batch
-  // cannot be made so, and nothing was drawn; use make().
+  // Draws, copies and delivers n items in one hold of the table's lock, with all outputs. Returns an invalid object if
+  // this batch needs make(); then nothing was drawn.
   nb::object draw(u32 n, nb::handle beta, bool distinct, Deadline deadline);
   // Does what make() with_live does, in one hold of the table's lock: for the fixed-size outputs of a small batch of
-  // items, without a ledger entry for each. An invalid object: this batch cannot be made so; use make().
+  // items, without a ledger entry for each. Returns an invalid object if this batch needs make().
   nb::object look(std::span<const u64> keys, nb::handle beta, nb::handle which, Deadline deadline);
   // Bytes of the variable-length values in a batch of these items. The caller holds the items' chunks.
   u64 ragged_bytes(const DrawSet& set);

@@ -12,7 +12,7 @@ class BatchGather {
   // with the GIL. They release it while they read or copy much.
   BatchGather(BatchMaker& maker, const DrawSet& set, nb::handle beta, nb::handle which, nb::handle out, bool with_live);
 
-  // Begins to read from disk, as much as may be read at once. True: that is the rest.
+  // Begins to read from disk, as much as may be read at once. True: nothing is left to read after this.
   bool read_ahead();
   // Copies one portion that was read from disk. False: everything is copied.
   bool copy_portion();

@@ -37,17 +37,17 @@ void deliver_some(CallDraws& draws, const std::vector<u32>& places) {
   some.set().items.reserve(all.size());
   for (std::size_t i = 0; i < all.size(); ++i) (wanted[i / rows] ? some.set().items : others).push_back(all[i]);
   all.swap(others);
-  draws.set().rng_after = ~u64{0};  // no value of the counter: random numbers of delivered draws must not come again
+  draws.set().rng_after = ~u64{0};  // no counter has this value: delivered draws' random numbers must not repeat
   end_draws(some, true);
   end_draws(draws, false);
 }
 
 void end_copied(CallDraws& draws, const std::vector<bool>& open) {
   try {
-    // For a part this is tried only for a moment: uses that remain end with the next part, or with the whole batch.
+    // For a part the lock is tried only briefly: the next part, or the whole batch, ends the remaining uses.
     draws.table->draws.copied(&draws.set(), open.empty() ? Deadline::slice() : Deadline::brief(), open);
   } catch (...) {
-    rethrow_lasting();  // otherwise the chunks are released later; the batch is complete all the same
+    rethrow_lasting();  // other errors: the batch is complete, and its chunks are released later
   }
 }
 

@@ -92,9 +92,9 @@ bool is_flat(nb::handle values) {  // a dict of columns, none of them below anot
   return true;
 }
 
-// Updates one step of each item, with the arguments as a program gave them. None: the arguments have a rarer form,
-// nothing was written, and the package does the update (replay/late.py). The package also takes over after
-// SchemaMismatch, because its error says better what is wrong.
+// Updates one step of each item, with the arguments as a program gave them. None: the arguments have a rarer form.
+// Nothing was written, and the package does the update (replay/late.py). The package also takes over after
+// SchemaMismatch, because its error is clearer.
 nb::object LateWriter::write_now(nb::handle keys, nb::handle values, nb::handle row, nb::handle timeout) {
   const std::span<const u64> wanted = exact_keys(keys);
   const std::optional<i64> first = exact_row(row);

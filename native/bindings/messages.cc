@@ -14,7 +14,7 @@ namespace di::py {
 
 namespace {
 
-constexpr u64 kTurnBytes = 4 << 20;  // after so many bytes a signal handler may run, which may raise
+constexpr u64 kTurnBytes = 4 << 20;  // a signal handler, which may raise, can run after each portion
 
 [[noreturn]] void raise_gone(const char* text) {
   PyErr_SetString(PyExc_ConnectionError, text);

@@ -31,7 +31,7 @@ class Buffers {  // the buffers of a sequence of objects
   std::vector<Py_buffer> views_;
 };
 
-// Admits one thread at a time: without the GIL nothing else would keep a second thread out.
+// Admits one thread at a time, as the GIL is not held.
 class OneThread {
  public:
   explicit OneThread(bool& used) : used_(used) {
@@ -60,7 +60,7 @@ class Receiving {
   }
   bool has_bytes() const { return core_.has_bytes(); }
   double moved() const { return static_cast<double>(moved_ns_) / 1e9; }
-  // For another reader of the messages. While it reads, nobody else does.
+  // For another reader of the messages; only one reader may read at a time.
   net::Incoming& core() { return core_; }
   bool& used() { return used_; }
 

@@ -105,7 +105,7 @@ nb::object Reader::finish(CallDraws& draws, nb::handle beta, nb::handle which, n
   require_own(draws);
   DI_FAULT("sample.before_copy");
   BatchGather gather(batches_, draws.set(), beta, which, out, false);
-  // While other items are read from disk, the copied ones hold nothing: their memory may be needed.
+  // Copied items release their chunks while other items are read from disk: that memory may be needed.
   do {
     if (!gather.open().empty()) end_copied(draws, gather.open());
   } while (gather.copy_portion());

@@ -20,8 +20,8 @@ struct ReserveRequest {
   bool named;    // an object with an id; otherwise it becomes a version of weights
 };
 
-// An object of given size that is written in place. It owns the memory to which arrays over it refer. Until it is
-// destroyed the block is not freed, even after discard(), and the sealed or published object stays pinned.
+// An object of given size that is written in place. It owns the memory of the arrays over the object. Until its
+// destruction the block is not freed, even after discard(), and the sealed or published object stays pinned.
 class Reserved {
  public:
   Reserved(ArenaPointer arena, const ReserveRequest& wanted)

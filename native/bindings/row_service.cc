@@ -29,7 +29,7 @@ std::vector<std::unique_ptr<u8[]>> spare_buffers;  // under spare_mutex
 enum class ReadResult { kDone, kNothing, kEnded };
 
 // Reads until `go` needs no more bytes. kNothing: nothing came for a tick of the socket, and `waits` is false. kEnded:
-// the next reader of the socket learns why.
+// the next read from the socket gives the reason.
 template <class Go>
 ReadResult read(Incoming& incoming, int socket, bool waits, const Go& go) {
   while (go() == Incoming::Need::kBytes) {
@@ -145,7 +145,7 @@ bool RowService::make(const net::RowRuns& calls, const u8* body, u64 epoch, Serv
     body += run.count * known.form.stride();
   }
   served->calls += made->calls;
-  // Kept before it is sent: an acknowledgement that is lost on its way is sent again.
+  // The acknowledgement is kept before it is sent, so that a lost one can be sent again.
   served->kept.emplace_back(served->done, net::RowAcknowledgement(served->done, epoch, order_.size(), made->counts,
                                                                   made->keys, made->lanes, made->starts));
   return true;

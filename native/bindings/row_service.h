@@ -25,7 +25,7 @@ enum class Stopped : u32 {
 struct Served {
   Stopped why = Stopped::kOther;
   u64 done = 0;                                               // the last call that was made
-  u64 calls = 0;                                              // calls that were made, except those in `made`
+  u64 calls = 0;                                              // calls that were made; `made` has more
   u64 acknowledged = 0;                                       // the last call that the client knows of
   std::vector<std::pair<u64, net::RowAcknowledgement>> kept;  // by last call; calls that the client may not know of
   std::vector<u8> meta, body;                                 // kRows: of the message
@@ -61,7 +61,7 @@ class RowService {
     std::vector<u32> lanes;
   };
 
-  // Each performs one step for one message. False: there is no further step, and `served` says why.
+  // Each function performs one step for one message. False: there is no further step, and `served` says why.
   bool take_message(net::Incoming& incoming, int socket, u64 epoch, Served* served);
   bool make(const net::RowRuns& calls, const u8* body, u64 epoch, Served* served);
   std::optional<net::RowRuns> find(const net::Incoming& incoming, u64 epoch, u64 done) const;

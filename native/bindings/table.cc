@@ -394,9 +394,9 @@ void await(const TablePointer& table, Wait& wait, bool items, u32 seen, double s
             seconds, kind, table->index(), culprit);
 }
 
-// Client slots of the processes that may keep a call on this table waiting. These are processes that have drawn from
-// it, that have an open writer, draws or reads of it in their ledger, or that own its lock or the heap's. The list
-// serves errors and logs, so it is read without a lock.
+// Client slots of the processes that may keep a call on this table waiting: processes that have drawn from the table,
+// have an open writer, draws or reads of it in their ledger, or own its lock or the heap's. The list serves errors and
+// logs, so it is read without a lock.
 std::vector<u32> concerned(const TablePointer& table) {
   const Arena& arena = table->arena();
   const u32 index = table->index();

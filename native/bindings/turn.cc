@@ -12,7 +12,7 @@
 namespace di::py {
 namespace {
 
-constexpr u64 kStarvedNs = 5'000'000;  // until a thread has waited so long, newcomers go first: fewer thread switches
+constexpr u64 kStarvedNs = 5'000'000;  // newcomers go first until a thread has waited this long: fewer thread switches
 constexpr u64 kGraceNs = 2'000'000;    // after that, a free turn is kept this long for the waiting threads
 
 struct Turn {

@@ -12,7 +12,7 @@ class TurnHold {
   ~TurnHold();
   TurnHold(const TurnHold&) = delete;
   TurnHold& operator=(const TurnHold&) = delete;
-  bool mine() const { return mine_; }  // false: another thread has it, or a call of this thread further up
+  bool mine() const { return mine_; }  // false: another thread has the turn, or an outer call of this thread
 
  private:
   PyObject* turn_;

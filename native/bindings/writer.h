@@ -14,8 +14,9 @@
 namespace di::py {
 
 // Allows one call of a writer at a time. Other code may run in the middle of a call: conversions of values while
-// arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. None of it may
-// begin another call. At its end a call releases the objects that its inputs point into, while no other call can begin.
+// arguments are parsed, signal handlers while it waits, other threads while it copies without the GIL. That other code
+// may not begin another call. A call that ends releases the objects that its inputs point into, while no other call can
+// begin.
 class Busy {
  public:
   Busy(std::atomic<bool>& busy, Cells& cells) : busy_(busy), cells_(cells) {
@@ -78,7 +79,7 @@ class PyWriter {
   }
   std::atomic<bool>& busy() { return busy_; }
   void set_version(u32 table, i64 version) {
-    const Busy call(busy_, cells_);  // not in the middle of a call: its rows keep their version
+    const Busy call(busy_, cells_);  // waits for a running call, whose rows keep their version
     writer_->set_version(table, version);
   }
 

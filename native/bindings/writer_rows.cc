@@ -26,7 +26,7 @@ nb::list counts_of(const RowsMade& made) {
 
 }  // namespace
 
-// A call is counted last: if there is no memory for its results, it counts as failed, as any other call would.
+// A call is counted last. So a call without memory for its results counts as failed.
 void RowsMade::add(const Writer& writer) {
   const std::size_t before = keys.size();
   try {

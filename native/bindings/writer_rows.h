@@ -36,8 +36,8 @@ class WriterRows {
   // the number `seq`. `order`: for each table of the client, its position among the writer's tables.
   std::unique_ptr<RowsMade> append(const RowForm& form, nb::handle body, u64 at, u32 count, u64 seq, nb::handle lane,
                                    nb::handle priority, std::vector<u32> order);
-  // The same without the GIL, for a form that require() has accepted, and without priorities. False: another thread is
-  // in the middle of a call.
+  // As append(), but without the GIL and without priorities, for a form that require() has accepted. False: another
+  // thread is in the middle of a call.
   bool append_known(const RowForm& form, const std::vector<u32>& lanes, const u8* body, u32 count, u64 seq,
                     RowsMade* made);
   // The lanes of the calls of a form with this `lane`. Throws what such a call would throw.

@@ -7,7 +7,7 @@ namespace {
 
 constexpr u32 kLookEvery = 256;  // calls: fewer than one in a hundred goes through the package
 
-// The first missing column that may not come later, as late columns may. kNone: no column is missing.
+// The first missing column that is not a late column. kNone: no such column is missing.
 u32 missing_column(const std::vector<ColumnInput>& given, const ColumnMask& late) {
   for (u32 i = 0; i < given.size(); ++i)
     if (!given[i].given() && !late[i]) return i;

@@ -203,7 +203,7 @@ void Blocks::reset() {
 void Blocks::mark(u64 offset, u64 bytes, BlockUse use) {
   const auto [slice, cls, block, run] = spot(offset, bytes);
   require_block(static_cast<u32>(use) < kBlockUses);
-  pages_.cover_slice(slice + run - 1);  // the block's last slice: behind it the store may end
+  pages_.cover_slice(slice + run - 1);  // the block's last slice: the store may end there
   if (cls == kNone) {
     for (u64 i = 0; i < run; ++i) require_block(memory_.slice(slice + i).state == SliceState::kFree);
     return set_run(slice, pages_for(bytes), use);

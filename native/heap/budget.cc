@@ -71,7 +71,7 @@ u32 Budget::evictable(std::span<const u32> tables, u64 block) const {
   for (const u32 index : tables) {
     const TableHeader& table = memory_.table(index);
     if (table.used_bytes.load() == table.open_bytes.load()) continue;
-    // A table that keeps no more than this in memory frees none for others; with a disk tier it is less than its
+    // A table frees no memory for others as long as it uses no more than this. With a disk tier this is less than its
     // reserve.
     const u64 kept = in_memory(memory_, reserve_of(table)) + table.held_bytes;
     if (block != 0 && resident_of(table) + block <= kept) continue;
@@ -132,7 +132,7 @@ Shortage Budget::short_of_store(const MakeRequest& request, u64 block, u64 grow)
 
 // Each table is charged for the chunks that its items hold and that its view may still reach. Beyond what it has set
 // aside it takes free memory: for its items at most as much again, for open chunks as much as there is. Only items can
-// be evicted, so a table without items in closed chunks is never named as the one that is short.
+// be evicted, so a table without items in closed chunks is never named.
 Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
   u64 grow = 0;
   for (const u32 index : request.tables) {
@@ -155,7 +155,7 @@ Shortage Budget::admit(const MakeRequest& request, const Blocks::Choice& choice)
   if (is_of_chunk(request.kind)) {
     shortage = admit_chunk(request, choice.bytes + request.body_block);
   } else if (const u64 grow = choice.taken_bytes + choice.table_bytes; grow != 0 && claimed() + grow > spendable()) {
-    shortage.why = room_text(grow, {});  // what a table has set aside is its own, whatever else was taken
+    shortage.why = room_text(grow, {});  // a table's own reserve suffices, whatever others have taken
     shortage.bytes = claimed() + grow - spendable();
   }
   if (shortage.bytes != 0) return shortage;
@@ -173,8 +173,8 @@ void Budget::charge(u32 index, i64 used_bytes, i64 open_bytes, i64 chunks) {
   add_bytes(table.used_bytes, static_cast<u64>(used_bytes));
   add_bytes(table.open_bytes, static_cast<u64>(open_bytes));
   add_bytes(table.used_chunks, static_cast<u64>(chunks));
-  // A lowered reserve follows the chunks. Chunks of the larger capacity may take more than is set aside now, and hold
-  // items that are within the smaller one. These items would be evicted for the next chunk.
+  // A lowered reserve follows the chunks. After a shrink, chunks may still take more than the new reserve. Then the
+  // next chunk would evict items that are within the new capacity.
   const u64 least = std::max(table.reserve_wanted.load(), table.used_bytes.load());
   if (const u64 reserve = table.reserve_bytes.load(); least < reserve) {
     note_spare(memory_, (reserve / kSliceBytes - least / kSliceBytes) * kSliceBytes);  // small steps add up

@@ -1,10 +1,10 @@
 // The byte budget of a store (memory=): how much of it objects, tables and the store itself claim, and what is missing
 // for one more block. Under the heap's lock, unless noted.
 //
-// Claimed bytes: what objects, meta blocks and the fixed parts occupy, and what tables set aside. A table claims the
-// larger of two numbers: its reserve plus its held draws, and what its chunks occupy in memory. With a disk tier it
-// sets aside memory for open chunks and heads only. Committed bytes: those that have pages. Truths are the budget and
-// the tables' reserves; everything else is derived, and recounted after a death.
+// Claimed bytes: the bytes that objects, meta blocks and the fixed parts occupy, and that tables set aside. A table
+// claims the larger of two numbers: its reserve plus its held draws, and what its chunks occupy in memory. With a disk
+// tier it sets aside memory for open chunks and heads only. Committed bytes: those that have pages. Truths are the
+// budget and the tables' reserves; everything else is derived, and recounted after a death.
 #pragma once
 
 #include <span>
@@ -58,11 +58,11 @@ class Budget {
   // Whether there is room. Chunks count against their tables' reserves, everything else against what the reserves
   // leave.
   Shortage admit(const MakeRequest& request, const Blocks::Choice& choice) const;
-  // What stays claimed when every object is deleted and every item of these tables evicted, with `block` more bytes of
-  // chunks for each of them.
+  // Bytes that stay claimed after the deletion of every object and the eviction of every item of these tables, with
+  // `block` more bytes of chunks for each table.
   u64 least_claim(std::span<const u32> tables, u64 block) const;
   // One of these tables that has items in closed chunks and that `block` more bytes would lift above what it has set
-  // aside (0: this is not checked). Prefers a table that may evict items. kNone: there is none.
+  // aside (0: this is not checked). Prefers a table that may evict items. kNone: no such table.
   u32 evictable(std::span<const u32> tables, u64 block) const;
 
   // Counts a chunk that was made or freed, or that is no longer open.

@@ -6,7 +6,7 @@ namespace di {
 namespace {
 
 constexpr u64 kSweepNs = 100'000'000;  // a full store looks for unused chunks at most this often,
-constexpr u64 kSweepRest = 100;        // and after a pause of so many times the length of the last look
+constexpr u64 kSweepRest = 100;        // and pauses for this many times the duration of the last look
 constexpr u32 kSweptAtOnce = 256;      // descriptors in one hold
 
 }  // namespace
@@ -22,7 +22,7 @@ void ChunkEnds::release_if_unused(u32 chunk) {
   heap_.free_descriptor(chunk, false);
 }
 
-// Detaches open chunks too: one of their tables may need them no more.
+// Detaches open chunks too, because one of their tables may no longer need them.
 void ChunkEnds::detach_held(u32 chunk, u32 table) {
   const u64 word = heap_.descriptor(chunk).word.load();
   if (word_kind(word) != ObjectKind::kChunk || word_state(word) == ObjectState::kFree) return;
@@ -30,7 +30,7 @@ void ChunkEnds::detach_held(u32 chunk, u32 table) {
   for (u32 i = 0; i < all.size(); ++i) {
     Attachment& at = all[i];
     if (at.table != table || at.attached.load() == 0) continue;
-    const bool gone = heap_.memory.table(table).generation.load() != at.table_generation;  // then its uses mean nothing
+    const bool gone = heap_.memory.table(table).generation.load() != at.table_generation;  // uses then mean nothing
     if (!gone && heap_.chunk_memory.uses_at(chunk, i).load(std::memory_order_acquire) != kUsesClosed) continue;
     at.attached.store(0);
     DI_FAULT("heap.detached");
@@ -48,7 +48,7 @@ void ChunkEnds::detach(std::span<const u32> chunks, u32 table, Deadline deadline
   heap_.budget.announce_room();
 }
 
-// No future item of this table will need the chunk: from here on only existing items pay for it.
+// No future item of this table will need the chunk: from now on only existing items are charged for it.
 void ChunkEnds::end_need(u32 chunk, u32 position, const Attachment& at) {
   if ((heap_.chunk_memory.uses_at(chunk, position).fetch_or(kUsesClosed, std::memory_order_acq_rel) & kUsesClosed) != 0)
     return;

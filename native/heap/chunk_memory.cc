@@ -2,7 +2,7 @@
 
 namespace di {
 
-// One look at the descriptor and at the header: each chunk that is closed or freed comes here several times.
+// Reads the descriptor and the header once, because this runs several times for each chunk that is closed or freed.
 std::span<Attachment> ChunkMemory::find_attachments(u32 chunk) const {
   const Descriptor& entry = descriptors_[chunk];
   const u64 word = entry.word.load(std::memory_order_relaxed), bytes = entry.bytes;
@@ -52,7 +52,7 @@ u64 ChunkMemory::block_bytes(u32 chunk) const {
 std::span<u8> ChunkMemory::body_apart(u32 chunk) const {
   const u64 word = descriptors_[chunk].summary.body.load(std::memory_order_relaxed), units = body_units(word);
   const u64 bytes = word == 0 || units == kMostBodyUnits ? tier(chunk)->body_bytes : units * kBodyUnit;
-  // Not memory_.at(0): a span without an address keeps its size.
+  // This is not memory_.at(0), because a span without an address keeps its size.
   return word == 0 ? std::span<u8>(static_cast<u8*>(nullptr), bytes)
                    : std::span<u8>(memory_.at(body_offset(word), bytes), bytes);
 }

@@ -30,7 +30,8 @@ class ChunkMemory {
   // If the body is not in memory, its address is null and its size is known all the same. The caller holds the chunk as
   // a reader, or the lock of a table that is attached to it.
   std::span<u8> body(u32 chunk) const { return memory_.tiered() ? body_apart(chunk) : head_bytes(chunk); }
-  // These two read nothing of the head. rows/chunk_view.h checks whose head it is when it opens the chunk.
+  // These two do not read the head. rows/chunk_view.h checks that the head belongs to the chunk when it opens the
+  // chunk.
   ChunkBytes bytes(u32 chunk) const {
     ChunkBytes found = head_alone(chunk);
     const std::span<const u8> body = memory_.tiered() ? body_apart(chunk) : std::span(found.head, found.head_bytes);

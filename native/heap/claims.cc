@@ -28,9 +28,9 @@ u64 TableClaims::try_reserve(u32 index, const Reserve& reserve, Deadline deadlin
   return 0;
 }
 
-// One segment of descriptors per hold. Segments are memory too, and stay. So none is made before all of them and the
-// reserve fit, and the reserve is set in one hold when they are there. A kill inside leaves a part of this: the
-// recovery puts the three numbers in order, and the caller has not changed the capacity yet.
+// One segment of descriptors per hold. Segments take memory too, and are never freed. So none is made unless all of
+// them and the reserve fit. The reserve is set in one hold, after the segments are made. A kill in the middle leaves a
+// part of this: the recovery repairs the three numbers, and the caller has not changed the capacity yet.
 u64 TableClaims::reserve_now(u32 index, const Reserve& reserve, Deadline deadline) {
   for (;;)
     if (const u64 missing = try_reserve(index, reserve, deadline); missing != kSegmentCame) return missing;

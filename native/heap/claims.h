@@ -16,9 +16,9 @@ class TableClaims {
   explicit TableClaims(HeapCore& heap) : heap_(heap) {}
 
   // Sets the reserve that a table wants, and makes descriptors for its chunks. If it throws, nothing was set. A larger
-  // reserve counts at once, a smaller one only after lower_reserve(), when items were removed. The caller holds no
-  // table's lock, because rows may leave memory. Several holds: a kill between them leaves more descriptors and the old
-  // reserve.
+  // reserve counts at once. A smaller one counts only after lower_reserve(), once items are removed. The caller holds
+  // no table's lock, because rows may leave memory. Several holds: a kill between them leaves more descriptors and the
+  // old reserve.
   void reserve(u32 table, const Reserve& reserve, Deadline deadline);
   // The same, also under a table's lock. Returns how many bytes are missing; unless it is 0, nothing was set. Then the
   // caller releases the table's lock, calls make_room(), and tries again.
@@ -31,7 +31,8 @@ class TableClaims {
   // Raises a reserve to what the table uses, if there is memory. `reserve_wanted` stays as it is: the next resize
   // starts from it, and the reserve sinks to it as chunks are freed.
   void cover_used(u32 table, Deadline deadline);
-  // Whether so many bytes of chunks fit once every object is deleted and every item of these tables evicted.
+  // Whether this many bytes of chunks fit after the deletion of every object and the eviction of every item of these
+  // tables.
   bool may_fit(std::span<const u32> tables, u64 bytes, Deadline deadline, std::string* why);
   // The table is dropped: its claims and its generation end in one hold, so that no chunk is charged to, or detached
   // from, the next table with the same index.

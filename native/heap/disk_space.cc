@@ -109,7 +109,7 @@ std::vector<DiskSpace::Sparse> DiskSpace::sparse(double share) const {
   };
   for (u32 number = 0; number < high(); ++number) {
     const SegmentEntry& at = memory_.tier_header().segment[number];
-    // The share of the bytes written, not of the file: its unused end would be unused elsewhere too. A kill may leave
+    // The share is of the bytes written, not of the file: copying would not reduce the unused end. A kill may leave
     // some uncounted.
     const Sparse each{number, at.incarnation, at.live.load(),
                       std::max(u64{at.filled.load()} * kPageBytes, at.live.load())};

@@ -1,6 +1,6 @@
 // The files of the disk tier: which segments exist, which process fills each, and how much of it is still needed.
-// Everything under the heap's lock. Truths are each entry's state, size and incarnation, and what chunks say of their
-// copies; the counts of live bytes are derived, and recounted after a death.
+// Everything under the heap's lock. Truths are each entry's state, size and incarnation, and the places of copies in
+// chunks. The counts of live bytes are derived, and recounted after a death.
 //
 // Nothing here touches a file: the owner of an open segment does that without a lock (tier/).
 #pragma once
@@ -64,14 +64,14 @@ class DiskSpace {
   bool take_spare(u32* file, u32 keep = kMostEmpty);
   // Bytes that further files may take, and those of empty segments. Read freely: the answer may be old.
   u64 room() const;
-  // Segments that nobody fills and whose records are needed in part: at most `share` of their bytes. The least needed
+  // Segments that nobody fills, and of whose bytes at most the fraction `share` is still needed. The least needed
   // first.
   struct Sparse {
     u32 number = 0;
     u64 incarnation = 0, live = 0, filled = 0;
   };
   std::vector<Sparse> sparse(double share) const;
-  bool is_same(u32 number, u64 incarnation) const;  // whether the segment still is what it was then
+  bool is_same(u32 number, u64 incarnation) const;  // whether the segment has not changed since
   // Object logs (object_log.h). One process fills a log. Its file is never used again, and is removed when no object
   // needs it. Logs count as segments do.
   struct Log {

@@ -3,7 +3,7 @@
 namespace di {
 namespace {
 
-constexpr int kMostMoves = 8;  // others may take the pages that go back
+constexpr int kMostMoves = 8;  // other processes may take the returned pages
 
 }  // namespace
 

@@ -7,9 +7,9 @@
 
 namespace di {
 
-// Commits the pages of [offset, offset + bytes), for which the budget has room. If machine or cgroup refuses them,
-// unused pages of the store go back to it first; a kill meanwhile leaves nothing but that. False: it still refuses, see
-// *why.
+// Commits the pages of [offset, offset + bytes), for which the budget has room. If machine or cgroup refuses the pages,
+// unused pages of the store are returned first. A kill in between leaves only these returned pages. False: the pages
+// are still refused, see *why.
 bool commit_fixed(Heap& heap, u64 offset, u64 bytes, Deadline deadline, std::string* why);
 
 }  // namespace di

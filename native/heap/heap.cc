@@ -59,7 +59,7 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
   sweeper.settle_dropped();
   const u64 claimed = budget.claimed(), stays = claimed - (memory.tiered() ? std::min(claimed, removable()) : 0);
   if (spendable(bytes) < claimed) {
-    // If memory would suffice without the bytes that can leave, the disk had no room for them.
+    // If moving bytes to disk would have made enough room, the disk was full.
     *why = "memory=" + std::to_string(bytes) + " is less than the " +
            std::to_string(least_budget(spendable(bytes) < stays ? stays : claimed)) +
            " bytes in use or set aside; delete objects, or shrink tables with table.resize()";
@@ -70,7 +70,7 @@ bool Heap::set_budget(u64 bytes, std::string* why) {
            std::to_string(memory.places().range_bytes()) + " bytes; make a new store";
     return false;
   }
-  // Objects that came after the tables may take more than there is. The budget can still be raised then.
+  // Objects that were put after the tables were made may take more than is left. The budget can still be raised then.
   if (memory.tiered() && bytes < budget.limit() &&
       least_disk(reserved_in_tiers(memory) + others_in_tiers(memory, disk), spendable(bytes)) >
           memory.tier_header().capacity.load()) {
@@ -92,7 +92,8 @@ bool Heap::resize(u64 bytes, Deadline deadline, std::string* why) {
     HeapGuard guard(*this, deadline);
     if (!set_budget(bytes, why)) return false;
   }
-  // From here on the new budget holds. If the heap is held up, the next call that needs room gives the pages back.
+  // From here on the new budget holds. If the heap's lock is not available, the next call that needs room gives the
+  // pages back.
   try {
     for (PageReclaim::Cursor cursor; shrink_some(&cursor, deadline);) {
     }
@@ -113,7 +114,7 @@ bool Heap::shrink_some(PageReclaim::Cursor* cursor, Deadline deadline) {
 }
 
 u64 Heap::check(bool repair, Deadline deadline, std::vector<std::string>* findings) {
-  std::optional<os::Aside> aside;  // the GIL comes back after the lock
+  std::optional<os::Aside> aside;  // the GIL is taken again after the lock is released
   HeapGuard guard(*this, deadline);
   aside.emplace();
   sweeper.settle_dropped();

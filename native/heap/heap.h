@@ -35,7 +35,7 @@ class Heap : public HeapCore {
   // recovery or its drop calls this again.
   void free_meta_of(u32 table, std::span<const u32> linked, Deadline deadline);
   // Bytes that a new object or reserve may take. Several holds; a kill between them leaves pages given back. If there
-  // are fewer than `wanted`, objects and rows leave for the disk tier, if that may suffice.
+  // are fewer than `wanted` bytes, objects and rows move to the disk tier, provided that this may suffice.
   u64 available(u64 wanted, Deadline deadline);
   // One hold sets the budget, then pages beyond it go back, a slice per hold. A kill in between leaves the new budget,
   // and the next call that needs room gives the pages back.

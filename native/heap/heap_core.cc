@@ -47,7 +47,7 @@ void HeapCore::format() {
 // ------------------------------------------------------------------------------------------------------------- blocks
 
 // A free slice may have charged pages. Before a meta block takes such a slice, the pages that it does not need are
-// punched: meta blocks live long, and all that time these pages would be charged to meta and of no use to others.
+// punched: meta blocks live long, and these pages would be charged to them all that time.
 Blocks::Choice HeapCore::choose(u64 bytes, BlockUse use, bool ahead) {
   const Blocks::Choice choice = blocks.choose(bytes, use, ahead);
   if (use != BlockUse::kMeta || !choice.found || choice.spare_bytes == 0) return choice;
@@ -156,7 +156,7 @@ void HeapCore::forget_copy(u32 chunk) {
   disk.remove(place_segment(tier->place.load()), bytes, tier->body_bytes);
 }
 
-// One store sets the place: after a kill before it, the object counts as before.
+// One store sets the place. After an earlier kill the object counts as before.
 void HeapCore::note_record(u32 number, const LogPlace& place, bool durable) {
   Descriptor& entry = descriptor(number);
   const u64 bytes = logged_bytes(entry);

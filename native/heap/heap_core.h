@@ -33,8 +33,8 @@ class RoomMaker {
   // alone. kByReaders: readers keep all bodies in memory. kByBudget: the write budget is used up for now. In both cases
   // a call that needs room waits and evicts no items.
   enum class Kept { kNot, kByReaders, kByBudget };
-  // Called before items are evicted: also empties files whose rows will soon leave on their own. kDone: there may be
-  // room now. kTimedOut: another process empties files, and the deadline is over.
+  // Called before items are evicted: also empties files whose rows FIFO will evict soon. kDone: there may be room now.
+  // kTimedOut: another process empties files, and the deadline is over.
   enum class Emptied { kNothing, kTimedOut, kDone };
   virtual Emptied empty_more(Deadline deadline) = 0;
   virtual Kept take_kept() = 0;
@@ -60,8 +60,8 @@ class HeapCore {
   bool add_segment() DI_REQUIRES(lock);  // of descriptors; false: no room, or all segments exist
   // Frees the descriptor and its block. punch: its pages may never have been committed.
   void free_descriptor(u32 descriptor, bool punch) DI_REQUIRES(lock);
-  // note_body() writes to the chunk's summary where its body is. free_body() frees the body alone; free_descriptor() of
-  // a chunk frees its body too.
+  // note_body() writes the body's place to the chunk's summary. free_body() frees only the body; free_descriptor() of a
+  // chunk frees its body too.
   void note_body(u32 chunk) DI_REQUIRES(lock);
   void free_body(u32 chunk) DI_REQUIRES(lock);
   void forget_copy(u32 chunk) DI_REQUIRES(lock);  // the one on disk
@@ -76,7 +76,7 @@ class HeapCore {
   u32 own_meta(u64 bytes, u32 owner, u64 limit) DI_REQUIRES(lock);
   void require_index() DI_REQUIRES(lock);               // makes the index of ids; throws kStoreFull: no room for it
   void index_object(u32 descriptor) DI_REQUIRES(lock);  // likewise, if there is no index yet
-  void grow_index(u64 objects = 0) DI_REQUIRES(lock);   // where there is room for it; at least for so many
+  void grow_index(u64 objects = 0) DI_REQUIRES(lock);   // if there is room; for at least this many
 
   Blocks::Choice choose(u64 bytes, BlockUse use, bool ahead) DI_REQUIRES(lock);
   static bool has_tables_headroom(const Blocks::Choice& choice, std::string* why);
@@ -85,7 +85,7 @@ class HeapCore {
   // Gives unused pages back, a slice per hold of the lock; returns the bytes. A kill between two holds leaves nothing
   // to do.
   u64 move_pages(u64 bytes, bool holes_only, Deadline deadline) DI_EXCLUDES(lock);
-  // The same for pages between objects, if these may suffice. False: it gained nothing.
+  // The same for pages between objects, if these may suffice. False: no page was freed.
   bool free_holes(u64 bytes, Deadline deadline) DI_EXCLUDES(lock);
 
   Client& client;

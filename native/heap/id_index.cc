@@ -39,8 +39,8 @@ u32 IdIndex::find(const Id& id) const {
   return *follow(chain_of(id), [&](u32 at) { return std::memcmp(descriptors_[at].name.id, id, sizeof(Id)) == 0; }) - 1;
 }
 
-// The place of the index is checked before a change. A look reads it wherever it lies, and compares what it finds with
-// the id.
+// The place of the index is checked before a change. A lookup does not check it: it compares the id of the object
+// found.
 void IdIndex::insert(u32 index) {
   require_meta_place(memory_, descriptors_, memory_.heap_header().index_block - 1);
   Descriptor& entry = descriptors_[index];

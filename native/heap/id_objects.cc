@@ -7,7 +7,7 @@ namespace di {
 namespace {
 
 constexpr u64 kMostAside = u64{1} << 20;  // bytes of an object that a process may keep for itself
-constexpr u64 kRoomPart = 16;             // memory has room while one of so many parts of it is free
+constexpr u64 kRoomPart = 16;             // memory has room while this fraction (1/n) of it is free
 
 bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | kFlagWeights)) == kFlagHasId; }
 
@@ -118,8 +118,8 @@ u32 IdObjects::find_taken(const Id& id) {
   return kNone;
 }
 
-// The lock is held for some descriptors at a time. An object that exists all the while keeps its descriptor, so it is
-// met once.
+// The lock is held for some descriptors at a time. An object that exists throughout keeps its descriptor, so it is
+// listed once.
 std::vector<std::string> IdObjects::keys(const u8* after, u64 count, Deadline deadline) {
   constexpr u32 kStep = 1024;
   std::vector<std::string> least;  // a heap, its largest first

@@ -22,7 +22,8 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
   shortage.bytes = kPageBytes;
   if (!is_of_chunk(request.kind)) {
     if (heap_.room_maker == nullptr) return;
-    // An object that leaves memory keeps its descriptor: this helps if a further segment of them then fits.
+    // An object that leaves memory keeps its descriptor. So this helps only if another segment of descriptors then
+    // fits.
     const u64 wanted = heap_.descriptors.next_segment_bytes(), most = heap_.budget.spendable();
     const u64 claimed = heap_.budget.claimed(), movable = heap_.memory.heap_header().object_bytes.load();
     shortage.bytes = wanted != 0 && claimed - std::min(claimed, movable) + wanted <= most ? wanted : ~u64{0};
@@ -31,7 +32,7 @@ void Maker::no_descriptor(const MakeRequest& request, Attempt* attempt) const {
                       " objects would take " + std::to_string(wanted >> 10) + " KiB more";
     return;
   }
-  shortage.short_table = heap_.budget.evictable(request.tables, 0);  // another chunk may give its descriptor
+  shortage.short_table = heap_.budget.evictable(request.tables, 0);  // another chunk may free its descriptor
   shortage.never = shortage.short_table == kNone && heap_.memory.heap_header().live_objects == 0;
 }
 
@@ -148,8 +149,8 @@ bool Maker::commit(const Attempt& attempt, u32 entry, Deadline deadline, std::st
   return false;
 }
 
-// Called when machine or cgroup gives no more. Unused pages from elsewhere go back to it, so that it may give some
-// again. Else bodies leave memory, and their pages become unused.
+// Called when machine or cgroup gives no more pages. Returns unused pages from elsewhere, so that the machine may give
+// some again. If there are none, bodies leave memory, and their pages become unused.
 bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
   if (heap_.move_pages(bytes, false, deadline) != 0) return true;
   return heap_.room_maker != nullptr && heap_.room_maker->make_room(bytes, deadline, why);
@@ -187,7 +188,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
     }
     if (shortage.bytes == 0) {  // the budget suffices, but its pages lie elsewhere
       if (heap_.move_pages(shortage.pages, false, deadline) != 0) continue;
-      // Chunks that nobody pays for any more have pages too, such as open chunks of a dropped table.
+      // Chunks that are charged to no table have pages too, such as open chunks of a dropped table.
       if (heap_.room_maker != nullptr && heap_.room_maker->make_room(shortage.pages, deadline, why)) continue;
       if (++moves > kMostMoves) {
         if (why != nullptr) *why = heap_.budget.room_text(request.bytes, request.tables);
@@ -201,7 +202,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       swept = true;
       sweeper_.sweep_all(deadline);
     } else if (bodies_help && heap_.room_maker->make_room(shortage.bytes, deadline, why)) {
-      // Blocks of objects that left may have other sizes: then their pages move.
+      // Freed blocks of objects may have other sizes; then their pages move.
       if (std::exchange(roomier, true)) heap_.free_holes(shortage.bytes, deadline);
       continue;
     } else if (!chunks_swept) {  // last: with a disk tier memory is full as a rule, and there are many chunks
@@ -274,7 +275,7 @@ void Maker::seal(u32 index, u32 entry) {
   heap_.ledger.entry(entry).what.store(0, std::memory_order_release);
   heap_.ledger.give(entry);
   HeapHeader& heap = heap_.memory.heap_header();
-  heap.sealed_seq.fetch_add(1);  // always: a call about to sleep compares it with the value before its look
+  heap.sealed_seq.fetch_add(1);  // always: a call about to sleep compares it with the value before its check
   if (heap.sealed_waiters.load() != 0) os::futex_wake(heap.sealed_seq, kNone >> 1);
 }
 
@@ -285,7 +286,7 @@ void Maker::discard(u32 index, u32 entry) {
   if (chunk) HeapRecovery(heap_).recount_charges();
 }
 
-// Waits only briefly for the heap's lock, since the call is failing anyway. If it does not get the lock, the next call
+// Waits only briefly for the heap's lock, since the call is failing anyway. If the lock is not available, the next call
 // of this process or the reaper discards the block.
 void Maker::abandon(u32 index, u32 entry) {
   try {

@@ -1,6 +1,6 @@
 // Checks the place of a meta block that is written through a number in shared memory: when a table is opened, and when
-// the index of ids changes. The bytes of a block do not say whose they are, so only the slice shows that a descriptor
-// leads elsewhere.
+// the index of ids changes. The bytes of a block do not name its owner, so only the slice shows that a descriptor leads
+// to a wrong block.
 #pragma once
 
 #include "heap/descriptors.h"

@@ -3,7 +3,7 @@
 // are derived from them.
 //
 // A page is charged before it is committed. The process that charged it commits it after it has released the lock. A
-// kill in between leaves a page charged that is not there: the first process that touches it pays for it then.
+// kill in between leaves a page that is charged but not committed: the first process that touches the page commits it.
 #pragma once
 
 #include "heap/size_classes.h"
@@ -30,8 +30,8 @@ class PageCharges {
   Shared<u64>& bytes_of(const Slice& slice) const;  // the counter that this slice's pages are in
 
   // Raises slice_high until it is above the slice. The table of slices and the bitmaps of blocks are sparse: they are
-  // committed for 32 slices at a time. The caller has asked whether the machine has the memory; if it refuses all the
-  // same, the first touch commits them.
+  // committed for 32 slices at a time. The caller has checked that the machine has the memory. If the commit fails all
+  // the same, the first touch commits the pages.
   void cover_slice(u64 slice);
   static u64 table_bytes(u64 slices, u64 slice_count);  // of the table of slices and the bitmaps of the lowest `slices`
 

@@ -47,7 +47,7 @@ u64 PageReclaim::find_holes(u64 slice, u64* mask) const {
 }
 
 // Uncharges the pages of a punched run that are gone; returns how many of them were charged. While another process
-// holds on to a huge page, as a fault does for a moment, the kernel zeroes a part of it instead of giving it back. Such
+// holds a huge page, for example during a page fault, the kernel zeroes a part of the page instead of freeing it. Such
 // pages stay charged, and are punched again the next time that room is short.
 u64 PageReclaim::uncharge_gone(u64 slice, u64 first, u64 count) {
   u8 there[kPagesPerSlice] = {};

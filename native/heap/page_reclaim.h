@@ -1,6 +1,7 @@
 // Gives pages back to the budget and the machine: those of free slices, and those between blocks in use. Everything
-// here happens under the heap's lock. A kill between the punch of a page and its uncharge leaves the page charged but
-// not there: it costs budget until it is used or punched again. No page of a block in use is touched.
+// here happens under the heap's lock. A kill between the punch of a page and its uncharge leaves a page that is charged
+// but not committed: it counts against the budget until it is used or punched again. No page of a block in use is
+// touched.
 #pragma once
 
 #include "heap/blocks.h"

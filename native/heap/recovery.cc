@@ -81,8 +81,8 @@ void HeapRecovery::refill_index() {
   }
 }
 
-// Own entries of makers that died before their descriptor left state free. They must go: the next maker gets the same
-// descriptor with the same generation.
+// Own entries of makers that died before their descriptor left state free. These entries are cleared, because the next
+// maker gets the same descriptor with the same generation.
 void HeapRecovery::clear_unmade() {
   for_ledgers(heap_, [&](u32, LedgerEntry& entry) {
     const u64 what = entry.what.load();
@@ -93,8 +93,8 @@ void HeapRecovery::clear_unmade() {
   });
 }
 
-// What chunks say of their bodies is the truth. A body that no chunk names belongs to a dead process, which was about
-// to link it or to free it.
+// The chunks' links to their bodies are the truth. A body that no chunk names belongs to a dead process, which was
+// about to link it or to free it.
 void HeapRecovery::relink_bodies() {
   if (!heap_.memory.tiered()) return;
   std::unordered_set<u32> linked;
@@ -236,7 +236,7 @@ void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
     const Descriptor& entry = heap_.descriptor(index);
     const u64 word = entry.word.load();
     if (word_state(word) == ObjectState::kFree) continue;
-    // An object that is not in memory has a record, or its maker died while it gave the block away.
+    // An object that is not in memory has a record, or its maker died while it released the block.
     const bool away = word_kind(word) == ObjectKind::kData && is_away(entry) &&
                       (is_logged(entry) || word_state(word) == ObjectState::kCreating);
     if (!away && (entry.offset < data || entry.offset + entry.bytes > heap_.memory.file_bytes()))
@@ -247,7 +247,7 @@ void HeapRecovery::check_descriptors(std::vector<std::string>* findings) const {
   }
 }
 
-// Computes every derived figure anew; each difference is a finding.
+// Recomputes every derived figure; each difference is a finding.
 void HeapRecovery::check(std::vector<std::string>* findings) {
   check_descriptors(findings);
   const Figures before = figures();

@@ -24,8 +24,8 @@ struct ClassTable {
 constexpr ClassTable kClasses;
 static_assert(kClasses.count <= kBlockClasses && kClasses.bytes[kClasses.count - 1] == 1u << 20);
 
-// Computed, not searched for: every read of an object counts the bytes of its block twice. Below 1 KiB a power of two
-// is divided into 4 classes, from there on into 8.
+// The class is computed, not searched for, because every read of an object needs its block's size twice. Below 1 KiB a
+// power of two is divided into 4 classes, from there on into 8.
 constexpr u32 class_of(u64 bytes) {
   const u64 least = std::max(bytes, kMinBlockBytes);
   const u32 parts_bits = least < 1024 ? 2 : 3;

@@ -5,10 +5,10 @@
 namespace di {
 namespace {
 
-constexpr double kSlack = 1.1;  // of reserves, for what can't be known of rows; rounding to pages is charged against it
+constexpr double kSlack = 1.1;  // slack of reserves for unknown row sizes; page rounding is charged against it
 // Reserves of values of unknown size are guesses of some MiB: pages of tiny chunks are not counted on top of that.
 constexpr double kMostRounding = 2;
-constexpr u64 kHeadShare = 64;  // of a chunk, one part is taken to be its head until the size is known
+constexpr u64 kHeadShare = 64;  // until the size is known, a head is assumed to be this part (1/n) of a chunk
 
 u64 relaxed(const Shared<u64>& value) { return value.load(std::memory_order_relaxed); }
 u64 in_pages(u64 bytes) { return (bytes + kPageBytes - 1) / kPageBytes; }
@@ -59,7 +59,7 @@ u64 left_in_tiers(const Memory& memory, u64 spendable) {
 
 namespace {
 
-// An object takes the room of one copy: if it has one on disk too, it leaves memory, unless somebody holds it.
+// An object with copies in memory and on disk counts once, because it can leave memory. A pinned one counts twice.
 u64 objects_in_tiers(const Memory& memory, const DiskSpace& disk) {
   const HeapHeader& heap = memory.heap_header();
   const u64 away = memory.tier_header().away_bytes.load();
@@ -82,8 +82,8 @@ u64 left_for_tables(const Memory& memory, const DiskSpace& disk, u64 spendable, 
   return again ? left : left - std::min(left, others_in_tiers(memory, disk));
 }
 
-// Of 64 segments (tier/segment_format.h) some six are being filled, kept to move into, or partly dead. A disk that is
-// too small for so many may lose more: its tables may then evict a few items before their capacity.
+// Of 64 segments (tier/segment_format.h) about six are being filled, kept as move targets, or partly unneeded. A disk
+// too small for 64 segments may lose a larger share: its tables may then evict a few items before their capacity.
 u64 usable_disk(u64 capacity) { return capacity / 10 * 9; }
 
 u64 least_disk(u64 total, u64 in_memory) { return total > in_memory ? (total - in_memory) / 9 * 10 + 10 : 0; }

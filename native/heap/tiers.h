@@ -1,10 +1,9 @@
 // How much a store with a disk tier can hold in memory and on disk together, and how much of that is taken. Under the
 // heap's lock.
 //
-// Tables set a part aside. Everything else leaves less for further tables: objects, and item slots and the like, which
-// must lie in memory. But that part is promised to nobody: tables of a store that is made again get what they had,
-// however many objects came after them. All figures follow from the reserves, the bytes in use, `memory=` and
-// `disk_capacity=`.
+// Tables set a part aside. Everything else, such as objects, and item slots (which must lie in memory), leaves less for
+// further tables. But nothing is set aside for it: tables of a restored store get what they had, however many objects
+// were put later. All figures follow from the reserves, the bytes in use, `memory=` and `disk_capacity=`.
 #pragma once
 
 #include "heap/disk_space.h"
@@ -19,10 +18,10 @@ struct Reserve {  // what a table sets aside for chunks
 };
 
 Reserve reserve_of(const TableHeader& table);
-// What such a reserve keeps in memory: all of it, or with a disk tier its heads and open chunks.
+// The part of a reserve that must lie in memory: all of it, or with a disk tier its heads and open chunks.
 u64 in_memory(const Memory& memory, const Reserve& reserve);
-// What a reserve takes of memory and disk together, if its rows are `expect` times smaller on disk. There head and body
-// of a chunk each begin at a page, and a file has the head once more at its end (tier/segment_format.h).
+// The bytes of memory and disk that a reserve takes together, if its rows are `expect` times smaller on disk. There
+// head and body of a chunk each begin at a page, and a file has the head once more at its end (tier/segment_format.h).
 u64 in_tiers(const Reserve& reserve, double expect);
 u64 in_tiers(const TableHeader& table, const Reserve& reserve);
 constexpr u64 kRecordHeaderBytes = 64;
@@ -36,8 +35,8 @@ u64 others_in_tiers(const Memory& memory, const DiskSpace& disk);  // everything
 u64 left_for_tables(const Memory& memory, const DiskSpace& disk, u64 spendable, bool again);
 
 // usable_disk(): how many of the bytes that files may take are sure to hold needed records. Files also hold unneeded
-// records, and each ends with a rest that nothing fits in. least_disk() is the inverse: the capacity for `total` bytes,
-// of which `in_memory` lie in memory.
+// records, and the end of each file stays unused. least_disk() is the inverse: the capacity for `total` bytes, of which
+// `in_memory` lie in memory.
 u64 usable_disk(u64 capacity);
 u64 least_disk(u64 total, u64 in_memory);
 

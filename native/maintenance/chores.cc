@@ -15,7 +15,7 @@ constexpr u64 kLingerNs = 25'000'000, kLookNs = 1'000'000;
 constexpr u64 kReapEveryNs = 500'000'000;
 constexpr double kPatienceSeconds = 1;  // how long to wait for a lock; then the chore is left for the next call
 
-// The fill ends first: if the heap's lock is not available then, the next process that meets the slice settles it.
+// The fill ends first. If the heap's lock is then not available, the next process that finds the slice settles it.
 void end_slice(Arena& arena, u64 offset, bool give_back) {
   PageReclaim& reclaim = arena.heap().reclaim;
   const u64 slice = (offset - arena.places().data) / kSliceBytes;
@@ -51,8 +51,8 @@ bool commit_ahead(Arena& arena) {
   return done;
 }
 
-// Processes that fill a store take in a few milliseconds what was committed ahead. So after a commit this thread goes
-// on looking for a while, because its way back through the interpreter may take longer than that.
+// Processes that fill a store use up the memory committed ahead in a few milliseconds. So after a commit this thread
+// keeps checking for a while, because its way back through the interpreter may take longer.
 bool go_on_committing(Arena& arena) {
   while (os::now_ns() - t_committed_ns < kLingerNs) {
     os::sleep_ns(kLookNs);

@@ -9,8 +9,8 @@
 
 namespace di {
 
-// Does one step of the work that is due. False: there was none, also not within 25 ms after the last commit ahead.
-// Throws kTimeout if a lock was not available for 1 s.
+// Does one step of the work that is due. False: no work was due, even within 25 ms after the last commit ahead. Throws
+// kTimeout if a lock was not available for 1 s.
 bool chore(const std::shared_ptr<Arena>& arena);
 
 }  // namespace di

@@ -25,7 +25,7 @@ void take_over_locks(const std::shared_ptr<Arena>& arena, u32 slot, Deadline dea
     try {
       TableGuard guard(table.core, deadline);
     } catch (const Error& error) {
-      if (error.code() != Code::kTableNotFound) throw;  // the table is not live; its lock was taken over all the same
+      if (error.code() != Code::kTableNotFound) throw;  // the table is not live, but its lock was taken over
     }
   }
 }
@@ -76,8 +76,8 @@ u32 reap(const std::shared_ptr<Arena>& arena, Deadline deadline) {
     ++reaped;
   }
   if (reaped != 0) {
-    // A process may have died while it looked whether it was the last (attach/arena.cc). It was not: this process
-    // lives.
+    // A process may have died while it checked whether it was the last (attach/arena.cc). It was not the last, since
+    // this process lives.
     if (arena->tiered()) arena->tier_header().ended.store(0);
     TableDirectory(arena).finish_broken(deadline);
     arena->heap().chunks.sweep(deadline);

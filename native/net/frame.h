@@ -13,11 +13,11 @@ constexpr u64 kMagicBytes = 4;
 constexpr u64 kMaxMetaBytes = 1 << 20;
 constexpr u64 kMaxPayloadBytes = 16 << 20;
 constexpr u64 kMaxGreetingBytes = 16 << 10;  // of the meta of a message before the handshake is over
-// Longer bodies are sent in pieces of this size: one is checked while it is in the cache and the next one is on its
-// way.
+// Longer bodies are sent in pieces of this size. Each piece is checked while it is in the cache and the next one
+// arrives.
 constexpr u64 kPieceBytes = 1 << 20;
-// Bytes of one system call. The kernel lets no other thread run before it has copied them, so short calls wait that
-// long. The checksum of bytes that were read is computed while they are in the cache and more bytes come.
+// Bytes of one system call. The kernel runs no other thread until it has copied them, and short calls wait for that.
+// The checksum of bytes that were read is computed while they are in the cache and more bytes come.
 constexpr u64 kAtOnce = 512 << 10;
 constexpr u8 kPiece = 7;  // the kind of a frame that continues a body; Python knows the other kinds
 

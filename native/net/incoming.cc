@@ -72,7 +72,7 @@ bool Incoming::has_head() {
   return true;
 }
 
-// Header and meta have come, and are as they were sent.
+// Header and meta have arrived undamaged.
 void Incoming::begin_payload() {
   have_ = check_ = 0;
   phase_ = Phase::kPayload;

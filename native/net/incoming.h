@@ -23,14 +23,14 @@ class Incoming {
 
   explicit Incoming(u32 kinds);  // as parse() takes them
 
-  // Goes on with a message. `most_bytes`: the most that its body may have; 0: the handshake is not over, and meta is
+  // Continues with a message. `most_bytes`: the most that its body may have; 0: the handshake is not over, and meta is
   // short too.
   Need message(u64 most_bytes);
-  // As message(), but stops before the body: then header() and meta() are those of the message, and it needs memory
-  // even if the body is empty.
+  // As message(), but stops before the body: then header() and meta() are those of the message. It returns kMemory even
+  // if the body is empty.
   Need heading(u64 most_bytes);
-  // Goes on with the next frame, a piece. Its payload goes to the front of `into`, which must stay until the piece has
-  // come.
+  // Continues with the next frame, a piece. Its payload goes to the front of `into`, which must stay until the piece
+  // has come.
   Need piece(std::span<u8> into);
   // Sets where the body goes; this memory must stay until the message has come.
   void take_memory(u8* body);

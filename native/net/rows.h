@@ -26,11 +26,11 @@ struct RowRuns {
   std::vector<RowRun> runs;
 
   // forms: for each form, the bytes of meta that stand between the first call's number and the count of calls. nullopt:
-  // meta has a run of another form, or something else.
+  // meta has a run of another form, or is malformed.
   static std::optional<RowRuns> of(std::span<const u8> meta, const std::vector<std::string>& forms);
 };
 
-// The answer to calls: which items they have made.
+// The answer to calls: the items that they made.
 struct RowAcknowledgement {
   std::string meta;
   std::vector<u8> body;

@@ -6,7 +6,7 @@
 namespace di {
 
 Draft::~Draft() {
-  if (entry_ == kNone || fork_generation_ != arena_.fork_generation()) return;  // in a forked child it is the parent's
+  if (entry_ == kNone || fork_generation_ != arena_.fork_generation()) return;  // the draft of a forked child's parent
   if (descriptor_ == kNone)
     arena_.ledger().give_unused(entry_);
   else

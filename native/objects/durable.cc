@@ -64,7 +64,7 @@ LoggedObject logged(const Arena& arena, const Draft& draft) {
   return made;
 }
 
-// Nothing is written while write_budget= is used up: put() waits, as it does for room.
+// put() waits while write_budget= is used up, as it waits for room.
 void require_budget(Arena& arena) {
   const WriteBudget budget(arena.tier_header());
   if (budget.wait_ns() != 0) throw Error(Code::kStoreFull, budget.text()).told();
@@ -76,7 +76,7 @@ void charge(Arena& arena, const LoggedObject& object) {
   arena.tier_header().written_bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
-// When the disk is full: copies what is needed out of logs in which little is needed. If that gives room, it tries the
+// When the disk is full: copies the needed records out of logs in which little is needed. If that frees room, tries the
 // call once more.
 template <class Append>
 void append_or_compact(Arena& arena, const Append& append) {
@@ -152,7 +152,7 @@ i64 publish_durable(Arena& arena, const std::string& name, Draft* draft, u64 kee
     DI_FAULT("durable.synced");
     const DurableVersion durable{head.version, pending.place(0)};
     if (weights.publish(index, draft, keep, Deadline::slice(), &durable, pin) == 0)
-      continue;  // another one came in between
+      continue;  // another version was published in between
     pending.keep();
     tidy_if_rolled(arena);
     return head.version;

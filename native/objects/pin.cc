@@ -22,8 +22,8 @@ class Loading {
   Loading(const Loading&) = delete;
   Loading& operator=(const Loading&) = delete;
 
-  // Reads the object into a block of its own and pins it. If it does not enter memory, or finds no room there, reads it
-  // into the memory that `aside` gives. kAway: it was read aside; or its record lies elsewhere by now, or is of another
+  // Reads the object into a block of its own and pins it. If the object should not enter memory, or memory has no room,
+  // reads it into the memory that `aside` gives. kAway: it was read aside, or the record was moved or is now of another
   // object.
   PinResult load(u32 entry, const Aside& aside, Pin* pin) {
     if (u8* const to = away_.enters ? make_block() : nullptr) return read(to) ? adopt(entry, pin) : PinResult::kAway;
@@ -56,7 +56,7 @@ class Loading {
     DI_FAULT("get.loaded");
     IdObjects::Loaded loaded{away_, draft_->descriptor(), draft_->entry()};
     const PinResult result = arena_.heap().objects.pin_with(id_, entry, &loaded, &pin->descriptor, Deadline::slice());
-    if (loaded.draft != kNone) return result;  // another thread was faster, or it is gone
+    if (loaded.draft != kNone) return result;  // another thread was faster, or the object is gone
     arena_.ledger().give(draft_->entry());
     draft_->hand_over();
     arena_.tier()->object_drops().note(pin->descriptor);

@@ -1,5 +1,6 @@
 // Which records count (docs/object_log.md): of the records with one id, the one with the highest number, unless it is
-// marked as deleted or its ttl is over. Of the versions of a name, the newest, and those that it says stay beside it.
+// marked as deleted or its ttl is over. Of the versions of a name, the newest counts, and the versions that its record
+// keeps.
 #include "objects/reopening.h"
 
 #include <algorithm>
@@ -170,7 +171,7 @@ void Reopening::read(const SegmentFile& file) {
       meet(found, place);
   });
   result_.damaged += walk.damaged;
-  // Gives back the space that was set aside behind the last record.
+  // Frees the space that was reserved behind the last record.
   os::File shorter;
   const u64 end = pages_of(std::max(walk.end, u64{1})) * kPageBytes;
   if (end >= file.bytes || shorter.open(path, os::FileAccess::kReadWrite, os::PageCache::kThrough) != 0 ||
@@ -226,7 +227,7 @@ Reopened Reopening::run() {
   }
   for (const auto& [name, versions] : weights_) make_weights(name, versions);
   arena_.tier_header().next_record.store(highest_);
-  // The last one of a file was being written when its process died.
+  // The last record of a file was being written when its process died.
   for (const LogPlace& place : damaged_) result_.damaged += place.offset != last_.at(place.file) ? 1 : 0;
   remove_unneeded_logs(arena_, Deadline::none());
   return result_;

@@ -11,7 +11,7 @@ struct Reopened {
   u64 foreign = 0;  // logs of other folders, which stay as they are
 };
 // Throws kCapacity: they do not fit. kLayoutMismatch: another version of Di-store wrote them. kStoreError,
-// kAccessDenied: a file cannot be read. After a kill there is no store, and the next one begins anew.
+// kAccessDenied: a file cannot be read. After a kill there is no store, and the next store repeats this.
 Reopened reopen_objects(Arena& arena);
 
 }  // namespace di

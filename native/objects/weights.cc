@@ -66,8 +66,9 @@ void Weights::retire(u32 index, i64 version) {
 // Retires the versions from `oldest` up to `stop`, and stores `stop` as the oldest.
 void Weights::retire_before(u32 index, i64 stop, u64 keep) {
   WeightsEntry& entry = memory_.weights(index);
-  // There are at most as many versions as objects, all next to each other but for one gap: a publisher that skips
-  // numbers leaves it when it is killed. So they are near one end or the other, and a damaged `oldest` takes no longer.
+  // There are at most as many versions as objects. Their numbers are consecutive but for one gap, left by a publisher
+  // that was killed while it skipped numbers. So all versions are near one end or the other, and even a damaged
+  // `oldest` makes no long search.
   const i64 most = static_cast<i64>(memory_.heap_header().live_objects + keep) + 1;
   const i64 first = entry.oldest.load();
   const auto retire_all = [&](i64 version, i64 end) DI_REQUIRES(heap_.lock) {
@@ -113,8 +114,8 @@ i64 Weights::publish(u32 index, Draft* draft, u64 keep, Deadline deadline, const
     }
     entry.newest.store(version, std::memory_order_release);  // pairs with the acquire in latest()
     DI_FAULT("heap.published");
-    // The former newest durable version had stayed, however old. After a kill before the next line `durable` names a
-    // deleted one.
+    // The former newest durable version had stayed, however old. After a kill before the next line, `durable` names a
+    // deleted version.
     if (const i64 kept = entry.durable.load(); durable != nullptr) {
       if (kept != 0 && kept <= version - static_cast<i64>(keep)) retire(index, kept);
       entry.durable.store(version);

@@ -9,12 +9,12 @@ namespace di::os {
 constexpr u64 kDirectBytes = 4096;
 
 // Memory of this process alone, at a multiple of kDirectBytes, zeros at first. A forked child does not have it
-// (MADV_DONTFORK): a read in flight would fill a page that the child holds and not the parent's copy of it. Movable.
+// (MADV_DONTFORK): otherwise a read in flight would fill the child's page and not the parent's copy of it. Movable.
 class AlignedBuffer {
  public:
   AlignedBuffer() = default;
-  // Rounds the size up, beyond 256 KiB to huge pages: writes of 1 MiB from them were measured a third faster than from
-  // small ones. Commits the whole buffer. Throws std::bad_alloc.
+  // Rounds the size up; above 256 KiB, to huge pages: writes of 1 MiB from huge pages were measured a third faster.
+  // Commits the whole buffer. Throws std::bad_alloc.
   explicit AlignedBuffer(u64 bytes);
   AlignedBuffer(AlignedBuffer&& other) noexcept { *this = std::move(other); }
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept;
@@ -29,7 +29,7 @@ class AlignedBuffer {
  private:
   u8* at_ = nullptr;
   u64 bytes_ = 0;
-  u32 pid_ = 0;  // of the process that has these pages: in a forked child something else may lie at at_
+  u32 pid_ = 0;  // the process that has these pages; in a forked child, other memory may lie at at_
 };
 
 }  // namespace di::os

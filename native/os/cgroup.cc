@@ -80,13 +80,13 @@ bool own_path(const std::string& text, bool v1, std::vector<std::string>* path) 
   return false;
 }
 
-// Where the cgroup `path` lies below a mount that shows the hierarchy from `shown` on. Both are relative to this
-// process's cgroup namespace, so both may begin with "..". False when the mount does not show it.
+// The place of the cgroup `path` below a mount that shows the hierarchy from `shown` on. Both paths are relative to
+// this process's cgroup namespace, so both may begin with "..". False if the mount does not show the cgroup.
 bool below_mount(const std::vector<std::string>& shown, const std::vector<std::string>& path,
                  std::vector<std::string>* rest) {
   if (shown.size() > path.size() || !std::equal(shown.begin(), shown.end(), path.begin())) return false;
   rest->assign(path.begin() + static_cast<i64>(shown.size()), path.end());
-  // What follows must not lead back up.
+  // The rest of the path must not lead back up.
   return std::find(rest->begin(), rest->end(), "..") == rest->end();
 }
 
@@ -164,7 +164,7 @@ std::vector<MemoryLevel> levels_of(const std::string& point, const std::vector<s
   return levels;
 }
 
-// Where our cgroup lies below this mount; false when the mount does not show it.
+// The place of our cgroup below this mount; false if the mount does not show it.
 bool place_in(const Mount& mount, const std::string& root, const std::vector<std::string>& path,
               std::vector<std::string>* rest) {
   if (below_mount(mount.shown, path, rest)) return true;
@@ -214,7 +214,7 @@ std::vector<MemoryLevel> find_memory_levels(const std::string& root) {
     std::vector<MemoryLevel> levels = levels_of(root + mount.point, rest, mount.v1);
     // On a hybrid system v2 is mounted too, but without the memory controller.
     std::erase_if(levels, [](const MemoryLevel& level) { return level_used(level) == kUnlimited; });
-    if (levels.size() > best.size()) best = std::move(levels);  // of several mounts, the one that shows most
+    if (levels.size() > best.size()) best = std::move(levels);  // of several mounts, the one that shows the most levels
   }
   return best;
 }

@@ -1,11 +1,11 @@
 // Bulk copies. A normal store to memory that is not in the cache first reads the line it will overwrite, and pushes
-// other lines out; a streaming (non-temporal) store does neither. It is slower if a reader comes at once and would have
-// found the bytes in its cache.
+// other lines out; a streaming (non-temporal) store does neither. It is slower if a reader would soon have found the
+// bytes in its cache.
 //
-// Measured on a Zen 5 VM with 32 MiB of L3, against glibc 2.36's memcpy, which is good itself: into cold shared memory
-// streaming gains 15-20 % from 28 KB on, is even at 16 KB and loses 17 % at 4 KB; gathering rows into a batch buffer
-// that is then read loses 5-10 % below 256 KiB and gains 10 % above 1 MiB. Asking for the source ahead (prefetch)
-// lost up to 20 % for large copies: the processor does that itself.
+// Measured on a Zen 5 VM with 32 MiB of L3, against glibc 2.36's memcpy: into cold shared memory streaming gains 15-20
+// % from 28 KB on, is even at 16 KB and loses 17 % at 4 KB; gathering rows into a batch buffer that is then read loses
+// 5-10 % below 256 KiB and gains 10 % above 1 MiB. Asking for the source ahead (prefetch) lost up to 20 % for large
+// copies: the processor does that itself.
 #include "os/copy.h"
 
 #include <cstring>

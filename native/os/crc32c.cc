@@ -148,7 +148,7 @@ DI_CRC_TARGET u32 by_instruction(const u8* data, u64 bytes, u32 state) {
 constexpr u64 kFold = 256;  // bytes of four registers
 constexpr u64 kLeastFold = 1u << 10;
 
-// The factor for 8 bytes whose last byte is `bytes` before the place that they are added to. A carry-less product of
+// The factor for 8 bytes whose last byte is `bytes` bytes before the target of the addition. A carry-less product of
 // reflected numbers is one bit short; the shift makes up for that.
 constexpr long long fold_factor(u64 bytes) { return static_cast<long long>(u64{shift_by(bytes)} << 1); }
 

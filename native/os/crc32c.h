@@ -1,5 +1,4 @@
-// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78): the checksum of all that lies on disk or goes to another
-// machine.
+// CRC-32C (Castagnoli, reflected polynomial 0x82f63b78): the checksum of all data on disk or sent to another machine.
 #pragma once
 
 #include <vector>

@@ -15,7 +15,7 @@ class Deadline {
   static constexpr Deadline none() { return Deadline(kNever); }
   static constexpr Deadline only_try() { return Deadline(0); }  // no wait at all
   // Negative, infinite, or beyond what the clock can tell (some 290 years): none. A deadline is never early. A long one
-  // is up to kTickNs late: most calls never look at theirs, and the exact clock costs them 17 ns more.
+  // is up to kTickNs late, because the exact clock costs each call 17 ns more and most calls never wait.
   static Deadline after(double seconds) {
     constexpr double kMostSeconds = 9e9;
     if (!(seconds >= 0) || seconds > kMostSeconds) return none();
@@ -25,8 +25,8 @@ class Deadline {
   static Deadline in(u64 span_ns) { return Deadline(os::now_ns() + span_ns); }
   // For calls that Python repeats until their own timeout is over: when the slice ends, nothing has happened.
   static Deadline slice() { return Deadline(os::coarse_ns() + 250'000'000); }
-  // For work that remains when a call has had its effect, and for work that a call does for others on its way. The next
-  // call can do it too, so it is not worth a long wait.
+  // For work that remains after a call's effect, and for work that a call does for others. The next call can do it too,
+  // so it is not worth a long wait.
   static Deadline brief() { return Deadline(os::now_ns() + 20'000'000); }
 
   bool tries_only() const { return at_ns_ == 0; }
@@ -39,8 +39,8 @@ class Deadline {
     const u64 now = os::now_ns();
     return std::min(most_ns, at_ns_ - std::min(at_ns_, now));
   }
-  // On the clock of os::now_ns(); 0: only tries; ~0: none. Only os/, which sleeps, uses it; other code asks the
-  // questions above.
+  // On the clock of os::now_ns(); 0: only tries; ~0: none. Only os/, which sleeps, uses this number; other code uses
+  // the functions above.
   u64 at_ns() const { return at_ns_; }
 
  private:

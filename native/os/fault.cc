@@ -1,6 +1,7 @@
-// Fault points: where a test build kills, stops or refuses on request. Empty in other builds.
+// Fault points: places where a test build kills or stops the process, or refuses a call, on request. Empty in other
+// builds.
 //
-// fault() runs at every store a crash test cares about, also under locks, in forked children and in signal-interrupted
+// fault() runs at every store that crash tests cover, also under locks, in forked children and in signal-interrupted
 // code. So it takes no lock and allocates nothing: the points reached lie in a fixed table of pointers to the texts.
 #ifdef DI_FAULTS
 
@@ -32,7 +33,7 @@ struct Armed {
 
 constexpr u32 kMaxPoints = 4096;
 std::atomic<const char*> g_reached[kMaxPoints];
-// Never freed: another thread may be reading the one before. An empty name is reached by nobody.
+// Never freed: another thread may be reading the previous fault. An empty name is reached by nobody.
 std::atomic<Armed*> g_armed{nullptr};
 
 int errno_of(const std::string& text) {
@@ -80,7 +81,7 @@ void fault(const char* point) {
   const Armed* armed = due(point);
   if (armed == nullptr || armed->action == Action::kRefuse) return;
   if (armed->action == Action::kKill) kill(getpid(), SIGKILL);
-  // To this thread: otherwise another one may take the signal, and this one goes on until the other runs.
+  // The signal goes to this thread: if another thread took it, this one would go on until the other runs.
   if (armed->action == Action::kStop) raise(SIGSTOP);
 }
 

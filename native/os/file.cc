@@ -60,7 +60,7 @@ int File::open(const std::string& path, FileAccess access, PageCache cache) {
   if (const int number = open_plain_file(path, flags | made, &fd_)) return number;
   mode_.store(Mode::kCached, std::memory_order_relaxed);
   if (cache == PageCache::kThrough) return 0;
-  // Afterwards and not in open(): some filesystems refuse O_DIRECT only when they have made the file.
+  // The flag is set after open(), because some filesystems refuse O_DIRECT only after they have made the file.
   const u32 alignment = direct_alignment(fd_);
   if (alignment != 0 && alignment <= kDirectBytes && fcntl(fd_, F_SETFL, O_DIRECT) == 0)
     mode_.store(Mode::kDirect, std::memory_order_relaxed);
@@ -109,7 +109,7 @@ int File::preallocate(u64 bytes) {
   return 0;
 }
 
-// For a filesystem that cannot set blocks aside: writes zeros there.
+// For a filesystem that cannot allocate blocks ahead: writes zeros instead.
 int File::write_zeros(u64 from, u64 to) {
   constexpr u64 kPiece = u64{1} << 20;
   const AlignedBuffer zeros(kPiece);
@@ -159,7 +159,7 @@ int File::read(u64 offset, void* to, u64 bytes, u64* got) {
     if (number == 0) {
       *got += static_cast<u64>(some);
     } else if (number == EINVAL && direct) {
-      if (*got % kDirectBytes != 0) break;  // that was the rest at the end of the file
+      if (*got % kDirectBytes != 0) break;  // the last, shorter read at the end of the file
       refuse_direct();
       direct = false;
     } else if (number != EINTR) {

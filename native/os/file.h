@@ -14,10 +14,10 @@ namespace di::os {
 enum class FileAccess {
   kRead,
   kReadWrite,
-  kCreate,  // read and write; EEXIST when there is one
+  kCreate,  // read and write; EEXIST if the file exists
 };
-// kPast: direct I/O. Where the filesystem refuses it, the file is buffered without readahead, and its pages are dropped
-// from the cache after use, so that they do not crowd out other files. kThrough: for small appends.
+// kPast: direct I/O. If the filesystem refuses it, the file is buffered without readahead, and its pages are dropped
+// from the cache after use, so that they do not displace other files. kThrough: for small appends.
 enum class PageCache { kPast, kThrough };
 
 // An open file. read(), write() and sync() may run in several threads at once, and are repeated after EINTR. CLOEXEC. A
@@ -44,20 +44,20 @@ class File {
   u64 bytes() const { return file_bytes(fd_); }
   u64 links() const;  // names that it has; 0: it was removed
 
-  // Gives the file this size at least, with blocks behind all of it: later writes below this size find no full
-  // filesystem. After an error part of the blocks may be there. EFBIG: beyond `ulimit -f`.
+  // Makes the file at least this large, and allocates blocks for all of it: later writes below this size cannot run out
+  // of space. After an error some of the blocks may be allocated. EFBIG: beyond `ulimit -f`.
   int preallocate(u64 bytes);
   // All of it, or an errno. While the file is direct, all three are multiples of kDirectBytes, else EINVAL.
   int write(u64 offset, const void* from, u64 bytes);
   // *got < bytes only at the end of the file. The same multiples.
   int read(u64 offset, void* to, u64 bytes, u64* got);
   int truncate(u64 bytes);  // to a smaller size
-  int sync();               // fdatasync; an error means that what was written since the last one may be lost
+  int sync();               // fdatasync; after an error, data written since the last sync may be lost
 
   // Hints for a file that is read and written through the cache.
   void expect_one_pass();                     // it is read from front to back
   void start_writing(u64 offset, u64 bytes);  // this range goes to the disk soon; returns before that
-  void drop_cache(u64 offset, u64 bytes);     // nobody needs these pages; those not yet on the disk stay
+  void drop_cache(u64 offset, u64 bytes);     // drops these pages from the cache, except unwritten ones
 
  private:
   enum class Mode { kDirect, kNotDirect, kCached };  // kNotDirect: direct I/O was refused

@@ -43,7 +43,7 @@ int write_all(int fd, const std::string& text) {
 
 int open_plain_file(const std::string& path, int flags, int* fd) {
   int opened = -1;
-  // O_NONBLOCK: a pipe put in the place of a file must not make this wait. Plain files ignore the flag.
+  // O_NONBLOCK: a pipe in place of a file must not block this call. Plain files ignore the flag.
   if (const int number = open_repeated(path, flags | O_NOFOLLOW | O_NONBLOCK, &opened)) return number;
   struct stat info{};
   if (fstat(opened, &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -207,7 +207,7 @@ constexpr Magic kMagics[] = {
 };
 constexpr u64 kFuse = 0x65735546;
 
-// FUSE filesystems on disks of this machine. All others behind FUSE may be anywhere, virtiofs too.
+// FUSE filesystems on disks of this machine. All other FUSE filesystems, also virtiofs, may be on other machines.
 constexpr const char* kLocalFuse[] = {"fuseblk",     "fuse.fuse-overlayfs", "fuse.gocryptfs", "fuse.encfs",
                                       "fuse.bindfs", "fuse.mergerfs",       "fuse.ext4",      "fuse.zfs"};
 

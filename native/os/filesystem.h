@@ -33,12 +33,13 @@ int may_write(const std::string& folder);  // whether this user may make files t
 
 struct Filesystem {
   std::string kind;      // "ext4", "nfs", "fuse.sshfs" …; a number when unknown
-  bool network = false;  // or shared between machines in another way: locks and mappings may not hold there
+  bool network = false;  // or otherwise shared between machines: locks and mappings may not work there
   u64 free_bytes = 0;    // that this user may take
   u64 total_bytes = 0;
 };
 int filesystem_of(const std::string& path, Filesystem* found);  // fault point "file.network": a network one
-// From f_type of statfs, and the type in /proc/self/mountinfo, which says what is behind FUSE ("" when unknown).
+// From f_type of statfs, and the type in /proc/self/mountinfo, which names the filesystem of a FUSE mount ("" when
+// unknown).
 void name_filesystem(u64 magic, const std::string& mount_type, Filesystem* found);
 
 // A file that exists to be locked (flock): the kernel drops the lock with the last descriptor of the file, including

@@ -80,15 +80,15 @@ bool parse_link(std::string_view link, std::string* name, std::string* uuid) {
 
 constexpr const char* kWhoHolds = "which processes hold stores";
 
-// Called after a failed look at another process. A process that has gone or hides is passed over; hidden_holders()
-// reports those that hide. Any other failure is no answer.
+// Called after a failed look at another process. A process that has ended or cannot be read is skipped;
+// hidden_holders() reports the unreadable ones. Any other failure raises an error.
 void pass_over() {
   if (errno != 0 && errno != ENOENT && errno != ESRCH && errno != EACCES && errno != EPERM)
     cannot_tell(kWhoHolds, errno);
 }
 
-// Looks at one process. Anything may vanish between two calls, and is then passed over. A memfd counts if it belongs to
-// this user. The user of the process that holds it proves nothing, and root could open anybody's.
+// Looks at one process. Anything may vanish between two calls, and is then skipped. A memfd counts if the memfd itself
+// belongs to this user. The user of its holder does not matter: root could open anybody's memfd.
 void scan_process(u32 pid, Directory& descriptors, std::vector<Holder>* found) {
   u32 number = 0;
   while (descriptors.next_number(&number)) {
@@ -156,7 +156,7 @@ std::vector<Holder> find_holders() {
   Directory proc(open_folder(AT_FDCWD, "/proc"));
   struct stat owner{};
   if (!proc.is_open()) cannot_tell(kWhoHolds, errno);
-  if (fstatat(proc.fd(), "self/fd", &owner, 0) != 0) {  // a /proc that does not show us shows no other holder either
+  if (fstatat(proc.fd(), "self/fd", &owner, 0) != 0) {  // a /proc that hides this process hides other holders too
     cannot_tell_if_starved(kWhoHolds);
     throw Error(Code::kStoreError,
                 "cannot find out which processes hold stores: /proc does not show this process; "
@@ -205,8 +205,7 @@ std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of) 
     if (first < base || first - base >= count || std::find(seen.begin(), seen.end(), holder) != seen.end()) continue;
     seen.push_back(holder);
     const HiddenHolder found{holder, effective_uid(holder)};
-    // A process of ours that can be looked into does not hide: since the list of locks was read, it released its lock
-    // or ended.
+    // A readable process of this user is not hidden: it released its lock or ended after the list of locks was read.
     if (found.uid == geteuid() && !hides(holder)) continue;
     hidden.push_back(found);
   }
@@ -248,7 +247,7 @@ int open_as(const Holder& holder, const std::function<bool(FileId)>& already, Fi
     errno = EEXIST;
     return -1;
   }
-  // Through our own descriptor, not the holder's: so this can only be the file just looked at.
+  // Opens through our own descriptor, not the holder's, so this is the file that was checked.
   const int fd = open(own, mode | O_CLOEXEC);
   if (fd < 0) cannot_tell_if_starved("what is in the store");
   if (fd >= 0 && file_id(fd) != *id) {
@@ -310,8 +309,8 @@ bool same_file(int fd, const std::string& path) {
 enum class Flock { kLocked, kReplaced, kLate };
 
 // Tries until the deadline. The scope of sleeping ends at every slice, so that Ctrl-C is seen. Replaced: the last
-// holder has removed the file. Then one process could lock it and another its successor, and both would go on. Also, a
-// child forked by a holder that was then killed may keep the removed file locked for ever.
+// holder has removed the file. Then one process could lock the old file and another process the new one, and both would
+// go on. Also, a child forked by a holder that was then killed may keep the removed file locked for ever.
 Flock flock_until(int fd, const std::string& path, Deadline deadline) {
   u64 slice_ns = 100'000;
   while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
@@ -330,7 +329,7 @@ Flock flock_until(int fd, const std::string& path, Deadline deadline) {
   return same_file(fd, path) ? Flock::kLocked : Flock::kReplaced;
 }
 
-// The folder, made if need be. False: a cleaner took it meanwhile.
+// The folder, made if need be. False: a cleaner removed it meanwhile.
 bool make_runtime_folder(const std::string& folder) {
   const bool made = mkdir(folder.c_str(), 0700) == 0;
   if (!made && errno != EEXIST) {
@@ -367,7 +366,7 @@ bool make_runtime_folder(const std::string& folder) {
 }  // namespace
 
 std::string store_folder() {
-  constexpr u32 kTries = 1000;  // each lost to another process that let its last store go just then
+  constexpr u32 kTries = 1000;  // each fails if another process closes its last store at that moment
   const std::string folder = folder_path();
   if (folder[0] != '/') refuse_folder(folder, "its path is relative, other processes would look elsewhere");
   for (u32 i = 0; i < kTries; ++i)
@@ -389,7 +388,7 @@ void hold_store_folder() {
 
 namespace {
 
-// A lock file that another user put there before the folder was closed to others, and could keep locked for ever.
+// Refuses a lock file that another user made before the folder was private: that user could keep it locked for ever.
 void check_lock_file(int fd, const std::string& path) {
   struct stat info{};
   if (fstat(fd, &info) != 0) refuse_folder(path, errno_text(errno));
@@ -482,7 +481,7 @@ FolderLock::FolderLock(const std::string& store_name, Deadline deadline)
 
 FolderLock::~FolderLock() {
   unlink(path_.c_str());
-  // Unlocked, not only closed: a child that another thread is just forking has the same open file.
+  // Unlocked, not only closed: a child that another thread is forking shares the open file.
   flock(fd_, LOCK_UN);
   NameFile::close_file(fd_);
 }

@@ -1,5 +1,5 @@
-// What a fork needs of the system: handlers around it, the pipe between parent and child, and pages that are cut off
-// from a mapping.
+// System calls for forks: handlers around fork(), the pipe between parent and child, and pages that are separated from
+// a mapping.
 #include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>

@@ -1,8 +1,8 @@
 // The memory budget: what may be committed before the kernel kills.
 //
 // Past a cgroup's limit no call fails: the kernel drops what it can and then kills a process. So every commit is
-// compared beforehand with what each level still has, less a margin for what others take between the look and the
-// commit.
+// compared beforehand with what each level has left, less a margin for what other processes take between this check and
+// the commit.
 //
 // One HeadroomCache per process, found through an atomic pointer and remade when the pid differs: a forked child never
 // meets a flag that another thread of its parent had set. `busy` is only ever tried: a thread that finds another one
@@ -25,9 +25,9 @@ namespace {
 
 constexpr u64 kUnlimited = ~u64{0};
 constexpr Room kNoLimit{kUnlimited, kUnlimited};
-constexpr u64 kFreshNs = 1'000'000;            // a headroom is believed this long
+constexpr u64 kFreshNs = 1'000'000;            // a headroom is used for this long
 constexpr u64 kLevelsFreshNs = 3'000'000'000;  // a process may be moved to another cgroup
-constexpr u64 kStatFreshNs = 3'000'000'000;    // memory.stat is at most 2 s old, and a little
+constexpr u64 kStatFreshNs = 3'000'000'000;    // memory.stat is at most 2 s old; with some margin
 
 struct HeadroomCache {
   u32 pid = 0;
@@ -56,7 +56,7 @@ HeadroomCache& headroom_cache() {
     auto* fresh = new HeadroomCache;
     fresh->pid = own;
     if (current != nullptr) fresh->cgroup.store(current->cgroup.load(std::memory_order_relaxed));
-    fresh->before = current;  // kept: it is still reachable, and threads of the parent's time may not be counted on
+    fresh->before = current;  // never freed; this keeps it reachable
     if (g_headroom_cache.compare_exchange_strong(current, fresh, std::memory_order_acq_rel)) return *fresh;
     delete fresh;
   }
@@ -93,7 +93,7 @@ void find_levels(HeadroomCache& b, u64 now) {
 // By how much the store has grown since the last look, whichever process committed.
 i64 store_growth(HeadroomCache& b) {
   const int fd = b.fd.load(std::memory_order_relaxed);
-  if (fd < 0 || file_id(fd) != b.file) return 0;  // closed behind our back: its calls are refused anyway
+  if (fd < 0 || file_id(fd) != b.file) return 0;  // other code closed it: calls are refused
   const u64 blocks = file_blocks_bytes(fd);
   const i64 grown = static_cast<i64>(blocks) - static_cast<i64>(b.blocks);
   b.blocks = blocks;
@@ -106,8 +106,8 @@ void lower(std::atomic<u64>& answer, u64 bytes) {
   }
 }
 
-// Lowers what the next callers within the millisecond may take. A look that ends meanwhile may undo it: that is one
-// piece too much, once, and the margin is many pieces.
+// Lowers what the next callers within the millisecond may take. A look that ends meanwhile may undo this: then one
+// piece too many is committed, once, and the margin is many pieces.
 void take_headroom(HeadroomCache& b, u64 bytes) {
   lower(b.headroom, bytes);
   lower(b.for_buffers, bytes);
@@ -126,7 +126,7 @@ void look(HeadroomCache& b) {
         now - b.levels_ns.load(std::memory_order_relaxed) >= kLevelsFreshNs) {
       find_levels(b, now);
     }
-    Room least = machine_room();  // first: it may throw, and the growth is told once
+    Room least = machine_room();  // first: it may throw, and the growth can be read only once
     const i64 grown = store_growth(b) + b.private_growth.exchange(0, std::memory_order_relaxed);
     for (MemoryLevel& level : b.levels) {
       const Room room = level_room(level, least.for_store, grown, now);
@@ -178,7 +178,7 @@ Room level_room(MemoryLevel& level, u64 enough, i64 grown, u64 now_ns) {
   const u64 cap = limit - std::min(limit, margin_of(limit));
   u64 used = level_used(level);
   if (used == kUnlimited) return kNoLimit;  // the cgroup has gone; the next look finds the new one
-  // Below the margin the kernel drops nothing on this level's behalf: if usage rose less than the store grew, somebody
+  // Below the margin the kernel drops no pages for this level: if usage rose less than the store grew, some process
   // freed memory.
   level.credit.note(used, used >= cap ? grown : 0, now_ns);
   if (used >= cap || cap - used < enough) used -= std::min(used, level.credit.value(level_files(level), now_ns));

@@ -9,10 +9,10 @@
 
 namespace di::os {
 
-// How many bytes of file pages the kernel would still drop for us. memory.stat says so, but the kernel updates it only
-// every 2 s: a cgroup that grew by 170 MiB was seen to tell the same numbers meanwhile. Believing an old number ends in
-// an OOM kill. So bytes that were committed while the exact usage did not rise were paid with file pages. They are
-// subtracted here until memory.stat has had time to notice.
+// The bytes of file pages that the kernel would still drop for us. memory.stat has this number, but the kernel updates
+// it only every 2 s: a cgroup that grew by 170 MiB was seen to show the same numbers meanwhile. Believing an old number
+// ends in an OOM kill. So bytes that were committed while the exact usage did not rise were paid with file pages. They
+// are subtracted here until memory.stat has had time to notice.
 class FileCredit {
  public:
   // Called at every look: the exact usage, and by how much the store (whichever process committed) and this process's
@@ -30,7 +30,7 @@ class FileCredit {
 struct MemoryLevel {
   std::string folder;
   bool v1 = false;
-  u64 above = ~u64{0};  // v1: the least limit here and at the levels above, also those that a container hides
+  u64 above = ~u64{0};  // v1: the smallest limit of this and all higher levels, also levels that a container hides
   FileCredit credit = {};
 };
 

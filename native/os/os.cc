@@ -1,5 +1,5 @@
-// Memory files, record locks, futexes, blocking. The rest of os.h: clock.cc (time), process.cc (looking at processes),
-// memory.cc (budget), find.cc (finding stores), fault.cc (fault points), copy.cc (bulk copies).
+// Memory files, record locks, futexes, blocking. Other parts of os.h: clock.cc (time), process.cc (looking at
+// processes), memory.cc (budget), find.cc (finding stores), fault.cc (fault points), copy.cc (bulk copies).
 #include "os/os.h"
 
 #include <fcntl.h>
@@ -189,7 +189,7 @@ int punch(int fd, u64 offset, u64 bytes) {
 }
 
 void resident(u8* at, u64 pages, u8* there) {
-  // If the kernel just has no memory to answer, a page counts as there: it stays charged until the next question.
+  // If the kernel has no memory to answer, the page counts as present and stays charged until the next question.
   if (mincore(at, pages * kPageBytes, there) != 0) std::memset(there, errno == EAGAIN ? 1 : 0, pages);
   for (u64 i = 0; i < pages; ++i) there[i] &= 1;
 }
@@ -199,7 +199,7 @@ int collapse(u8* at, u64 bytes) { return madvise(at, bytes, MADV_COLLAPSE) == 0 
 u8* map_private(u64 bytes) {
   void* at = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return nullptr;
-  if (bytes >= kSliceBytes) madvise(at, bytes, MADV_HUGEPAGE);  // refused where huge pages are off: small ones serve
+  if (bytes >= kSliceBytes) madvise(at, bytes, MADV_HUGEPAGE);  // may fail: then pages are small
   return static_cast<u8*>(at);
 }
 
@@ -313,7 +313,8 @@ void futex_wake(std::atomic<u32>& word, u32 count) {
 namespace {
 
 BlockHooks g_hooks;
-// Only a thread's outermost scope releases the GIL: a lock wait may block inside a wait that has released it already.
+// Only a thread's outermost scope releases the GIL, because a lock wait may run inside a wait that has already released
+// it.
 thread_local u32 t_blocking_depth = 0;
 thread_local u32 t_quiet_depth = 0;
 }  // namespace

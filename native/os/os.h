@@ -1,4 +1,5 @@
-// The one seam to the operating system: no other file makes a system call, so tests can lose, refuse and stop here.
+// The only interface to the operating system: no other code makes system calls, so tests can lose, refuse or stop them
+// here.
 #pragma once
 
 #include <atomic>
@@ -20,7 +21,7 @@ u32 proc_pid();                 // this process's pid as /proc shows it, which m
 u64 own_start_time();           // clock ticks since boot; 0: cannot be told
 u64 page_table_bytes(u32 pid);  // VmPTE of a process, 0 when it cannot be seen
 u64 pid_namespace();            // inode; 0: cannot be told
-// What is known of the process that has this pid in our own pid namespace.
+// The state of the process that has this pid in our own pid namespace.
 struct ProcessLook {
   bool known = false;  // false: cannot be told (no descriptor left, /proc hidden or of another pid namespace)
   bool lives = false;  // a zombie does not
@@ -48,7 +49,7 @@ int commit(int fd, u64 offset, u64 bytes);  // fallocate; errno or 0; retries EI
 int punch(int fd, u64 offset, u64 bytes);
 void resident(u8* at, u64 pages, u8* there);  // mincore: per page 1 or 0; all 0 where the kernel does not tell
 int collapse(u8* at, u64 bytes);              // MADV_COLLAPSE, best effort; errno or 0
-                                              // what is not there yet, so only over committed pages
+                                              // missing pages, so call it only for committed ones
 u8* map_private(u64 bytes);                   // addresses of this process's own memory; nullptr: there are none
 void use_small_pages(u8* at, u64 bytes);      // of map_private(): from now on a touch commits just the small page
 void touch_private(u8* at, u64 bytes);        // commits pages of it, in huge pages where it can be
@@ -78,7 +79,7 @@ void futex_wake(std::atomic<u32>& word, u32 count);
 // reached. Reclaimable file pages of a cgroup count as free. Re-read at most once per millisecond.
 u64 memory_headroom();
 u64 memory_for_buffers();   // the same for batch buffers (Room)
-void forget_headroom();     // pages were given back: the next memory_headroom() looks anew
+void forget_headroom();     // pages were given back: the next memory_headroom() measures again
 u64 memory_total();         // the smaller of machine and cgroup; "25%" is a share of it
 u64 cgroup_hash();          // names the cgroup that this process's memory is charged to, the same in every namespace
 u64 address_space_limit();  // the smaller of RLIMIT_AS and RLIMIT_FSIZE (a memfd counts as a file), or ~0
@@ -94,7 +95,7 @@ std::string memfd_name(const std::string& store_name, const std::string& uuid); 
 // those that /proc shows. Throws kStoreError if that cannot be told: no descriptor left, /proc hidden.
 std::vector<Holder> find_holders();
 // Processes that hold record locks on bytes [base, base + count) of some file and are none of find_holders(). They hold
-// a store, but which one cannot be told: another user runs them, or they are not dumpable, or have another gid.
+// a store, but it cannot be identified: the process belongs to another user or gid, or is not dumpable.
 struct HiddenHolder {
   u32 pid;
   u32 uid;  // effective; ~0: cannot be told
@@ -102,13 +103,14 @@ struct HiddenHolder {
 std::vector<HiddenHolder> hidden_holders(u64 base, u64 count, const FileId* of = nullptr);  // `of`: of that file
 // Opens the holder's memfd read-write. Identity is checked through O_PATH before the real open, and `already` is asked
 // first: closing any other descriptor of the file would drop this process's record lock. Returns -1 with errno set:
-// EEXIST when `already` said yes (*id is set), ENOENT when the holder has gone or its file belongs to another user,
-// EACCES or EPERM when it refuses. Throws kStoreError for want of a descriptor. Only one thread of a process at a time:
-// the call and the registration that `already` reads belong together.
+// EEXIST when `already` said yes (*id is set), ENOENT when the holder has ended or its file belongs to another user,
+// EACCES or EPERM when access is refused. Throws kStoreError when no descriptor is left. Only one thread of a process
+// at a time: the call and the registration that `already` reads belong together.
 int open_holder(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
 // The same, opened to read only, for a caller that looks at the file and closes it.
 int open_to_look(const Holder& holder, const std::function<bool(FileId)>& already, FileId* id);
-// Whether the holder's descriptor may write; that of a process that only looks may not. True if that cannot be told.
+// Whether the holder's descriptor is writable; a process that only lists stores has a read-only one. True if that
+// cannot be told.
 bool may_write(const Holder& holder);
 
 // Whether process `pid` has a memfd of that name mapped: 1 yes, 0 no (it ran exec), -1 cannot be told.
@@ -143,16 +145,16 @@ int fault_errno(const char* point);       // errno this call is to fail with, or
 #define DI_FAULT(point) ((void)0)
 #endif
 
-// --- what a thread has in hand: shared locks, and mutexes of this process. Others wait for these. So a thread with any
-// in hand never asks for the GIL, because another thread may keep the GIL for as long as it likes, and at the
-// interpreter's end for ever. Nor does such a thread run Python. A short hold leaves the GIL as it is, even while it
-// waits for one more lock, because the owner of that lock does not ask for the GIL either. A thread that may hold
-// something for long releases the GIL meanwhile (Aside), and takes it back afterwards.
+// --- what a thread has in hand: shared locks, and mutexes of this process. Other threads wait for these. So a thread
+// that has any in hand never asks for the GIL, because another thread may keep the GIL for as long as it likes, and at
+// the interpreter's end for ever. Such a thread does not run Python either. A short hold leaves the GIL as it is, even
+// while it waits for one more lock, because the owner of that lock does not ask for the GIL either. A thread that may
+// hold something for long releases the GIL meanwhile (Aside), and takes it back afterwards.
 struct InHand {
   u32 locks = 0, mutexes = 0;
   bool any() const { return (locks | mutexes) != 0; }
 };
-// One instruction where the model is given.
+// This TLS model makes an access one instruction.
 extern __attribute__((tls_model("initial-exec"))) constinit thread_local InHand t_in_hand;
 #ifdef DI_FAULTS
 void require_empty_hands(const char* what);  // ends the process: `what` is done with something in hand
@@ -171,7 +173,7 @@ struct BlockHooks {
 };
 void set_block_hooks(BlockHooks hooks);
 bool ending();  // the interpreter ends: other threads may never run again, whatever they hold
-class Quiet {   // scope of a destructor: its waits look for no signals, which would throw; the next wait sees them
+class Quiet {   // scope of a destructor: its waits do not check for signals, which would throw; the next wait does
  public:
   Quiet();
   ~Quiet();
@@ -190,8 +192,8 @@ class Aside {
  private:
   void* token_ = nullptr;
 };
-// Waits for a mutex that another thread has. It stands apart from lock_aside(), which every read of an object calls four
-// times.
+// Waits for a mutex that another thread has. It is a function of its own, so that lock_aside() stays small: every read
+// of an object calls that four times.
 template <class Mutex>
 [[gnu::noinline, gnu::cold]] void wait_aside(Mutex& mutex) {
   if (t_in_hand.any()) return mutex.lock();

@@ -1,4 +1,5 @@
-// Looking at processes through /proc. A look that fails says so: nobody is taken for dead because of it.
+// Looking at processes through /proc. A look that fails reports the failure, so no process is taken for dead because of
+// it.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/stat.h>
@@ -80,14 +81,14 @@ ProcessLook look_at(u32 pid) {
   ProcessStat stat;
   char who[16];
   std::snprintf(who, sizeof who, "%u", pid);
-  // Where /proc is another namespace's, the number means another process there.
+  // If /proc belongs to another pid namespace, the number names another process there.
   if (proc_pid() == os::pid() && read_stat(who, &stat)) {
     look.known = true;
     look.lives = stat.state != 'Z' && stat.state != 'X';
     look.state = stat.state;
     look.start_time = stat.start_ticks;
   } else {
-    look.known = is_gone(pid);  // /proc may hide it, or no descriptor was left: only the kernel's word counts
+    look.known = is_gone(pid);  // /proc may hide it, or no descriptor was left: only kill() tells for certain
   }
   return look;
 }

@@ -1,4 +1,4 @@
-// Copies of few bytes each. Many copies share one look at the size; a call of memcpy would cost more than the copy.
+// Copies of few bytes each. Many copies share one branch on the size; a call of memcpy would cost more than the copy.
 #pragma once
 
 #include <cstring>

@@ -16,7 +16,8 @@ i64 read_start(const char* path, char* buffer, u64 capacity);
 bool read_text(const std::string& path, std::string* text);  // the whole file
 std::string errno_text(int number);                          // "No such file or directory (2)"
 
-// A question to the system that fails for want of a resource is no answer: it means neither "no" nor "nobody".
+// A question to the system that fails because a resource is missing has no answer: the failure means neither "no" nor
+// "nobody".
 bool starved(int number);                                            // no descriptor or no memory was left to ask with
 [[noreturn]] void cannot_tell(const std::string& what, int number);  // throws kStoreError naming the limit that helps
 void cannot_tell_if_starved(const std::string& what);                // by errno; else it returns

@@ -30,7 +30,7 @@ int start_thread(std::function<void()> body) {
   if (const int number = pthread_attr_init(&attributes)) return number;
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, kStackBytes);
-  // A thread inherits the mask of the one that starts it, so no signal can come in between.
+  // A thread inherits the signal mask of its starter, so no signal can arrive in between.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

@@ -8,7 +8,8 @@ Client::~Client() {
   if (alive_ != nullptr) os::unmap(alive_, kPageBytes);
 }
 
-// Others read the slot only once its state is live, and after a compare-and-swap that releases what was stored before.
+// Other processes read the slot only once its state is live. The compare-and-swap that sets this state releases the
+// earlier stores.
 void Client::claim() {
   for (u32 slot = 0; slot < kMaxClients; ++slot) {
     ClientSlot& client = memory.client(slot);
@@ -34,7 +35,7 @@ void Client::claim() {
 }
 
 // The generation changes first: from then on a lock word or wait record with the old one names nobody. The record lock
-// goes last: until then nobody else takes the slot.
+// is released last: until then nobody else takes the slot.
 void Client::leave() {
   self().generation.fetch_add(1);
   self().state.store(static_cast<u32>(ClientState::kFree), std::memory_order_release);

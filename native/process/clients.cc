@@ -14,11 +14,11 @@ bool is_dead(const Client& self, u32 slot) {
   if (client.state.load(std::memory_order_acquire) == static_cast<u32>(ClientState::kFree)) return false;
   if (os::byte_is_locked(memory.fd(), kClientLockBase + slot)) return false;
   if (!same_pid_namespace(memory, slot)) return os::pid_namespace() != 0;
-  // The pid is visible: a live process that merely lost its descriptor (closerange) is not dead. Nor is one that cannot
-  // be looked at: nobody is declared dead because a question failed.
+  // The pid is visible. A live process that only lost its descriptor (closerange) is not dead, and neither is a process
+  // that cannot be read: no process is declared dead because a question failed.
   const os::ProcessLook found = os::look_at(client.pid.load());
   if (!found.known) return false;
-  const u64 started = client.start_time.load();  // 0: the client could not tell its own
+  const u64 started = client.start_time.load();  // 0: the client could not read its own start time
   if (!found.lives || (started != 0 && found.start_time != started)) return true;
   // A mapping without a descriptor: closerange. Neither: the process ran exec, and nothing of the store is left in it.
   return os::has_mapped(client.pid.load(), memory.file_name()) == 0;

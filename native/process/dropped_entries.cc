@@ -30,7 +30,7 @@ bool DroppedEntries::next_dropped(u32* number) {
 void DroppedEntries::thaw() {
   const std::lock_guard<std::mutex> guard(dropped_mutex_);
   for (const u32 number : dropped_) {
-    Shared<u64>& what = entry(number).what;  // those marked before may have been settled by others, and are zero
+    Shared<u64>& what = entry(number).what;  // 0: another process has settled an entry marked earlier
     if (ledger_kind(what.load()) == LedgerKind::kPin) what.fetch_or(kLedgerDropped, std::memory_order_acq_rel);
   }
 }

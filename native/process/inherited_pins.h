@@ -29,7 +29,7 @@ class InheritedPins {
   void end_where(IsDone is_done) {
     std::erase_if(left_, is_done);
   }
-  void keep() noexcept;  // the pins left will not be repeated: their arrays have the bytes in another way
+  void keep() noexcept;  // the remaining pins are not repeated: their arrays have copies of the bytes
 
  private:
   std::vector<InheritedPin> left_, kept_;  // by number

@@ -4,7 +4,7 @@
 
 namespace di {
 
-// A kill between the two stores leaves a table that has had a learner, which is gone.
+// A kill between the two stores leaves a table whose only learner seems to have ended.
 void note_learner(const Client& self, u32 table) {
   Shared<u64>& word = self.self().drawn[table / 64];
   const u64 bit = u64{1} << table % 64;

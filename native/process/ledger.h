@@ -32,7 +32,7 @@ class Ledger : public DroppedEntries {
   void begin_child();                   // the entries are the parent's: starts anew
   void repeat_pins(Deadline deadline);  // repeats the parent's pins under the same numbers, where that works
   std::span<InheritedPin> inheritance() { return inherited_.left(); }  // pins of living arrays that are not repeated
-  void keep_inheritance() noexcept;  // these never will be: their arrays have the bytes in another way
+  void keep_inheritance() noexcept;  // for pins that are not repeated: their arrays have copies of the bytes
 
  private:
   void reserve_room();

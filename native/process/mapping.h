@@ -59,7 +59,7 @@ class Mapping {
   void create_file(const std::string& memfd_name, u64 bytes);
   void adopt_file(int fd, os::FileId id);
   void map_file();
-  void map_copy(const Mapping& of);  // a private copy: writes to it reach nobody. It has no descriptor
+  void map_copy(const Mapping& of);  // a private copy: other processes do not see writes to it. It has no descriptor
   void close();                      // unmaps and closes; a second call does nothing
   u8* base() const { return base_; }
   [[noreturn]] void bad_offset(u64 offset, u64 bytes) const;

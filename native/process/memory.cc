@@ -7,7 +7,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kFitBytes = 256u << 20;  // of memory="fit": for objects, weights, and what processes need
+constexpr u64 kFitBytes = 256u << 20;  // of memory="fit": for objects, weights and the processes' own blocks
 constexpr u64 kMaxRange = u64{1} << 40;
 constexpr u64 kRangeFactor = 16;  // address space of a store, in budgets
 static_assert(kMarkStep * sizeof(SessionMark) == kPageBytes && kMaxMarks % kMarkStep == 0);
@@ -63,7 +63,7 @@ StoreParts parts_of(u64 slices, bool tiered) {
   return parts;
 }
 
-// Address space for blocks: 16 budgets, less where this process may map less. Never less than the budget.
+// Address space for blocks: 16 times the budget, or less if this process may map less. Never less than the budget.
 u64 range_for(u64 budget_bytes) {
   const u64 least = align_up(budget_bytes, kSliceBytes), limit = os::address_space_limit();
   u64 range = std::min(least * kRangeFactor, std::max(kMaxRange, least));
@@ -112,7 +112,7 @@ void Memory::create(const std::string& name, const NewStore& fresh) {
     tier_header_->write_budget.store(fresh.write_budget);
     tier_header_->made_ns = os::now_ns();
     tier_header_->epoch = fresh.disk_epoch;
-    // Not the file numbers of earlier epochs: a process may still have those files open, by their names.
+    // File numbers of earlier epochs are not reused: a process may still have these files open by name.
     tier_header_->next_file = static_cast<u32>(fresh.disk_epoch << 16);
     std::copy(fresh.disk_uuid.begin(), fresh.disk_uuid.end(), tier_header_->uuid);
   }

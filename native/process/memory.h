@@ -11,7 +11,7 @@ namespace di {
 struct NewStore {  // settings that the creator of a store decides
   NewStore(u64 budget, u64 random_seed) : budget_bytes(budget), seed(random_seed) {}
 
-  u64 budget_bytes;  // 0: memory="fit": a minimum, and what tables set aside
+  u64 budget_bytes;  // 0: memory="fit": a minimum plus the tables' reserves
   u64 seed;
   std::string disk;  // with a disk tier: the folder of its files, an absolute path; else empty
   u64 disk_capacity = 0;

@@ -2,8 +2,8 @@
 // no decision depends on them.
 //
 // A call takes a record when it begins to wait and releases it when the call ends. The record's age is the age of the
-// call, whatever the call waits for at the moment. To look again, a call may have to wait for a lock: this wait writes
-// its reason into the call's record. If it does not get the lock, its reason stays until the call has looked again.
+// call, whatever the call waits for at the moment. A call that checks again may have to wait for a lock: this wait
+// writes its reason into the call's record. If the wait fails, its reason stays until the call has checked again.
 //
 // Records are taken by compare-and-swap of `owner` and read without a lock. A kill leaves a record with a slot and
 // generation that no longer exist. Any process may take such a record.
@@ -26,7 +26,8 @@ class WaitRecord {
   WaitRecord& operator=(const WaitRecord&) = delete;
   // The wait is for a lock; `holder`: client slot of its owner.
   void is_for_lock(u32 holder);
-  // For a call between two looks: what it waits for. Ignored if the call did not get a lock and so could not look.
+  // For a call between two checks: the reason of its wait. Ignored if the call did not get a lock and so could not
+  // look.
   void is_for(WaitKind kind, u32 table, u32 culprit);
   // The wait did not get the lock: the enclosing call keeps the lock as its reason.
   void give_up();

@@ -16,8 +16,8 @@ class CallLimits {
   // Throws kInvalid if the call's pending items are more than a table's capacity: the last item would evict the first,
   // and a queue would need more than its reserve.
   void refuse_more_than_fit(const WriterCall& call) const;
-  // Throws kCapacity if the call can never fit, or what `write` throws. If upper bounds don't show that the call fits,
-  // `write` runs once as a rehearsal, which counts exactly the items and chunks that the call would make.
+  // Throws kCapacity if the call can never fit, and the errors of `write`. If upper bounds don't show that the call
+  // fits, `write` runs once as a rehearsal, which counts exactly the items and chunks that the call would make.
   void refuse_what_never_fits(const WriterCall& call, const std::function<bool()>& write, Deadline deadline);
 
  private:

@@ -343,7 +343,7 @@ void Draws::copied(DrawSet* set, Deadline deadline, const std::vector<bool>& ope
   core_.do_deferred(Deadline::only_try());
 }
 
-// Ends one draw in its item's words. True: the item was held until now.
+// Ends one draw in its item's words. True: this ended the item's hold.
 bool Draws::end_draw(u64 key, bool give_back) {
   const bool limited = core_.uses.limited();
   if (!give_back && !limited) return false;
@@ -411,7 +411,7 @@ void Draws::end(DrawSet* set, bool give_back, Deadline deadline) {
     for (std::size_t i = first; i < end; ++i) set->items[i].chunks = 0;  // a repeated call must not end a use twice
     core_.charge_held_soon();
     if (give_back) core_.items_came().signal(kMaxClients);
-    if (!give_back && header_.finished != 0)  // learners that wait because these draws might come back must look again
+    if (!give_back && header_.finished != 0)  // wakes learners that wait because these draws might be given back
       core_.items_came().signal(kMaxClients);
     if (!give_back || unheld) core_.room_came().signal(unheld ? kMaxClients : 0);
   }

@@ -180,7 +180,7 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
     });
     if (set) break;
     if (missing == 0) return false;
-    core_.arena->heap().claims.make_room(missing, deadline);  // takes locks of tables, so not under this table's lock
+    core_.arena->heap().claims.make_room(missing, deadline);  // takes locks of tables: not under this one
   }
   // From here on the new capacity holds. If a lock is not available now, each insert evicts two items while there are
   // too many, and a reserve that should shrink keeps its size until the table is resized again.

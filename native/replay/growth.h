@@ -22,11 +22,11 @@ class Growth {
  public:
   explicit Growth(TableCore& core) : core_(core), header_(core.header) {}
 
-  void ensure_slots(u64 free_slots, Deadline deadline);  // at least so many; throws kCapacity: no memory for more
+  void ensure_slots(u64 free_slots, Deadline deadline);  // at least this many; throws kCapacity without memory for them
   // Sets a new size. False: the table's figures differ from `seen`, from which `size` was computed (null: not
   // compared). If it returns false or throws, nothing has changed.
   bool resize(const TableSize& size, const SizeSeen* seen, Deadline deadline);
-  u64 bytes_for(u64 slots, Deadline deadline);  // bytes that blocks for so many slots in all would take; 0: it has them
+  u64 bytes_for(u64 slots, Deadline deadline);  // bytes of blocks for this many slots in all; 0: they exist
 
  private:
   struct Plan {  // how to grow to `slots` slots in all

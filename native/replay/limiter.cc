@@ -19,7 +19,7 @@ bool may_sample_at(const LimiterState& state, i64 samples) {
   return lead(state, state.inserts, samples) - 1.0 >= state.min_diff;
 }
 
-std::string text(double value) {  // the shortest text that reads back as the same number: 8, 0.25, 1e+300
+std::string text(double value) {  // the shortest text that parses to the same number: 8, 0.25, 1e+300
   char buffer[32];
   const auto end = std::to_chars(buffer, buffer + sizeof(buffer), value).ptr;
   return std::string(buffer, end);

@@ -37,7 +37,7 @@ LimiterState counted_anew(LimiterState state, i64 size, i64 held);
 // for inserts that never come.
 LimiterState limiter_in_force(const TableHeader& table);
 
-// Why the next insert or sample has to wait, with the counts and the options that decide it; "" if it need not wait.
+// The reason why the next insert or sample has to wait, with the counts and options; "" if it need not wait.
 std::string why_no_insert(const LimiterState& state, i64 size);
 std::string why_no_sample(const LimiterState& state, i64 size);
 // ", and …" with the number of items that wait for late columns and of incomplete groups; "": there are none.

@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kSmallest = std::numeric_limits<double>::denorm_min(), kLargest = std::numeric_limits<double>::max();
 
-std::string text(double value) {  // the shortest text that reads back as the same number
+std::string text(double value) {  // the shortest text that parses to the same number
   char buffer[32];
   return std::string(buffer, std::to_chars(buffer, buffer + sizeof buffer, value).ptr);
 }

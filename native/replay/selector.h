@@ -56,7 +56,7 @@ class Selector {
   virtual bool in_order() const { return false; }     // picks follow the order of insertion: Fifo, Lifo
   virtual u32 following(u32) const { return kNone; }  // if in_order(): the live item after this one; kNone: none
   virtual bool all_zero() const { return false; }     // every live item has probability 0
-  virtual std::string why_none() const { return "no item can be drawn"; }  // although some are live
+  virtual std::string why_none() const { return "no item can be drawn"; }  // for a table with live items
   virtual MassSums sums() const { return {}; }
 
   // Call drawn() after an item was drawn, given_back() after a draw of it was given back, and end_give_back() at the

@@ -51,7 +51,7 @@ bool TableSettings::try_declare(const std::string& text, const Reserve& reserve,
         return true;
       }
     }
-    heap.claims.make_room(missing, deadline);  // takes locks of tables, so not under this table's lock
+    heap.claims.make_room(missing, deadline);  // takes locks of tables: not under this one
   }
 }
 

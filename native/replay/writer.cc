@@ -167,7 +167,7 @@ Blocked Writer::end_open_episodes(Deadline deadline) {
   return commit_.commit(call.lanes, deadline);
 }
 
-// Ends the episodes in one call, so that the session's marks say when all its items are in.
+// Ends the episodes in one call, so that the session's marks show when all items are inserted.
 Blocked Writer::finish_at_once(const WriterCall& call, Deadline deadline) {
   Blocked blocked;
   if (!begin_call(call, false, &blocked)) return blocked;

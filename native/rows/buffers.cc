@@ -90,7 +90,7 @@ u8* commit_region(u64 bytes) {
 }  // namespace
 
 BufferPool::BufferPool() {
-  free_.reserve(kKeep + 1);  // so that give(), called by destructors, allocates nothing
+  free_.reserve(kKeep + 1);  // so that give(), which destructors call, does not allocate
   std::lock_guard<std::mutex> guard(pools().mutex);
   pools().all.push_back(this);
 }

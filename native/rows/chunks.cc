@@ -10,7 +10,7 @@ namespace di {
 namespace {
 
 constexpr u32 kMarkEvery = 64;
-constexpr u64 kSmallRecord = 16;  // a record is small up to 1 / so many of the rest of its row's bytes
+constexpr u64 kSmallRecord = 16;  // a record is small if it has at most this part (1/n) of its row's other bytes
 
 u64 round_up(u64 value, u64 to) { return (value + to - 1) / to * to; }
 

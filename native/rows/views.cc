@@ -238,7 +238,7 @@ u8* Gather::Engine::copy_rows(const Output& output, const ItemBlock& block, cons
   return to;
 }
 
-// Copies an output that a row of an item inserted whole has as a column. False: it must be made from rows.
+// Copies an output that is a column of a whole-inserted item's row. False: the output must be made from rows.
 bool Gather::Engine::copy_finished(const Output& output, const ItemBlock& block, const Rows& item, u8* to) {
   if ((item.flags & kItemFinished) == 0) return false;
   const Place place = block.place(item, item.back);
@@ -338,7 +338,7 @@ u32 source_row(const Frames& rows, u32 at, bool pad_zero) {
   return at - rows.copy < rows.again ? rows.from + rows.copy - 1 : kNone;
 }
 
-// Where a value of variable length is noted. Without a layout the value is empty.
+// The record's reference to a variable-length value. Without a layout the value is empty.
 struct Noted {
   Place place{nullptr, 0};
   const ColumnLayout* layout = nullptr;

@@ -99,7 +99,7 @@ struct Target {
 // with its own, may fill parts of one batch.
 class Gather {
  public:
-  // Both must outlive it. Throws kInvalid if parts of the plan contradict each other.
+  // Both arguments must outlive this object. Throws kInvalid if parts of the plan contradict each other.
   Gather(const ViewPlan& plan, ChunkSource& source);
   ~Gather();
   Gather(const Gather&) = delete;

@@ -24,9 +24,10 @@
 //    last observation is repeated after termination, and no item is made after truncation.
 //  * random_start: the windows are those of period 1. An item stands for `period` of them: the windows that start at
 //    the `period` rows from one start of the grid on. It covers the rows of all these windows, and is made as soon as
-//    the last one is complete; at the end of the series it is made with the windows there are by then. A draw gives the
-//    one that Resolver::choose() says. Only the last window can lack its bootstrap row, so the item ends in front of
-//    that window. Across episodes any window could lack it, so cross_episodes and bootstrap exclude each other here.
+//    the last one is complete; at the end of the series it is made with the windows there are by then.
+//    Resolver::choose() chooses the window of a draw. Only the last window can lack its bootstrap row, so the item ends
+//    in front of that window. Across episodes any window could lack it, so cross_episodes and bootstrap exclude each
+//    other here.
 //  * stride: windows are counted in steps here, including the steps between the rows taken. A window reaches the end if
 //    its last row taken is the last step. Rows behind it, between the rows of a stack or at an episode's start may be
 //    left out, so bootstrap, stacks and cross_episodes exclude stride.

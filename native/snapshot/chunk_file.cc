@@ -7,7 +7,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kPatienceNs = 60'000'000'000;  // wait for the heap's lock: a checkpoint must not fail for it
+constexpr u64 kPatienceNs = 60'000'000'000;  // wait for the heap's lock: a checkpoint must not fail because of it
 
 // The bytes behind the head: with a disk tier the body, else the rest of the block.
 std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 head_bytes) {
@@ -59,8 +59,8 @@ u32 ChunkFile::append(const Record& record) {
   return writer_.append(record).record_page;
 }
 
-// The writer of an open chunk may be adding rows. They are not in the copy, and the copy is what is summed up and
-// written.
+// The writer of an open chunk may be adding rows. These rows are not in the copy. The checksum is of the copy, and the
+// copy is written.
 u32 ChunkFile::add_chunk(const Snapshot& from, u32 number, bool body) {
   const ChunkImage& chunk = from.chunks().at(number);
   if (chunk.entry == kNone) throw Error(Code::kStoreError, "the chunk is not held any more");

@@ -42,8 +42,8 @@ void LinkedBodies::link(std::vector<Wanted> files, u64 beside, bool own, Deadlin
     return static_cast<double>(each.needed) / static_cast<double>(each.file->bytes());
   };
   std::sort(files.begin(), files.end(), [&](const Wanted& a, const Wanted& b) { return dense(a) > dense(b); });
-  // Room is also needed for the rest, in files that do not get quite full, for one file that is being filled, and for
-  // one for copying forward.
+  // Room is also needed for the other bytes (in files that do not get quite full), for one file that is being filled,
+  // and for one to copy forward into.
   const u64 working = 2 * segment_bytes(header.capacity.load());
   u64 linked = header.file_bytes.load() + working, rest = beside;
   for (const Wanted& each : files) linked += each.file->bytes();
@@ -99,7 +99,7 @@ void LinkedBodies::adopt(u32 chunk, std::span<u8> head, const RecordHeader& reco
   tier.stored_bytes = record.stored_bytes;
   tier.codec = record.codec;
   DI_FAULT("restore.before_adopt");
-  // Count pages as if this head were the record's: a process that copies the body forward writes it so.
+  // Counts pages as if the record had this head, because a process that copies the body forward writes this head.
   tier.stored_pages.store(static_cast<u32>(record_pages(made.size(), record.stored_bytes)));
   heap_.note_body(chunk);
   heap_.disk.add(entry, u64{tier.stored_pages.load()} * kPageBytes, tier.body_bytes);

@@ -13,7 +13,7 @@
 namespace di {
 namespace {
 
-constexpr u64 kMostUnpacked = u64{1} << 15;  // the most that zstd makes of a byte: 128 KiB of equal bytes take 4
+constexpr u64 kMostUnpacked = u64{1} << 15;  // the most bytes that zstd unpacks from one: 128 KiB of equal bytes take 4
 constexpr u64 kMostVersions = u64{1} << 40;  // no version is removed
 
 [[noreturn]] void damaged(const std::string& what) {
@@ -39,7 +39,7 @@ u32 Restore::add_layout(const std::string& bytes, Deadline deadline) {
   return static_cast<u32>(layouts_.size() - 1);
 }
 
-// Commits memory for the size that the file's blocks really unpack to, not for the size that its numbers claim.
+// Commits memory for the real unpacked size of the file's blocks, not for the size in its header.
 std::span<const u8> Restore::unpacked(SavedFile& file, const RecordHeader& record, std::vector<u8>* head, bool apart,
                                       Unpacked* room) {
   const std::span<const u8> stored = file.body(record);
@@ -77,7 +77,7 @@ void Restore::link_files(const FilePages& files, const FilePages& loaded, bool o
 
 namespace {
 
-// The rows that an item spans, by which a body was packed, as the saved head says. 0: it is never packed. nullopt: not
+// The number of rows per item for which the body was packed, from the saved head. 0: it is never packed. nullopt: not
 // known.
 std::optional<u32> saved_pack_rows(std::span<u8> head) {
   constexpr u32 kMost = 64;  // a larger number makes no difference

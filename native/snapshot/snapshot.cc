@@ -342,7 +342,7 @@ void Snapshot::release_all(Deadline deadline) {
   spare_.clear();
   try {
     heap_.ledger.sweep(Deadline::only_try());
-  } catch (const Error& error) {  // what was let go is settled by a later call
+  } catch (const Error& error) {  // a later call settles the released entries
     if (error.code() != Code::kTimeout) throw;
   }
 }

@@ -9,10 +9,10 @@ namespace {
 
 constexpr u64 kPatienceNs = 50'000'000;  // wait for the locks of some tables
 constexpr u64 kMomentNs = 500'000;
-constexpr u64 kReadersNs = 300'000'000;  // wait for readers, while none lets go (patience.h)
+constexpr u64 kReadersNs = 300'000'000;  // wait for readers while none ends (patience.h)
 constexpr std::size_t kLookedAt = 1024;  // bodies looked at in one hold
 constexpr u64 kMostBytes = u64{1} << 50;
-constexpr u32 kChoice = 16;  // of so many bodies, the least read one goes
+constexpr u32 kChoice = 16;  // of this many bodies, the least read one is dropped
 
 }  // namespace
 
@@ -99,7 +99,7 @@ u64 BodyDrops::drop_some(u64 bytes, BodySearch* search, Deadline deadline) {
         if (got < bytes) got += drop_of(tables, chunks, bytes - got, deadline.at_most(kPatienceNs));
       } catch (const Error& error) {
         if (error.code() != Code::kTimeout) throw;
-        search->held_up.insert(tables);  // bodies of other tables may be free to go
+        search->held_up.insert(tables);  // bodies of other tables may be droppable
       }
     }
   }

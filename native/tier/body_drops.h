@@ -6,7 +6,7 @@
 // and the body either with its chunk or freed.
 //
 // The choice: each draw or read is counted in the chunk's descriptor, and each look at the body halves the count. Of
-// sixteen bodies, the one with the fewest reads per byte goes.
+// each sixteen bodies, it drops the one with the fewest reads per byte.
 #pragma once
 
 #include <map>
@@ -27,7 +27,7 @@ class BodyDrops {
   // Returns the bytes of blocks that are free now: at least `bytes`, or all there are. Bodies of the tables that are
   // drawn from most go last; without `hot_too` they stay.
   u64 drop(u64 bytes, bool hot_too, Deadline deadline);
-  // Sleeps for a moment, so that readers can let go of bodies. False: no body is kept by readers alone, or readers have
+  // Sleeps for a moment, so that readers can release bodies. False: no body is kept by readers alone, or readers have
   // kept theirs for so long that one of them seems to be stopped. A process that draws batches ahead copies at once
   // what is in memory, so a wait is better than the loss of items. The caller holds no lock.
   bool await_readers(Deadline deadline);

@@ -23,7 +23,7 @@ BodyMover::~BodyMover() {
   if (heap_.client.is_foreign()) return;
   try {
     end(Deadline::brief());
-  } catch (...) {  // the turn's owner is gone soon, and then the turn ends
+  } catch (...) {  // the turn ends when this process does
   }
 }
 
@@ -249,8 +249,8 @@ u64 BodyMover::commit_unread(std::size_t count, Deadline deadline) {
   return moved;
 }
 
-// A copy takes room, which is short. So if a body is being read right now, its copy waits for the reader; otherwise it
-// would be in vain.
+// A copy takes room, which is short. So if a body is still being read, its finished copy waits for the readers instead
+// of being discarded.
 u64 BodyMover::commit(std::size_t count, Deadline deadline) {
   const auto first = moves_.begin(), last = first + static_cast<std::ptrdiff_t>(count);
   const auto waits = [](const Move& move) { return move.written; };

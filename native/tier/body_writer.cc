@@ -50,7 +50,7 @@ bool BodiesWanted::has(const Heap& heap, u32 chunk) const {
 }
 
 // Looks at up to `most` descriptors behind *at until it has found enough chunks, claims chunks among them, and returns
-// how many descriptors it looked at. It claims the chunks that came last: they stay longest, and chunks that go soon
+// how many descriptors it looked at. It claims the newest chunks: they stay longest, and chunks that are freed soon
 // need not be written at all.
 u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
   std::vector<std::pair<u64, u32>> found;  // uid, chunk

@@ -44,7 +44,7 @@ class LogReader {
   };
   using Each = std::function<void(const SoundRecord&)>;
   LogWalk walk(const Each& each);
-  SoundRecord at(u64 offset);  // the record that walk() found there. Throws kCorruptData if it is no longer sound
+  SoundRecord at(u64 offset);  // a record that walk() found. Throws kCorruptData if it is no longer sound
 
  private:
   bool fetch(u64 offset, u64 bytes);  // into the window; false: the file is shorter

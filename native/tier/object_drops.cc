@@ -11,7 +11,7 @@ constexpr std::size_t kMostListed = std::size_t{1} << 18;
 constexpr std::size_t kAtOnce = 64;
 constexpr u64 kWrittenAtOnce = u64{8} << 20;  // a single larger object is written too
 constexpr u64 kLeastBytes = u64{256} << 10;   // frees a little more than asked for: the next calls find room
-constexpr u64 kRest = 20;                     // wait so many times as long as the look that found nothing
+constexpr u64 kRest = 20;                     // after a look without a result, wait this many times its duration
 constexpr u64 kRounds = 2;                    // the first round may only clear bits
 
 }  // namespace

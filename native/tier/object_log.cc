@@ -12,7 +12,7 @@ namespace {
 
 constexpr u64 kLeastFile = u64{1} << 20;
 constexpr u64 kAtOnce = u64{1} << 20;       // records up to this size are written by one call
-constexpr u64 kCachedBytes = u64{4} << 20;  // a third of what the page cache holds of the file being filled
+constexpr u64 kCachedBytes = u64{4} << 20;  // a third of the bytes that the page cache holds of the current file
 
 constexpr u32 kMarked = 1, kSyncBits = 20;  // of SegmentEntry::dirty
 
@@ -42,7 +42,7 @@ void ObjectLog::fail(u32 file, const char* what, int number) const {
 
 // ----------------------------------------------------------------------------------------------------------- the files
 
-// A passing log may take only the room that is left if all rows of all tables were on disk.
+// A passing log may take only the room that would be left if all rows of all tables were on disk.
 bool ObjectLog::leaves_room(u64 bytes, bool copy, std::string* why) {
   if (!passing_) return true;
   const TierHeader& tier = heap_.memory.tier_header();

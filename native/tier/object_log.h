@@ -36,7 +36,7 @@ struct LoggedObject {
 class ObjectLog {
  public:
   ObjectLog(Heap& heap, const TierFolder& folder, bool passing) : heap_(heap), folder_(folder), passing_(passing) {}
-  ~ObjectLog();  // seals the file if the heap's lock is soon available; otherwise its owner is gone soon
+  ~ObjectLog();  // seals the file if the heap's lock is soon available; else it counts as sealed once this process ends
   ObjectLog(const ObjectLog&) = delete;
   ObjectLog& operator=(const ObjectLog&) = delete;
 

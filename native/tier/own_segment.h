@@ -12,8 +12,8 @@ namespace di {
 
 class OwnSegment {
  public:
-  // kMoves: the segment may take the last room that the files have. New bodies leave that room free: copying bodies
-  // forward needs it to begin, and gives it back.
+  // kMoves: the segment may take the last room that the files have. kNewBodies leaves that room free: copying bodies
+  // forward needs it to begin, and frees it again.
   enum class For { kNewBodies, kMoves };
 
   OwnSegment(Heap& heap, For use) : heap_(heap), use_(use) {}

@@ -118,8 +118,8 @@ class Packing {
     return used_ <= plan_.most_packed() && !is_hopeless();
   }
 
-  // Whether the rest is not worth trying. From an eighth of the bytes on, the result so far decides: it is hopeless if
-  // it misses the aim by more than a tenth.
+  // Whether packing the rest is not worth trying. After an eighth of the bytes the result so far decides: packing stops
+  // if the result misses the target by more than a tenth.
   bool is_hopeless() const {
     if (tried_ < hoped_ / 8 || tried_ == 0) return false;
     const double expected = static_cast<double>(plain_) +

@@ -104,7 +104,7 @@ class ReadPool {
     u64 used = 0;  // value of uses_ at the last use
   };
 
-  // Memory of one thread. A buffer for a run that does not fit into the slot is kept until there is nothing to do.
+  // Memory of one thread. A buffer for a run that does not fit into the slot is kept until the thread has no more work.
   struct ThreadBuffers {
     u8* slot = nullptr;
     u64 slot_bytes = 0;

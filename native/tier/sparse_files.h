@@ -1,4 +1,4 @@
-// Chooses the files that are worth emptying, because little in them is still needed, and lists the bodies that are.
+// Chooses files to empty, of which little is still needed, and lists their needed bodies.
 //
 // It looks at all chunks, some in each hold of the heap's lock. A body that it found may be gone when the list is used.
 #pragma once

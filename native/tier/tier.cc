@@ -118,14 +118,14 @@ bool Tier::make_room(u64 bytes, Deadline deadline, std::string* why) {
     std::string stopped;
     try {
       if (write_some({}, deadline, &stopped) != 0) continue;
-    } catch (const Error& error) {  // a file error: items go as without a disk, and the caller gets the reason
+    } catch (const Error& error) {  // a file error: items are evicted as without a disk, and the caller gets the reason
       if (error.code() == Code::kTimeout) throw;
       stopped = error.what();
     }
     if (!stopped.empty()) *why += "; " + stopped;
     writable = stopped.empty();
-    // Bodies that others are writing leave memory soon, so no item need go for them. Another thread may have written
-    // the rest.
+    // Bodies that other processes are writing leave memory soon, so no item needs to be evicted for them. Another
+    // thread may have written the rest.
     const auto await = [&] {
       return (stopped.empty() && writer_.await_others(deadline)) || drops_.await_readers(deadline);
     };
@@ -139,7 +139,7 @@ void Tier::resize(u64 capacity, Deadline deadline) {
   TierHeader& header = heap_.memory.tier_header();
   const u64 all = reserved_in_tiers(heap_.memory) + others_in_tiers(heap_.memory, heap_.disk);
   const u64 least = std::max(least_disk(all, heap_.budget.spendable()), header.file_bytes.load());
-  // Objects that came after the tables may take more than there is: then the capacity can still be raised.
+  // Objects that were put after the tables were made may take more than is left; the capacity can still be raised.
   if (capacity < std::min(least, header.capacity.load()))
     throw Error(Code::kCapacity, "disk_capacity=" + std::to_string(capacity) + " is less than the " +
                                      std::to_string(least) + " bytes that tables and objects need, or that files " +
