@@ -9,7 +9,7 @@ namespace {
 constexpr u64 kMinBudget = 8u << 20;
 constexpr u64 kLeavingNs = 100'000;        // between two looks at a store that another thread is leaving
 constexpr u64 kMostPauseNs = 200'000'000;  // between two looks at one that is being made
-constexpr u64 kNameNs = 2'000'000'000;     // for a folder that others open, with the lock of a name in hand
+constexpr u64 kNameNs = 2'000'000'000;     // for a folder that others open, while the lock of a name is held
 constexpr int kLeavingLooks = 30;          // on a busy machine the other process may get no processor for long
 constexpr u64 kLeavingPauseNs = 10'000'000;
 constexpr u64 kEndingNs = 1'000'000'000;  // for a process that is about to leave as the last

@@ -111,8 +111,8 @@ struct LedgerEntry {
   Shared<u64> what;  // kind 3 | dropped 1 | table 8 | chunks 20 | descriptor 32 (draw: first chunk; kNone once copied)
   Shared<u64> ref;   // pin, own: the descriptor's generation; draw: the item's key
 };
-// The most chunks that a draw's entry can count; of a draw over more, the reaper would release too few uses. A lane may
-// leave some chunks without rows behind, so kMaxWindowRows stays below this by kMostEmptyChunks.
+// The most chunks that a draw's entry can count. If a draw covered more, the reaper would release too few uses. A lane
+// may leave some chunks without rows behind, so kMaxWindowRows stays below this by kMostEmptyChunks.
 constexpr u32 kMostChunks = (1u << 20) - 1;
 constexpr u32 kMostEmptyChunks = 1024;
 constexpr u64 kLedgerDropped = 8;
@@ -126,7 +126,7 @@ inline bool holds_chunks(LedgerKind kind) { return kind == LedgerKind::kDraw || 
 inline u32 ledger_table(u64 what) { return static_cast<u32>(what >> 4 & 0xff); }
 inline u32 ledger_chunks(u64 what) { return static_cast<u32>(what >> 12 & kMostChunks); }
 inline u32 ledger_descriptor(u64 what) { return static_cast<u32>(what >> 32); }
-constexpr u32 kBriefPin = 1;  // in the table's place of a kPin: forked children do not repeat it
+constexpr u32 kBriefPin = 1;  // in place of the table of a kPin: forked children do not repeat this pin
 constexpr u32 kLedgerEntries = 255;
 struct LedgerBlock {
   Shared<u32> next;  // descriptor + 1 of the next block [owner, heap]
@@ -251,7 +251,7 @@ struct HeapHeader {
   Shared<u64> free_bytes;     // in free slices
   Shared<u64> fixed_bytes;    // of the headers and tables of fixed size, in no slice
   Shared<u64> live_bytes;     // block bytes of sealed and creating objects
-  Shared<u64> pinned_bytes;   // of those: of pinned objects
+  Shared<u64> pinned_bytes;   // the part of live_bytes in pinned objects
   Shared<u64> pending_bytes;  // of doomed objects, which wait for their last unpin
   Shared<u64> table_charge;   // sum over tables of max(reserve + held, used)
   Shared<u64> deaths;         // clients reaped
@@ -274,7 +274,7 @@ struct WeightsEntry {
   Shared<i64> newest;  // [heap] truth; read freely by latest(): an old value only delays it
   Shared<i64> oldest;  // [heap] truth; versions below are deleted; read freely
   char name[kNameBytes];
-  Shared<i64> durable;  // [heap] truth; the newest version on disk; it stays, also below `oldest`; 0: none
+  Shared<i64> durable;  // [heap] truth; the newest version on disk; kept even if below `oldest`; 0: none
   Shared<i64> lost;     // [heap] truth; the newest version of the previous store, which is missing here; read freely
   u64 reserved[11];
 };

@@ -72,7 +72,7 @@ nb::list waiters(const Arena& arena) {
   return all;
 }
 
-// The uid of the chunk that came last.
+// The uid of the newest chunk.
 u64 last_uid(const ArenaPointer& arena, Deadline deadline) {
   arena->enter();
   const MaybeRelease release(true);

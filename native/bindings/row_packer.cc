@@ -6,7 +6,7 @@
 namespace di::py {
 namespace {
 
-// Python numbers up to this fit every column that takes them without a closer look.
+// A Python number up to this size fits every type that is handled here, so no further check is needed.
 constexpr double kLargest = 2147483647;
 
 template <class T>

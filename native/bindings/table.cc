@@ -359,7 +359,7 @@ void bind_settings(nb::class_<Table>& type) {
           nb::sig(
               "def resize(self, capacity: int, slots: int, reserve: tuple[int, int, int, int], seen: tuple[int, int, "
               "int], timeout: float, /) -> bool"))
-      .def(  // bytes that it claims of memory, those of memory and disk together, and those of blocks for so many slots
+      .def(  // claimed bytes of memory; of memory and disk together; bytes of the blocks for this many slots
           "claims",
           [](const TablePointer& t, u64 slots, Deadline deadline) {
             const u64 more = enter(t).growth.bytes_for(slots, deadline);

@@ -130,9 +130,9 @@ Shortage Budget::short_of_store(const MakeRequest& request, u64 block, u64 grow)
   return shortage;
 }
 
-// Each table is charged for the chunks that its items hold and that its view may still reach. Beyond what it has set
-// aside it takes free memory: for its items at most as much again, for open chunks as much as there is. Only items can
-// be evicted, so a table without items in closed chunks is never named.
+// Each table is charged for the chunks that its items hold and that its view may still reach. A table may exceed what
+// it has set aside by taking free memory: its items at most as much again, its open chunks as much as there is. Only
+// items can be evicted, so a table without items in closed chunks is never named.
 Shortage Budget::admit_chunk(const MakeRequest& request, u64 block) const {
   u64 grow = 0;
   for (const u32 index : request.tables) {

@@ -74,7 +74,7 @@ class ChunkMemory {
   }
 
  private:
-  // In the descriptor of any other block, the words that count uses hold its name.
+  // Only chunks have these counts: in the descriptor of any other block, the same words hold the block's name.
   static bool has_head(const Descriptor& entry, u64 word) {
     return word_kind(word) == ObjectKind::kChunk && entry.bytes >= sizeof(ChunkHeader) &&
            entry.offset % kBlockAlign == 0;

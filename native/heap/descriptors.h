@@ -37,7 +37,7 @@ class Descriptors {
     if (segment >= kDescriptorSegments) [[unlikely]]
       bad(index);
     const u64 base = memory_.heap_header().segments[segment].value;
-    // An offset below one slice wraps to more than any file has. The offsets that are left can't wrap in the sum.
+    // An offset below one slice wraps to a number above any file size. The sum can't wrap for the other offsets.
     if (base - kSliceBytes >= memory_.file_bytes() || base % kBlockAlign != 0) [[unlikely]]
       bad(index);
     return *reinterpret_cast<Descriptor*>(memory_.at(base + (index - first) * sizeof(Descriptor), sizeof(Descriptor)));

@@ -55,7 +55,7 @@ class HeapCore {
   u8* meta(u32 index, u32 owner, u64 bytes) const { return descriptors.meta(index, owner, bytes).data(); }
   u32 descriptor_count() const { return descriptors.count(); }
 
-  // A free descriptor; kNone: there is none for this kind. Objects do not take those promised to chunks.
+  // A free descriptor; kNone: there is none for this kind. Objects do not take descriptors promised to chunks.
   u32 take_descriptor(ObjectKind kind) DI_REQUIRES(lock);
   bool add_segment() DI_REQUIRES(lock);  // of descriptors; false: no room, or all segments exist
   // Frees the descriptor and its block. punch: its pages may never have been committed.

@@ -28,7 +28,7 @@ class IdIndex {
 
  private:
   u32* chain_of(const Id& id) const;
-  u32* block(u32 descriptor, u64 buckets) const;  // throws kCorruptData unless it has so many
+  u32* block(u32 descriptor, u64 buckets) const;  // throws kCorruptData unless it has that many
   // Follows a chain to the link that names the first descriptor for which `found` is true. If there is none, the link
   // is 0.
   template <class Found>

@@ -13,8 +13,7 @@ bool is_listed(const Descriptor& object) { return (object.flags & (kFlagHasId | 
 
 }  // namespace
 
-// Whether more is free than the last objects to leave have freed, in whole slices. Then every object that is read comes
-// into memory.
+// Whether more than 1/kRoomPart of memory is free. Then every object that is read comes into memory.
 bool IdObjects::has_room() const {
   const u64 most = heap_.budget.spendable();
   return heap_.budget.claimed() < most - most / kRoomPart;

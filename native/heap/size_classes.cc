@@ -30,7 +30,7 @@ constexpr u32 class_of(u64 bytes) {
   const u64 least = std::max(bytes, kMinBlockBytes);
   const u32 parts_bits = least < 1024 ? 2 : 3;
   const u32 step_bits = static_cast<u32>(std::bit_width(least)) - 1 - parts_bits;
-  const u32 before = (step_bits - 7) << parts_bits;  // of lower powers of two, less 4 or 8; may wrap
+  const u32 before = (step_bits - 7) << parts_bits;  // classes of the lower powers of two, less 4 or 8; may wrap
   return before + static_cast<u32>((least - 1) >> step_bits) + 1;
 }
 

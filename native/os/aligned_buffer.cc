@@ -15,7 +15,7 @@ namespace {
 
 u64 rounded(u64 bytes, u64 unit) { return (std::max<u64>(bytes, 1) + unit - 1) & ~(unit - 1); }
 
-// At a multiple of kSliceBytes where huge pages fit in: older kernels put them nowhere else.
+// At a multiple of kSliceBytes if the size allows huge pages: older kernels place huge pages only there.
 u8* map_aligned(u64 bytes) {
   if (bytes < kSliceBytes) return map_private(bytes);
   u8* const all = map_private(bytes + kSliceBytes);
@@ -32,7 +32,7 @@ AlignedBuffer::AlignedBuffer(u64 bytes)
     : bytes_(rounded(bytes, bytes > kSliceBytes / 8 ? kSliceBytes : kDirectBytes)), pid_(pid()) {
   at_ = bytes_ < bytes || bytes_ + kSliceBytes < bytes_ ? nullptr : map_aligned(bytes_);
   if (at_ == nullptr) throw std::bad_alloc();
-  madvise(at_, bytes_, MADV_DONTFORK);  // only emulations of Linux refuse it, and they copy on the way to the file
+  madvise(at_, bytes_, MADV_DONTFORK);  // only emulations of Linux refuse this, and they copy before the write
   madvise(at_, bytes_, MADV_DONTDUMP);
   touch_private(at_, bytes_);
 }

@@ -27,7 +27,7 @@ constexpr u64 kUnlimited = ~u64{0};
 constexpr Room kNoLimit{kUnlimited, kUnlimited};
 constexpr u64 kFreshNs = 1'000'000;            // a headroom is used for this long
 constexpr u64 kLevelsFreshNs = 3'000'000'000;  // a process may be moved to another cgroup
-constexpr u64 kStatFreshNs = 3'000'000'000;    // memory.stat is at most 2 s old; with some margin
+constexpr u64 kStatFreshNs = 3'000'000'000;    // memory.stat is at most 2 s old; plus a margin
 
 struct HeadroomCache {
   u32 pid = 0;
@@ -106,8 +106,8 @@ void lower(std::atomic<u64>& answer, u64 bytes) {
   }
 }
 
-// Lowers what the next callers within the millisecond may take. A look that ends meanwhile may undo this: then one
-// piece too many is committed, once, and the margin is many pieces.
+// Lowers the amount that the next callers within the millisecond may take. A look that ends meanwhile may undo this.
+// Then one piece too many is committed, once; the margin is many pieces wide.
 void take_headroom(HeadroomCache& b, u64 bytes) {
   lower(b.headroom, bytes);
   lower(b.for_buffers, bytes);

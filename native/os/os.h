@@ -94,8 +94,8 @@ std::string memfd_name(const std::string& store_name, const std::string& uuid); 
 // Every live process of this uid, this one included, that holds a store's memfd which belongs to this uid. Pids are
 // those that /proc shows. Throws kStoreError if that cannot be told: no descriptor left, /proc hidden.
 std::vector<Holder> find_holders();
-// Processes that hold record locks on bytes [base, base + count) of some file and are none of find_holders(). They hold
-// a store, but it cannot be identified: the process belongs to another user or gid, or is not dumpable.
+// Processes that hold record locks on bytes [base, base + count) of some file and are missing in find_holders(). They
+// hold a store, but it cannot be identified: the process belongs to another user or gid, or is not dumpable.
 struct HiddenHolder {
   u32 pid;
   u32 uid;  // effective; ~0: cannot be told
@@ -145,8 +145,8 @@ int fault_errno(const char* point);       // errno this call is to fail with, or
 #define DI_FAULT(point) ((void)0)
 #endif
 
-// --- what a thread has in hand: shared locks, and mutexes of this process. Other threads wait for these. So a thread
-// that has any in hand never asks for the GIL, because another thread may keep the GIL for as long as it likes, and at
+// --- what a thread holds: shared locks, and mutexes of this process. Other threads wait for these. So a thread
+// that holds one never asks for the GIL, because another thread may keep the GIL for as long as it likes, and at
 // the interpreter's end for ever. Such a thread does not run Python either. A short hold leaves the GIL as it is, even
 // while it waits for one more lock, because the owner of that lock does not ask for the GIL either. A thread that may
 // hold something for long releases the GIL meanwhile (Aside), and takes it back afterwards.
@@ -157,7 +157,7 @@ struct InHand {
 // This TLS model makes an access one instruction.
 extern __attribute__((tls_model("initial-exec"))) constinit thread_local InHand t_in_hand;
 #ifdef DI_FAULTS
-void require_empty_hands(const char* what);  // ends the process: `what` is done with something in hand
+void require_empty_hands(const char* what);  // ends the process: this thread does `what` while it holds something
 #else
 inline void require_empty_hands(const char*) {}
 #endif
@@ -169,7 +169,8 @@ struct BlockHooks {
   void (*enter)(void*) = nullptr;  // may throw the error of a signal handler
   void (*enter_quietly)(void*) = nullptr;
   bool (*ending)() = nullptr;
-  void (*waited)(u64 before_ns, u64 now_ns, const std::string& what) = nullptr;  // how long, at the last word and now
+  void (*waited)(u64 before_ns, u64 now_ns,
+                 const std::string& what) = nullptr;  // waited at the last report; waited now
 };
 void set_block_hooks(BlockHooks hooks);
 bool ending();  // the interpreter ends: other threads may never run again, whatever they hold
@@ -181,7 +182,7 @@ class Quiet {   // scope of a destructor: its waits do not check for signals, wh
   Quiet& operator=(const Quiet&) = delete;
 };
 // Scope without the GIL, in which this thread may wait for another thread of this process; looks for no signals. Locks
-// that are taken inside are released inside. The scope may begin with locks in hand that are released before it ends.
+// that are taken inside are released inside. The scope may begin with held locks that are released before it ends.
 class Aside {
  public:
   Aside();
@@ -203,9 +204,9 @@ template <class Mutex>
     mutex.unlock();
   } while (!mutex.try_lock());
 }
-// Locks a mutex of this process. With nothing in hand the wait releases the GIL, because the mutex may be one that is
-// held for long. With something in hand the GIL stays as it is, because such a mutex is held only for a moment. A fork
-// holds all these mutexes across fork() (attach/fork.cc).
+// Locks a mutex of this process. If this thread holds nothing, the wait releases the GIL, because the mutex may be one
+// that is held for long. If it holds something, the GIL stays as it is, because such a mutex is held only for a moment.
+// A fork holds all these mutexes across fork() (attach/fork.cc).
 template <class Mutex>
 void lock_aside(Mutex& mutex) {
   if (!mutex.try_lock()) [[unlikely]]
@@ -237,7 +238,7 @@ class LongGuard {  // as long as it takes, without the GIL: its owner waits for 
   Aside aside_;  // first: it ends last
   LocalGuard<Mutex> guard_;
 };
-// A long wait: tell() reports it to the hook, about once a second if the thread has nothing in hand.
+// A long wait: tell() reports it to the hook, about once a second if the thread holds nothing.
 class LongWait {
  public:
   LongWait() : began_ns_(now_ns()), told_ns_(began_ns_) {}
@@ -247,7 +248,7 @@ class LongWait {
  private:
   u64 began_ns_, told_ns_;
 };
-// Scope in which this thread may sleep: without the GIL, unless it has something in hand. Only a thread's outermost
+// Scope in which this thread may sleep: without the GIL, unless it holds something. Only a thread's outermost
 // scope calls the hooks.
 class Blocking {
  public:

@@ -43,7 +43,7 @@ class LedgerEntries {
 
  protected:
   u32 size() const { return block_count_.load(std::memory_order_acquire) * kLedgerEntries; }
-  bool try_take(u32 count, std::vector<u32>* taken);  // appended; false: there are not so many
+  bool try_take(u32 count, std::vector<u32>* taken);  // appended to *taken; false: there are fewer
   u32 try_take_one();                                 // kNone: there is none
   // One block more: room for its numbers first, so that giving entries back, also in destructors, needs no memory.
   std::size_t reserve_block();                                                  // the new count of numbers; may throw

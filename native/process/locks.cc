@@ -8,7 +8,7 @@ namespace {
 constexpr u32 kSleeping = 0x80000000u;
 constexpr u64 kSliceNs = 20'000'000;         // how long a waiter sleeps before it asks whether the owner lives
 constexpr u64 kPatienceNs = 10'000'000'000;  // beyond the deadline, for an owner that is not stopped
-constexpr u64 kNestedNs = 50'000'000;        // for a lock, with another one in hand
+constexpr u64 kNestedNs = 50'000'000;        // for a lock, while this thread holds another one
 constexpr int kSpins = 60;                   // about 2 us of pauses
 
 inline void pause() {

@@ -198,7 +198,6 @@ bool Growth::resize(const TableSize& size, const SizeSeen* seen, Deadline deadli
 // Runs in the hold that links the new slots, before they are linked. Sets reserve, chunk size and capacity, or none of
 // them. If it sets none, *missing is the number of bytes that are short, or 0 if the figures differ. A reserve is
 // lowered later, when the surplus items were evicted.
-// items were evicted.
 bool Growth::set_size(const TableSize& size, const SizeSeen* seen, u64* missing, Deadline deadline) {
   *missing = 0;
   if (seen != nullptr && (header_.capacity != seen->capacity || header_.reserve_wanted.load() != seen->reserve_wanted ||

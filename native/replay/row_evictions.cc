@@ -8,7 +8,7 @@ namespace di {
 namespace {
 
 constexpr u64 kOthersNs = 50'000'000;  // wait for the lock of a table that this writer does not write
-constexpr u64 kMomentNs = 500'000;     // between two checks for readers that let go
+constexpr u64 kMomentNs = 500'000;     // between two checks for readers that have ended
 
 }  // namespace
 

@@ -50,7 +50,7 @@ struct WriterPlan {
   ColumnMask late;                   // columns that a step need not give
   bool counted = true;               // its tables count it as an open writer; table.insert()'s writer is not counted
   std::optional<SessionId> session;  // of a remote writer: its calls are numbered and marked (call_marks.h)
-  bool restores = false;  // writes an export: asks no limiter, and keeps chunks until restore_items() lets go
+  bool restores = false;  // writes an export: asks no limiter, and keeps chunks until restore_items() releases them
 };
 
 // The values of one column in a call. The value of step t and the call's l-th lane is cells[t * lanes + l], or lies at

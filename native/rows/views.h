@@ -24,7 +24,7 @@ enum class Op : u32 {
   kStack,      // `stack` frames up to the first step, oldest first                    [n, stack, …]
   kNextStack,  // the same up to the observation after the last step                   [n, stack, …]
   kWindow,    // stack − 1 earlier frames, `time` steps, `boot` rows more                [n, stack − 1 + time + boot, …]
-              // without a stack also the last `time` of the view's steps only: `skip` + time are its time axis
+              // without a stack it may leave out the view's first `skip` steps: the time axis is `skip` + time
   kFirst,     // the value stored at the first step only                               [n, …]
   kFuture,    // an observation 1 to min(`horizon`, steps left) steps later, each as likely [n, …]
   kReward,    // Σ gamma^i · discounts · reward, float32                               [n, …]

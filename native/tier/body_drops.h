@@ -38,7 +38,7 @@ class BodyDrops {
   using ByTables = std::map<std::vector<u32>, std::vector<u32>>;  // chunks by their tables
   struct BodySearch {
     TableHeat::Tables spared;
-    u32 choice = 1;  // one body in so many goes
+    u32 choice = 1;  // one of this many bodies is dropped
     std::set<std::vector<u32>> held_up;
     bool read = false;  // it met bodies that only readers keep
     bool any = false;   // it met bodies that may go

@@ -89,7 +89,7 @@ u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {
 
 void BodyWriter::claim(const BodiesWanted& wanted, Deadline deadline) {
   others_.clear();
-  u32 at = kNone;  // own to this call: others move the hand meanwhile, and this call must skip no chunk
+  u32 at = kNone;  // this call's own position: others move the hand meanwhile, and this call must skip no chunk
   for (u32 looked = 0, count = 1; looked < count && bodies_.empty();) {
     HeapGuard guard(heap_, deadline);
     u32& hand = heap_.memory.tier_header().hand;

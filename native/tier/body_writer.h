@@ -32,8 +32,8 @@ class BodyWriter {
   BodyWriter(const BodyWriter&) = delete;
   BodyWriter& operator=(const BodyWriter&) = delete;
 
-  // Returns the bytes of bodies that now have a copy on disk. 0: *why, or every wanted body has one. Throws when a file
-  // can't be written.
+  // Returns the bytes of bodies that now have a copy on disk. 0: every wanted body has a copy, or *why names the
+  // obstacle. Throws when a file can't be written.
   u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
   void end_left_claims(Deadline deadline);  // ends claims that an earlier call could not end
   // Sleeps for a moment if other processes are writing copies of bodies, as write_some() found. False: no process is,

@@ -94,7 +94,7 @@ class ReadPool {
  private:
   friend class Fetch;
   using SharedFile = std::shared_ptr<os::File>;
-  // Reads [first, end) of a batch, as one.
+  // The reads [first, end) of a batch, merged into one.
   struct Run {
     std::shared_ptr<Fetch::Batch> batch;
     u64 first = 0, end = 0;

@@ -73,7 +73,7 @@ std::vector<StoredBody> SparseFiles::find(u64 bytes, bool all, Deadline deadline
   const u64 soon = found.first_in_order + (next_uid - std::min(next_uid, found.first_in_order)) / kSoonShare;
   std::vector<StoredBody> bodies;
   u64 needed = 0;
-  // Chooses files that are held up only if there are no others.
+  // Chooses a file that is held up only if there is no other file.
   for (const bool held : {false, true}) {
     if (!bodies.empty()) break;
     for (u32 i = 0; i < candidates.size(); ++i) {

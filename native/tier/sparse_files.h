@@ -1,4 +1,4 @@
-// Chooses files to empty, of which little is still needed, and lists their needed bodies.
+// Chooses the files to empty, which are files of which little is still needed, and lists the needed bodies in them.
 //
 // It looks at all chunks, some in each hold of the heap's lock. A body that it found may be gone when the list is used.
 #pragma once

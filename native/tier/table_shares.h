@@ -18,7 +18,7 @@ class TableShares {
   explicit TableShares(Heap& heap) : heap_(heap) {}
 
   // Of the tables whose items leave in order, the one that exceeds its share by the largest factor. kNone: no table
-  // exceeds its share, or `own` exceeds its own by as large a factor, or nearly. Takes the heap's lock. `own` may be
+  // exceeds its share, or `own` exceeds its share by about as large a factor. Takes the heap's lock. `own` may be
   // kNone.
   u32 most_over(u32 own, Deadline deadline);
 

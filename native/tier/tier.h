@@ -65,9 +65,9 @@ class Tier : public RoomMaker {
   ObjectDrops& object_drops() { return object_drops_; }
   const TierFolder& folder() const { return folder_; }
   LostBodies& lost() { return lost_; }
-  // Writes copies of some more bodies. 0: every wanted body that this process may write has one, or *why. Throws when a
-  // file can't be written. If the files are full, bodies are first copied forward. Writes nothing while write_budget=
-  // is used up.
+  // Writes copies of some more bodies. 0: every wanted body that this process may write has a copy, or *why names the
+  // obstacle. Throws when a file can't be written. If the files are full, bodies are first copied forward. Writes
+  // nothing while write_budget= is used up.
   u64 write_some(const BodiesWanted& wanted, Deadline deadline, std::string* why);
   // Does one piece of work ahead of need: writes copies of bodies while too little memory is free or could be freed at
   // once, and removes files that nobody needs. False: there is nothing to do.
