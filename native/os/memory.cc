@@ -36,7 +36,7 @@ struct HeadroomCache {
   // Answers, read without `busy`: each was right at some recent moment.
   std::atomic<u64> headroom{0};
   std::atomic<u64> for_buffers{0};  // as headroom
-  std::atomic<u64> headroom_ns{0};  // 0: never; its release store comes last, the acquire load first
+  std::atomic<u64> headroom_ns{0};  // 0: never; stored last (release), loaded first (acquire)
   std::atomic<u64> levels_ns{0};
   std::atomic<u64> cgroup{1};
   std::atomic<int> fd{-1};             // the store last committed to
