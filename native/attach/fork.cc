@@ -165,7 +165,7 @@ void Arena::renew_in_child() {
   keep_inherited(*this);
   if (!renew_readonly()) {
     leave();
-    throw Error(Code::kCapacity, "cannot map the store anew in this forked process; raise `ulimit -v`").told();
+    throw Error(Code::kCapacity, "cannot map the store again in this forked process; raise `ulimit -v`").told();
   }
   end_foreign();
 }

@@ -25,7 +25,7 @@ i64 version_of(nb::handle versions, nb::handle weights) {
 }  // namespace
 
 // Inserts one item if that can be done at once, and returns its key, uint64[1]. None: nothing was written, and the
-// package's Inserter inserts the item. The Inserter waits for other threads, the limiter and room, begins anew in a
+// package's Inserter inserts the item. The Inserter waits for other threads, the limiter and room, begins again in a
 // forked child, and now and then looks for evicted items. A single row makes one item at most, so a blocked call has
 // passed nothing.
 nb::object PyWriter::insert_now(nb::handle value, nb::handle priority, nb::handle timeout) {

@@ -19,7 +19,7 @@ u32 Descriptors::pop_free() {
   if (heap.free_head == 0) return kNone;
   const u32 index = heap.free_head - 1;
   const Descriptor& entry = (*this)[index];
-  if (word_state(entry.word.load()) != ObjectState::kFree)  // the next owner makes the list anew
+  if (word_state(entry.word.load()) != ObjectState::kFree)  // the next owner makes a new list
     throw Error(Code::kCorruptData, "the list of free descriptors is damaged");
   heap.free_head = entry.name.hash_next;
   --heap.free_count;

@@ -29,7 +29,7 @@ class Maker {
   //   4. pages of free blocks are given back (free_holes), until there are no more
   // If machine or cgroup refuses pages that the budget has, charged but unused pages move to the block, or bodies go to
   // disk and leave their pages. If `format` had linked the body of a chunk by then, the result is kAgain: the caller
-  // makes both anew. kFull: `why` names the shortage, and `short_of` a table that can evict items; the caller evicts
+  // makes both again. kFull: `why` names the shortage, and `short_of` a table that can evict items; the caller evicts
   // (RowRoom) or waits. kNever: no eviction or deletion would help. kGone: one of request.tables was dropped. kExists:
   // the id is taken. `format` runs under the lock and fills what others must never see unfilled: a chunk's header,
   // which has its identity.

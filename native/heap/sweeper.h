@@ -17,7 +17,7 @@ class Sweeper {
   void settle_entry(LedgerEntry& entry, Deadline deadline);  // reaper: one pin or own of a dead client
   // Before a table is dropped, under the directory's lock alone: waits until no live process copies from its chunks,
   // then clears every ledger entry that names it, each by compare-and-swap. A kill leaves some of them, and the drop
-  // begins anew.
+  // begins again.
   void wait_readers(u32 table, Deadline deadline);
 
   void settle_dropped() DI_UNCHECKED;  // under the heap's lock: settle()

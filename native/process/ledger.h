@@ -29,7 +29,7 @@ class Ledger : public DroppedEntries {
   void end_fork();                                          // in the parent
   void renew_mutex() { new (&dropped_mutex_) std::mutex; }  // in the child
   // In the child, later.
-  void begin_child();                   // the entries are the parent's: starts anew
+  void begin_child();                   // the entries are the parent's: starts with none
   void repeat_pins(Deadline deadline);  // repeats the parent's pins under the same numbers, where that works
   std::span<InheritedPin> inheritance() { return inherited_.left(); }  // pins of living arrays that are not repeated
   void keep_inheritance() noexcept;  // for pins that are not repeated: their arrays have copies of the bytes

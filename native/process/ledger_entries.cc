@@ -4,7 +4,7 @@ namespace di {
 
 std::size_t LedgerEntries::reserve_block() {
   if (block_count_ == kMaxLedgerBlocks)
-    throw Error(Code::kCapacity, "this process holds 4 million pins and draws; let some arrays and batches go");
+    throw Error(Code::kCapacity, "this process holds 4 million pins and draws; drop some arrays and batches");
   const std::size_t all = size() + kLedgerEntries;
   os::LocalGuard<std::recursive_mutex> guard(client_.local());
   free_.reserve(all);

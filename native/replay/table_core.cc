@@ -79,7 +79,7 @@ void TableCore::forget_hold() noexcept {
   }
 }
 
-// In a forked child: constructs these members anew, because another thread of the parent may have been changing them.
+// In a forked child: constructs these members again, because another thread of the parent may have been changing them.
 void TableCore::forget_parent() {
   fork_generation_ = arena->fork_generation();
   forget_blocks();

@@ -30,15 +30,14 @@ Pools& pools() {
   throw Error(Code::kStoreFull, "a batch of " + std::to_string((bytes + (1 << 20) - 1) >> 20) +
                                     " MiB does not fit: machine or cgroup has only " + std::to_string(left >> 20) +
                                     " MiB of memory left above its safety margin; draw fewer items at once, lower "
-                                    "prefetch= or memory=, let go of earlier batches, or give the job more memory")
+                                    "prefetch= or memory=, drop earlier batches, or give the job more memory")
       .told();
 }
 
 [[noreturn]] void refuse_addresses(u64 bytes) {
-  throw Error(Code::kStoreFull,
-              "no addresses for a batch of " + std::to_string(bytes) +
-                  " bytes; raise `ulimit -v`, draw fewer items at once, lower prefetch=, or let go of "
-                  "earlier batches")
+  throw Error(Code::kStoreFull, "no addresses for a batch of " + std::to_string(bytes) +
+                                    " bytes; raise `ulimit -v`, draw fewer items at once, lower prefetch=, or drop "
+                                    "earlier batches")
       .told();
 }
 

@@ -84,7 +84,7 @@ class OpenChunk {
   void write(const LayoutInfo& layout, u32 row, u32 column, Cell cell);
   bool equals(const LayoutInfo& layout, u32 row, u32 column, Cell cell) const;  // see same_values()
   const u8* cell(const LayoutInfo& layout, u32 row, u32 column) const;          // kRecord and kColumn places
-  // begin_late(): a row is written anew, so it has no late values yet. has_late(): whether the row has all columns of
+  // begin_late(): a row is written again, so it has no late values yet. has_late(): whether the row has all columns of
   // `needs`.
   void begin_late(u32 row) { late_.words[row].word.store(0, std::memory_order_relaxed); }
   bool has_late(u32 row, u32 needs) const {

@@ -120,7 +120,7 @@ void SavedRows::copy_marks(const OpenChunk::Places& to) const {
   to.header->first_episode = header_.first_episode;
 }
 
-// Notes anew which items wait for values, because items may have other slots now.
+// Notes again which items wait for values, because items may have other slots now.
 void SavedRows::copy_late(const OpenChunk::Places& to, const LayoutInfo& layout) const {
   if (late_ == nullptr) return;
   const u64 capacity = header_.row_capacity, value_bytes = 2 * layout.late_bytes;

@@ -114,8 +114,8 @@ void ItemBlock::point() {
   }
 }
 
-// Throws unless every column of an output that this layout has is of the size that the output expects. Columns that the
-// layout lacks are read as zeros.
+// Throws if this layout has a column of the output in another size than the output expects. Columns that the layout
+// lacks are read as zeros.
 void Resolver::check(const ColumnMap& map) const {
   auto known = [&](u32 column) {
     if (column != kNone && column >= map.column.size()) damaged("a layout lacks column " + std::to_string(column));

@@ -347,7 +347,7 @@ void Snapshot::release_all(Deadline deadline) {
   }
 }
 
-// Releases all that a try has taken, to begin anew.
+// Releases all that a try has taken, before the next try.
 void Snapshot::forget(Deadline deadline) {
   release_all(deadline);
   chunks_.clear();

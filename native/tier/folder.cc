@@ -168,7 +168,7 @@ TierFolder TierFolder::open(const std::string& path, Deadline deadline) {
   // The exclusive lock becomes a shared one in two steps, which is safe: any process that asks for alive.lock holds
   // open.lock.
   folder.require(folder.alive_.lock_shared());
-  ReadPool::of_process().close_all(path);  // file numbers begin anew
+  ReadPool::of_process().close_all(path);  // file numbers begin again
   return folder;
 }
 
@@ -181,7 +181,7 @@ TierFolder TierFolder::join(const std::string& path, const Uuid& uuid, u64 epoch
   folder.require(number);
   if (!folder.read_epoch() || folder.uuid_ != uuid || folder.epoch_ != epoch)
     throw Error(Code::kStoreError,
-                "the folder " + path + " does not belong to this store any more; open the store anew")
+                "the folder " + path + " does not belong to this store any more; open the store again")
         .told();
   ReadPool::of_process().close_all(path);
   return folder;

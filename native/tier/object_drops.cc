@@ -99,7 +99,7 @@ void ObjectDrops::choose(ObjectSearch* search, Deadline deadline) {
   if (search->got != before) heap_.budget.announce_room();
 }
 
-// Ends the pins of the chosen objects. Those whose record was written leave memory; the others are listed anew.
+// Ends the pins of the chosen objects. Those whose record was written leave memory; the others are listed again.
 void ObjectDrops::drop_chosen(ObjectSearch* search, Deadline deadline) {
   HeapGuard guard(heap_, deadline);
   for (const Chosen& each : chosen_) {

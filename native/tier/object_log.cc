@@ -301,7 +301,7 @@ void ObjectLog::require_files(Deadline deadline) {
     HeapGuard guard(heap_, deadline);
     for (const DiskSpace::Log& log : heap_.disk.logs())
       if (log.number == number && !log.passing && log.live != 0 && os::names_of(path_of(log.file)) == 0)
-        fail(log.file, "found, in which durable objects lie", ENOENT);
+        fail(log.file, "found, and it holds durable objects", ENOENT);
   }
 }
 
