@@ -156,7 +156,7 @@ inline ChunkTier* find_tier(u8* head, u64 bytes) {
   return reinterpret_cast<ChunkTier*>(head + at);
 }
 
-// Late columns: values that update() writes after their row was appended. They lie in the chunk's head, behind the
+// Late columns: values that update() writes after their row was appended. They lie in the chunk's head, after the
 // attachments, and never in its body, which stays as the writer left it:
 //   LateWord[rows] | for each attachment u32[rows]: slot + 1 of the item that waits at this row | two copies of each
 //   row's values

@@ -112,7 +112,7 @@ struct LedgerEntry {
   Shared<u64> ref;   // pin, own: the descriptor's generation; draw: the item's key
 };
 // The most chunks that a draw's entry can count. If a draw covered more, the reaper would release too few uses. A lane
-// may leave some chunks without rows behind, so kMaxWindowRows stays below this by kMostEmptyChunks.
+// may leave some chunks that have no rows, so kMaxWindowRows stays below this by kMostEmptyChunks.
 constexpr u32 kMostChunks = (1u << 20) - 1;
 constexpr u32 kMostEmptyChunks = 1024;
 constexpr u64 kLedgerDropped = 8;

@@ -55,7 +55,7 @@ using Reading = Moving<PieceReader>;
 void bind_pieces(nb::module_& module) {
   module.def("crc32c", &crc_of, nb::arg("data"), nb::arg("before") = 0,
              nb::sig("def crc32c(data: typing.Any, before: int = 0) -> int"),
-             "Of the bytes of a C-contiguous buffer, behind bytes whose checksum is `before`.");
+             "Of the bytes of a C-contiguous buffer, after bytes whose checksum is `before`.");
   nb::class_<Writing>(module, "PieceWriter",
                       "Threads that write a payload; extents: uint64[n, 3] of address, offset, bytes.")
       .def(

@@ -23,7 +23,7 @@ RowPacker::RowPacker(const std::vector<Leaf>& leaves, u64 stride) : stride_(stri
     if (!PyArray_DescrCheck(dtype.ptr())) throw Error(Code::kType, "a leaf has a numpy dtype");
     place.bytes = static_cast<u64>(PyDataType_ELSIZE(place.descr));
     for (const npy_intp size : shape) place.bytes *= static_cast<u64>(size);
-    if (at > stride || place.bytes > stride - at) throw Error(Code::kInvalid, "a leaf lies behind its call");
+    if (at > stride || place.bytes > stride - at) throw Error(Code::kInvalid, "a leaf lies outside its call");
     places_.push_back(std::move(place));
   }
 }
@@ -69,7 +69,7 @@ std::optional<bool> RowPacker::write(nb::handle step, nb::handle block, u64 at) 
   if (!PyArray_Check(block.ptr()) || !PyArray_ISCARRAY(memory))
     throw Error(Code::kType, "a block is an array of bytes");
   const u64 size = static_cast<u64>(PyArray_NBYTES(memory));
-  if (at > size || stride_ > size - at) throw Error(Code::kInvalid, "a call lies behind its block");
+  if (at > size || stride_ > size - at) throw Error(Code::kInvalid, "a call lies outside its block");
   u8* const to = static_cast<u8*>(PyArray_DATA(memory)) + at;
   bool ends = false;
   for (const LeafPlace& place : places_) {

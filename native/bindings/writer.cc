@@ -256,7 +256,7 @@ void PyWriter::begin_call(u32 steps) {
   call_.final_given.clear();
 }
 
-// Late columns are refused here: an observation behind a step has none.
+// Late columns are refused here: an observation after a step has none.
 void PyWriter::refuse_late(const std::vector<ColumnInput>& given, const char* option) const {
   if (writer_->plan().layout.late_bytes == 0) return;
   for (std::size_t i = 0; i < given.size(); ++i)

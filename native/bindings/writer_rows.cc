@@ -47,7 +47,7 @@ void RowsMade::add(const Writer& writer) {
   ++calls;
 }
 
-// The values of each call lie behind those of the previous call, from `body` on. Stops at the first call that is
+// The values of each call lie after those of the previous call, from `body` on. Stops at the first call that is
 // blocked or refused.
 void WriterRows::append_each(const RowForm& form, const u8* body, u32 count, u64 seq, RowsMade* made) {
   Writer& writer = *writer_.writer_;
@@ -160,7 +160,7 @@ void bind_rows(nb::module_& module) {
           [](const RowsMade& made) {
             if (made.failure != nullptr) std::rethrow_exception(made.failure);
           },
-          "Raises what the call behind them has raised.");
+          "Raises what the call after them raised.");
 }
 
 }  // namespace di::py

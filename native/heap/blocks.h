@@ -36,7 +36,7 @@ class Blocks {
     u64 pages = 0;
     u64 missing_bytes = 0;  // not yet charged
     u64 taken_bytes = 0;    // what the use grows by: missing pages, and charged pages of free slices taken
-    u64 spare_bytes = 0;    // of these: pages behind the block, which PageReclaim::punch_spare() gives back
+    u64 spare_bytes = 0;    // of these: pages after the block, which PageReclaim::punch_spare() gives back
     u64 table_bytes = 0;    // what the slice table and the bitmaps grow by
     u64 offset = 0;
 

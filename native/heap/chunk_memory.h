@@ -50,7 +50,7 @@ class ChunkMemory {
   u64 block_bytes(u32 chunk) const;    // of its block or blocks, also of a body that is not in memory
   ChunkTier* tier(u32 chunk) const;    // null: the store has no disk tier. Throws kCorruptData
 
-  // The tables that a chunk was written for. False: their number, or the place of the ChunkTier behind them, is damaged
+  // The tables that a chunk was written for. False: their number, or the place of the ChunkTier after them, is damaged
   // and would reach beyond the head.
   bool has_attachments(u32 chunk) const { return find_attachments(chunk).data() != nullptr; }
   std::span<Attachment> attachments(u32 chunk) const;  // throws kCorruptData

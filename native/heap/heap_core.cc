@@ -168,7 +168,7 @@ void HeapCore::note_record(u32 number, const LogPlace& place, bool durable) {
   disk.add(place.segment, bytes, bytes);
 }
 
-// The store to `offset` decides: after a kill behind it, the block belongs to nobody, and the rebuild finds it free.
+// The store to `offset` decides: if a kill follows it, the block belongs to nobody, and the rebuild finds it free.
 void HeapCore::drop_bytes(u32 number) {
   Descriptor& entry = descriptor(number);
   const u64 at = entry.offset, bytes = Blocks::block_bytes(entry.bytes);

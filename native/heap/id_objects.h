@@ -48,7 +48,7 @@ class IdObjects {
   // where the record lies. So the caller marks the record as deleted first, and a kill never leaves a record that
   // nobody would mark.
   bool remove(const Id& id, Deadline deadline, LogPlace* place = nullptr);
-  // The `count` smallest ids behind `after`; null: from the first.
+  // The `count` smallest ids after `after`; null: from the first.
   std::vector<std::string> keys(const u8* after, u64 count, Deadline deadline);
 
   u32 find_taken(const Id& id)

@@ -19,7 +19,7 @@ class PageReclaim {
   // Uncharges and punches up to one slice of unused pages. Returns the bytes; 0: there are none below the cursor.
   u64 some(Cursor* cursor);
   u64 from_free(Cursor* cursor);   // only of free slices
-  u64 from_holes(Cursor* cursor);  // only pages between blocks in use, and behind the end of runs
+  u64 from_holes(Cursor* cursor);  // only pages between blocks in use, and after the end of runs
 
   // Punches the pages of a free slice beyond the block that was chosen in it; returns the bytes. The caller then
   // chooses again.

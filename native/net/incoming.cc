@@ -132,7 +132,7 @@ Incoming::Need Incoming::go_on(bool to_body) {
 std::span<u8> Incoming::room() {
   if (phase_ == Phase::kMeta) return std::span(pieces_ ? piece_meta_ : meta_).subspan(have_);
   if (phase_ == Phase::kPayload) return {body_ + at_ + have_, std::min<u64>(header_.payload_bytes - have_, kAtOnce)};
-  const u64 most = pieces_ ? kHeaderBytes : kBufferBytes;  // bytes behind a piece's header go straight to their place
+  const u64 most = pieces_ ? kHeaderBytes : kBufferBytes;  // bytes after a piece's header go straight to their place
   if (start_ == end_) start_ = end_ = 0;
   if (start_ + most > kBufferBytes) {
     std::memmove(buffer_.get(), buffer_.get() + start_, end_ - start_);

@@ -36,7 +36,7 @@ class Outgoing {
   u64 part_ = 0;          // of the body, where the current frame goes on
   u64 part_at_ = 0;
   u64 frame_left_ = 0;  // payload of the current frame that is not sent
-  u64 left_ = 0;        // bytes of the body behind the current frame
+  u64 left_ = 0;        // bytes of the body after the current frame
   bool first_;          // whether the first frame of a message is still to come
   u64 sent_ = 0;
 };

@@ -171,7 +171,7 @@ void Reopening::read(const SegmentFile& file) {
       meet(found, place);
   });
   result_.damaged += walk.damaged;
-  // Frees the space that was reserved behind the last record.
+  // Frees the space that was reserved after the last record.
   os::File shorter;
   const u64 end = pages_of(std::max(walk.end, u64{1})) * kPageBytes;
   if (end >= file.bytes || shorter.open(path, os::FileAccess::kReadWrite, os::PageCache::kThrough) != 0 ||

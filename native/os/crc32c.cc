@@ -1,11 +1,11 @@
 // CRC-32C by tables and by instructions.
 //
 // The instruction takes a new word each cycle but needs three cycles for one, so three parts of the data are summed at
-// once. The checksum's algebra joins the sums: bytes are coefficients of a polynomial modulo P, and n zero bytes behind
+// once. The checksum's algebra joins the sums: bytes are coefficients of a polynomial modulo P, and n zero bytes after
 // some data multiply its sum by x^(8n).
 //
 // Carry-less products do the same with whole registers: each 16 bytes of a block of 256 bytes are multiplied by x^2048
-// and added to the next 256 bytes. Those then have the checksum of both blocks. The instruction sums up the rest behind
+// and added to the next 256 bytes. Those then have the checksum of both blocks. The instruction sums up the rest after
 // the last block.
 #include "os/crc32c.h"
 

@@ -276,7 +276,7 @@ std::vector<u32> flock_holders(int fd) {
   for (const std::string& line : lines_of(text)) {
     int pid = 0;
     unsigned long long inode = 0;
-    // "7: FLOCK  ADVISORY  WRITE 123 00:1b:4567 0 EOF"; one that waits has "->" behind the number.
+    // "7: FLOCK  ADVISORY  WRITE 123 00:1b:4567 0 EOF"; one that waits has "->" after the number.
     if (std::sscanf(line.c_str(), "%*d: FLOCK %*s %*s %d %*x:%*x:%llu", &pid, &inode) == 2 && inode == info.st_ino &&
         pid > 0) {
       found.push_back(static_cast<u32>(pid));

@@ -8,8 +8,8 @@ namespace di {
 
 void Ledger::reserve_room() { reserve_dropped(reserve_block()); }
 
-// After a kill behind the link to the slot's chain, or without memory for the numbers, the block stays there for the
-// next owner of the slot.
+// If a kill follows the link to the slot's chain, or memory for the numbers is missing, the block stays there for the
+// slot's next owner.
 void Ledger::grow(Deadline deadline) {
   reserve_room();
   const u32 made = heap_.maker.grow_ledger(deadline);

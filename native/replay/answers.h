@@ -27,7 +27,7 @@ inline void commit_if_short(TableCore& core, u32 words) {
   if (core.undo.left() < words) core.commit();
 }
 
-// Fills the Drawns behind the group's first answer with the other answers and the facts of their group.
+// Fills the Drawns after the group's first answer with the other answers and the facts of their group.
 void describe_answers(TableCore& core, u32 leader, Drawn* first);
 // Adds the other answers of the group that was drawn last. Each answer holds its own chunk by a ledger entry of a read,
 // which ends as a draw's use of a chunk does but counts no sample. The set must have spare entries, and room.

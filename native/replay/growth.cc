@@ -28,7 +28,7 @@ void Growth::ensure_slots(u64 wanted, Deadline deadline) {
   }
 }
 
-// How many segments stay when `more` slots are added. The smaller segments behind them are copied into the new one, so
+// How many segments stay when `more` slots are added. The smaller segments after them are copied into the new one, so
 // that each segment has at least twice as many slots as the next. Because the last one has at least kLeastGrowth slots,
 // there are never more than 19.
 u32 Growth::segments_kept(u64 more) const {

@@ -61,7 +61,7 @@ struct Lane {
     return chunk;
   }
   const KeptRow* kept_row() const { return staged.kept == kNone ? nullptr : &kept[staged.kept]; }
-  ColumnMask known_behind() const;  // columns known of the row behind the last step, in its chunk or kept
+  ColumnMask known_behind() const;  // columns known of the row after the last step, in its chunk or kept
 };
 
 }  // namespace di

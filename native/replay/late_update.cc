@@ -78,7 +78,7 @@ void LateUpdate::list_item(const Item& item) {
   if (spec_.horizon != 0) own = std::min(own, spec_.n_step);
   RowAt at = first_step(heap(), item);
   for (u32 i = 0; i < own; ++i) {
-    // Don't go on behind the last row: the item does not keep the chunk of the next row.
+    // Don't go on after the last row: the item does not keep the chunk of the next row.
     if (i != 0) at = row_after(heap(), at, 1);
     if (at.chunk == kNone) throw Error(Code::kCorruptData, "an item's rows are not in its chunks");
     if (spec_.cross_episodes && is_final(head_at(heap(), at), at.row)) continue;

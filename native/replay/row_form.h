@@ -1,4 +1,4 @@
-// Calls of one form as they come from another machine: their values lie one call behind the other, at the same offsets
+// Calls of one form as they come from another machine: their values lie one call after the other, at the same offsets
 // in each call. The sender may say anything, so every offset is checked against the size of the data.
 #pragma once
 
@@ -12,7 +12,7 @@ class RowForm {
  public:
   struct ValuePlace {  // the value of one column in each call, for all its lanes
     u32 column;
-    u64 at;  // bytes behind the beginning of the call
+    u64 at;  // bytes after the beginning of the call
   };
 
   // stride: bytes from one call to the next. lanes: the leading axis of every value; 0: there is none.

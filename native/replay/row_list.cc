@@ -22,7 +22,7 @@ void RowList::walk(const Drawn& item) {
   }
 }
 
-// Whether an item behind this one has the row as a step of its own.
+// Whether an item after this one has the row as a step of its own.
 bool RowList::is_own_of_later(std::size_t item, const Id& id) const {
   for (std::size_t i = item + 1; i < covered_.size(); ++i) {
     const Covered& rows = covered_[i];

@@ -37,7 +37,7 @@ class RowList {
   // late: names of the late columns.
   RowList(std::shared_ptr<Arena> arena, const ViewSpec& spec, std::vector<std::string> late);
 
-  // Lists the rows of the first `count` items, and only looks at the items behind them. Throws kCorruptData.
+  // Lists the rows of the first `count` items, and only looks at the items after them. Throws kCorruptData.
   void list(std::span<const Drawn> items, std::size_t count);
   // Undoes the last call, because its rows could not be read.
   void forget_call();

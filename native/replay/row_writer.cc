@@ -128,7 +128,7 @@ void RowWriter::write_cells_behind(u32 index, const RowSource& source) {
   OpenChunk& chunk = lane.chunk_of(at.raw, &row);
   require_kept(index, source);
   for (u32 c = 0; c < source.input.size(); ++c) {
-    if (!source.has(c) || state_.plan.late[c]) continue;  // an observation behind a step has no late columns
+    if (!source.has(c) || state_.plan.late[c]) continue;  // an observation after a step has no late columns
     const Cell value = source.cell(c);
     if (!at.ahead[c])
       chunk.write(state_.plan.layout, row, c, value);

@@ -32,7 +32,7 @@ class Writer {
   // one number for each item.
   Blocked insert_whole(const WriterCall& call, const std::vector<WholeItem>& items, Deadline deadline);
   // Writes rows of an export to lane 0. call.columns: the columns of all rows; call.next: the columns of an observation
-  // behind a step. restored() has the raw numbers of the rows.
+  // after a step. restored() has the raw numbers of the rows.
   Blocked restore_rows(const WriterCall& call, const std::vector<GivenRow>& rows, Deadline deadline);
   // Inserts items over these rows. `next`: the raw row before which no further item will begin; chunks before it are
   // closed. Throws kInvalid for rows that don't exist.

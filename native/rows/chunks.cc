@@ -46,7 +46,7 @@ void for_pack_parts(const LayoutInfo& layout, const ChunkPlan& plan, const Chunk
   part(parts.heap, 1, plan.heap_bytes);
 }
 
-// Adds room in the head for the data that unpacking needs, behind the checksums.
+// Adds room in the head for the data that unpacking needs, after the checksums.
 void add_packs(const LayoutInfo& layout, const ChunkPlan& plan, ChunkParts* parts) {
   u64 blocks = 0;
   for_pack_parts(layout, plan, *parts, [&](const PackPart& part) {
@@ -197,7 +197,7 @@ std::vector<std::string> read_column_names(const Arena& arena, u32 index) {
   u64 at = 0;
   for (const ColumnLayout& column : info.columns) {
     if (column.name_bytes > text.size() - at)
-      throw Error(Code::kCorruptData, "layout " + std::to_string(index) + " is damaged: its names end behind its text");
+      throw Error(Code::kCorruptData, "layout " + std::to_string(index) + " is damaged: its names end after its text");
     names.push_back(text.substr(at, column.name_bytes));
     at += column.name_bytes;
   }

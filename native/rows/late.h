@@ -21,7 +21,7 @@ struct LateRows {
 
 u64 late_size(u64 rows, u64 tables, u64 late_bytes);               // of the whole part; 0 without late columns
 LateRows late_rows(u8* at, u32 rows, u32 tables, u64 late_bytes);  // of a part that begins at `at`; checks nothing
-// The same for a part with `bytes` bytes left behind `at`. `words` is null if the whole part does not fit there.
+// The same for a part with `bytes` bytes left after `at`. `words` is null if the whole part does not fit there.
 // late_bytes 0: without the values.
 LateRows late_rows_in(u8* at, u64 bytes, u32 rows, u32 tables, u64 late_bytes);
 

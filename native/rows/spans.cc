@@ -37,7 +37,7 @@ Frames frames(const ViewSpec& spec, const Output& output, const Rows& item) {
       const u32 taken = spec.taken(item.steps);
       u32 boot = output.boot != 0 && item.next ? 1 : 0;
       if (spec.stride != 1 || output.skip != 0) {
-        // The window without its first `skip` rows. A window of fewer rows also loses the row behind it.
+        // The window without its first `skip` rows. A window of fewer rows also loses the row after it.
         const u32 left = taken > output.skip ? taken - output.skip : 0;
         const u32 more = taken >= output.skip ? output.boot : 0;
         boot = std::min(boot, more);

@@ -36,7 +36,7 @@ struct Rows {  // one item
   u32 steps;
   u32 flags;       // kItem…
   bool next;       // there is a row after the last step: row back + steps
-  u32 later = 0;   // kFuture: how many steps behind the first one,
+  u32 later = 0;   // kFuture: how many steps after the first one,
   u32 future = 0;  // and the row there
   u32 end() const { return next ? back + steps : back + steps - 1; }  // the row that next_* is read from
 };

@@ -29,9 +29,9 @@
 //    in front of that window. Across episodes any window could lack it, so cross_episodes and bootstrap exclude each
 //    other here.
 //  * stride: windows are counted in steps here, including the steps between the rows taken. A window reaches the end if
-//    its last row taken is the last step. Rows behind it, between the rows of a stack or at an episode's start may be
+//    its last row taken is the last step. Rows after it, between the rows of a stack or at an episode's start may be
 //    left out, so bootstrap, stacks and cross_episodes exclude stride.
-//  * horizon: a transition is made when so many steps follow it, or when its episode is over. If the observation behind
+//  * horizon: a transition is made when so many steps follow it, or when its episode is over. If the observation after
 //    an episode never came, the episode's last transitions cover the steps before that observation. Transitions whose n
 //    steps end there are not made, even if their sum stops earlier.
 //  * discard(): items already made stay, and the episode makes no others. With cross_episodes it ends the series: the
@@ -132,7 +132,7 @@ class Windows {  // state of one table and lane; copies are cheap
 
   bool open() const { return open_; }
   i64 steps() const { return steps_ - current_.step; }  // complete steps of the open episode
-  // Steps without an item because the observation behind their episode's last step is missing; counted over all
+  // Steps without an item because the observation after their episode's last step is missing; counted over all
   // episodes so far.
   u64 left_out() const { return left_out_; }
 
@@ -164,7 +164,7 @@ class Windows {  // state of one table and lane; copies are cheap
   i64 made_ = 0;                     // end of the furthest window made so far; a step of the series
   u64 left_out_ = 0;
   bool open_ = false;
-  bool observed_ = false;  // the observation behind step steps_ - 1 is known
+  bool observed_ = false;  // the observation after step steps_ - 1 is known
   bool stops_ = false;     // the last step's discount is 0
   bool over_ = false;      // last() was called: items that need no final observation have been made
   // cross_episodes, for the tail: how the latest episode ended

@@ -9,7 +9,7 @@ namespace {
 
 constexpr u64 kPatienceNs = 60'000'000'000;  // wait for the heap's lock: a checkpoint must not fail because of it
 
-// The bytes behind the head: with a disk tier the body, else the rest of the block.
+// The bytes after the head: with a disk tier the body, else the rest of the block.
 std::span<const u8> body_of(const Snapshot& from, const ChunkImage& chunk, u64 head_bytes) {
   const Heap& heap = from.arena().heap();
   if (!from.arena().tiered()) {

@@ -297,7 +297,7 @@ void Restore::add_objects(SavedFile& file, u32 page, const std::map<std::string,
   for (u64 at = 0; at < head.size(); at += sizeof(SavedObject)) {
     SavedObject saved;
     std::memcpy(&saved, head.data() + at, sizeof saved);
-    if (saved.bytes > body.size() - done) damaged("an object ends behind its record");
+    if (saved.bytes > body.size() - done) damaged("an object ends after its record");
     const auto version = versions.find(std::string(reinterpret_cast<const char*>(saved.id), sizeof saved.id));
     if (version != versions.end() || (saved.flags & kFlagWeights) == 0)
       add_object(saved, body.data() + done, version == versions.end() ? nullptr : &version->second, deadline);

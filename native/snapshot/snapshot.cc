@@ -266,7 +266,7 @@ void Snapshot::copy_late(const ChunkImage& chunk) {
 std::vector<u8> Snapshot::head_of(const ChunkImage& chunk) const {
   const std::span<const u8> head = heap_.chunk_memory.head_bytes(chunk.chunk);
   const u64 bytes = saved_head_bytes(heap_.chunk_memory.head(chunk.chunk), head.size(), arena_->tiered());
-  if (bytes > head.size()) throw Error(Code::kCorruptData, "damaged store: a chunk's records begin behind its end");
+  if (bytes > head.size()) throw Error(Code::kCorruptData, "damaged store: a chunk's records begin after its end");
   std::vector<u8> copy(head.begin(), head.begin() + static_cast<i64>(bytes));
   const auto found = std::lower_bound(late_parts_.begin(), late_parts_.end(), chunk.chunk,
                                       [](const auto& a, u32 b) { return a.first < b; });

@@ -49,7 +49,7 @@ bool BodiesWanted::has(const Heap& heap, u32 chunk) const {
   return false;
 }
 
-// Looks at up to `most` descriptors behind *at until it has found enough chunks, claims chunks among them, and returns
+// Looks at up to `most` descriptors after *at until it has found enough chunks, claims chunks among them, and returns
 // how many descriptors it looked at. It claims the newest chunks: they stay longest, and chunks that are freed soon
 // need not be written at all.
 u32 BodyWriter::claim_some(const BodiesWanted& wanted, u32* at, u32 most) {

@@ -1,5 +1,5 @@
 // Reads an object log from front to back, and trusts nothing in it: it skips a damaged record and looks for the next
-// sound one. The log ends behind the last sound record; a kill or a power cut may leave other bytes there.
+// sound one. The log ends after the last sound record; a kill or a power cut may leave other bytes there.
 #pragma once
 
 #include <functional>
@@ -20,7 +20,7 @@ enum class LogState {
 struct LogWalk {
   u64 records = 0;
   u64 damaged = 0;  // gaps between sound records, and records with changed bytes
-  u64 end = 0;      // offset behind the last sound record
+  u64 end = 0;      // offset after the last sound record
 };
 
 class LogReader {

@@ -167,7 +167,7 @@ Fetch ReadPool::begin(const std::string& folder, std::span<const Read> reads, Ta
   constexpr u64 kMostBytes = u64{1} << 44;  // of a segment: page numbers have 32 bits
   if (reads.empty()) return {};
   for (const Read& read : reads)
-    if (read.offset > kMostBytes || read.bytes > kMostBytes) throw Error(Code::kInvalid, "a read behind every segment");
+    if (read.offset > kMostBytes || read.bytes > kMostBytes) throw Error(Code::kInvalid, "a read outside a segment");
   auto batch = std::make_shared<Fetch::Batch>();
   batch->folder = folder;
   batch->reads = take ? std::vector<Read>(reads.begin(), reads.end()) : parts_of(reads);

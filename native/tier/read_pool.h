@@ -34,7 +34,7 @@ struct Read {
 // damaged. Runs on several threads of the pool at once; must not block or call Python. Fetch::wait() rethrows what it
 // throws.
 using TakeRead = std::function<bool(const Read& read, std::span<const u8> pages)>;
-// Consumes a read that fails: it is damaged or behind the end of the file, the drive refuses it, or the file is gone.
+// Consumes a read that fails: it is damaged or after the end of the file, the drive refuses it, or the file is gone.
 // `what` names the reason, file and page. Without a LoseRead, Fetch::wait() throws. Runs where a TakeRead does; must
 // not throw.
 struct LostRead {

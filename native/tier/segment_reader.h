@@ -27,7 +27,7 @@ struct Walk {
   u64 records = 0;
   u64 skipped = 0;      // records whose head image is damaged or cannot be read
   bool sealed = false;  // records come from the footer; else from the records, up to the first unsound header
-  u64 end_page = 1;     // page behind the last record
+  u64 end_page = 1;     // page after the last record
 };
 
 class SegmentReader {
