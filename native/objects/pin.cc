@@ -8,7 +8,7 @@
 namespace di {
 namespace {
 
-// One read of an object that is not in memory. `away`: as it was found.
+// One read of an object that is not in memory. `away`: its record, as it was found.
 class Loading {
  public:
   Loading(Arena& arena, const Id& id, const AwayObject& away, Deadline deadline)

@@ -12,7 +12,7 @@
 namespace di {
 
 struct DurableVersion {
-  i64 version = 0;  // that its record says
+  i64 version = 0;  // as its record says
   LogPlace place;   // of the record
 };
 

@@ -272,8 +272,10 @@ bool lock_byte(int fd, u64 offset) {
     result = fcntl(fd, F_SETLK, &lock);
   } while (result != 0 && errno == EINTR);
   if (result != 0 && errno != EACCES && errno != EAGAIN) {
-    throw Error(Code::kStoreError,
-                "the kernel gives no record lock, by which others see that this process lives: " + errno_text(errno));
+    throw Error(
+        Code::kStoreError,
+        "the kernel gives no record lock, and without one other processes cannot see that this process lives: " +
+            errno_text(errno));
   }
   return result == 0;
 }

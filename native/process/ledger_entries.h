@@ -45,7 +45,8 @@ class LedgerEntries {
   u32 size() const { return block_count_.load(std::memory_order_acquire) * kLedgerEntries; }
   bool try_take(u32 count, std::vector<u32>* taken);  // appended to *taken; false: there are fewer
   u32 try_take_one();                                 // kNone: there is none
-  // One block more: room for its numbers first, so that giving entries back, also in destructors, needs no memory.
+  // One block more. Room for its numbers is reserved first, so that giving entries back, also in destructors, needs no
+  // memory.
   std::size_t reserve_block();                                                  // the new count of numbers; may throw
   void add_block(LedgerBlock& block, const InheritedPins& inherited) noexcept;  // caller holds local()
   std::vector<InheritedPin> pins() const;                                       // those not dropped, in order

@@ -22,8 +22,8 @@ class LinkedBodies {
   };
   // Links these files if there is room for all of them and for `beside` loaded bytes. Otherwise it leaves out files of
   // which little is needed: their rows are loaded, which takes less room. It never links files of another filesystem.
-  // With `own` the files lie in the store's own folder and already take disk space, and a store must come back however
-  // full it was: all of them are linked.
+  // With `own` all files are linked: they lie in the store's own folder, so they already take disk space, and a store
+  // must come back however full it was.
   void link(std::vector<Wanted> files, u64 beside, bool own, Deadline deadline);
   // The functions below may run in several threads.
   u32 entry_of(

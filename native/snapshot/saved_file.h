@@ -32,7 +32,7 @@ class SavedFile {
   SegmentReader reader_;
   std::map<u32, SavedRecord> records_;  // by page
   std::map<u32, u32> by_body_page_;
-  std::vector<u8> body_;  // reused: fresh pages cost as much as reading them from a drive
+  std::vector<u8> body_;  // reused, because fresh pages cost as much as a read from a drive
   u64 filled_bytes_ = 0;
 };
 

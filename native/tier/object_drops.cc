@@ -6,7 +6,7 @@ namespace di {
 namespace {
 
 constexpr u32 kLookedAt = 256;  // descriptors looked at in one hold
-constexpr u32 kOthers = 4;      // descriptors of the walk for each one of the list
+constexpr u32 kOthers = 4;      // descriptors of the walk that follow each listed one
 constexpr std::size_t kMostListed = std::size_t{1} << 18;
 constexpr std::size_t kAtOnce = 64;
 constexpr u64 kWrittenAtOnce = u64{8} << 20;  // a single larger object is written too

@@ -12,7 +12,7 @@ class ObjectReader {
  public:
   ObjectReader(const Heap& heap, const TierFolder& folder) : heap_(heap), folder_(folder) {}
 
-  // Fills `to` with all bytes of the object whose record is at `place`. Takes no shared lock; leaves the GIL. False:
+  // Fills `to` with all bytes of the object whose record is at `place`. Takes no shared lock; releases the GIL. False:
   // the file was removed, so the record lies elsewhere by now, or the object is gone. Throws kCorruptData when the
   // record is damaged, and what file_error() makes.
   bool read(const LogPlace& place, const u8* id, std::span<u8> to);

@@ -56,7 +56,7 @@ class Fetch {
   ~Fetch() { end(); }
 
   bool is_done() const;
-  // Waits until all reads are done; leaves the GIL, looks for signals. False: the deadline came first. Throws the first
+  // Waits until all reads are done; releases the GIL, handles signals. False: the deadline came first. Throws the first
   // failure: kCorruptData (a TakeRead said so, or the file is too short), kStoreError (it cannot be read).
   bool wait(Deadline deadline = Deadline::none());
 
