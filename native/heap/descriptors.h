@@ -50,7 +50,7 @@ class Descriptors {
     return memory_.at(entry.offset, entry.bytes);
   }
   // The bytes of a meta block that shared memory names by number. Throws kCorruptData unless the block belongs to this
-  // owner and has at least `bytes` bytes: by a damaged number a caller would overwrite another owner's block.
+  // owner and has at least `bytes` bytes: with a damaged number a caller would overwrite another owner's block.
   std::span<u8> meta(u32 index, u32 owner, u64 bytes) const {
     const Descriptor& entry = (*this)[index];
     const u64 word = entry.word.load(std::memory_order_relaxed);

@@ -67,8 +67,8 @@ constexpr u32 kUnknownPid = ~u32{0};
 // Pid of another process that holds it; kUnknownPid: one of another pid namespace, or it cannot be told; 0: nobody
 // does.
 u32 byte_locker(int fd, u64 offset);
-bool byte_is_locked(int fd, u64 offset);  // by another process; never ask for one's own. True also when
-                                          // the question fails: nobody is declared dead by mistake
+bool byte_is_locked(int fd, u64 offset);  // by another process; not for the caller's own bytes. True also
+                                          // when fcntl fails: nobody is declared dead by mistake
 
 // --- futex on shared memory
 void futex_wait(std::atomic<u32>& word, u32 expected, u64 timeout_ns);  // from now; ~0: no limit. May return early

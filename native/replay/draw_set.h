@@ -44,7 +44,7 @@ struct DrawSet {
   std::vector<Drawn> items;  // in a table of groups one entry for each answer, group by group
   bool distinct = false;     // no item twice (replace=False)
   bool chooses = false;      // every draw takes a random word for its `pick`
-  KeySet keys;               // of `items`, if distinct
+  KeySet keys;               // of `items`; used if `distinct`
   u64 table_size = 0;
   MassSums sums;                      // at the last draw
   u64 rng_before = 0, rng_after = 0;  // of rng_counter: rewound if all draws are given back and none followed

@@ -229,7 +229,7 @@ bool Snapshot::hold_chunk(u32 chunk) {
   made.rows = header.published.load();
   made.next = header.next.load() - 1;
   made.closed = word_state(heap_.descriptor(chunk).word.load()) == ObjectState::kSealed ? 1 : 0;
-  // The last uid with this low half: no chunk lives while 2^32 others are made.
+  // The highest uid with this low half: no chunk lives so long that 2^32 others are made meanwhile.
   made.uid = next_uid_ - static_cast<u32>(static_cast<u32>(next_uid_) - all[0].serial);
   made.table = table;
   made.late = header.late_offset != 0 ? 1 : 0;

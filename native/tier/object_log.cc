@@ -193,8 +193,9 @@ void ObjectLog::write(const LogRecord& record, const LoggedObject& object) {
   if (number != 0) fail(taken_.file, "written", number);
 }
 
-// Pages of the file count as memory of this process's cgroup, and readers go past them. The cache drops them some
-// appends later, when they are on disk: to drop others, the kernel first makes all processors look for them.
+// Pages of the file count as memory of this process's cgroup, and readers go past them. They are dropped
+// from the cache some appends later, when they are on disk: before it drops pages that are not, the kernel lets all
+// processors look for them.
 void ObjectLog::leave_cache() {
   const u64 until = end_ / kCachedBytes * kCachedBytes;
   if (until <= leaving_) return;
