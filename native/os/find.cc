@@ -368,7 +368,7 @@ bool make_runtime_folder(const std::string& folder) {
 std::string store_folder() {
   constexpr u32 kTries = 1000;  // each fails if another process closes its last store at that moment
   const std::string folder = folder_path();
-  if (folder[0] != '/') refuse_folder(folder, "its path is relative, other processes would look elsewhere");
+  if (folder[0] != '/') refuse_folder(folder, "its path is relative, so other processes would look elsewhere");
   for (u32 i = 0; i < kTries; ++i)
     if (make_runtime_folder(folder)) return folder;
   refuse_folder(folder, "it is removed again and again");

@@ -16,8 +16,7 @@ u64 most_at_once(const WriterCall& call, const Table& table) {
   return capacity >= kNoMaxBytes ? capacity : capacity * answers_of(table);
 }
 
-// The most items that the call completes: one for each row, plus the items of earlier rows that still wait for their
-// end.
+// The most items that the call completes: one for each row, and those of earlier rows whose end is still to come.
 u64 most_items(const WriterCall& call, const TableSink& sink) {
   u64 before = 0;
   if (sink.spec.kind == ViewKind::kTransition) before = sink.spec.most_steps();

@@ -79,10 +79,10 @@ void Gather::Engine::check_plan() const {
   require(plan_.reward_count >= 1 && plan_.discount_count >= 1, "a reward and a discount have at least one element");
   for (const Output& output : plan_.outputs) {
     const bool timed = output.op == Op::kWindow || output.op == Op::kMask || output.op == Op::kIsFirst;
-    require(!timed || output.time + output.skip == plan_.spec.time(), "an output's time axis is not its view's");
+    require(!timed || output.time + output.skip == plan_.spec.time(), "an output has another time axis than its view");
     require(output.stack >= 1 && output.stack <= plan_.spec.stack, "an output stacks more frames than its view");
     require(output.skip == 0 || (output.op == Op::kWindow && output.stack == 1), "an output lacks rows in front");
-    require(output.boot <= (plan_.spec.bootstrap ? 1 : 0), "an output has a bootstrap row, its view has none");
+    require(output.boot <= (plan_.spec.bootstrap ? 1 : 0), "an output has a bootstrap row, and its view has none");
     require(!output.ragged || (!computed(output.op) && output.row_bytes > 0), "a computed output cannot be ragged");
     require(computed(output.op) || output.column != kNone, "an output has no column");
     const bool future = output.op == Op::kFuture || output.op == Op::kFutureSteps;

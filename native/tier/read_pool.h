@@ -24,7 +24,7 @@ namespace di {
 
 struct Read {
   u32 segment = 0;
-  u64 offset = 0;  // in its file, any
+  u64 offset = 0;  // in its file; need not be aligned
   u64 bytes = 0;
   u8* to = nullptr;  // target of the copy, unless a TakeRead is given; valid until the Fetch has ended
   u64 tag = 0;       // for the caller
