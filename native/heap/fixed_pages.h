@@ -1,4 +1,4 @@
-// Pages of the store's own regions, which lie beside the heap's blocks: table headers, marks of sessions.
+// Pages of the store's own regions, which lie next to the heap's blocks: table headers, marks of sessions.
 #pragma once
 
 #include <string>

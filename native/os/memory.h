@@ -36,7 +36,7 @@ struct MemoryLevel {
 
 constexpr const char* kHowMuch = "how much memory may be committed";  // for cannot_tell()
 
-// Innermost first. Throws kStoreError for want of a descriptor, as all functions here that read files do. `root` is put
+// Innermost first. Throws kStoreError if no descriptor is free, as all functions here that read files do. `root` is put
 // before every path, so that a test can lay out another machine in a folder.
 std::vector<MemoryLevel> find_memory_levels(const std::string& root = "");
 u64 memory_cgroup_id(const std::vector<MemoryLevel>& levels);

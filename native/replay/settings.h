@@ -8,7 +8,7 @@
 
 namespace di {
 
-// The counts of a table that an export keeps beside settings and items.
+// The counts of a table that an export keeps besides settings and items.
 struct RestoredCounts {
   u64 epoch, latest_epoch;  // Once
   u64 rng_counter;

@@ -23,8 +23,8 @@ struct ChunkParts {
   bool records_in_head;
 };
 
-// Records that are small beside the rest of the row stay in the head, so that reading a row from disk reads only its
-// columns. Records with a column by which a table groups its items stay there too, because recovery reads them.
+// Records that are small compared with the rest of the row stay in the head, so that reading a row from disk reads only
+// its columns. Records with a column by which a table groups its items stay there too, because recovery reads them.
 bool keeps_records(const LayoutInfo& layout, const ChunkPlan& plan) {
   const bool groups = plan.groups || std::any_of(plan.group_columns.begin(), plan.group_columns.end(),
                                                  [](u32 column) { return column; });

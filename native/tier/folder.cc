@@ -219,7 +219,7 @@ u64 TierFolder::room_in(const std::string& path) {
   os::Filesystem found;
   if (const int number = os::filesystem_of(path, &found))
     throw os::file_error("the filesystem of " + path + " cannot be looked at", number);
-  std::set<u64> seen;  // a segment has a second name beside the durable tables that need it
+  std::set<u64> seen;  // a segment has a second name in the folder of the durable tables that need it
   return found.free_bytes + os::bytes_of_files(path, &seen) + os::bytes_of_files(path + "/" + kDurableFolder, &seen);
 }
 
