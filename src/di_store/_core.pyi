@@ -692,7 +692,7 @@ class RowsMade:
     @property
     def blocked(self) -> Blocked | None: ...
     def check(self) -> None:
-        """Raises what the call behind them has raised."""
+        """Raises what the call after them raised."""
 
 class Writer:
     def __init__(self, arena: Arena, plan: dict[str, Any], timeout: float, /) -> None: ...
@@ -799,7 +799,7 @@ class Hold:
 
 def crc32c(data: Any, before: int = 0) -> int:
     """
-    Of the bytes of a C-contiguous buffer, behind bytes whose checksum is `before`.
+    Of the bytes of a C-contiguous buffer, after bytes whose checksum is `before`.
     """
 
 class PieceWriter:
