@@ -292,7 +292,8 @@ MUTANTS = [
         "liveness",
         "native/attach/fork.cc::Arena::renew_in_child",
         "    ledger().repeat_pins(Deadline::in(kChildPatienceNs));\n"
-        "  } catch (...) {  // what could not be repeated is kept in another way\n  }\n  keep_inherited(*this);\n",
+        "  } catch (...) {  // keep_inherited() copies the objects whose pins were not repeated\n  }\n"
+        "  keep_inherited(*this);\n",
         "  } catch (...) {\n  }\n",
         (
             f"{FORK}::test_views_stay_valid_in_parent_and_child",

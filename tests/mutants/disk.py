@@ -132,7 +132,7 @@ MUTANTS = [
         "a-busy-heap-ends-a-checkpoint",
         "store-checkpoint",
         "native/snapshot/snapshot.cc::Snapshot::release_all",
-        "error) {  // what was let go is settled by a later call\n    if (error.code() != Code::kTimeout) throw;\n",
+        "error) {  // a later call settles the released entries\n    if (error.code() != Code::kTimeout) throw;\n",
         "error) {\n    throw;\n",
         ("tests/objects/test_ledger_growth.py::test_a_snapshot_can_end_while_the_heap_is_locked",),
     ),
