@@ -70,6 +70,8 @@ class Near:
 
     def _as_node(self) -> di_store.Store:
         store = joined(Session.attach(self.store.name), TOKEN, None)
+        if self.other is not None:  # from here on both nodes have answered, also for calls that have no time for it
+            store.node.cluster.directory.read("", 60)
         close, at = store.node.close, [self]
 
         def close_node() -> None:
