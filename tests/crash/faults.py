@@ -84,6 +84,7 @@ REACHED_SETTLING: dict[str, tuple[tuple[str, ...], int]] = {
 
 REACHED_ELSEWHERE = {
     "arena.before_magic",
+    "os.find_holders",
     "fork.pin_copied",
     "late.before_show",
     "late.item_went_on",
