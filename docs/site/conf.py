@@ -14,8 +14,6 @@ html_theme = "furo"
 html_title = "Di-store"
 html_copy_source = False
 myst_heading_anchors = 4
-myst_enable_extensions = ["tasklist"]
-suppress_warnings = ["misc.highlighting_failure"]  # a block shows part of a file
 
 REPOSITORY = os.environ.get("DI_STORE_REPOSITORY", "")
 """Where a reader finds the files that are no pages, "https://host/owner/di-store/blob/main"; "": they have no link."""

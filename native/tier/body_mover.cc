@@ -29,16 +29,17 @@ BodyMover::~BodyMover() {
 
 // ------------------------------------------------------------------------------------------------------------- turn
 // Under the heap's lock.
-bool BodyMover::take_turn() {
+bool BodyMover::take_turn(bool stalled) {
   TierHeader& header = heap_.memory.tier_header();
   const u32 own = lock_owner_word(heap_.client), other = header.mover.load();
   const u64 moved = header.moved_bodies.load();
   if (moved != seen_ || seen_ns_ == 0) {
     seen_ = moved;
     seen_ns_ = os::now_ns();
+    stalled = false;
   }
   const bool taken = other != 0 && other != own && !owner_gone(heap_.client, other);
-  if (taken && !patience_.is_over_since(seen_ns_, kTurnNs)) return false;
+  if (taken && !stalled) return false;
   header.mover.store(own);
   return true;
 }
@@ -46,9 +47,10 @@ bool BodyMover::take_turn() {
 // False: another process has the turn, or (if bodies_ is empty) there is nothing to move.
 bool BodyMover::begin(bool all, Deadline deadline) {
   u64 room = 0;
+  const bool stalled = seen_ns_ != 0 && patience_.is_over_since(seen_ns_, kTurnNs);  // asks the kernel: without a lock
   {
     HeapGuard guard(heap_, deadline);
-    if (!take_turn()) return false;
+    if (!take_turn(stalled)) return false;
     const u64 usual = segment_bytes(heap_.memory.tier_header().capacity.load());
     room = segment_.room_bytes() + (heap_.disk.room() >= usual ? usual : 0);
   }

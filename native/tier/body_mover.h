@@ -54,7 +54,7 @@ class BodyMover {
     bool written = false;  // the copy is written, and the body not moved yet
   };
   bool begin(bool all, Deadline deadline);
-  bool take_turn();
+  bool take_turn(bool stalled);  // stalled: nothing had moved for long at the last look
   void end(Deadline deadline);
   void claim(Deadline deadline);
   bool claim_one(const StoredBody& body);

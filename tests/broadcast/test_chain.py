@@ -166,10 +166,10 @@ def test_a_publisher_faster_than_the_network_starves_nobody(four: list[Member]) 
     seen: list[set[int]] = [set() for _ in members]
     while min(map(len, seen)) < 6:
         newest = first.publish(data)
-        assert newest < 5_000
         first.spread(newest, members)
         for each, versions in zip(members, seen, strict=True):
             versions.update({each.newest()} - {0})
+        assert max(map(len, seen)) < 60, "one member got ten times as many as another"
     for each in members:
         found = each.latest(newer_than=newest - 1, timeout=60)
         assert found is not None

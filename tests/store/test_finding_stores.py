@@ -36,7 +36,7 @@ def run(text: str, *arguments: object, prefix: tuple[str, ...] = (), **options: 
 # -- stores of other users --------------------------------------------------------------------------------------------
 
 THEIRS = """
-import hashlib, os, sys, di_store  # all that it needs, as long as it may read the files
+import os, sys, di_store
 uid = int(sys.argv[2])
 if uid:
     os.setgroups([]); os.setgid(uid); os.setuid(uid)  # the kernel gives /proc/<pid> of such a process to root
@@ -229,7 +229,7 @@ print("there", flush=True)
 sys.stdin.readline()
 """
 OPEN_TOO = """
-import hashlib, os, sys, di_store  # all that it needs, as long as it may read the files
+import os, sys, di_store
 uid = int(sys.argv[2])
 if uid:
     os.setgroups([]); os.setgid(uid); os.setuid(uid)

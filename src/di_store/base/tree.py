@@ -9,6 +9,7 @@ contains. So ``{"a/b": x}`` and ``{"a": {"b": x}}`` have different names, and ea
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -156,8 +157,6 @@ def select(paths: Iterable[str], wanted: str | Iterable[str], *, option: str = "
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The end of an error text: known names similar to `name`, or else the first 12 names."""
-    import difflib  # takes a while, and few programs get such an error
-
     names = list(known)
     groups = {path[:cut] for path in names for cut in range(len(path)) if path[cut] == SEPARATOR}
     close = difflib.get_close_matches(name, [*names, *sorted(groups)], n=3)

@@ -13,6 +13,7 @@ import os
 import re
 import stat
 import struct
+import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -110,13 +111,6 @@ def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return b"\x93NUMPY" + bytes((version, 0)) + len(text).to_bytes(length, "little") + text
 
 
-def _zipfile() -> Any:
-    """The module. It takes long to load, and few programs export or import tables."""
-    import zipfile
-
-    return zipfile
-
-
 class ArchiveWriter:
     """Writes the file. A context manager: without an exception, the complete file is at `path` afterwards.
 
@@ -130,7 +124,7 @@ class ArchiveWriter:
         if not path or (os.path.exists(path) and not os.path.isfile(path)):  # a rename would replace a device
             raise StoreError(f"{path!r} is not the path of a file", remedy="export to another path")
         self._file = _lock_part(self._part)
-        self._zip = _zipfile().ZipFile(self._file, "w", _zipfile().ZIP_STORED)
+        self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED)
         self.bytes = 0
 
     def array(self, name: str, array: Array) -> None:
@@ -145,7 +139,7 @@ class ArchiveWriter:
         self._member(MANIFEST, b"", memoryview(text))
 
     def _member(self, name: str, header: bytes, data: memoryview) -> None:
-        info = _zipfile().ZipInfo(name, _DATE)
+        info = zipfile.ZipInfo(name, _DATE)
         info.file_size = len(header) + data.nbytes
         with self._zip.open(info, "w", force_zip64=info.file_size >= 1 << 31) as member:
             member.write(header)
@@ -199,6 +193,7 @@ def _lock_part(part: str) -> IO[bytes]:
 
 
 _DAMAGE: tuple[type[Exception], ...] = (
+    zipfile.BadZipFile,
     zlib.error,
     struct.error,
     msgspec.MsgspecError,
@@ -225,7 +220,7 @@ class ArchiveReader:
         with self.checked():
             if not stat.S_ISREG(os.stat(path).st_mode):  # reading a pipe or a device may never end
                 raise ValueError("it is not a regular file")
-            self._zip = _zipfile().ZipFile(path)
+            self._zip = zipfile.ZipFile(path)
         self._bytes = os.path.getsize(path)
         try:
             self.manifest = self._manifest()
@@ -266,9 +261,9 @@ class ArchiveReader:
             rows = max(0, size - len(_header(kind, (0, columns)))) // (kind.itemsize * columns)
         return self.array(name, kind, (rows, columns))
 
-    def _info(self, name: str, size: int | None) -> Any:
+    def _info(self, name: str, size: int | None) -> zipfile.ZipInfo:
         info = self._zip.getinfo(name)
-        if info.compress_type != _zipfile().ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
+        if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size or info.flag_bits & 1:
             raise ValueError(f"{name} is compressed or encrypted")
         if info.file_size > self._bytes or (size is not None and info.file_size != size):
             raise ValueError(f"{name} has {info.file_size} bytes")
@@ -302,7 +297,7 @@ class ArchiveReader:
             yield
         except (CorruptData, LayoutMismatch):
             raise
-        except (*_DAMAGE, _zipfile().BadZipFile) as error:
+        except _DAMAGE as error:
             raise self.damaged(str(error) or type(error).__name__) from None
         except OSError as error:
             if error.errno != errno.EINVAL:  # a place before the file's start

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
 from contextlib import nullcontext, suppress
@@ -167,7 +168,5 @@ class Tables:
 
 def seed_of(store_seed: int, name: str) -> int:
     """The seed of a table without `seed=`: 63 bits of a BLAKE2b hash of the store's seed and the table's name."""
-    import hashlib  # brings OpenSSL: loaded with the first table of a seeded store
-
     digest = hashlib.blake2b(f"{store_seed}:{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
