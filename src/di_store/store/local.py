@@ -50,6 +50,7 @@ class LocalStore(StoreBackend):
         # The core's methods themselves, for speed; `close` replaces them.
         self.put_now = session.refuse_to_write if session.readonly else session.arena.put
         self.get_now = session.arena.get
+        self._delete = session.refuse_to_write if session.readonly else session.arena.delete
 
     @property
     def name(self) -> str:
@@ -70,7 +71,7 @@ class LocalStore(StoreBackend):
 
     def close(self) -> None:
         durable.before_close(self.session)
-        self.put_now = self.get_now = self.session.refuse
+        self.put_now = self.get_now = self._delete = self.session.refuse
         self.session.close()
 
     # -- the store ----------------------------------------------------------------------------------------------
@@ -128,7 +129,7 @@ class LocalStore(StoreBackend):
         return self.session.arena.contains(raw, waits.CALL_SECONDS)
 
     def delete(self, raws: list[bytes]) -> int:
-        return self.session.writable().delete(raws, waits.CALL_SECONDS)
+        return self._delete(raws, waits.CALL_SECONDS)
 
     def keys(self, start: Ref | None, n: int) -> list[Ref]:
         return self._objects.keys(start, n)
