@@ -142,9 +142,9 @@ MUTANTS = [
         "put-copies-twice",
         "pain-15",
         "src/di_store/store/handle.py::Store.put",
-        "        now = id is None and ttl is None and durability is _MEMORY and",
+        "        plain = id is None and ttl is None and durability is _MEMORY and",
         "        value = __import__('copy').deepcopy(value)\n"
-        "        now = id is None and ttl is None and durability is _MEMORY and",
+        "        plain = id is None and ttl is None and durability is _MEMORY and",
         ("tests/objects/test_copies.py::test_a_put_copies_once_and_a_get_not_at_all",),
     ),
     Mutant(

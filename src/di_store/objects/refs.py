@@ -58,14 +58,8 @@ class Ref:
         return Ref, (self.raw,)
 
 
-_blank: Callable[[type[Ref]], Ref] = object.__new__
-
-
-def ref_of(raw: bytes) -> Ref:
-    """The ref of an id that the core returned. Skips the checks of `Ref`, for speed."""
-    ref = _blank(Ref)
-    ref.raw = raw
-    return ref
+new_ref: Callable[[type[Ref]], Ref] = object.__new__
+"""Makes a ref whose `raw` the caller sets. Skips the checks of `Ref`, for speed."""
 
 
 def parse_id(text: Any) -> bytes:
@@ -109,6 +103,11 @@ def listed(refs: Any) -> list[Any]:
         TypeError: a single ref as text, or not iterable.
     """
     return config.listed("refs", refs, "a list of refs")
+
+
+def checked_new(id: Any, ttl: Any) -> tuple[bytes | None, float]:
+    """``id=`` of a new object, None for a new id, and the seconds of ``ttl=``."""
+    return None if id is None else parse_id(id), check_ttl(ttl)
 
 
 def check_ttl(ttl: Any) -> float:

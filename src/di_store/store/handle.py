@@ -15,7 +15,7 @@ from di_store.base.errors import ObjectNotFound, StoreFull, Timeout
 from di_store.base.lacks import check_option
 from di_store.checkpoint.store.capture import Progress
 from di_store.objects.draft import Draft
-from di_store.objects.refs import Ref, check_ttl, checked_ids, id_of, ids_of, listed, parse_id, ref_of, waited_for
+from di_store.objects.refs import Ref, checked_ids, checked_new, id_of, ids_of, listed, new_ref, waited_for
 from di_store.objects.weights import Published, check_published
 from di_store.observe.stats import StoreStats
 from di_store.policy.limiters import Limiter
@@ -192,16 +192,17 @@ class Store:
             ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit,
             or the cluster has fewer nodes than `copies`. NodeUnavailable: one of these nodes does not answer.
         """
-        now = id is None and ttl is None and durability is _MEMORY and copies is _ONE
-        if now and (timeout is _MINUTE or check_timeout(timeout) != 0):
+        plain = id is None and ttl is None and durability is _MEMORY and copies is _ONE
+        if plain and (timeout is _MINUTE or check_timeout(timeout) != 0):
             try:
-                return ref_of(self._put(value, None, 0.0))
+                ref = new_ref(Ref)
+                ref.raw = self._put(value, None, 0.0)
+                return ref
             except (StoreFull, Timeout):  # no room, or a lock is held: try again below with the timeout
                 pass
-        raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
         config.choice("durability", durability, ("memory", "disk"))
         wanted = 1 if copies == 1 else check_copies(self._backend, copies)
-        return self._backend.put(value, raw, seconds, durability, wanted, Deadline.given(timeout))
+        return self._backend.put(value, *checked_new(id, ttl), durability, wanted, Deadline.given(timeout))
 
     def reserve(
         self, spec: Any, *, id: str | None = None, ttl: float | None = None, timeout: float | None = 60
@@ -220,8 +221,7 @@ class Store:
             ObjectExists: the id is taken. StoreFull: no room within `timeout`. CapacityError: the value can never fit.
             ValueError: a leaf has no shape or dtype, or no fixed size.
         """
-        raw, seconds = None if id is None else parse_id(id), check_ttl(ttl)
-        return self._backend.reserve(spec, raw, seconds, Deadline.given(timeout))
+        return self._backend.reserve(spec, *checked_new(id, ttl), Deadline.given(timeout))
 
     def get(self, ref: Ref | str, *, timeout: float | None = 0, copy: bool | None = None) -> Any:
         """Read an object. An object that was moved to disk is read from there.
