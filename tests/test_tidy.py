@@ -31,13 +31,13 @@ PYTHON_LAYERS = [
     ["cluster"],
     ["compat"],
     ["__init__"],
-    ["adapters", "demo", "workloads"],
+    ["adapters", "dashboard", "demo", "workloads"],
     ["cli"],
     ["__main__"],
 ]
 
 # Folders that use the package as any program does.
-OUTSIDE = ("adapters", "cli", "demo", "workloads")
+OUTSIDE = ("adapters", "cli", "dashboard", "demo", "workloads")
 # What these may import beside `di_store` itself and each other: the holder of a served store; sizes, errors and trees;
 # stores of several machines; the classes of what users choose; the stores of a machine; what tables need; what tells of
 # a store.

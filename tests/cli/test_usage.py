@@ -12,7 +12,6 @@ import pytest
 from cli_run import call, fails, run
 
 COMMANDS = ("demo", "status", "top", "inspect", "check", "hold", "checkpoint", "restore", "plan", "bench", "rm")
-LATER = ("dashboard",)
 
 
 def test_help_names_every_command() -> None:
@@ -32,14 +31,10 @@ def test_the_installed_command_is_the_same() -> None:
     assert done.stdout == run("--help").stdout
 
 
-@pytest.mark.parametrize("arguments", [(later,) for later in LATER], ids=LATER)
-def test_later_commands_are_absent(arguments: tuple[str, ...]) -> None:
-    assert "No such command" in fails(2, *arguments)  # in a process of its own, for its status
-
-
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (("dashbord",), "No such command"),
         (("inspect",), "STORE"),
         (("check",), "STORE"),
         (("rm",), "STORE"),

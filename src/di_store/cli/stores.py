@@ -19,7 +19,8 @@ def reports(only: str | None = None) -> list[StoreReport]:
 
     The report of a store that cannot be read has the reason in "error".
     """
-    found = (report(name, store, other_pids(pids)) for name, pids, store in attach_each(only, ATTACH_SECONDS))
+    wanted = () if only is None else (only,)
+    found = (report(name, store, other_pids(pids)) for name, pids, store in attach_each(wanted, ATTACH_SECONDS))
     return [each for each in found if each is not None]
 
 

@@ -119,7 +119,7 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
             )
         return session, membership
     found: dict[str, tuple[Session, Membership]] = {}
-    for each, _, store in attach_each(None, CALL_SECONDS):
+    for each, _, store in attach_each((), CALL_SECONDS):
         if isinstance(store, StoreError):
             continue  # it ends, or is of another version
         session = session_of(store)

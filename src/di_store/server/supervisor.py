@@ -107,11 +107,11 @@ class Supervisor:
             cannot be opened; or the store is already a node. OSError: the file with the token cannot be read.
         """
         host, port = place_of(serving.listen)
-        loopback = Address(host, port, "").is_loopback
+        loopback = is_loopback(host)
         _check_trust(serving, loopback)
         _check_bulk(serving)
         token = _token(serving, loopback)
-        self._listener = _listening(host, port)
+        self._listener = open_listener(host, port)
         node = f"{socket.gethostname()}"
         shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
         self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
@@ -256,8 +256,8 @@ def credentials_of(serving: Serving) -> tuple[bytes, str | bool | None, bool]:
     Raises:
         ValueError: `listen` is no place. AccessDenied: no token. OSError: the file with the token cannot be read.
     """
-    host, port = place_of(serving.listen)
-    return _token(serving, Address(host, port, "").is_loopback), _tls_of_peers(serving), serving.allow_pickle
+    host, _ = place_of(serving.listen)
+    return _token(serving, is_loopback(host)), _tls_of_peers(serving), serving.allow_pickle
 
 
 def _tls_of_peers(serving: Serving) -> str | bool | None:
@@ -340,7 +340,17 @@ def _token(serving: Serving, loopback: bool) -> bytes:
     return found
 
 
-def _listening(host: str, port: int) -> socket.socket:
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    return Address(host, DEFAULT_PORT, "").is_loopback
+
+
+def open_listener(host: str, port: int) -> socket.socket:
+    """A socket that listens there; port 0: any free port.
+
+    Raises:
+        NodeUnavailable: the port is in use or cannot be opened.
+    """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family, backlog=512)

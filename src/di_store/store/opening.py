@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -253,18 +253,18 @@ def list_stores() -> list[StoreInfo]:
     ]
 
 
-def attach_each(only: str | None, timeout: float) -> Iterator[tuple[str, tuple[int, ...], Store | StoreError]]:
+def attach_each(only: Collection[str], timeout: float) -> Iterator[tuple[str, tuple[int, ...], Store | StoreError]]:
     """Each store that `list_stores` gives: its name, the pids, and a handle, or why there is none.
 
     One look through all processes of the machine serves them all; `attach` looks anew for each.
 
     Args:
-        only: name of the store that is wanted; None: all.
+        only: names of the stores that are wanted; empty: all.
         timeout: seconds to wait for locks, for each store.
     """
     found: dict[str, list[_core.Holder]] = {}
     for holder in _core.list_holders():
-        if not holder.removed and only in (None, holder.name):
+        if not holder.removed and (not only or holder.name in only):
             found.setdefault(holder.name, []).append(holder)
     for name, holders in sorted(found.items()):
         made: Store | StoreError

@@ -1,0 +1,135 @@
+"""Looks at the stores of this machine again and again, without locks, in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple
+
+import di_store
+from di_store import observe
+from di_store.base.errors import StoreError, StoreNotFound, TableNotFound
+from di_store.dashboard.history import History
+from di_store.observe import Rates, StoreReport, TableReport
+from di_store.store.opening import attach_each, other_pids, pins
+
+SECONDS = 2.0
+"""Between two looks."""
+
+ATTACH_SECONDS = 1.0
+
+
+class Seen(NamedTuple):
+    """One store at the last look."""
+
+    report: StoreReport
+    pins: list[tuple[int, bytes, bool, int, int]]  # as `store.opening.pins`
+
+
+class StoreWatch:
+    """The stores at the last look, and an hour of history."""
+
+    def __init__(self, only: Sequence[str] = ()) -> None:
+        """Look once; `only`: names of the stores to look at, all if empty."""
+        self.only = tuple(only)
+        self.history = History(SECONDS)
+        self._rates = Rates()
+        self._seen: dict[str, Seen] = {}
+        self._at = 0.0
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="di-store dashboard", daemon=True)
+        self._look()
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stop.set()
+        self._thread.join()
+
+    # -- for pages -------------------------------------------------------------------------------------------------
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last look."""
+        return time.monotonic() - self._at
+
+    @property
+    def seen(self) -> list[Seen]:
+        """All stores, by name."""
+        return list(self._seen.values())
+
+    def store(self, name: str) -> Seen:
+        """The store `name`.
+
+        Raises:
+            StoreNotFound: it has ended, or never was. StoreError: it cannot be read.
+        """
+        found = self._seen.get(name)
+        if found is None:
+            raise StoreNotFound(f"no process of this user holds a store named {name!r}", remedy="")
+        if found.report["error"]:
+            raise StoreError(f"store {name!r} cannot be read: {found.report['error']}")
+        return found
+
+    def table(self, store: str, name: str) -> TableReport:
+        """The table `name` of `store`.
+
+        Raises:
+            TableNotFound: it was dropped, or never was. StoreError: as `store`.
+        """
+        for table in self.store(store).report["tables"]:
+            if table["name"] == name:
+                return table
+        raise TableNotFound(f"store {store!r} has no table {name!r}", remedy="")
+
+    @contextmanager
+    def attached(self, name: str) -> Iterator[di_store.Store]:
+        """A handle of the store, for one request: it keeps the store alive.
+
+        Raises:
+            StoreNotFound: it has ended. StoreError: it cannot be attached to.
+        """
+        self.store(name)
+        store = di_store.attach(name, timeout=ATTACH_SECONDS)
+        try:
+            yield store
+        finally:
+            store.close()
+
+    # -- the thread ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stop.wait(SECONDS):
+            self._look()
+
+    def _look(self) -> None:
+        found: dict[str, Seen] = {}
+        for name, pids, store in attach_each(self.only, ATTACH_SECONDS):
+            seen = _seen(name, store)
+            if seen is not None:
+                seen.report["pids"] = other_pids(pids)
+                found[name] = seen
+        reports = [each.report for each in found.values()]
+        self._rates.add(reports)
+        self.history.add(reports)
+        self._seen, self._at = found, time.monotonic()
+
+
+def _seen(name: str, store: di_store.Store | StoreError) -> Seen | None:
+    """A store, whose handle this closes; None: it has ended meanwhile."""
+    try:
+        if isinstance(store, StoreError):
+            raise store
+        try:
+            return Seen(observe.report(store.stats()), pins(store))
+        finally:
+            store.close()
+    except StoreNotFound:
+        return None
+    except StoreError as error:
+        return Seen(observe.unreadable(name, str(error)), [])
