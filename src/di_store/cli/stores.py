@@ -1,4 +1,4 @@
-"""Reads the stores of this machine for the commands, without locks, and makes rows for printing."""
+"""What the commands show of a store, as texts and rows for printing."""
 
 from __future__ import annotations
 
@@ -7,41 +7,9 @@ from typing import Any
 
 import di_store
 from di_store import observe
-from di_store.base.errors import StoreError, StoreNotFound
 from di_store.base.sizes import format_size, seconds_text
-from di_store.cli.common import ATTACH_SECONDS
 from di_store.observe import DiskStats, StoreReport, WaiterReport
-from di_store.store.opening import attach_each, other_pids
-
-
-def reports(only: str | None = None) -> list[StoreReport]:
-    """One report for each store of this machine, sorted by name, or only for the one named `only`.
-
-    The report of a store that cannot be read has the reason in "error".
-    """
-    wanted = () if only is None else (only,)
-    found = (report(name, store, other_pids(pids)) for name, pids, store in attach_each(wanted, ATTACH_SECONDS))
-    return [each for each in found if each is not None]
-
-
-def report(name: str, store: di_store.Store | StoreError, pids: list[int]) -> StoreReport | None:
-    """The report of one store, whose handle this closes; None: it has ended or was removed meanwhile."""
-    try:
-        if isinstance(store, StoreError):
-            raise store
-        try:
-            found = observe.report(store.stats())
-        finally:
-            store.close()
-    except StoreNotFound:
-        return None
-    except StoreError as error:
-        found = observe.unreadable(name, str(error))
-    found["pids"] = pids
-    return found
-
-
-# -- for people ----------------------------------------------------------------------------------------------------
+from di_store.observe import reports as reports
 
 
 def share_text(each: StoreReport) -> tuple[str, str]:

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from di_store._core import Arena
 from di_store.base.errors import NodeUnavailable, StoreError, StoreNotFound
 from di_store.client.sessions import Credentials
 from di_store.cluster.cluster import Cluster
@@ -16,13 +17,13 @@ from di_store.cluster.own_stores import OwnStores
 from di_store.cluster.session_pool import SessionPool
 from di_store.cluster.static import StaticDirectory
 from di_store.cluster.store import ClusterStore
+from di_store.observe.machine import held_stores
 from di_store.replay.table import Table
 from di_store.runtime.deadline import Deadline
 from di_store.runtime.waits import CALL_SECONDS, check_timeout
 from di_store.server.membership import Membership, membership_of
 from di_store.session import Session
-from di_store.store.local import session_of
-from di_store.store.opening import attach_each, check_name
+from di_store.store.opening import check_name
 
 STORE_ENV = "DI_STORE_NODE"
 """Name of the store that processes take, if several nodes of the cluster are on one machine."""
@@ -119,10 +120,11 @@ def _found(name: str | None, wanted: Membership | None) -> tuple[Session, Member
             )
         return session, membership
     found: dict[str, tuple[Session, Membership]] = {}
-    for each, _, store in attach_each((), CALL_SECONDS):
-        if isinstance(store, StoreError):
+    for each, holders in held_stores().items():
+        try:
+            session = Session(Arena.attach(each, holders, CALL_SECONDS))
+        except StoreError:
             continue  # it ends, or is of another version
-        session = session_of(store)
         membership = membership_of(session)
         if membership is None or (wanted is not None and not membership.is_of(wanted)):
             session.close()

@@ -1,13 +1,15 @@
 """Typed statistics of a store, for programs that show them: the command line, dashboards, exporters.
 
 `Store.stats()` and `Table.stats()` return all figures (`StoreStats`, `TableStats`). `report` selects the figures that
-people look at, `Rates` adds changes per second between two reports, and `explain` turns states into sentences.
+people look at, `reports` makes those of all stores of this machine. `Rates` adds changes per second between two
+reports, and `explain` turns states into sentences.
 """
 
 from di_store.columns.column import shape_text as shape_text
 from di_store.observe.explain import limiter_text as limiter_text
 from di_store.observe.explain import process_state as process_state
 from di_store.observe.explain import wait_text as wait_text
+from di_store.observe.machine import reports as reports
 from di_store.observe.processes import PinReport as PinReport
 from di_store.observe.processes import ProcessReport as ProcessReport
 from di_store.observe.processes import processes as processes

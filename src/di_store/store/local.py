@@ -16,7 +16,8 @@ from di_store.objects.access import Objects
 from di_store.objects.draft import Draft, reserve
 from di_store.objects.refs import Ref
 from di_store.objects.weights import Published, Weights
-from di_store.observe.stats import StoreStats, store_stats
+from di_store.observe.machine import session_stats
+from di_store.observe.stats import StoreStats
 from di_store.policy.settings import Settings
 from di_store.replay.local_mixture import LocalMixture
 from di_store.replay.local_table import LocalTable
@@ -88,7 +89,7 @@ class LocalStore(StoreBackend):
             arena.set_write_budget(writes)
 
     def stats(self) -> StoreStats:
-        return store_stats(self.session.arena, self._tables.stats())
+        return session_stats(self.session)
 
     def check(self, repair: bool) -> list[str]:
         arena = self.session.writable() if repair else self.session.arena

@@ -15,6 +15,7 @@ from di_store.base.disk import budget_of_writes, disk_folder
 from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, Timeout, shown
 from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.checkpoint.store import durable
+from di_store.observe.machine import held_stores, pids_of
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout
 from di_store.session import Session
@@ -248,13 +249,13 @@ def list_stores() -> list[StoreInfo]:
         if not holder.removed:
             found.setdefault((holder.name, holder.uuid), []).append(holder)
     return [
-        StoreInfo(name, _pids(holders), max(each.committed for each in holders))
+        StoreInfo(name, pids_of(holders), max(each.committed for each in holders))
         for (name, _), holders in sorted(found.items())
     ]
 
 
 def attach_each(only: Collection[str], timeout: float) -> Iterator[tuple[str, tuple[int, ...], Store | StoreError]]:
-    """Each store that `list_stores` gives: its name, the pids, and a handle, or why there is none.
+    """Each store that `list_stores` gives: its name, the pids, and a handle that only reads, or why there is none.
 
     One look through all processes of the machine serves them all; `attach` looks anew for each.
 
@@ -262,21 +263,13 @@ def attach_each(only: Collection[str], timeout: float) -> Iterator[tuple[str, tu
         only: names of the stores that are wanted; empty: all.
         timeout: seconds to wait for locks, for each store.
     """
-    found: dict[str, list[_core.Holder]] = {}
-    for holder in _core.list_holders():
-        if not holder.removed and (not only or holder.name in only):
-            found.setdefault(holder.name, []).append(holder)
-    for name, holders in sorted(found.items()):
+    for name, holders in held_stores(only).items():
         made: Store | StoreError
         try:
-            made = Store(LocalStore(Session(_core.Arena.attach(name, holders, timeout))))
+            made = Store(LocalStore(Session(_core.Arena.attach(name, holders, timeout), readonly=True)))
         except StoreError as error:
             made = error
-        yield name, _pids(holders), made
-
-
-def _pids(holders: list[_core.Holder]) -> tuple[int, ...]:
-    return tuple(sorted({each.pid for each in holders}))
+        yield name, pids_of(holders), made
 
 
 def remove(store: Store) -> None:
