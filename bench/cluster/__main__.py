@@ -25,7 +25,7 @@ from bench.cluster.wire import Raw, bulk, certificate, median_ms, ray_gets
 from bench.kit import Page, Result, Worker, time_alone
 from bench.tier.lines import Line, alone, beside, block, newest, show
 
-PAGE = Page(ROOT / "docs" / "machines.md", "cluster")
+PAGE = Page(ROOT / "docs" / "network_figures.md", "cluster")
 SIZES = {"1 KB": 1 << 10, "110 KB": 110 << 10, "10 MB": 10 << 20, "64 MB": 64 << 20}
 
 

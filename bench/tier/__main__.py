@@ -6,7 +6,7 @@ Run it from the repository root, against a release build (`make bench` makes one
 
 Every part is a module of this folder and takes minutes; `--lines cold,rivals` takes some, `--scale 0.25` a quarter of
 the bytes. With `--check` the exit status is 1 if a bar is missed, or was not measured. A part's lines go to
-bench/results/tier_<part>-<UTC time>.json; `--doc` then shows the newest ones in docs/disk_tier.md.
+bench/results/tier_<part>-<UTC time>.json; `--doc` then shows the newest ones in docs/disk_figures.md.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--frames", type=Path, help="file of 84 x 84 uint8 frames; else ALE records Qbert")
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of the results (default bench/results)")
     parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed or was not measured")
-    parser.add_argument("--doc", action="store_true", help="show the newest results in docs/disk_tier.md")
+    parser.add_argument("--doc", action="store_true", help="show the newest results in docs/disk_figures.md")
     parser.add_argument("--doc-check", action="store_true", help="only check that the page shows them")
     args = parser.parse_args()
     args.lines = args.lines.split(",")

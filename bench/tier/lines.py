@@ -1,4 +1,4 @@
-"""What every part of `bench.tier` is given and returns; the table on the screen and in docs/disk_tier.md."""
+"""What every part of `bench.tier` is given and returns; the table on the screen and in docs/disk_figures.md."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from bench import RESULTS, ROOT
 from bench.kit import Page, Result, number, table
 
-PAGE = Page(ROOT / "docs" / "disk_tier.md", "tier")
+PAGE = Page(ROOT / "docs" / "disk_figures.md", "tier")
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def block(part: str, of: str = "tier") -> str:
 
 
 def write_page() -> None:
-    """Write the newest result of every part into docs/disk_tier.md, and remove older ones."""
+    """Write the newest result of every part into docs/disk_figures.md, and remove older ones."""
     for part in PAGE.blocks():
         for path in set(RESULTS.glob(f"tier_{part}-*.json")) - {newest(part)}:
             path.unlink()

@@ -64,4 +64,4 @@ def test_verdicts_use_the_median_ratio(line: Line, verdict: str) -> None:
 
 def test_the_page_shows_its_results() -> None:
     done = tier("--doc-check")
-    assert done.returncode == 0, done.stderr or "docs/disk_tier.md differs from the results that it names"
+    assert done.returncode == 0, done.stderr or "docs/disk_figures.md differs from the results that it names"

@@ -6,7 +6,7 @@ From the repository root::
     python -m tests.cluster.sim --nodes 1000      # how long weights take to so many, and what each link carries
     python -m tests.cluster.sim --actors 100000   # so many writers beside agents that die: no row lost, none twice
 
-`tools/broadcast.py` measures what ``--nodes`` computes, with few nodes; docs/machines.md has both.
+`tools/broadcast.py` measures what ``--nodes`` computes, with few nodes; docs/network_figures.md has both.
 """
 
 from __future__ import annotations

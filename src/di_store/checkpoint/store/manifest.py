@@ -1,4 +1,4 @@
-"""The parts of a store's checkpoint: the manifest and the files that it names. See docs/store_checkpoints.md."""
+"""The parts of a store's checkpoint: the manifest and the files that it names. See docs/checkpoint_format.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The content of a checkpoint's files: the head of a rank's file, and the manifest. See docs/checkpoints.md."""
+"""The content of a checkpoint's files: the head of a rank's file, and the manifest. See docs/checkpoint_format.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, LayoutMismatch
 
 FORMAT, STORE_FORMAT = "di-store checkpoint", "di-store store checkpoint"
-"""The formats that manifests name: of a tree (docs/checkpoints.md), and of a store (docs/store_checkpoints.md)."""
+"""The formats that manifests name: of a tree and of a store (docs/checkpoint_format.md)."""
 MAGIC = b"DStree\r\n"
 VERSION = 1
 PAGE = 4096
