@@ -32,6 +32,12 @@ DEFAULT_PORT = 7371
 @click.option("--listen", default=None, help="HOST:PORT to listen on, for browsers of other machines. Needs TLS.")
 @click.option("--tls-cert", type=InputFile(), default=None, help="Certificate (PEM).")
 @click.option("--tls-key", type=InputFile(), default=None, help="Key (PEM) of that certificate.")
+@click.option(
+    "--decode",
+    multiple=True,
+    metavar="TABLE.COLUMN=MODULE:FUNCTION",
+    help="Show a column's values as the text that the function makes of each.",
+)
 @click.option("--no-browser", is_flag=True, help="Only print the URL.")
 def dashboard(
     stores: tuple[str, ...],
@@ -39,6 +45,7 @@ def dashboard(
     listen: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    decode: tuple[str, ...],
     no_browser: bool,
 ) -> None:
     """Show all stores of this user on this machine, or the given ones, on a web page, until Ctrl-C or SIGTERM.
@@ -48,20 +55,21 @@ def dashboard(
     """
     try:
         from di_store.dashboard.app import DashboardServer
+        from di_store.dashboard.decoders import decoders
         from di_store.dashboard.watch import StoreWatch
     except ImportError as error:
         raise click.ClickException(f"the dashboard needs {error.name}: pip install 'di-store[dashboard]'") from None
     if port is not None and listen is not None:
         raise ValueError("--listen names a port too: leave --port out")
     host, number = place_of(listen) if listen else ("127.0.0.1", DEFAULT_PORT if port is None else port)
-    tls = _tls(host, tls_cert, tls_key)
+    tls, known_decoders = _tls(host, tls_cert, tls_key), decoders(decode)
     known = sorted({each.name for each in di_store.list_stores()})
     for name in stores:
         if name not in known:
             raise no_such_store(name, known)
     bound, token = open_listener(host, number), secrets.token_urlsafe(24)
     with bound, Stop().installed() as stop:
-        server = DashboardServer(StoreWatch(stores), bound, token, host, tls)
+        server = DashboardServer(StoreWatch(stores), bound, token, host, tls, known_decoders)
         server.start()
         try:
             shown = f"[{host}]" if ":" in host else host

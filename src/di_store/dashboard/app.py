@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 
 import uvicorn
@@ -15,22 +16,23 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from di_store.base.errors import StoreError
-from di_store.dashboard import page_store, page_stores
+from di_store.dashboard import page_items, page_store, page_stores
+from di_store.dashboard.decoders import Decode
 from di_store.dashboard.gate import Gate
 from di_store.dashboard.layout import page
 from di_store.dashboard.watch import StoreWatch
 
-ROUTES: list[Route] = [*page_stores.ROUTES, *page_store.ROUTES]
+ROUTES: list[Route] = [*page_stores.ROUTES, *page_store.ROUTES, *page_items.ROUTES]
 
 
-def application(watch: StoreWatch) -> Starlette:
-    """All pages about what `watch` sees."""
+def application(watch: StoreWatch, decoders: Mapping[str, Decode]) -> Starlette:
+    """All pages about what `watch` sees; `decoders`: as `decoders.decoders`."""
     files = StaticFiles(directory=Path(__file__).parent / "static")
     app = Starlette(
         routes=[*ROUTES, Mount("/static", files)],
         exception_handlers={StoreError: _refused, HTTPException: _refused, Exception: _failed},
     )
-    app.state.watch = watch
+    app.state.watch, app.state.decoders = watch, decoders
     return app
 
 
@@ -38,7 +40,13 @@ class DashboardServer:
     """Serves the pages in a thread."""
 
     def __init__(
-        self, watch: StoreWatch, bound: socket.socket, token: str, host: str, tls: tuple[str, str] | None
+        self,
+        watch: StoreWatch,
+        bound: socket.socket,
+        token: str,
+        host: str,
+        tls: tuple[str, str] | None,
+        decoders: Mapping[str, Decode],
     ) -> None:
         """Set the state.
 
@@ -48,12 +56,13 @@ class DashboardServer:
             token: what each request must show.
             host: the name in the server's address.
             tls: files of the certificate and its key.
+            decoders: as `application` takes them.
 
         Raises:
             OSError: the certificate cannot be read.
         """
         self._watch, self._bound = watch, bound
-        gate = Gate(application(watch), token, {"localhost", host}, tls=tls is not None)
+        gate = Gate(application(watch, decoders), token, {"localhost", host}, tls=tls is not None)
         cert, key = tls or (None, None)
         config = uvicorn.Config(
             gate,

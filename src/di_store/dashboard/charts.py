@@ -52,9 +52,21 @@ def stacked(parts: Sequence[tuple[str, float]], text: Callable[[float], str], la
 
 
 def line(
-    times: Array, series: Sequence[tuple[str, Array]], label: str, text: Callable[[float], str] = number_text
+    times: Array,
+    series: Sequence[tuple[str, Array]],
+    label: str,
+    text: Callable[[float], str] = number_text,
+    ends: tuple[str, str] | None = None,
 ) -> Markup:
-    """Values over time, as one line for each of `series`: pairs of label and values. NaN makes a gap."""
+    """Values over time, as one line for each of `series`: pairs of label and values. NaN makes a gap.
+
+    Args:
+        times: of the values, seconds or steps.
+        series: label and values of each line.
+        label: of the chart.
+        text: a value as text.
+        ends: labels below the axis; None: for seconds that end now.
+    """
     if not len(times) or all(np.isnan(values).all() for _, values in series):
         return _empty(label, "no values yet")
     times, series = _thinned(times, series)
@@ -66,7 +78,7 @@ def line(
         plot.path(times, values, number, f"{name}: {text(_last(values))}")
         for number, (name, values) in enumerate(series)
     ]
-    ends = (f"{_ago(until - since)} ago" if until > since else "", "now")
+    ends = ends or (f"{_ago(until - since)} ago" if until > since else "", "now")
     return _figure(label, plot, lines, ends, text, [f"{name}: {text(_last(values))}" for name, values in series])
 
 

@@ -17,7 +17,7 @@ from di_store.dashboard.watch import SECONDS, StoreWatch
 STORE_PAGES = (("store", "Store"),)
 """Pages of one store, in the order of the navigation: path and label."""
 
-TABLE_PAGES: tuple[tuple[str, str], ...] = ()
+TABLE_PAGES: tuple[tuple[str, str], ...] = (("items", "Items"),)
 """Pages of one table."""
 
 MOST_TEXT = 300

@@ -26,7 +26,15 @@ from di_store.observe.stats import DiskStats as DiskStats
 from di_store.observe.stats import StoreStats as StoreStats
 from di_store.observe.stats import WaiterStats as WaiterStats
 from di_store.observe.stats import store_stats as store_stats
+from di_store.replay.browse import ItemFacts as ItemFacts
+from di_store.replay.browse import Output as Output
 from di_store.replay.browse import columns_of as columns_of
+from di_store.replay.browse import episode_keys as episode_keys
+from di_store.replay.browse import facts_in as facts_in
+from di_store.replay.browse import facts_of as facts_of
 from di_store.replay.browse import oldest as oldest
+from di_store.replay.browse import outputs_of as outputs_of
+from di_store.replay.browse import spread_keys as spread_keys
+from di_store.replay.browse import variable_bytes as variable_bytes
 from di_store.replay.stats import LimiterStats as LimiterStats
 from di_store.replay.stats import TableStats as TableStats
