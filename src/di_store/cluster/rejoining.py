@@ -1,4 +1,4 @@
-"""Restores the tables of a lost node in a store that takes its place (docs/cluster.md).
+"""Restores the tables of a lost node in a store that takes its place (docs/backups.md).
 
 `fetch` copies a backup from the node that has it into the folder of a store that does not exist yet, as if the folder
 had always belonged to that store. So `di_store.open` restores the tables. `settling` makes the directory point to this

@@ -122,7 +122,7 @@ class Store:
 
         This covers rows of tables and deletes of objects. Durable objects are on disk when `put` or `publish` returns.
         In a cluster, the durable tables of this machine's store are then also on the disks of other nodes, from which
-        `di-store serve --rejoin` restores them if this machine is lost (docs/cluster.md). A later call sends only what
+        `di-store serve --rejoin` restores them if this machine is lost (docs/backups.md). A later call sends only what
         has changed. If a call is interrupted, the other nodes keep the previous state.
 
         Args:
