@@ -7,6 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
+
+from di_store.cli import group
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -33,6 +37,17 @@ def test_api_page_is_fresh() -> None:
     tool = ROOT / "tools" / "api_reference.py"
     made = subprocess.run([sys.executable, str(tool)], check=True, capture_output=True, text=True).stdout
     assert made == (ROOT / "docs" / "api.md").read_text(), "run: python tools/api_reference.py --write"
+
+
+def test_the_commands_page_names_what_is_there() -> None:
+    """Each command and option of docs/commands.md exists; `tools/cli_reference.py --write` adds new ones."""
+    sections = (ROOT / "docs" / "commands.md").read_text().split("\n## `di-store ")[1:]
+    assert len(sections) > 10
+    for section in sections:
+        command = group.get_command(click.Context(group), re.match(r"[\w-]+", section)[0])  # type: ignore[index]
+        assert command is not None, section.partition("\n")[0]
+        there = {name for each in command.params for name in (*each.opts, *each.secondary_opts)}
+        assert set(re.findall(r"^\| `(--[\w-]+)", section, re.M)) <= there, command.name
 
 
 def test_decisions_are_numbered_and_dated() -> None:
