@@ -6,6 +6,8 @@ import http.client
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from html.parser import HTMLParser
+from threading import Event
 from typing import NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -20,6 +22,56 @@ class Answer(NamedTuple):
     status: int
     headers: dict[str, str]
     text: str
+
+    @property
+    def page(self) -> Page:
+        """What a reader sees."""
+        found = Page()
+        found.feed(self.text)
+        return found
+
+
+class Page(HTMLParser):
+    """A page's texts: all of it, `facts` (each `dt` with its `dd`), `rows` of tables, and the addresses of `links`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.facts: dict[str, str] = {}
+        self.rows: list[list[str]] = []
+        self.links: list[str] = []
+        self.tags: set[str] = set()
+        self.titles: list[str] = []  # of marks in charts
+        self._texts = [""]
+        self._name = ""
+
+    @property
+    def text(self) -> str:
+        return " ".join(self._texts[0].split())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        if tag == "a":
+            self.links.append(dict(attrs)["href"] or "")
+        elif tag == "tr":
+            self.rows.append([])
+        if tag in ("dt", "dd", "td", "th", "title"):
+            self._texts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("dt", "dd", "td", "th", "title"):
+            text = " ".join(self._texts.pop().split())
+            self._texts[-1] += f" {text} "
+            if tag == "dt":
+                self._name = text
+            elif tag == "dd":
+                self.facts[self._name] = text
+            elif tag == "title":
+                self.titles.append(text)
+            else:
+                self.rows[-1].append(text)
+
+    def handle_data(self, data: str) -> None:
+        self._texts[-1] += data
 
 
 class Visitor:
@@ -62,6 +114,7 @@ class Visitor:
         answers: list[Answer] = []
 
         def look() -> bool:
+            Event().wait(0.1 if answers else 0)
             answers.append(self.get(page, **names))
             return holds(answers[-1])
 

@@ -16,13 +16,21 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from di_store.base.errors import StoreError
-from di_store.dashboard import page_items, page_store, page_stores
+from di_store.dashboard import page_disk, page_history, page_items, page_store, page_stores, page_table
 from di_store.dashboard.decoders import Decode
 from di_store.dashboard.gate import Gate
+from di_store.dashboard.item_sample import ItemSamples
 from di_store.dashboard.layout import page
 from di_store.dashboard.watch import StoreWatch
 
-ROUTES: list[Route] = [*page_stores.ROUTES, *page_store.ROUTES, *page_items.ROUTES]
+ROUTES: list[Route] = [
+    *page_stores.ROUTES,
+    *page_store.ROUTES,
+    *page_table.ROUTES,
+    *page_items.ROUTES,
+    *page_disk.ROUTES,
+    *page_history.ROUTES,
+]
 
 
 def application(watch: StoreWatch, decoders: Mapping[str, Decode]) -> Starlette:
@@ -33,6 +41,7 @@ def application(watch: StoreWatch, decoders: Mapping[str, Decode]) -> Starlette:
         exception_handlers={StoreError: _refused, HTTPException: _refused, Exception: _failed},
     )
     app.state.watch, app.state.decoders = watch, decoders
+    app.state.samples = ItemSamples(watch)
     return app
 
 

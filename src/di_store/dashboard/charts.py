@@ -68,26 +68,28 @@ def line(
         ends: labels below the axis; None: for seconds that end now.
     """
     if not len(times) or all(np.isnan(values).all() for _, values in series):
-        return _empty(label, "no values yet")
+        return empty(label, "no values yet")
     times, series = _thinned(times, series)
     high = max(float(np.nanmax(values)) for _, values in series if not np.isnan(values).all())
     low = min(0.0, *(float(np.nanmin(values)) for _, values in series if not np.isnan(values).all()))
     since, until = float(times[0]), float(times[-1])
     plot = _Plot((since, max(until, since + 1)), (low, high if high > low else low + 1))
     lines = [
-        plot.path(times, values, number, f"{name}: {text(_last(values))}")
+        plot.path(times, values, number, f"{name}: {_last(values, text)}")
         for number, (name, values) in enumerate(series)
     ]
     ends = ends or (f"{_ago(until - since)} ago" if until > since else "", "now")
-    return _figure(label, plot, lines, ends, text, [f"{name}: {text(_last(values))}" for name, values in series])
+    return _figure(label, plot, lines, ends, text, [f"{name}: {_last(values, text)}" for name, values in series])
 
 
-def histogram(edges: Sequence[str], counts: Sequence[float], label: str, unit: str = "items") -> Markup:
+def histogram(edges: Sequence[str], counts: Sequence[float], label: str) -> Markup:
     """Counts as bars; `edges`: the label of each bar."""
     if not sum(counts):
-        return _empty(label, "no items")
+        return empty(label, "no items")
     plot = _Plot((0, len(counts)), (0, max(counts)))
-    bars = [plot.bar(at, count, f"{edges[at]}: {number_text(count)} {unit}") for at, count in enumerate(counts)]
+    bars = [
+        plot.bar(at, count, f"{edges[at]}: {number_text(count)} items of the sample") for at, count in enumerate(counts)
+    ]
     return _figure(label, plot, bars, (edges[0], edges[-1]), number_text, [])
 
 
@@ -112,8 +114,8 @@ class _Plot:
     def path(self, xs: Array, ys: Array, number: int, title: str) -> Markup:
         """A line through the points; it has a gap where a value is NaN."""
         words, pen = [], "M"
-        for x, y in zip(np.asarray(self.x(xs)), np.asarray(self.y(ys)), strict=True):
-            if not np.isfinite(y):
+        for x, y in zip(np.asarray(self.x(xs)).tolist(), np.asarray(self.y(ys)).tolist(), strict=True):
+            if not math.isfinite(y):
                 pen = "M"
                 continue
             words.append(f"{pen}{x:.1f},{y:.1f}")
@@ -152,7 +154,8 @@ def _figure(
     ).format(label, WIDTH, HEIGHT, label, Markup("").join(grid), axis, Markup("").join(marks), Markup("").join(keys))
 
 
-def _empty(label: str, why: str) -> Markup:
+def empty(label: str, why: str) -> Markup:
+    """A line in place of a chart."""
     return Markup('<figure><figcaption>{}</figcaption><p class="none">{}</p></figure>').format(label, why)
 
 
@@ -172,8 +175,8 @@ def _thinned(times: Array, series: Sequence[tuple[str, Array]]) -> tuple[Array, 
     return means(times), [(name, means(values)) for name, values in series]
 
 
-def _last(values: Array) -> float:
-    return float(values[-1]) if len(values) else math.nan
+def _last(values: Array, text: Callable[[float], str]) -> str:
+    return "-" if math.isnan(values[-1]) else text(float(values[-1]))
 
 
 def _ago(seconds: float) -> str:

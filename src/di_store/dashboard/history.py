@@ -1,11 +1,11 @@
-"""An hour of figures of stores and tables, one value each look."""
+"""An hour of figures of stores, tables and weights, one value each look."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,31 +13,63 @@ from di_store.base.dtypes import Array
 from di_store.observe import StoreReport, TableReport
 
 HOUR = 3600.0
+T = TypeVar("T")
 
-STORE_FIGURES: Mapping[str, Callable[[StoreReport], float | None]] = {
-    "memory": lambda each: each["bytes"],
-    "free": lambda each: each["memory"]["free"],
-    "pinned": lambda each: each["memory"]["pinned"],
-    "objects": lambda each: each["objects"],
-    "processes": lambda each: len(each["clients"]),
-    "waiting": lambda each: len(each["waiters"]),
-    "disk": lambda each: each["disk"] and each["disk"]["files"],
-    "disk written": lambda each: each["disk"] and each["disk"]["written"],
-    "disk read": lambda each: each["disk"] and each["disk"]["read"],
-    "disk hit rate": lambda each: each["disk"] and each["disk"]["hit_rate"],
-}
-"""Figures of a store, by name."""
 
-TABLE_FIGURES: Mapping[str, Callable[[TableReport], float | None]] = {
-    "items": lambda each: each["size"],
-    "inserts/s": lambda each: each["inserts_per_second"],
-    "samples/s": lambda each: each["samples_per_second"],
-    "samples per insert": lambda each: each["limiter"]["ratio"],
-    "sample age": lambda each: each["sample_age"],
-    "bytes": lambda each: each["used_bytes"],
-    "removed as stale": lambda each: each["stale_dropped"],
-}
-"""Figures of a table, by name."""
+class Chart(NamedTuple):
+    """Figures that are drawn together. `take`: for each line its label and its value in a report; None: not known."""
+
+    label: str
+    unit: str  # "count", "bytes", "share"; with "/s" the values only grow, and their changes are drawn
+    take: dict[str, Callable[[Any], float | None]]
+
+
+def _disk(name: str) -> Callable[[StoreReport], float | None]:
+    def take(each: StoreReport) -> float | None:
+        disk: Any = each["disk"]
+        return None if disk is None else disk[name]
+
+    return take
+
+
+def _table(name: str) -> Callable[[TableReport], Any]:
+    return lambda each: each.get(name)
+
+
+MEMORY = Chart(
+    "memory",
+    "bytes",
+    {"in use": lambda each: each["bytes"], "read by processes": lambda each: each["memory"]["pinned"]},
+)
+PROCESSES = Chart(
+    "processes",
+    "count",
+    {"attached": lambda each: len(each["clients"]), "waiting threads": lambda each: len(each["waiters"])},
+)
+OBJECTS = Chart("objects", "count", {"objects": lambda each: each["objects"]})
+FILES = Chart("files", "bytes", {"all": _disk("files"), "needed": _disk("live")})
+TRAFFIC = Chart("traffic of the disk", "bytes/s", {"written": _disk("written"), "read": _disk("read")})
+HITS = Chart("drawn items that were in memory", "share", {"since the store was made": _disk("hit_rate")})
+STORE_CHARTS = (MEMORY, PROCESSES, OBJECTS)
+DISK_CHARTS = (FILES, TRAFFIC, HITS)
+
+ITEMS = Chart("items", "count", {"items": _table("size"), "not complete": _table("waiting")})
+RATES = Chart("per second", "count/s", {"inserts": _table("inserts"), "samples": _table("samples")})
+RATIO = Chart("samples per insert", "count", {"ratio": lambda each: each["limiter"]["ratio"]})
+AGE = Chart("age of drawn items, in inserts", "count", {"age": _table("sample_age")})
+BYTES = Chart("bytes of the table", "bytes", {"used": _table("used_bytes"), "reserved": _table("reserve_bytes")})
+LOSSES = Chart(
+    "removed early per second", "count/s", {"stale": _table("stale_dropped"), "for room": _table("evicted_for_room")}
+)
+TABLE_CHARTS = (RATES, ITEMS, RATIO, AGE, BYTES, LOSSES)
+
+
+class Subject(NamedTuple):
+    """What a figure is about: a store, or a part of it."""
+
+    store: str
+    kind: str = ""  # "table"; "": the store itself
+    name: str = ""
 
 
 class History:
@@ -47,44 +79,61 @@ class History:
         """Set the state; `seconds`: between two calls of `add`."""
         self._length = round(HOUR / seconds)
         self._times = np.full(self._length, np.nan)
-        self._figures: dict[tuple[str, str, str], Array] = {}
+        self._figures: dict[tuple[Subject, str, str], Array] = {}
+        self._before: dict[tuple[Subject, str, str], float] = {}  # of figures that only grow
         self._count = 0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # between this process's threads
 
     def add(self, found: Iterable[StoreReport]) -> None:
         """Add the figures of one look."""
-        values: dict[tuple[str, str, str], float | None] = {}
-        for each in found:
-            if not each["error"]:
-                values |= {(each["name"], "", name): take(each) for name, take in STORE_FIGURES.items()}
-                for table in each["tables"]:
-                    values |= {(each["name"], table["name"], name): take(table) for name, take in TABLE_FIGURES.items()}
+        values = {
+            (subject, chart.label, name): (take(report), chart.unit.endswith("/s"))
+            for subject, charts, report in _parts(found)
+            for chart in charts
+            for name, take in chart.take.items()
+        }
         with self._lock:
-            at = self._count % self._length
+            at, now = self._count % self._length, time.time()
+            since = now - self._times[at - 1]
             self._count += 1
-            self._times[at] = time.time()
-            for key in values.keys() - self._figures.keys():
-                self._figures[key] = np.full(self._length, np.nan)
-            for key, ring in list(self._figures.items()):
-                value = values.get(key)
-                ring[at] = np.nan if value is None else value
-                if value is None and at == 0 and np.isnan(ring).all():  # its store or table has ended
+            self._times[at] = now
+            before, self._before = self._before, {}
+            for key, (value, grows) in values.items():
+                if key not in self._figures:
+                    self._figures[key] = np.full(self._length, np.nan)
+                if grows and value is not None:
+                    self._before[key] = value
+                    last = before.get(key)  # a smaller value: the figure was reset, or the store was made again
+                    value = None if last is None or value < last or since <= 0 else (value - last) / since
+                self._figures[key][at] = np.nan if value is None else value
+            for key in self._figures.keys() - values.keys():  # its store or table has ended
+                self._figures[key][at] = np.nan
+                if np.isnan(self._figures[key]).all():
                     del self._figures[key]
 
-    def figure(self, store: str, table: str, name: str) -> tuple[Array, Array]:
-        """Times (of `time.time`) and values of one figure, oldest first; `table` is "" for a figure of the store."""
+    def lines(self, subject: Subject, chart: Chart) -> tuple[Array, list[tuple[str, Array]]]:
+        """Times (of `time.time`), and the values of each line of a chart, oldest first."""
         with self._lock:
-            ring = self._figures.get((store, table, name))
-            values = np.full(self._length, np.nan) if ring is None else ring
-            if self._count <= self._length:
-                return self._times[: self._count].copy(), values[: self._count].copy()
-            at = self._count % self._length
-            return np.roll(self._times, -at), np.roll(values, -at)
+            unknown = np.full(self._length, np.nan)
+            found = [(name, self._figures.get((subject, chart.label, name), unknown)) for name in chart.take]
+            return self._in_order(self._times), [(name, self._in_order(values)) for name, values in found]
 
-    def names(self) -> dict[str, list[str]]:
-        """The stores of the last hour, and the tables of each."""
+    def subjects(self) -> list[Subject]:
+        """All stores and tables of the last hour."""
         with self._lock:
-            found: dict[str, dict[str, Any]] = {}
-            for store, table, _ in self._figures:
-                found.setdefault(store, {}).update({table: None} if table else {})
-        return {store: list(tables) for store, tables in sorted(found.items())}
+            return sorted({subject for subject, _, _ in self._figures})
+
+    def _in_order(self, ring: Array) -> Array:
+        if self._count <= self._length:
+            ring = ring[: self._count]
+        found: Array = np.roll(ring, -(self._count % self._length))
+        return found
+
+
+def _parts(found: Iterable[StoreReport]) -> Iterator[tuple[Subject, tuple[Chart, ...], Any]]:
+    for each in found:
+        if each["error"]:
+            continue
+        yield Subject(each["name"]), STORE_CHARTS if each["disk"] is None else STORE_CHARTS + DISK_CHARTS, each
+        for table in each["tables"]:
+            yield Subject(each["name"], "table", table["name"]), TABLE_CHARTS, table

@@ -12,12 +12,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from di_store.base.sizes import format_size, seconds_text
+from di_store.dashboard.charts import number_text
 from di_store.dashboard.watch import SECONDS, StoreWatch
+from di_store.observe import limiter_text
 
-STORE_PAGES = (("store", "Store"),)
+STORE_PAGES = (("store", "Store"), ("disk", "Disk"), ("history", "History"))
 """Pages of one store, in the order of the navigation: path and label."""
 
-TABLE_PAGES: tuple[tuple[str, str], ...] = (("items", "Items"),)
+TABLE_PAGES = (("table", "Table"), ("items", "Items"))
 """Pages of one table."""
 
 MOST_TEXT = 300
@@ -109,8 +111,12 @@ def _environment() -> jinja2.Environment:
         "size": size_text,
         "share": share_text,
         "seconds": seconds_text,
+        "number": number_text,
+        "limiter": limiter_text,
     }
     return made
 
 
 _templates = _environment()
+for _each in _templates.list_templates():  # now, so that the first view of a page does not wait for it
+    _templates.get_template(_each)

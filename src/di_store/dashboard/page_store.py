@@ -6,19 +6,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from di_store import observe
+from di_store.dashboard.history import MEMORY, PROCESSES, Subject
 from di_store.dashboard.layout import asked, page, watch_of
+from di_store.dashboard.page_history import drawn
 from di_store.dashboard.page_stores import memory_bar
-from di_store.observe import WaiterReport
+from di_store.dashboard.processes import Processes
 
 
 def store(request: Request) -> Response:
     """Memory, tables and processes: what each runs, reads and waits for."""
     name = asked(request, "store")
-    seen = watch_of(request).store(name)
-    waits: dict[int, list[WaiterReport]] = {}
-    for waiter in seen.report["waiters"]:
-        waits.setdefault(waiter["slot"], []).append(waiter)
+    watch = watch_of(request)
+    seen = watch.store(name)
     return page(
         request,
         "store.html",
@@ -26,8 +25,8 @@ def store(request: Request) -> Response:
         store=name,
         found=seen.report,
         bar=memory_bar(seen.report["memory"]),
-        processes=observe.processes(seen.report, seen.pins),
-        waits=waits,
+        processes=Processes(seen),
+        charts=drawn(watch.history, Subject(name), (MEMORY, PROCESSES)),
     )
 
 

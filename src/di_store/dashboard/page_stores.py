@@ -9,15 +9,25 @@ from starlette.routing import Route
 
 from di_store.dashboard import charts
 from di_store.dashboard.layout import page, watch_of
+from di_store.dashboard.processes import Processes
 from di_store.observe import MemoryReport
+from di_store.store.opening import hidden_holders
 
 
 def stores(request: Request) -> Response:
-    """Memory, tables, processes and waiting threads of each store."""
+    """Memory, tables and processes of each store."""
     watch = watch_of(request)
-    found = [each.report for each in watch.seen]
-    bars = {each["name"]: memory_bar(each["memory"]) for each in found if not each["error"]}
-    return page(request, "stores.html", title="Stores", found=found, bars=bars, only=watch.only)
+    seen = watch.seen
+    return page(
+        request,
+        "stores.html",
+        title="Stores",
+        found=[each.report for each in seen],
+        bars={each.report["name"]: memory_bar(each.report["memory"]) for each in seen if not each.report["error"]},
+        processes={each.report["name"]: Processes(each) for each in seen},
+        hidden=hidden_holders(),
+        only=watch.only,
+    )
 
 
 def memory_bar(memory: MemoryReport) -> Markup:

@@ -89,13 +89,13 @@ class StoreWatch:
 
     @contextmanager
     def attached(self, name: str) -> Iterator[di_store.Store]:
-        """A handle of the store, for one request: it keeps the store alive.
+        """A handle of the store that only reads, for one request: it keeps the store alive.
 
         Raises:
             StoreNotFound: it has ended. StoreError: it cannot be attached to.
         """
         self.store(name)
-        store = di_store.attach(name, timeout=ATTACH_SECONDS)
+        store = di_store.open(name, mode="r")
         try:
             yield store
         finally:

@@ -28,6 +28,7 @@ from di_store.observe.stats import WaiterStats as WaiterStats
 from di_store.observe.stats import store_stats as store_stats
 from di_store.replay.browse import ItemFacts as ItemFacts
 from di_store.replay.browse import Output as Output
+from di_store.replay.browse import ages_of as ages_of
 from di_store.replay.browse import columns_of as columns_of
 from di_store.replay.browse import episode_keys as episode_keys
 from di_store.replay.browse import facts_in as facts_in

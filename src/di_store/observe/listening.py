@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import pwd
 import shlex
 import struct
 from collections.abc import Iterator
@@ -29,6 +31,22 @@ def command_line(pid: int) -> str:
         words = file.read().rstrip(b"\0").split(b"\0")
         return " ".join(shlex.quote(_printable(word.decode(errors="replace"))) for word in words)
     return ""
+
+
+def user_of(pid: int) -> str:
+    """Name or number of the user that runs a process; "": the process has ended."""
+    try:
+        return _user_name(os.stat(f"/proc/{pid}").st_uid)
+    except OSError:
+        return ""
+
+
+@functools.cache
+def _user_name(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return str(number)
 
 
 def _printable(word: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypedDict
 
-from di_store.observe.listening import command_line, connected_places
+from di_store.observe.listening import command_line, connected_places, user_of
 from di_store.observe.report import ClientReport, StoreReport
 
 
@@ -22,6 +22,7 @@ class ProcessReport(ClientReport):
     """One process that has the store open, in more detail."""
 
     command: str  # "": it is gone, or of another pid namespace
+    user: str  # name of the user that runs it; "": as for `command`
     pins: list[PinReport]  # the largest first
     connected: list[str]  # of an agent: HOST:PORT of its clients on other machines, one for each connection
 
@@ -39,6 +40,7 @@ def _process(client: ClientReport, pins: list[PinReport]) -> ProcessReport:
     return {
         **client,
         "command": command_line(client["pid"]) if near else "",
+        "user": user_of(client["pid"]) if near else "",
         "pins": sorted(pins, key=lambda pin: -pin["bytes"]),
         "connected": connected_places(client["pid"]) if client["listens"] else [],
     }

@@ -134,3 +134,17 @@ def episode_keys(table: Table, key: int, seconds: float) -> tuple[Array, bool]:
             return keys[same[np.argsort(starts[same], kind="stable")]], before and after
         reach *= 4
     return np.empty(0, np.uint64), True
+
+
+def ages_of(table: Table, keys: Array, seconds: float) -> Array | None:
+    """By item, how many were inserted after it, int64[n]; None if items of the table do not leave in order.
+
+    Other calls may take the table's lock after every 64 items.
+    """
+    native, parts = handle_of(table).native, []
+    for first in range(0, len(keys), _AT_ONCE):
+        found = native.positions(keys[first : first + _AT_ONCE], seconds)
+        if found is None:
+            return None
+        parts.append(native.size() - 1 - found[found >= 0])
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)

@@ -242,6 +242,11 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
     return error
 
 
+def hidden_holders() -> list[tuple[int, int | None]]:
+    """Processes that hold stores which this process may not see: pid, and uid (None: another user's, not known)."""
+    return [(each.pid, each.uid) for each in _core.hidden_holders()]
+
+
 def list_stores() -> list[StoreInfo]:
     """Stores that live processes of this user hold, sorted by name. Stores that were removed by force are left out."""
     found: dict[tuple[str, str], list[_core.Holder]] = {}
