@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from adapter_pages import run_programs
 
 import di_store
 
@@ -429,3 +430,7 @@ def test_values_that_a_type_cannot_hold_are_refused(kind: str, steps: int, dtype
     buffer.on_episode_end()
     assert buffer.get_stored_size() == 5
     assert buffer.get_all_transitions()["x"].ravel().tolist() == [0, 1, 2, 3, 4]
+
+
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("cpprb", tmp_path)

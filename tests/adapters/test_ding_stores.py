@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("ding", reason="runs with make adapters ADAPTER=ding")
 
 import torch
+from adapter_pages import run_programs
 from given_stores import KINDS, killed_and_unpickled, opened
 
 import di_store
@@ -106,3 +107,7 @@ def test_empty_entries_and_names_with_a_slash_come_back(keep: int) -> None:
             for place, item in enumerate(buffer.storage):
                 assert item.data["walker/pos"].tolist() == [place + 4] * 2
                 assert (item.data["none"].shape, item.data["goal"].shape) == ((0,), (2, 0))
+
+
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("ding", tmp_path)

@@ -16,6 +16,7 @@ import pytest
 pytest.importorskip("dopamine.jax.replay_memory.replay_buffer", reason="runs with make adapters ADAPTER=dopamine")
 
 import jax
+from adapter_pages import run_programs
 from dopamine.jax.replay_memory import accumulator, elements, replay_buffer, samplers
 
 import di_store
@@ -314,3 +315,7 @@ def trained(kind: Any, seed: int) -> Any:
 def test_dqn_learns_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replay_buffer, "ReplayBuffer", replay_buffer.ReplayBuffer)
     equal(trained(KINDS["dopamine"], 3), trained(KINDS["ours"], 3))
+
+
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("dopamine", tmp_path)

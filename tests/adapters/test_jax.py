@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from adapter_pages import run_programs
 
 import di_store
 
@@ -179,3 +181,7 @@ def test_a_restored_table_gives_the_same_arrays(store: di_store.Store, table: di
         assert mine[1] == theirs[1]
         for one, other in zip(mine[0], theirs[0], strict=True):
             np.testing.assert_array_equal(np.asarray(one), np.asarray(other))
+
+
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("jax", tmp_path)

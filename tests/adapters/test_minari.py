@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from adapter_pages import run_programs
 
 import di_store
 
@@ -325,3 +327,7 @@ def test_impossible_conversions_are_refused_by_name(store: di_store.Store) -> No
         write(table, "mine/two-v0")
     with pytest.raises(FileNotFoundError):
         minari.load_dataset("mine/two-v0")
+
+
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("minari", tmp_path)

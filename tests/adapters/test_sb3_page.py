@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from adapter_pages import run_programs
 
 stable_baselines3 = pytest.importorskip("stable_baselines3", reason="runs with make adapters ADAPTER=sb3")
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_another_major_version_of_sb3_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,14 +22,5 @@ def test_another_major_version_of_sb3_is_refused(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.extended
-def test_programs_of_the_sb3_page_run() -> None:
-    """The programs of the page run."""
-    page = (ROOT / "docs/adapters/sb3.md").read_text()
-    programs = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    assert programs
-    for program in programs:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=False
-        )
-        assert done.returncode == 0, done.stderr
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("sb3", tmp_path)

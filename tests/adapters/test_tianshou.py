@@ -14,6 +14,7 @@ pytest.importorskip("tianshou", reason="runs with make adapters ADAPTER=tianshou
 
 import gymnasium
 import torch
+from adapter_pages import run_programs
 from tianshou import data as theirs
 from tianshou.algorithm import DQN
 from tianshou.algorithm.modelfree.dqn import DiscreteQLearningPolicy
@@ -370,3 +371,7 @@ def test_training_gives_the_same_weights_as_tianshou(kind: str) -> None:
     """DQN with n-step returns ends with the same weights."""
     for one, other in zip(trained(kind, theirs), trained(kind, ours), strict=True):
         assert torch.equal(one, other)
+
+
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("tianshou", tmp_path)

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torchrl", reason="runs with make adapters ADAPTER=torchrl")
 
 import torch
+from adapter_pages import run_programs
 from given_stores import KINDS, killed_after_a_checkpoint, opened
 from tensordict import TensorDict
 from torchrl.data import TensorDictReplayBuffer
@@ -118,3 +119,7 @@ def test_empty_entries_and_names_with_a_slash_come_back() -> None:
             assert buffer[:]["nested", "a/b"].tolist() == [10, 11, 20, *range(3, 10)]
         again = Storage(10, store=store, sampler=sampler)
         assert again[:]["nested", "a/b"].tolist() == buffer[:]["nested", "a/b"].tolist()
+
+
+def test_programs_of_the_page_run(tmp_path: Path) -> None:
+    run_programs("torchrl", tmp_path)
