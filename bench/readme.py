@@ -55,7 +55,7 @@ def blocks(result: Result, path: Path) -> Callable[[str], str]:
 
     def block(name: str) -> str:
         chinese = name == "chinese"
-        heads = ("", "Di-store", "对方", "倍数") if chinese else ("", "Di-store", "peer", "ratio")
+        heads = ("", "Di-store", "其他系统", "倍数") if chinese else ("", "Di-store", "peer", "ratio")
         source, file = f"`{result.command}`", f"`bench/results/{path.name}`"
         said = f"命令：{source}；全部数据：{file}。" if chinese else f"{source}; all figures: {file}."
         shown = table(heads, rows(result, chinese, five=name != "all"))
