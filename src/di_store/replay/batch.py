@@ -13,6 +13,7 @@ from di_store.base.errors import AccessDenied, CorruptData, StoreError, shown
 from di_store.columns.ragged import Ragged
 from di_store.objects import codec
 from di_store.replay.devices import moved
+from di_store.replay.shown import repr_html
 
 _BLOB_ALIGNMENT = 64
 
@@ -144,6 +145,8 @@ class Batch:
     def __repr__(self) -> str:
         names = sorted(self.data) if isinstance(self.data, dict) else "values"
         return f"Batch(n={len(self.keys)}, data={names})"
+
+    _repr_html_ = repr_html
 
     def __reduce__(self) -> NoReturn:
         raise TypeError(

@@ -29,6 +29,7 @@ from di_store.replay.incomplete import IncompleteGroup, check_grouped, listed_in
 from di_store.replay.loader import Loader
 from di_store.replay.lost import without_lost
 from di_store.replay.sampling import Terms, check_n
+from di_store.replay.shown import repr_html
 from di_store.replay.stats import TableStats
 from di_store.replay.table_backend import AT_ONCE, TableBackend
 from di_store.replay.writer import Writer
@@ -86,6 +87,8 @@ class Table:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._backend.pickled()
+
+    _repr_html_ = repr_html
 
     # -- writing ------------------------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ from di_store.policy.limiters import Limiter
 from di_store.policy.options import NOT_GIVEN, NotGiven, TableOptions, check_options, check_table_name
 from di_store.policy.samplers import Sampler
 from di_store.replay.mixture import Mixture, Shares, checked_mix
+from di_store.replay.shown import repr_html
 from di_store.replay.table import Table, checked_tables
 from di_store.replay.tables import seed_of
 from di_store.replay.writer import Writer
@@ -79,6 +80,8 @@ class Store:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return self._backend.pickled()
+
+    _repr_html_ = repr_html
 
     def resize(
         self,
@@ -405,10 +408,8 @@ class Store:
         place = check_place(self._backend, Place(node, shards, draw))
         given: Any = {"lanes": self._backend.lanes, **options}
         settings = check_options(given, seed_of(self._backend.seed, name))
-        made = self._backend.create_table(
-            name, settings, place, config.flag("exist_ok", exist_ok), Deadline.given(timeout)
-        )
-        return Table(made)
+        again, deadline = config.flag("exist_ok", exist_ok), Deadline.given(timeout)
+        return Table(self._backend.create_table(name, settings, place, again, deadline))
 
     def import_table(
         self,
@@ -473,8 +474,7 @@ class Store:
             lanes: as in `Table.writer`.
             autoreset: as in `Table.writer`.
         """
-        found = checked_tables(tables, self.table)
-        return Writer(self._backend.writer(found, lanes, autoreset))
+        return Writer(self._backend.writer(checked_tables(tables, self.table), lanes, autoreset))
 
     def mix(self, weights: Shares, *, columns: str | Iterable[str] | None = None, seed: int | None = None) -> Mixture:
         """A mixture: its batches draw each example from one of up to 256 tables.
