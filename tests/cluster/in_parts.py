@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 import di_store
 from di_store.cluster.node_store import NodeStore
 from di_store.cluster.shards import lanes, parts
@@ -57,7 +59,7 @@ def draw_of(settings: Settings) -> str:
 
 def whole(settings: Settings, draw: str) -> Settings:
     """The settings of a table each of whose shards holds what the test's table holds."""
-    return replace(
+    return msgspec.structs.replace(
         settings,
         capacity=None if settings.capacity is None else settings.capacity * SHARDS,
         max_bytes=None if settings.max_bytes is None else settings.max_bytes * SHARDS,

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
 
 import msgspec
 
@@ -359,7 +358,7 @@ class ClusterTables:
         """Make the shard of a node, if nobody has yet, and have the node keep the table's entry."""
         whole = Settings.from_text(entry.settings)
         settings = _settings_of(whole, len(entry.shards), entry.shards.index(node.uuid), entry.draw)
-        settings = replace(settings, made=entry.maker)
+        settings = msgspec.structs.replace(settings, made=entry.maker)
         if self._is_here(node):
             made: TableBackend = durable.made(self._session, name, settings, True, deadline.left)
         else:

@@ -15,9 +15,9 @@ remedy:
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from di_store.base import dtypes
@@ -35,8 +35,7 @@ _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "c": "complex", "S"
 _MAX_DIMENSIONS = 32
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(msgspec.Struct, frozen=True):
     """A named column.
 
     Attributes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from di_store.base import config, dtypes, tree
 from di_store.base.dtypes import Array
 from di_store.base.errors import CorruptData, SchemaMismatch, shown
+from di_store.base.frozen import dataclass
 from di_store.columns.column import FLAGS, REWARD, Column, Lead, all_scalars, as_array, is_number, leading, shape_text
 
 _PYTHON_TYPES: tuple[tuple[type, str], ...] = ((bool, "?"), (int, "i8"), (float, "f4"), (complex, "c8"))
@@ -76,7 +77,6 @@ def _dimension(size: Any, at: int, shape: Any) -> int | None:
     return number
 
 
-@dataclass(frozen=True)
 class Schema:
     """Ordered columns with distinct names. No name is also an inner node in the path of another name.
 
@@ -85,14 +85,10 @@ class Schema:
         names: names of the columns, in the same order.
     """
 
-    columns: tuple[Column, ...]
-    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
-    _by_name: dict[str, Column] = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        # Not a cached_property: up to Python 3.11 that takes a lock, and a forked child could inherit it locked.
-        object.__setattr__(self, "names", tuple(column.name for column in self.columns))
-        object.__setattr__(self, "_by_name", {column.name: column for column in self.columns})
+    def __init__(self, columns: tuple[Column, ...]) -> None:
+        self.columns = columns
+        self.names = tuple(column.name for column in columns)
+        self._by_name = {column.name: column for column in columns}
         if all(column.row_bytes == 0 for column in self.columns):
             names = ", ".join(map(repr, self.names[:6]))
             raise ValueError(
@@ -106,6 +102,15 @@ class Schema:
         if len(self._by_name) != len(self.columns):
             raise ValueError("a schema has two columns of the same name")
         tree.unflatten(self._by_name)  # raises for a leaf that is also an inner node
+
+    def __repr__(self) -> str:
+        return f"Schema(columns={self.columns!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Schema) and self.columns == other.columns
+
+    def __hash__(self) -> int:
+        return hash(self.columns)
 
     def __iter__(self) -> Iterator[Column]:
         return iter(self.columns)

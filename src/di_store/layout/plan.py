@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -44,8 +43,7 @@ _LATE_ROW_BYTES = 12  # which late values of a row are there, and who waits for 
 # --- layouts ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnPosition:
+class ColumnPosition(msgspec.Struct, frozen=True):
     """The place of a column.
 
     Attributes:
@@ -64,8 +62,7 @@ class ColumnPosition:
     before: int = 0
 
 
-@dataclass(frozen=True)
-class Layout:
+class Layout(msgspec.Struct, frozen=True):
     """The layout of one row of a stream in its chunks.
 
     Attributes:
@@ -235,8 +232,7 @@ def sparse_columns(tables: Iterable[tuple[View, Schema]]) -> frozenset[str]:
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ReadPlan:
+class ReadPlan(msgspec.Struct, frozen=True):
     """The plan by which batches of one table are read.
 
     Attributes:

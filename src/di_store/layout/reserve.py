@@ -6,8 +6,9 @@ The core computes the rows of a chunk and the block that it occupies, with the s
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from di_store import _core
 from di_store.base.errors import CapacityError
@@ -46,8 +47,7 @@ def chunk_rows(layout: Layout, target: int, least_rows: int, heap_per_row: int, 
     return _core.plan_chunk(*layout.sizes, min(target, 1 << 62), least_rows, min(heap_per_row, _MOST_ROW), tables)
 
 
-@dataclass(frozen=True)
-class ChunkHeap:
+class ChunkHeap(msgspec.Struct, frozen=True):
     """Bytes of the values of varying length, which lie together at the end of a chunk.
 
     Attributes:
@@ -143,8 +143,7 @@ class Claims(NamedTuple):
 _NO_CLAIMS = Claims()
 
 
-@dataclass(frozen=True)
-class Cut:
+class Cut(msgspec.Struct, frozen=True):
     """The chunk sizes of the writers of a stream.
 
     Attributes:
@@ -156,8 +155,7 @@ class Cut:
     least_rows: int
 
 
-@dataclass(frozen=True)
-class TableNeeds:
+class TableNeeds(msgspec.Struct, frozen=True):
     """The needs of one table, and the chunk sizes for its writers.
 
     Attributes:

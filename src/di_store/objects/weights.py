@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
@@ -11,6 +10,7 @@ from di_store import _core
 from di_store.base import config
 from di_store.base.dtypes import Array
 from di_store.base.errors import ObjectNotFound, Timeout, shown
+from di_store.base.frozen import dataclass
 from di_store.objects.access import is_durable, written
 from di_store.runtime.waits import Missing, check_timeout, until
 from di_store.session import Session
@@ -20,7 +20,7 @@ RESERVED = "di-store/"
 """Names that begin so are the library's own: agents keep there what must outlive them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Published:
     """One version of published weights.
 

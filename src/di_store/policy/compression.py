@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from di_store.base import config
 from di_store.base.errors import CorruptData, shown
+from di_store.base.frozen import dataclass
 
 
 @dataclass(frozen=True)

@@ -13,18 +13,19 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
-from fractions import Fraction
+from decimal import Decimal
 from typing import Any, TypeAlias
 
+import msgspec
+
 from di_store.base import config
+from di_store.base.frozen import dataclass
 
 UNBOUNDED = sys.float_info.max
 """Stands for infinity in the bounds: a finite number, which arithmetic and JSON keep."""
 
 
-@dataclass(frozen=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True):
     """The numbers that describe a limiter to the core.
 
     Attributes:
@@ -139,24 +140,22 @@ class Band:
             object.__setattr__(self, name, unbounded)
         if (error := self._standstill()) is not None:
             raise ValueError(
-                f"{self!r} is too narrow: at inserts * ratio - draws = {float(error):g} a draw would fall below "
+                f"{self!r} is too narrow: at inserts * ratio - draws = {error:g} a draw would fall below "
                 f"low={self.low:g} and an insert rise above high={self.high:g}, so both would wait for each other; "
                 f"high - low > ratio + 1 always works"
             )
 
-    def _standstill(self) -> Fraction | None:
+    def _standstill(self) -> float | None:
         """A value of the error at which neither an insert nor a draw passes; None: no such value."""
         if math.isinf(self.low) or math.isinf(self.high):
-            return None if self.low < math.inf and self.high > -math.inf else Fraction(0)
-        ratio = Fraction(repr(self.ratio))
-        step = Fraction(1, ratio.denominator)  # errors are multiples of this
-        # An insert does not pass above `above`, a draw not below `below`.
-        above, below = Fraction(repr(self.high)) - ratio, Fraction(repr(self.low)) + 1
-        if ratio.denominator & (ratio.denominator - 1):  # products with the ratio are rounded: include both ends
-            first = -(-above // step) * step
-            return first if first <= below else None
-        first = (above // step + 1) * step
-        return first if first < below else None
+            return None if self.low < math.inf and self.high > -math.inf else 0.0
+        ratio, step = _fraction(self.ratio)  # errors are multiples of 1 / step
+        (low, low_by), (high, high_by) = _fraction(self.low), _fraction(self.high)
+        # An insert does not pass above high - ratio, a draw not below low + 1.
+        rounded = bool(step & (step - 1))  # products with the ratio are rounded: include both ends
+        first = (-(-high * step // high_by) if rounded else high * step // high_by + 1) - ratio
+        gap = low * step - (first - step) * low_by
+        return first / step if gap > 0 or (rounded and gap == 0) else None
 
     @property
     def bounds(self) -> Bounds:
@@ -199,6 +198,11 @@ class Stack:
     def bounds(self) -> Bounds:
         """The four numbers."""
         return Bounds(1, 1.0, 0.0, float(self.size))
+
+
+def _fraction(number: float) -> tuple[int, int]:
+    """Numerator and denominator of the decimal number that `repr` shows."""
+    return Decimal(repr(number)).as_integer_ratio()
 
 
 _NO_ROOM = "without room for one item every insert would wait forever"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, TypedDict, cast
+
+import msgspec
 
 from di_store.base import config, tree
 from di_store.base.errors import shown
@@ -150,7 +151,7 @@ def changed(settings: Settings, chosen: Mapping[str, Any]) -> Settings:
 
 def checked_again(settings: Settings) -> Settings:
     """Settings from another machine, checked like those of a local caller; raises as `check_options`."""
-    return replace(changed(settings, {}), made=settings.made)
+    return msgspec.structs.replace(changed(settings, {}), made=settings.made)
 
 
 def _check_known(options: TableOptions) -> None:

@@ -6,11 +6,12 @@ either, `Prioritized` and `Once` as samplers only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias
 
 from di_store.base import config
 from di_store.base.errors import shown
+from di_store.base.frozen import dataclass
 
 
 @dataclass(frozen=True)

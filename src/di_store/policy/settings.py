@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from di_store.base import config
 from di_store.base.errors import CorruptData
@@ -28,8 +28,7 @@ MOST_MADE = 64
 """The most characters of the text that tells a table from others of its name."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(msgspec.Struct, frozen=True):
     """One table's settings at its creation.
 
     Attributes:
@@ -59,7 +58,7 @@ class Settings:
     compress: Compression = "auto"
     durability: str = "memory"
     sync_every: float = 10.0
-    made: str = field(default="", compare=False)
+    made: str = ""
 
     @property
     def in_order(self) -> bool:
@@ -117,7 +116,7 @@ class Settings:
 
     def to_text(self, made: str = "") -> str:
         """Exact JSON. `made`: identity of the table that these settings belong to (`identity_in`)."""
-        plain: dict[str, Any] = {each.name: getattr(self, each.name) for each in fields(self)}
+        plain: dict[str, Any] = asdict(self)
         plain["view"] = view_to_plain(self.view)
         plain["sampler"] = sampler_to_plain(self.sampler)
         plain["remover"] = sampler_to_plain(self.remover)

@@ -7,13 +7,13 @@ refuse settings that cannot work before anything is written.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Literal, TypeAlias
 
 from di_store.base import config
 from di_store.base.errors import shown
+from di_store.base.frozen import dataclass
 from di_store.columns.schema import Schema
 
 NEXT = "next_"
@@ -190,7 +190,7 @@ class Sequence:
         why = "1 takes every row of the window"
         _set(self, stride=config.count("stride", self.stride, minimum=1, why=why))
         why = "first= and columns= say which columns have no time axis, or do not come at all"
-        _set(self, last=_counts("last", self.last, {"action": 1}, "rows", why, most=burn_in + length))
+        _set(self, last=_counts("last", self.last, '{"action": 1}', "rows", why, most=burn_in + length))
         self._refuse_contradictions()
 
     def _refuse_contradictions(self) -> None:
@@ -326,19 +326,17 @@ def _set(view: object, **values: object) -> None:
 
 
 def _stacks(value: object) -> dict[str, int] | None:
-    return _counts("frame_stack", value, {"obs": 4}, "frames", "a stack holds at least the newest frame")
+    return _counts("frame_stack", value, '{"obs": 4}', "frames", "a stack holds at least the newest frame")
 
 
 def _counts(
-    option: str, value: object, example: dict[str, int], what: str, why: str, most: int = config.MAX_COUNT
+    option: str, value: object, example: str, what: str, why: str, most: int = config.MAX_COUNT
 ) -> dict[str, int] | None:
     """An option that gives a number, 1 to `most`, for some columns; None: for no column."""
     if value is None:
         return None
     if not isinstance(value, Mapping):
-        raise TypeError(
-            f"{option}={shown(value)} is a {type(value).__name__}: give {json.dumps(example)}, {what} by column"
-        )
+        raise TypeError(f"{option}={shown(value)} is a {type(value).__name__}: give {example}, {what} by column")
     columns = config.names(option, tuple(value))
     counts = {
         name: config.count(f"{option}[{name!r}]", value[name], minimum=1, maximum=most, why=why) for name in columns

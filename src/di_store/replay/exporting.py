@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -14,6 +13,7 @@ from di_store import _core
 from di_store._core import ITEM_FINISHED
 from di_store.base.disk import path_text
 from di_store.base.dtypes import Array
+from di_store.base.frozen import dataclass
 from di_store.base.tree import path_of
 from di_store.columns.column import Column
 from di_store.columns.schema import Schema
@@ -79,7 +79,7 @@ def _manifest(
 ) -> ArchiveManifest:
     capacity, staleness, limits = int(stats["capacity"]), int(stats["max_staleness"]), stats["limiter"]
     bounds = Bounds(limits["min_size"], limits["ratio"], limits["min_diff"], limits["max_diff"])
-    settings = replace(
+    settings = msgspec.structs.replace(
         handle.settings,
         capacity=None if capacity >= UNLIMITED else capacity,
         limiter=with_bounds(handle.settings.limiter, bounds),

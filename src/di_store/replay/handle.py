@@ -209,7 +209,8 @@ class TableHandle:
         memory, tiers, more = self.native.claims(slots, seconds)
         has = Reserve(int(now["reserve_bytes"]), 0, int(now["chunk_block"])).descriptor_bytes
         more += max(0, needed.reserve.descriptor_bytes - has)
-        make_room(self.arena, self.name, replace(needed, meta_bytes=more), seconds, Claims(memory, tiers))
+        needed = msgspec.structs.replace(needed, meta_bytes=more)
+        make_room(self.arena, self.name, needed, seconds, Claims(memory, tiers))
 
     def needs(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None
@@ -245,7 +246,7 @@ class TableHandle:
         block = int(now["chunk_block"])
         if 0 < block < min(alone.chunk_block, kept.chunk_block):
             kept = kept._replace(chunk_block=block, chunk_head=int(now["chunk_head"]))
-        return replace(needed, reserve=kept)
+        return msgspec.structs.replace(needed, reserve=kept)
 
     # -- reading ------------------------------------------------------------------------------------------------
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import time
+from _blake2 import blake2b  # hashlib offers it too, and brings OpenSSL
 from contextlib import nullcontext, suppress
-from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from di_store import _core
 from di_store.base import config
@@ -80,11 +81,11 @@ class Tables:
                 raise TableExists(f"store {self._session.name!r} has a table {name!r} already")
             settings = imported_settings(file.settings, capacity, sampler, limiter)
             if not arena.tiered:
-                settings = replace(settings, compress="auto")
+                settings = msgspec.structs.replace(settings, compress="auto")
             check_limits(settings.view)
             if capacity is not NOT_GIVEN:
                 file.check_capacity(settings.capacity)
-            settings = replace(settings, schema=file.schema)
+            settings = msgspec.structs.replace(settings, schema=file.schema)
             needed = self._needed(name, settings, seconds)
             shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
             shape |= {"limiter": closed_limiter(settings.limiter), "max_bytes": UNLIMITED}
@@ -168,5 +169,5 @@ class Tables:
 
 def seed_of(store_seed: int, name: str) -> int:
     """The seed of a table without `seed=`: 63 bits of a BLAKE2b hash of the store's seed and the table's name."""
-    digest = hashlib.blake2b(f"{store_seed}:{name}".encode(), digest_size=8).digest()
+    digest = blake2b(f"{store_seed}:{name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

@@ -9,10 +9,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from di_store import _core
 from di_store._core import Arena, Blocked, BlockedBy
@@ -71,8 +72,7 @@ _Wait = TypeVar("_Wait", bound="Wait")
 T = TypeVar("T")
 
 
-@dataclass(slots=True)
-class Missing(Generic[T]):
+class Missing(msgspec.Struct, Generic[T]):
     """Result of a look in `until` that did not find its result yet.
 
     Attributes:

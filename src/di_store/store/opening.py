@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from di_store import _core
@@ -13,6 +12,7 @@ from di_store._core import Mode
 from di_store.base import config
 from di_store.base.disk import budget_of_writes, disk_folder
 from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, Timeout, shown
+from di_store.base.frozen import dataclass
 from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.checkpoint.store import durable
 from di_store.observe.machine import held_stores, pids_of
@@ -29,7 +29,7 @@ LOCK_SECONDS = 5.0
 """How long attaching with a timeout of 0 may still wait for the folder's lock, or a store that is being made."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoreInfo:
     """A store of this machine.
 

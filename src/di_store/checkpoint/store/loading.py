@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -61,7 +60,7 @@ def _settings(state: TableState) -> Settings:
     bounds = Bounds(limits.min_size, limits.ratio, limits.min_diff, limits.max_diff)
     if not 1 <= state.capacity * answers_of(own.view) <= MAX_CAPACITY and state.capacity < UNLIMITED:
         raise ValueError(f"capacity={state.capacity}")
-    return replace(
+    return msgspec.structs.replace(
         own,
         capacity=None if state.capacity >= UNLIMITED else state.capacity,
         max_bytes=None if state.max_bytes >= UNLIMITED else state.max_bytes,
@@ -79,7 +78,7 @@ class _Table:
         except (CorruptData, ValueError, TypeError) as error:
             raise damaged(folder.at(MANIFEST), f"has a damaged description of table {state.name!r}: {error}") from None
         # A sound table passes as it was, also if its settings could no longer be chosen together.
-        self.settings = replace(own if not chosen else changed(own, chosen), made=maker)
+        self.settings = msgspec.structs.replace(own if not chosen else changed(own, chosen), made=maker)
         image = read_items(folder, state.states)
         self.items: Array = image.pop("items").reshape(-1, ITEM_WORDS).copy()
         self.image: dict[str, Any] = image
@@ -147,7 +146,7 @@ class _Table:
         """Make the table."""
         arena, state = session.arena, self.state
         if not arena.tiered:
-            self.settings = replace(self.settings, compress="auto", durability="memory")
+            self.settings = msgspec.structs.replace(self.settings, compress="auto", durability="memory")
         settings = self.settings
         if settings.schema is None:
             needed = needs_without_rows(settings)

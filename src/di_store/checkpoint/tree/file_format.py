@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -31,8 +30,7 @@ def damaged(path: str, why: str) -> CorruptData:
     return CorruptData(f"{path!r} {why}", remedy=REMEDY)
 
 
-@dataclass(frozen=True)
-class Head:
+class Head(msgspec.Struct, frozen=True):
     """The head of a rank's file: the structure of its tree, and the place of its payload.
 
     Attributes:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from di_store.policy.limiters import Band, Limiter, MinSize, Queue, SamplesPerInsert, Stack
 from di_store.policy.samplers import Prioritized, Uniform
 from di_store.policy.settings import Settings
@@ -73,7 +75,7 @@ def shard_settings(whole: Settings, shards: int, number: int, draw: str) -> Sett
     if draw == LOCAL and isinstance(sampler, Prioritized):
         # the weights of all learners are divided by the same number, which only the table's least priority gives
         sampler = replace(sampler, normalize="table")
-    return replace(
+    return msgspec.structs.replace(
         whole,
         capacity=None if whole.capacity is None else part_of(whole.capacity, shards),
         max_bytes=None if whole.max_bytes is None else part_of(whole.max_bytes, shards),

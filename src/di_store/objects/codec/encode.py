@@ -9,9 +9,9 @@ import pickle
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from di_store.base import dtypes
@@ -34,8 +34,7 @@ _PLAIN_KINDS = frozenset("?biufc")
 _PROTOCOL = 5
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(msgspec.Struct, frozen=True):
     """A value ready to be copied into the store.
 
     Attributes:

@@ -10,9 +10,9 @@ import dataclasses
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 
 from di_store.base import dtypes
@@ -24,8 +24,7 @@ Path: TypeAlias = "tuple[tuple[str, Any], ...]"
 """How a leaf is reached: kinds (key, index, field) and names."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArrayLeaf:
+class ArrayLeaf(msgspec.Struct, frozen=True):
     """An array or tensor as the header describes it.
 
     Attributes:
