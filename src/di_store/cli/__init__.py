@@ -1,4 +1,4 @@
-"""The command line, `di-store`: demo, status, top, dashboard, inspect, check, hold, serve, checkpoint, …
+"""The command line, `di-store`: demo, status, top, dashboard, inspect, check, hold, serve, and more.
 
 Each command is one file, a thin layer over the public API. No command needs a server, or the process that created the
 store, and none starts anything in the background. Exit status: 0 success, 1 failure, 2 wrong usage.

@@ -26,8 +26,13 @@ HEADS = ("workload", "case", "per second>", "p50 µs>", "p90>", "p99>", "p99.9>"
 ROUND_SECONDS = 0.5
 
 
+def workload_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Names of workloads and loads that begin so, for `shell_complete=`."""
+    return [name for name in (*QUICK, "loads", *GROUPS, *LOADS) if name.startswith(begun)]
+
+
 @click.command(short_help="Measure a store on this machine; run named loads.")
-@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...", shell_complete=workload_names)
 @click.option(
     "--seconds",
     type=Seconds(0.01),

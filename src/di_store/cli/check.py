@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from di_store.cli.common import attached, json_option, print_json, time_limit, timeout_option
+from di_store.cli.common import attached, json_option, print_json, store_names, time_limit, timeout_option
 
 
 @click.command(short_help="Look for damage in a store.")
-@click.argument("store")
+@click.argument("store", shell_complete=store_names)
 @click.option("--repair", is_flag=True, help="Rebuild what can be derived.")
 @timeout_option(60.0)
 @json_option

@@ -7,12 +7,12 @@ import time
 import click
 
 from di_store.base.sizes import format_size
-from di_store.cli.common import attached, json_option, print_json
+from di_store.cli.common import attached, json_option, print_json, store_names
 from di_store.cli.printing import progress_bar
 
 
 @click.command(short_help="Write all of a store to a folder.")
-@click.argument("store")
+@click.argument("store", shell_complete=store_names)
 @click.argument("path", type=click.Path(file_okay=False))
 @json_option
 def checkpoint(store: str, path: str, as_json: bool) -> None:

@@ -6,9 +6,10 @@ import json
 import math
 import os
 import select
+import shlex
 import signal
 import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
@@ -17,7 +18,8 @@ import click
 import numpy as np
 
 import di_store
-from di_store.base.errors import StoreNotFound, Timeout
+from di_store import observe
+from di_store.base.errors import StoreError, StoreNotFound, Timeout
 from di_store.base.tree import did_you_mean
 
 ATTACH_SECONDS = 5.0
@@ -82,6 +84,27 @@ def interval_option(seconds: float) -> Callable[[Callable[..., Any]], Callable[.
         show_default=True,
         help="Seconds between two refreshes.",
     )
+
+
+# -- completion in a shell -----------------------------------------------------------------------------------------
+
+
+def store_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Names of stores that begin so, for `shell_complete=`."""
+    return _words(lambda: (each.name for each in di_store.list_stores()), begun)
+
+
+def table_names(context: click.Context, parameter: click.Parameter, begun: str) -> list[str]:
+    """Names of tables of the command's store that begin so, for `shell_complete=`."""
+    store = context.params["store"]
+    return _words(lambda: (table["name"] for each in observe.reports(store) for table in each["tables"]), begun)
+
+
+def _words(names: Callable[[], Iterable[str]], begun: str) -> list[str]:
+    """The names that begin so and are one word in every shell; none if the stores cannot be listed."""
+    with suppress(StoreError, OSError):
+        return sorted({name for name in names() if name.startswith(begun) and shlex.quote(name) == name})
+    return []
 
 
 # -- finding a store -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 import di_store
-from di_store.cli.common import InputFile, Stop, no_such_store
+from di_store.cli.common import InputFile, Stop, no_such_store, store_names
 from di_store.server.orders import server_context
 from di_store.server.supervisor import is_loopback, open_listener, place_of
 
@@ -22,7 +22,7 @@ DEFAULT_PORT = 7371
 
 
 @click.command(short_help="Show the stores in a web browser.")
-@click.argument("stores", metavar="[STORE]...", nargs=-1)
+@click.argument("stores", metavar="[STORE]...", nargs=-1, shell_complete=store_names)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),

@@ -8,14 +8,14 @@ import click
 
 import di_store
 from di_store.base.errors import StoreClosed
-from di_store.cli.common import Stop, json_option, print_json
+from di_store.cli.common import Stop, json_option, print_json, store_names
 from di_store.store.opening import check_held, is_made_here
 
 LOOK_SECONDS = 0.5
 
 
 @click.command(short_help="Keep a store alive until Ctrl-C.")
-@click.argument("name")
+@click.argument("name", shell_complete=store_names)
 @click.option("--memory", default="25%", show_default=True, help="Memory limit of the store, if it does not exist yet.")
 @json_option
 def hold(name: str, memory: str, as_json: bool) -> None:

@@ -15,7 +15,17 @@ from di_store import observe
 from di_store.base.errors import TableNotFound
 from di_store.base.sizes import format_size, seconds_text
 from di_store.base.tree import did_you_mean, flatten
-from di_store.cli.common import LOCK_SECONDS, MOST_ITEMS, attached, json_option, print_json, time_limit, timeout_option
+from di_store.cli.common import (
+    LOCK_SECONDS,
+    MOST_ITEMS,
+    attached,
+    json_option,
+    print_json,
+    store_names,
+    table_names,
+    time_limit,
+    timeout_option,
+)
 from di_store.cli.printing import console, grid, listing
 from di_store.cli.stores import client_rows, memory_rows, table_report
 from di_store.observe import ProcessReport, StoreReport, TableReport, limiter_text, shape_text
@@ -32,8 +42,8 @@ ITEM_HEADS = ("key>", "priority>", "sampled>", "version>", "episode>", "start>")
 
 
 @click.command(short_help="Show one store, or one table with its items.")
-@click.argument("store")
-@click.argument("table", required=False)
+@click.argument("store", shell_complete=store_names)
+@click.argument("table", required=False, shell_complete=table_names)
 @click.option("--items", type=click.IntRange(0, MOST_ITEMS), default=20, show_default=True, help="Items to show.")
 @click.option("--start", type=click.IntRange(0, MOST_ITEMS), default=0, show_default=True, help="Items to skip.")
 @click.option("--values", is_flag=True, help="Show the columns of the items too, as the table's view shows them.")

@@ -9,12 +9,12 @@ import click
 
 import di_store
 from di_store.base.errors import AccessDenied, CorruptData, LayoutMismatch, StoreError
-from di_store.cli.common import attached, json_option, pids_text, print_json
+from di_store.cli.common import attached, json_option, pids_text, print_json, store_names
 from di_store.store.opening import other_pids, remove
 
 
 @click.command(short_help="Remove a store.")
-@click.argument("store")
+@click.argument("store", shell_complete=store_names)
 @click.option("--force", is_flag=True, help="Remove it even though others hold it: all their calls raise StoreClosed.")
 @json_option
 def rm(store: str, force: bool, as_json: bool) -> None:

@@ -11,7 +11,7 @@ import click
 
 import di_store
 from di_store.base.errors import StoreClosed
-from di_store.cli.common import InputFile, Stop, json_option, print_json
+from di_store.cli.common import InputFile, Stop, json_option, print_json, store_names
 from di_store.cluster.listing import listed
 from di_store.cluster.rejoining import fetch, settling
 from di_store.cluster.watching import watching
@@ -47,7 +47,7 @@ _ETCD_OPTIONS = {
 
 
 @click.command(short_help="Serve a store to other machines until Ctrl-C.")
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=store_names)
 @click.option("--memory", default="25%", show_default=True, help="Memory limit of the store, if it does not exist yet.")
 @click.option("--disk", default=None, help="Folder of the disk tier, if the store does not exist yet.")
 @click.option("--disk-capacity", default=None, help="Limit on the disk tier's files, such as 100GiB.")

@@ -12,7 +12,7 @@ from rich.text import Text
 
 import di_store
 from di_store.base.sizes import format_size
-from di_store.cli.common import Stop, interval_option, json_option, no_such_store, print_json
+from di_store.cli.common import Stop, interval_option, json_option, no_such_store, print_json, store_names
 from di_store.cli.keys import Keys
 from di_store.cli.printing import console, listing
 from di_store.cli.status import WAITER_HEADS, waiter_rows
@@ -26,7 +26,7 @@ HELP = "q quit   ? this line   Ctrl-C quit"
 
 
 @click.command(short_help="Show the stores repeatedly, with rates.")
-@click.argument("store", required=False)
+@click.argument("store", required=False, shell_complete=store_names)
 @interval_option(1.0)
 @click.option("--once", is_flag=True, help="Show the stores once, without rates.")
 @click.option("--stat", is_flag=True, help="Print one line per store and refresh, as vmstat does.")
