@@ -19,6 +19,7 @@ COMMANDS = (
     "demo",
     "status",
     "top",
+    "why",
     "dashboard",
     "inspect",
     "check",

@@ -2,7 +2,7 @@
 
 `Store.stats()` and `Table.stats()` return all figures (`StoreStats`, `TableStats`). `report` selects the figures that
 people look at, `reports` makes those of all stores of this machine. `Rates` adds changes per second between two
-reports, and `explain` turns states into sentences.
+reports, and `explain` turns states into sentences. `why.Samples` says why a job is slow.
 """
 
 from di_store.columns.column import shape_text as shape_text

@@ -29,9 +29,9 @@ def pids_of(holders: list[_core.Holder]) -> tuple[int, ...]:
     return tuple(sorted({each.pid for each in holders}))
 
 
-def session_stats(session: Session) -> StoreStats:
-    """`Store.stats` of a store in this process's memory."""
-    return store_stats(session.arena, Tables(session).stats())
+def session_stats(session: Session, locks: bool = True) -> StoreStats:
+    """`Store.stats` of a store in this process's memory; `locks`: as in `table_stats`."""
+    return store_stats(session.arena, Tables(session).stats(locks))
 
 
 def reports(only: str | None = None) -> list[StoreReport]:

@@ -59,6 +59,7 @@ class TableStats(TypedDict):
     held: int  # items that were removed, but are still kept because a draw uses them
     slots: int  # places for items, of which some are empty
     writers: int  # open writers
+    users: list[int]  # client slots of the processes that have drawn from it, or have writers, draws or its lock
     finished: bool  # no more inserts will come
     epoch: int  # number of the current epoch of the sampler `Once`
     seconds_since_insert: float
@@ -100,8 +101,11 @@ class ShardedStats(TableStats):
     shards: list[ShardStats]
 
 
-def table_stats(handle: TableHandle) -> TableStats:
-    """Counts, bytes and the limiter's state of one table; cost and accuracy: see `Table.stats`."""
+def table_stats(handle: TableHandle, locks: bool = True) -> TableStats:
+    """Counts, bytes and the limiter's state of one table; cost and accuracy: see `Table.stats`.
+
+    `locks`: False: take none; the masses are then None, and ragged values are left out of `bytes_logical`.
+    """
     found: dict[str, Any] = dict(handle.native.stats())
     del found["latest_epoch"], found["rng_counter"]  # export() alone needs them
     for limit in ("capacity", "max_bytes"):
@@ -110,11 +114,12 @@ def table_stats(handle: TableHandle) -> TableStats:
     if found["sample_age"] < 0:
         found["sample_age"] = None
     plan = handle.read_plan()
+    found["users"] = handle.native.concerned()
     found["bytes_stored"] = found["used_bytes"]
     found["bytes_logical"] = found["size"] * plan.item_bytes if plan is not None else 0
-    if plan is not None and plan.ragged and found["size"]:
+    if locks and plan is not None and plan.ragged and found["size"]:
         found["bytes_logical"] += ragged_bytes(handle, plan, found["size"])
-    found["mass"], found["least_mass"] = _masses(handle, found["size"])
+    found["mass"], found["least_mass"] = _masses(handle, found["size"]) if locks else (None, None)
     found["limiter"] = _limiter_stats(
         handle, found["limiter"], found.pop("insert_blocked"), found.pop("sample_blocked")
     )

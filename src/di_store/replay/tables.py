@@ -115,13 +115,13 @@ class Tables:
             raise ValueError(f"tables {foreign} belong to another store")
         return LocalWriter(self._session, handles, lanes, autoreset, single=False)
 
-    def stats(self) -> dict[str, TableStats]:
-        """`Table.stats` of every table, by name."""
+    def stats(self, locks: bool = True) -> dict[str, TableStats]:
+        """`Table.stats` of every table, by name; `locks`: as in `table_stats`."""
         arena, found = self._session.arena, {}
         for name in arena.tables():
             if (native := arena.table(name)) is not None:
                 with suppress(TableNotFound):  # dropped meanwhile
-                    found[name] = table_stats(TableHandle(arena, native, self._session.versions))
+                    found[name] = table_stats(TableHandle(arena, native, self._session.versions), locks)
         return found
 
     def mix(self, weights: dict[str, float], columns: tuple[str, ...] | None, seed: int | None) -> LocalMixture:

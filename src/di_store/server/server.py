@@ -26,6 +26,7 @@ from di_store.client.address import Address
 from di_store.client.bulk import OWN_TCP
 from di_store.client.sessions import Credentials
 from di_store.observe.stats import AGENT_ROLE
+from di_store.observe.threads import name_thread
 from di_store.protocol.connection import MAX_CALL_BYTES, Connection, Disconnected
 from di_store.protocol.frame import MAGIC, Kind
 from di_store.protocol.handshake import Hello, Welcome, answer, one_line, refuse
@@ -221,12 +222,14 @@ class Agent:
         connection: Connection | None = None
         number = self._greetings.add(sock)
         try:
+            port = sock.getpeername()[1]
             connection = self._secured(sock, number)
             talk = self._greet(connection)
             self._greetings.remove(number)
             self._talks.add(talk)
             try:
                 with noted():
+                    name_thread(f"{talk.role}:{port}")
                     if talk.role == "writer":
                         serve_writer(talk, connection.receive())
                     else:

@@ -15,7 +15,8 @@ from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, Timeou
 from di_store.base.frozen import dataclass
 from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.checkpoint.store import durable
-from di_store.observe.machine import held_stores, pids_of
+from di_store.observe.machine import held_stores, pids_of, session_stats
+from di_store.observe.stats import StoreStats
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout
 from di_store.session import Session
@@ -290,6 +291,11 @@ def is_made_here(store: Store) -> bool:
 def pins(store: Store) -> list[tuple[int, bytes, bool, int, int]]:
     """The objects that processes are reading: client slot, id, whether it is weights, bytes, and number of pins."""
     return session_of(store).arena.pins()
+
+
+def stats_without_locks(store: Store) -> StoreStats:
+    """`Store.stats` without what takes a lock: the masses of tables, and the lengths of ragged values."""
+    return session_stats(session_of(store), locks=False)
 
 
 def check_held(store: Store) -> None:

@@ -58,6 +58,7 @@ def aggregate(parts: Parts, said: list[TableStats | None]) -> ShardedStats:
         found[name] = max(_all(there, name))
     found["least_mass"] = min((value for value in _all(there, "least_mass") if value), default=None)
     found["seconds_since_insert"] = min(_all(there, "seconds_since_insert"))
+    found["users"] = []  # slots of several stores
     found["finished"] = all(_all(there, "finished"))
     found["live"] = all(_all(there, "live"))
     ages = [(each["sample_age"], each["samples"]) for each in there if each["sample_age"] is not None]
