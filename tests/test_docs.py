@@ -201,3 +201,18 @@ def test_translations_hold_the_same_programs() -> None:
     assert len(translated) == 3
     for page in translated:
         assert code[page] == code[page.replace(".zh-CN", "")], page
+
+
+def test_the_pages_of_users_are_short() -> None:
+    """Tutorial, guides and frameworks have at most 25,000 words in all: the rest is reference or explanation.
+
+    Translations do not count: nobody reads a page twice.
+    """
+    index = (ROOT / "docs/site/index.rst").read_text()
+    words = {}
+    for caption in ("Tutorial", "Guides", "Frameworks"):
+        listed = index.partition(f":caption: {caption}\n")[2].partition(".. toctree")[0]
+        pages = re.findall(r"^   /(\S+)$", listed, re.M)
+        assert pages, caption
+        words |= {page: len((ROOT / f"docs/{page}.md").read_text().split()) for page in pages if "zh-CN" not in page}
+    assert sum(words.values()) <= 25_000, sorted(words.items(), key=lambda each: -each[1])
