@@ -209,7 +209,7 @@ def test_the_pages_of_users_are_short() -> None:
     Translations do not count: nobody reads a page twice.
     """
     index = (ROOT / "docs/site/index.rst").read_text()
-    words = {}
+    words: dict[str, int] = {}
     for caption in ("Tutorial", "Guides", "Frameworks"):
         listed = index.partition(f":caption: {caption}\n")[2].partition(".. toctree")[0]
         pages = re.findall(r"^   /(\S+)$", listed, re.M)
