@@ -19,7 +19,8 @@ from dashboard.visitor import Visitor, dashboard
 from di_store.dashboard.item_reader import PAGE, SAMPLE, SORTS, ItemReader, Wanted
 
 HOSTILE = "<script>window.broken=1</script>"
-TEXT = "<img src=x onerror=window.broken=1>\x1b[31m\x00&amp;"
+MARKUP = "<img src=x onerror=window.broken=1>"
+TEXT = f"{MARKUP}\x1b[31m\x00&amp;"
 
 
 @pytest.fixture(scope="module")
@@ -46,10 +47,14 @@ def fill(store: di_store.Store) -> None:
             writer.append({"obs": frame, "reward": float(at)})
             if at in (5, 11):
                 writer.end_episode(final={"obs": frame})
-    texts = {"text": di_store.Spec((None,), "u1"), "tokens": di_store.Spec((None,), "i4")}
+    texts = {
+        "text": di_store.Spec((None,), "u1"),
+        "tokens": di_store.Spec((None,), "i4"),
+        MARKUP: di_store.Spec((), "?"),
+    }
     table = store.create_table(HOSTILE, capacity=10, max_bytes="64MiB", schema=texts)
-    table.insert({"text": TEXT, "tokens": [1, 2, 3]})
-    table.insert({"text": "x" * 10_000_000, "tokens": []})
+    table.insert({"text": TEXT, "tokens": [1, 2, 3], MARKUP: True})
+    table.insert({"text": "x" * 10_000_000, "tokens": [], MARKUP: True})
     values = store.create_table("values", capacity=10, view=di_store.Opaque())
     for value in ({TEXT: TEXT}, float("nan"), [np.zeros((16, 16), np.uint8)], "y" * 10_000_000):
         values.insert(value)
@@ -136,6 +141,19 @@ def test_a_large_table_is_sorted_by_a_sample_that_says_so(store: di_store.Store,
         assert keys_of(visitor.get("items", store=store.name, table="many", sort=sort).text) == expected.tolist()
 
 
+def test_a_sample_has_each_item_once_also_of_a_sparse_table() -> None:
+    with di_store.open(memory="256MiB") as store:
+        table = store.create_table("t", capacity=200_000, schema={"n": np.zeros((), np.int8)})
+        for size, least in ((17_000, 14_000), (190_000, 16_000)):
+            table.extend({"n": np.zeros(size - len(table), np.int8)})
+            keys = di_store.observe.spread_keys(table, SAMPLE, 5.0)
+            assert len(set(keys.tolist())) == len(keys)
+            assert least <= len(keys) <= SAMPLE
+            assert set(keys.tolist()) <= set(table.keys().tolist())
+            quarters = np.bincount(np.searchsorted(table.keys(), keys) * 4 // size, minlength=4)
+            assert quarters.min() > len(keys) // 5
+
+
 def test_looking_changes_nothing(store: di_store.Store, visitor: Visitor) -> None:
     before = store.stats()["tables"]["few"]
     key = int(store.table("few").keys()[0])
@@ -163,7 +181,7 @@ def test_an_item_shows_frames_and_an_episode_curves(store: di_store.Store, visit
 
 def test_hostile_texts_are_text_and_long_ones_are_cut(store: di_store.Store, visitor: Visitor) -> None:
     table = store.table(HOSTILE)
-    shown = html.escape("<img src=x onerror=window.broken=1>\\x1b[31m\\x00&amp;")
+    shown = html.escape(f"{MARKUP}\\x1b[31m\\x00&amp;")
     text = visitor.get("items", store=store.name, table=HOSTILE).text
     assert shown in text
     assert HOSTILE not in text

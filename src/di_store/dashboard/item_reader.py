@@ -145,7 +145,8 @@ class ItemReader:
         if size > SAMPLE and not wanted.every and not by_age:
             return observe.spread_keys(self._table, SAMPLE, LOCK_SECONDS)
         keys = self._table.keys(timeout=LOCK_SECONDS)
-        return keys if wanted.every else keys[:: max(1, -(-len(keys) // SAMPLE))]
+        count = len(keys) if wanted.every else min(len(keys), SAMPLE)
+        return keys[np.linspace(0, len(keys) - 1, count).astype(int)]
 
     def _with_values(self, facts: ItemFacts) -> list[ListedItem]:
         return [_listed(facts, at, self._values(int(facts.keys[at]), BRIEF)[0]) for at in range(len(facts.keys))]

@@ -20,6 +20,9 @@ _AT_ONCE = 64
 _FIRST_REACH, _MOST_REACH = 8_192, 131_072
 """Items before and after an item among which its episode is looked for."""
 
+_MOST_PLACES = 1 << 18
+"""Places for items, of which many may be empty, that are looked at for a sample: some milliseconds."""
+
 
 class Output(NamedTuple):
     """One column of the table's batches."""
@@ -83,8 +86,12 @@ def oldest(
 
 
 def spread_keys(table: Table, n: int, seconds: float) -> Array:
-    """Keys of at most `n` items that lie evenly over the table, in no order; the same ones while these items stay."""
-    return handle_of(table).native.keys(0, n, seconds, True)
+    """Keys of about `n` items that lie evenly over the table, in no order; the same ones while the items stay."""
+    native = handle_of(table).native
+    now = native.stats()
+    places = min(n * now["slots"] // max(now["size"], 1), _MOST_PLACES)
+    keys = np.unique(native.keys(0, places, seconds, True))  # a place may be looked at twice
+    return keys[np.linspace(0, len(keys) - 1, min(n, len(keys))).astype(int)]
 
 
 def variable_bytes(table: Table, keys: Array, seconds: float) -> int:
