@@ -50,7 +50,7 @@ $(STAMP)-build: $(STAMP)-venv pyproject.toml constraints.txt tools/requires.py
 
 # What the tests and the demo need: torch, Gymnasium, ALE.
 $(STAMP)-test: $(STAMP)-build
-	$(BIN)/python tools/requires.py torch demo test > $(VENV)/requires-test.txt
+	$(BIN)/python tools/requires.py torch demo test site > $(VENV)/requires-test.txt
 	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-test.txt
 	touch $@
 

@@ -13,6 +13,7 @@ root_doc = "site/index"
 html_theme = "furo"
 html_title = "Di-store"
 html_copy_source = False
+html_static_path = ["static"]
 myst_heading_anchors = 4
 
 REPOSITORY = os.environ.get("DI_STORE_REPOSITORY", "")
@@ -39,4 +40,9 @@ def setup(app: Any) -> None:
     def read(app: Any, docname: str, source: list[str]) -> None:
         source[0] = _outside(docname, source[0])
 
+    def page(app: Any, name: str, template: str, context: dict[str, Any], tree: Any) -> None:
+        if name == "search":
+            app.add_js_file("ranking.js")
+
     app.connect("source-read", read)
+    app.connect("html-page-context", page)
