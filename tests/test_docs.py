@@ -129,11 +129,13 @@ def test_console_blocks_run(block: Block, tmp_path: Path, store_dir: str) -> Non
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
-    """Every relative link leads to a file, every `#part` of a page to a heading."""
+    """Every relative link leads to a file, every `#part` of a page to a heading; all others have the form of https."""
     text = FENCE.sub("", page.read_text())
     faults = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         if re.match(r"\w+:", target):
+            if not re.fullmatch(r"https://[\w-]+(\.[\w-]+)+(/[\w./#-]*)?", target):
+                faults.append(target)
             continue
         name, _, part = target.partition("#")
         there = (page.parent / name).resolve() if name else page
