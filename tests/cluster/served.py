@@ -32,13 +32,16 @@ TOKEN = "a token of the tests, long enough"
 class ServedStore:
     """A store that a `di-store serve` process serves."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str, name: str, pid: int, agent: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], address: str, name: str, pid: int, agent: int, metrics: str = ""
+    ) -> None:
         self.process = process
         self.address = address
         self.name = name
         self.pid = pid
         self.agent = agent
         self.port = Address.parse(address).port
+        self.metrics = metrics
 
     def connect(self, **options: Any) -> di_store.Store:
         """A client."""

@@ -14,9 +14,10 @@ from pathlib import Path
 import click
 
 import di_store
+from di_store.base.listen import open_listener
 from di_store.cli.common import InputFile, Stop, no_such_store, store_names
 from di_store.server.orders import server_context
-from di_store.server.supervisor import is_loopback, open_listener, place_of
+from di_store.server.supervisor import is_loopback, place_of
 
 DEFAULT_PORT = 7371
 

@@ -15,6 +15,7 @@ from di_store.cli.common import InputFile, Stop, json_option, print_json, store_
 from di_store.cluster.listing import listed
 from di_store.cluster.rejoining import fetch, settling
 from di_store.cluster.watching import watching
+from di_store.observe.metrics import check_library
 from di_store.server.engine import BULK_KINDS, OWN
 from di_store.server.supervisor import Serving, Supervisor, TlsFiles, is_listed
 from di_store.store.opening import check_held
@@ -98,6 +99,11 @@ _ETCD_OPTIONS = {
     type=click.Choice(BULK_KINDS),
     help="Transport for large objects; see docs.",
 )
+@click.option(
+    "--metrics",
+    default=None,
+    help="HOST:PORT, or a port of loopback, where Prometheus finds metrics; 0: any free port.",
+)
 @json_option
 def serve(
     name: str | None,
@@ -116,6 +122,7 @@ def serve(
     plaintext: bool,
     allow_pickle: bool,
     bulk: str,
+    metrics: str | None,
     as_json: bool,
 ) -> None:
     """Open the store NAME, or attach to it, and serve it to clients until Ctrl-C or SIGTERM.
@@ -128,8 +135,10 @@ def serve(
         raise click.UsageError(
             "--peers names no node: give HOST:PORT of every node, this one included, or leave it out"
         )
+    if metrics is not None:
+        _check_metrics()
     tls = TlsFiles(tls_cert, tls_key, tls_ca)
-    serving = Serving(listen, token_file, tls, plaintext, allow_pickle, nodes, join, bulk)
+    serving = Serving(listen, token_file, tls, plaintext, allow_pickle, nodes, join, bulk, metrics)
     if rejoin is not None:
         _take_over(rejoin, disk, serving)
     with Stop().installed() as stop:
@@ -152,16 +161,28 @@ def serve(
             store.close()
 
 
+def _check_metrics() -> None:
+    try:
+        check_library()
+    except ImportError as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _tell(name: str, supervisor: Supervisor, peers: tuple[str, ...], as_json: bool) -> None:
     """Print what clients need, and a warning if this node seems to be missing from its own list."""
     if peers and not is_listed(supervisor.address, peers):
         told = f"none of --peers {','.join(peers)} has the port of {supervisor.address}: is this node in the list?"
         click.echo(f"di-store: {told} If not, other nodes cannot find it", err=True)
     if as_json:
-        print_json({"address": supervisor.address, "name": name, "pid": os.getpid(), "agent": supervisor.agent_pid})
+        more = {"metrics": supervisor.metrics_url} if supervisor.metrics_url else {}
+        print_json(
+            {"address": supervisor.address, "name": name, "pid": os.getpid(), "agent": supervisor.agent_pid, **more}
+        )
     else:
         click.echo(supervisor.address)
         click.echo(f"serving store {name!r} there until Ctrl-C or SIGTERM: pid {os.getpid()}")
+        if supervisor.metrics_url:
+            click.echo(f"metrics: {supervisor.metrics_url}")
 
 
 def _take_over(lost: str, disk: str | None, serving: Serving) -> None:

@@ -2,8 +2,11 @@
 
 `Store.stats()` and `Table.stats()` return all figures (`StoreStats`, `TableStats`). `report` selects the figures that
 people look at, `reports` makes those of all stores of this machine. `Rates` adds changes per second between two
-reports, and `explain` turns states into sentences. `why.Samples` says why a job is slow.
+reports, and `explain` turns states into sentences. `why.Samples` says why a job is slow. `serve_metrics` is for
+Prometheus, `log_to` for TensorBoard, Weights & Biases and others.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from di_store.columns.column import shape_text as shape_text
 from di_store.observe.explain import limiter_text as limiter_text
@@ -39,3 +42,21 @@ from di_store.replay.browse import spread_keys as spread_keys
 from di_store.replay.browse import variable_bytes as variable_bytes
 from di_store.replay.stats import LimiterStats as LimiterStats
 from di_store.replay.stats import TableStats as TableStats
+
+if TYPE_CHECKING:
+    from di_store.observe.metrics_server import MetricsServer as MetricsServer
+    from di_store.observe.metrics_server import serve_metrics as serve_metrics
+    from di_store.observe.scalars import ScalarLog as ScalarLog
+    from di_store.observe.scalars import log_to as log_to
+
+
+def __getattr__(name: str) -> Any:  # with HTTP and threads, for those who need them
+    if name in ("MetricsServer", "serve_metrics"):
+        from di_store.observe import metrics_server
+
+        return getattr(metrics_server, name)
+    if name in ("ScalarLog", "log_to"):
+        from di_store.observe import scalars
+
+        return getattr(scalars, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

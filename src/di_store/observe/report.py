@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict, cast
+from typing import Any, Protocol, TypedDict, cast
 
 from di_store.observe.explain import process_state
 from di_store.observe.listening import listening_places
 from di_store.observe.stats import AGENT, ClientStats, DiskStats, StoreStats, WaiterStats
 from di_store.replay.stats import TableStats
+
+
+class HasStats(Protocol):
+    """A store, wherever it is."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+
+    def stats(self) -> StoreStats:
+        """Its figures."""
 
 
 class TableReport(TableStats, total=False):
@@ -73,10 +84,10 @@ class StoreReport(TypedDict, total=False):
     waiters: list[WaiterReport]
 
 
-def report(stats: StoreStats) -> StoreReport:
-    """A report from `Store.stats()`. The calling process is left out of `clients` and `waiters`."""
+def report(stats: StoreStats, own: bool = False) -> StoreReport:
+    """A report from `Store.stats()`. `own`: with the calling process among `clients` and `waiters`."""
     clients = {client["slot"]: client for client in stats["clients"]}
-    me = next((slot for slot, client in clients.items() if client["self"]), None)
+    me = None if own else next((slot for slot, client in clients.items() if client["self"]), None)
     return {
         "name": stats["name"],
         "error": None,
@@ -96,7 +107,7 @@ def report(stats: StoreStats) -> StoreReport:
         "deaths": stats["deaths"],
         "rebuilds": stats["rebuilds"],
         "tables": [cast(TableReport, dict(table)) for table in stats["tables"].values()],
-        "clients": [_client(client) for client in clients.values() if not client["self"]],
+        "clients": [_client(client) for client in clients.values() if client["slot"] != me],
         "waiters": [_waiter(waiter, clients) for waiter in stats["waiters"] if waiter["slot"] != me],
     }
 

@@ -7,6 +7,7 @@ import os
 import resource
 import signal
 import socket
+import ssl
 import sys
 import threading
 from collections.abc import Callable
@@ -17,6 +18,9 @@ from di_store.base.errors import StoreClosed, StoreError
 from di_store.client.address import client_context
 from di_store.server.orders import Orders, server_context
 from di_store.server.server import Agent, Served
+from di_store.session import Session
+from di_store.store.handle import Store
+from di_store.store.local import LocalStore
 
 MOST_DESCRIPTORS = 65_536
 LAST_SECONDS = 10.0
@@ -46,6 +50,14 @@ def _until_closed(end: Callable[[], None]) -> None:
     end()
     threading.Event().wait(LAST_SECONDS)
     os._exit(1)  # as safe for the store as any kill
+
+
+def _metrics(store: str, descriptor: int, tls: ssl.SSLContext | None) -> contextlib.AbstractContextManager[object]:
+    """Answers scrapes of Prometheus. The agent does, as it may be killed; the store ends with its supervisor."""
+    from di_store.observe.metrics_server import MetricsServer, own_report
+
+    own = Store(LocalStore(Session.attach(store, readonly=True)))
+    return MetricsServer(own_report(own), socket.socket(fileno=descriptor), tls)
 
 
 def _allow_descriptors() -> None:
@@ -80,6 +92,7 @@ def main() -> int:
             bulk=orders.bulk,
         )
         agent = Agent(served, socket.socket(fileno=orders.descriptor))
+        metrics = contextlib.nullcontext() if orders.metrics is None else _metrics(orders.store, orders.metrics, tls)
     except (StoreError, ValueError, OSError) as error:
         print(f"di-store: the agent cannot start: {error}", file=sys.stderr)
         return 1
@@ -87,7 +100,8 @@ def main() -> int:
         signal.signal(number, lambda *_: agent.stop_soon())
     threading.Thread(target=_until_closed, args=(agent.stop_soon,), daemon=True).start()
     try:
-        agent.serve()
+        with metrics:
+            agent.serve()
     except StoreClosed:
         pass  # the store was removed by force
     finally:

@@ -21,6 +21,7 @@ class Orders(msgspec.Struct):
         authority: file with the certificate of the authority that signed other agents' certificates; None: the system's
             authorities.
         bulk: as in `Served`.
+        metrics: file descriptor of the socket that listens for Prometheus; None: it is not wanted.
     """
 
     store: str
@@ -33,6 +34,7 @@ class Orders(msgspec.Struct):
     address: str
     authority: str | None
     bulk: str
+    metrics: int | None
 
 
 def server_context(certificate: str, key: str | None) -> ssl.SSLContext:

@@ -7,7 +7,6 @@ process, and is restarted when it dies. The socket stays open: clients that conn
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import socket
 import subprocess
@@ -20,6 +19,7 @@ from typing import NamedTuple
 import msgspec
 
 from di_store.base.errors import AccessDenied, NodeUnavailable, StoreError, shown
+from di_store.base.listen import open_listener, url_of
 from di_store.client.address import DEFAULT_PORT, SCHEME, TOKEN_ENV, Address, as_token, client_context, own_token
 from di_store.client.session import RemoteSession
 from di_store.objects.access import written
@@ -72,6 +72,7 @@ class Serving:
         peers: addresses of all nodes of its cluster, including this one; empty: no static directory.
         join: the directory of its cluster: ``etcd://HOST:PORT,...`` or ``ray://ID``; None: `peers`, if given.
         bulk: one of `BULK_KINDS`: the transport of large payloads from other nodes.
+        metrics: ``host:port``, or a port of loopback: where Prometheus finds metrics; None: nowhere.
     """
 
     listen: str
@@ -82,9 +83,10 @@ class Serving:
     peers: tuple[str, ...] = ()
     join: str | None = None
     bulk: str = OWN
+    metrics: str | None = None
 
 
-def place_of(listen: str) -> tuple[str, int]:
+def place_of(listen: str, option: str = "listen") -> tuple[str, int]:
     """Host and port of ``HOST:PORT``, ``HOST`` or ``:PORT``; ValueError for other text."""
     found: Address | None
     try:
@@ -92,7 +94,7 @@ def place_of(listen: str) -> tuple[str, int]:
     except ValueError:
         found = None
     if found is None or found.store:
-        raise ValueError(f"listen={shown(listen)}: give HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
+        raise ValueError(f"{option}={shown(listen)}: give HOST:PORT, such as 127.0.0.1:{DEFAULT_PORT}")
     return found.host, found.port
 
 
@@ -106,12 +108,14 @@ class Supervisor:
             ValueError: options that do not go together. AccessDenied: no token. NodeUnavailable: the port is in use or
             cannot be opened; or the store is already a node. OSError: the file with the token cannot be read.
         """
-        host, port = place_of(serving.listen)
+        host, _ = place_of(serving.listen)
         loopback = is_loopback(host)
         _check_trust(serving, loopback)
         _check_bulk(serving)
         token = _token(serving, loopback)
-        self._listener = open_listener(host, port)
+        self._listener, self._metrics = _listeners(serving)
+        encrypted = serving.tls.certificate is not None
+        self.metrics_url = None if self._metrics is None else f"{url_of(self._metrics, encrypted)}/metrics"
         node = f"{socket.gethostname()}"
         shown = socket.gethostname() if host in ("0.0.0.0", "::") else host
         self.address = str(Address(shown, self._listener.getsockname()[1], store.name))
@@ -127,12 +131,13 @@ class Supervisor:
                 self.address,
                 serving.tls.authority,
                 serving.bulk,
+                None if self._metrics is None else self._metrics.fileno(),
             )
         )
         try:
             _join(store.name, self.address, serving, token)
-        except BaseException:  # also Ctrl-C: nobody would close the listener
-            self._listener.close()
+        except BaseException:  # also Ctrl-C: nobody would close the listeners
+            self._close_listeners()
             raise
         self._began = self._next = self._pause = 0.0
         self._ended = False
@@ -145,12 +150,17 @@ class Supervisor:
         """Pid of the current agent."""
         return self._agent.pid
 
+    def _close_listeners(self) -> None:
+        self._listener.close()
+        if self._metrics is not None:
+            self._metrics.close()
+
     def _spawn(self) -> subprocess.Popen[bytes]:
         environment = {name: value for name, value in os.environ.items() if name != TOKEN_ENV}
         return subprocess.Popen(
             [sys.executable, "-P" if sys.version_info >= (3, 11) else "-s", "-m", "di_store.server"],
             stdin=subprocess.PIPE,
-            pass_fds=[self._listener.fileno()],
+            pass_fds=[each.fileno() for each in (self._listener, self._metrics) if each is not None],
             env=environment,
             start_new_session=True,
         )
@@ -185,8 +195,8 @@ class Supervisor:
         return True
 
     def end(self) -> None:
-        """End the agent, and close the port."""
-        self._listener.close()
+        """End the agent, and close the ports."""
+        self._close_listeners()
         for each in (self._agent, self._spare):
             _close_pipe(each)
         for each in (self._agent, self._spare):
@@ -340,26 +350,27 @@ def _token(serving: Serving, loopback: bool) -> bytes:
     return found
 
 
+def _listeners(serving: Serving) -> tuple[socket.socket, socket.socket | None]:
+    """The sockets for clients, and for Prometheus if it is wanted."""
+    place = None if serving.metrics is None else _metrics_place(serving, serving.metrics)
+    listener = open_listener(*place_of(serving.listen))
+    try:
+        return listener, None if place is None else open_listener(*place, "--metrics HOST:PORT")
+    except BaseException:  # nobody would close it
+        listener.close()
+        raise
+
+
+def _metrics_place(serving: Serving, metrics: str) -> tuple[str, int]:
+    host, port = place_of(metrics if ":" in metrics else f"127.0.0.1:{metrics}", "metrics")
+    if not is_loopback(host) and serving.tls.certificate is None and not serving.plaintext:
+        raise ValueError(
+            f"--metrics {metrics} can be reached from other machines: give --tls-cert and --tls-key, or --plaintext if "
+            "the network is trusted"
+        )
+    return host, port
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine reaches `host`."""
     return Address(host, DEFAULT_PORT, "").is_loopback
-
-
-def open_listener(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0: any free port.
-
-    Raises:
-        NodeUnavailable: the port is in use or cannot be opened.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        return socket.create_server((host, port), family=family, backlog=512)
-    except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise NodeUnavailable(
-                f"port {port} of {host} is in use",
-                remedy="choose another port with --listen HOST:PORT; port 0 picks a free one",
-            ) from None
-        raise NodeUnavailable(
-            f"cannot listen at {host}:{port}: {error.strerror or error}", remedy="see --listen"
-        ) from None
