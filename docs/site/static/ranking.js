@@ -6,6 +6,7 @@ const HEADING = 2; // a word in a heading counts this many times,
 const TITLE = 3; // and in the title of a page
 const LENGTH = 0.2; // how much a page's length counts, 0 … 1
 const DECISION = 0.5; // decisions come after pages for users
+const LEAST = 0.25; // pages with a smaller share of the best one's score are not shown
 
 const asList = (found) => (found === undefined ? [] : [].concat(found));
 
@@ -51,9 +52,10 @@ const ranked = (words, excluded) => {
     });
   });
   excluded.forEach((word) => pagesOf(terms, word).forEach((page) => (scores[page] = 0)));
+  const least = Math.max(LEAST * Math.max(...scores), Number.MIN_VALUE);
   return docnames
     .map((name, page) => [name, ...headingOf(page, weights), null, scores[page], filenames[page], SearchResultKind.text])
-    .filter((result) => result[4] > 0);
+    .filter((result) => result[4] >= least);
 };
 
 // Before Sphinx's own listener, which starts the search of the page's address.
