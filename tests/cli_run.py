@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
+import os
+import pty
+import select
 import signal
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any
@@ -67,3 +73,54 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         child.kill()
         child.communicate()
+
+
+class Terminal:
+    """A command on a terminal of its own. `environment`: variables that differ from those of this process."""
+
+    def __init__(self, *arguments: str, columns: int = 160, **environment: str) -> None:
+        self._mine, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 50, columns, 0, 0))
+        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+        self.process = subprocess.Popen(
+            command(*arguments),
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**inherited, "TERM": "xterm-256color", **environment},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self.text = ""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._mine)
+
+    def type(self, keys: str) -> None:
+        """Keys, as a person types them."""
+        os.write(self._mine, keys.encode())
+
+    def shows(self, words: str) -> bool:
+        """Whether the screen has shown this by now."""
+        self.read(0.05)
+        return words in self.text
+
+    def read(self, seconds: float) -> bool:
+        """Read what has come, until nothing comes for so long. Returns whether the command is still there."""
+        while select.select([self._mine], [], [], seconds)[0]:
+            try:
+                self.text += os.read(self._mine, 65536).decode(errors="replace")
+            except OSError:  # the other end was closed
+                return False
+        return True
+
+    def finish(self) -> int:
+        """Read to the end. Returns the exit status."""
+        while self.read(1):
+            pass
+        return self.process.wait(60)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import select
 import signal
 import subprocess
 import threading
@@ -13,46 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cli_run import call, command, read_json
+from cli_run import Terminal, call, command, read_json
 from pains import Program, until
 
 import di_store
 
 X = {"x": di_store.Spec((), "i8")}
-
-
-class Terminal:
-    """A command on a terminal of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self._mine, theirs = pty.openpty()
-        environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "50"}
-        self.process = subprocess.Popen(
-            command(*arguments), stdin=theirs, stdout=theirs, stderr=theirs, env=environment, start_new_session=True
-        )
-        os.close(theirs)
-        self.text = ""
-
-    def __enter__(self) -> Terminal:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.wait()
-        os.close(self._mine)
-
-    def type(self, keys: str) -> None:
-        """Keys, as a person types them."""
-        os.write(self._mine, keys.encode())
-
-    def shows(self, words: str) -> bool:
-        """Whether the screen has shown this by now."""
-        while select.select([self._mine], [], [], 0.05)[0]:
-            try:
-                self.text += os.read(self._mine, 65536).decode(errors="replace")
-            except OSError:  # the other end was closed
-                break
-        return words in self.text
 
 
 @pytest.fixture

@@ -97,10 +97,13 @@ if ROOT:
             assert refusal.startswith("StoreNotFound")
             assert f"pid {theirs.pid} of uid {STRANGER_UID}" in refusal
         assert name not in {info.name for info in di_store.list_stores()}
-        for words in (("rm", name, "--force"), ("inspect", name, "t")):
-            assert name in command_fails(*words)
+        for words in (("rm", name, "--force"), ("inspect", name, "t"), ("top", name, "--once")):
+            said = command_fails(*words)
+            assert name in said
+            assert f"pid {theirs.pid} of uid {STRANGER_UID}" in said
         seen = subprocess.run(command("status"), capture_output=True, text=True, timeout=120, check=True)
         assert name not in seen.stdout
+        assert f"pid {theirs.pid} of uid {STRANGER_UID}" in seen.stdout
 
     @pytest.mark.memory_only
     def test_a_name_used_by_another_user_is_free_for_this_one(theirs: Program) -> None:

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import click
@@ -15,7 +16,8 @@ from di_store.base.errors import CapacityError
 from di_store.base.tree import did_you_mean
 from di_store.cli import loads
 from di_store.cli.common import Seconds, json_option, print_json
-from di_store.cli.printing import console, listing
+from di_store.cli.printing import Listing, console
+from di_store.cli.progress import progress_bar
 from di_store.workloads.catalogue import GROUPS, LOADS, QUICK, find
 from di_store.workloads.crew import CrewError
 from di_store.workloads.load import Load
@@ -116,23 +118,24 @@ def chosen(names: tuple[str, ...]) -> tuple[list[str], list[Load]]:
 def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
     """Measure quick workloads and print their figures."""
     figures: list[Figure] = []
-    for name in names:
-        for case in QUICK[name]:
+    cases = [(name, case) for name in names for case in QUICK[name]]
+    with progress_bar(names[0], as_json, moves=False) as show:
+        for name, case in cases:
+            show(len(figures), len(cases), name)
             with di_store.open(memory=memory) as store:
                 figures.append(figure := meter.take(name, case, store))
             if as_json:
                 print_json(dataclasses.asdict(figure))
-            else:
-                click.echo(f"{name} {figure.case}", err=True)
     if not as_json:
-        console().print(listing(HEADS, map(row, figures)))
+        console().print(Listing(HEADS, map(row, figures)))
 
 
 def carry_all(named: list[Load], seconds: float | None, scale: float, as_json: bool) -> Iterator[LoadResult]:
     """Run named loads one after the other; yields each one's result."""
     for load in named:
         try:
-            result = carry(load, seconds=seconds, scale=scale, say=lambda text: click.echo(text, err=True))
+            with progress_bar(load.name, as_json, moves=False) as show:
+                result = carry(load, seconds=seconds, scale=scale, say=partial(show, 0, None))
         except CapacityError as error:
             raise click.ClickException(
                 f"{load.name} needs more memory than this machine has; lower --scale: {error}"

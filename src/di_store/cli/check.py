@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from di_store.cli.common import attached, json_option, print_json, store_names, time_limit, timeout_option
+from di_store.cli.progress import progress_bar
 
 
 @click.command(short_help="Look for damage in a store.")
@@ -18,7 +19,8 @@ def check(context: click.Context, store: str, repair: bool, timeout_seconds: flo
 
     Other processes can use the store meanwhile. A call on a table waits while that table is checked.
     """
-    with attached(store) as handle, time_limit(handle, timeout_seconds, f"checking store {store!r}"):
+    waits = f"checking store {store!r}"
+    with attached(store) as handle, progress_bar("checking", as_json), time_limit(handle, timeout_seconds, waits):
         findings = list(handle.check(repair=repair))
         left = list(handle.check()) if repair and findings else findings
     if as_json:

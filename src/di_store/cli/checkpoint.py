@@ -8,7 +8,7 @@ import click
 
 from di_store.base.sizes import format_size
 from di_store.cli.common import attached, json_option, print_json, store_names
-from di_store.cli.printing import progress_bar
+from di_store.cli.progress import progress_bar
 
 
 @click.command(short_help="Write all of a store to a folder.")

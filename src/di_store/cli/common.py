@@ -21,6 +21,7 @@ import di_store
 from di_store import observe
 from di_store.base.errors import StoreError, StoreNotFound, Timeout
 from di_store.base.tree import did_you_mean
+from di_store.store.opening import explained
 
 ATTACH_SECONDS = 5.0
 """How long attaching may wait for another process that attaches at the same time."""
@@ -127,17 +128,19 @@ def attached(name: str) -> Iterator[di_store.Store]:
         store.close()
 
 
-def no_such_store(name: str, known: Sequence[str]) -> StoreNotFound:
-    """The error for a name that no live process holds."""
+def no_such_store(name: str, known: Sequence[str]) -> StoreError:
+    """The error for a name that no live process holds, or none that this user may see."""
     if not known:
-        return StoreNotFound(
+        error = StoreNotFound(
             f"no process of this user holds a store named {name!r}, nor any other store",
             remedy="a store ends with the last process that holds it; `di-store hold NAME` keeps one alive",
         )
-    return StoreNotFound(
-        f"no process of this user holds a store named {name!r}{did_you_mean(name, known)}",
-        remedy="`di-store status` shows the stores of this machine",
-    )
+    else:
+        error = StoreNotFound(
+            f"no process of this user holds a store named {name!r}",
+            remedy=f"`di-store status` shows the stores of this machine{did_you_mean(name, known)}",
+        )
+    return explained(error)
 
 
 def pids_text(pids: Sequence[int]) -> str:

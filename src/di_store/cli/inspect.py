@@ -26,7 +26,8 @@ from di_store.cli.common import (
     time_limit,
     timeout_option,
 )
-from di_store.cli.printing import console, grid, listing
+from di_store.cli.printing import Listing, console, grid
+from di_store.cli.progress import progress_bar
 from di_store.cli.stores import client_rows, memory_rows, table_report
 from di_store.observe import ProcessReport, StoreReport, TableReport, limiter_text, shape_text
 from di_store.store.opening import pins
@@ -71,7 +72,8 @@ def inspect(
         about = {"store": store, **table_report(opened)}
         if not as_json:
             print_table(about)
-        with time_limit(handle, timeout_seconds, f"reading items of table {table!r}"):
+        waits = f"reading items of table {table!r}"
+        with progress_bar("reading", as_json), time_limit(handle, timeout_seconds, waits):
             page = item_page(opened, start, items, values)
             groups = incomplete_page(opened, items)
     if as_json:
@@ -104,14 +106,14 @@ def print_store(found: StoreReport, seen: Sequence[ProcessReport]) -> None:
     out.print(grid([("store", found["name"]), ("uuid", found["uuid"]), *memory_rows(found)]))
     parts: list[RenderableType] = []
     if found["tables"]:
-        parts += [Text(), listing(TABLE_HEADS, map(table_row, found["tables"]))]
+        parts += [Text(), Listing(TABLE_HEADS, map(table_row, found["tables"]))]
     if found["clients"]:
-        parts += [Text(), listing(CLIENT_HEADS, client_rows(found))]
-        parts += [Text(), listing(COMMAND_HEADS, [(each["process"], each["command"] or "-") for each in seen])]
+        parts += [Text(), Listing(CLIENT_HEADS, client_rows(found))]
+        parts += [Text(), Listing(COMMAND_HEADS, [(each["process"], each["command"] or "-") for each in seen])]
     if reads := [row for each in seen for row in pin_rows(each)]:
-        parts += [Text(), listing(PIN_HEADS, reads)]
+        parts += [Text(), Listing(PIN_HEADS, reads)]
     if remote := [(each["process"], place) for each in seen for place in each["connected"]]:
-        parts += [Text(), listing(REMOTE_HEADS, remote)]
+        parts += [Text(), Listing(REMOTE_HEADS, remote)]
     for part in parts:
         out.print(part)
 
@@ -166,7 +168,7 @@ def print_table(about: dict[str, Any]) -> None:
         out.print("no columns yet: the first step declares them")
         return
     shown = [(each["name"], each["dtype"], shape_text(tuple(each["shape"]))) for each in columns]
-    out.print(listing(("column", "dtype", "shape"), shown))
+    out.print(Listing(("column", "dtype", "shape"), shown))
 
 
 def _not_yet(about: dict[str, Any]) -> str:
@@ -202,7 +204,7 @@ def print_incomplete(page: list[dict[str, Any]], waiting: int) -> None:
         return
     out = console()
     out.print()
-    out.print(listing(GROUP_HEADS, map(group_row, page)))
+    out.print(Listing(GROUP_HEADS, map(group_row, page)))
     if len(page) < waiting:
         out.print(f"{len(page):,} of {waiting:,} incomplete groups; --items shows more")
 
@@ -262,7 +264,7 @@ def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:
     if not page:
         out.print("no items" if not size else f"no items from {start} on; the table has {size:,}")
         return
-    out.print(listing(ITEM_HEADS, [item_row(item) for item in page]))
+    out.print(Listing(ITEM_HEADS, [item_row(item) for item in page]))
     for item in page:
         if "values" in item:
             out.print(Text(f"\nitem {item['key']}"))

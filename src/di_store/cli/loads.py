@@ -13,7 +13,7 @@ from pathlib import Path
 from rich.console import Console
 
 import di_store
-from di_store.cli.printing import listing
+from di_store.cli.printing import Listing
 from di_store.workloads.load import Condition
 from di_store.workloads.trial import LoadResult
 
@@ -24,13 +24,13 @@ LINE_HEADS = ("load", "what must hold", "figure>", "bar>", "")
 
 def show(console: Console, results: Sequence[LoadResult]) -> None:
     """Print three tables: calls, loads, and the bars of each load with the figures reached."""
-    console.print(listing(CALL_HEADS, [row for result in results for row in _calls(result)]))
+    console.print(Listing(CALL_HEADS, [row for result in results for row in _calls(result)]))
     paced = [result for result in results if result.lines]
     if paced:
         console.print()
-        console.print(listing(LOAD_HEADS, map(_load, paced)))
+        console.print(Listing(LOAD_HEADS, map(_load, paced)))
         console.print()
-        console.print(listing(LINE_HEADS, [_line(result, line) for result in paced for line in result.lines]))
+        console.print(Listing(LINE_HEADS, [_line(result, line) for result in paced for line in result.lines]))
 
 
 def save(path: Path, results: Iterable[LoadResult], load_before: float) -> None:

@@ -10,7 +10,8 @@ import click
 
 from di_store.base.sizes import format_size, parse_size, seconds_text
 from di_store.cli.common import InputFile, json_option, print_json
-from di_store.cli.printing import console, listing
+from di_store.cli.printing import Listing, console
+from di_store.cli.progress import progress_bar
 from di_store.sizing.forecast import Forecast, TableForecast, forecast, read_job
 
 
@@ -24,9 +25,10 @@ def plan(context: click.Context, file: str, as_json: bool) -> None:
     FILE is YAML or JSON; docs/operations.md, "Before a job runs", shows one. Exit status 1: the memory or the disk
     named in FILE is too small.
     """
-    job = read_job(file)
     try:
-        found = forecast(job)
+        with progress_bar("computing", as_json):
+            job = read_job(file)
+            found = forecast(job)
         disk = None if job.get("disk") is None else parse_size(job["disk"], option="disk")
     except TypeError as error:
         raise ValueError(str(error)) from None
@@ -69,7 +71,7 @@ def _show(found: Forecast) -> None:
         "rows in>",
         "batches>",
     )
-    out.print(listing(heads, map(_row, found.tables)))
+    out.print(Listing(heads, map(_row, found.tables)))
     for note in _notes(found):
         out.print(note)
     out.print(f"\nall in memory: memory={format_size(found.in_memory)}", end="")

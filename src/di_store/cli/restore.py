@@ -9,7 +9,7 @@ import click
 import di_store
 from di_store.cli.common import Stop, json_option, print_json
 from di_store.cli.hold import hold_until
-from di_store.cli.printing import progress_bar
+from di_store.cli.progress import progress_bar
 
 
 @click.command(short_help="Make a store from a checkpoint, and hold it.")

@@ -12,6 +12,7 @@ import click
 import di_store
 from di_store.base.errors import StoreClosed
 from di_store.cli.common import InputFile, Stop, json_option, print_json, store_names
+from di_store.cli.progress import progress_bar
 from di_store.cluster.listing import listed
 from di_store.cluster.rejoining import fetch, settling
 from di_store.cluster.watching import watching
@@ -142,7 +143,8 @@ def serve(
     if rejoin is not None:
         _take_over(rejoin, disk, serving)
     with Stop().installed() as stop:
-        store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
+        with progress_bar("opening", as_json):
+            store = di_store.open(name, memory=memory, disk=disk, disk_capacity=disk_capacity)
         try:
             supervisor = Supervisor(store, serving)
         except BaseException:  # also Ctrl-C: the store ends with its server
@@ -190,7 +192,8 @@ def _take_over(lost: str, disk: str | None, serving: Serving) -> None:
     if disk is None:
         raise ValueError("--rejoin copies tables to the disk of this node: give --disk")
     click.echo(f"looking for a backup of node {lost!r}", err=True)
-    came = fetch(disk, lost, serving)
+    with progress_bar("copying"):
+        came = fetch(disk, lost, serving)
     told = (
         f"the tables of node {lost} were copied to {disk}" if came else f"{disk} already has tables: nothing was copied"
     )

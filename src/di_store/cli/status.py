@@ -10,10 +10,11 @@ from rich.text import Text
 
 from di_store.base.sizes import seconds_text
 from di_store.cli.common import json_option, print_json
-from di_store.cli.printing import console, listing
+from di_store.cli.printing import Listing, console
 from di_store.cli.stores import reports, share_text
 from di_store.observe import StoreReport
 from di_store.observe.stats import AGENT
+from di_store.store.opening import hidden_holders, holders_text
 
 HEADS = ("store", "pids", "memory", "of", "tables", "items>", "waiting>")
 AGENT_HEADS = ("store", "agent>", "state", "listens at")
@@ -36,19 +37,21 @@ def status(as_json: bool) -> None:
         out.print("no stores; di_store.open() or `di-store hold NAME` makes one")
     for part in parts(found):
         out.print(part)
+    if hidden := hidden_holders():
+        out.print(f"\nnot shown: stores of {holders_text(hidden)}; only the user who made a store can look at it")
 
 
 def parts(found: list[StoreReport]) -> Iterator[RenderableType]:
     """The printed parts: stores, their agents, waiting processes, and errors of stores that cannot be read."""
     if found:
-        yield listing(HEADS, map(row, found))
+        yield Listing(HEADS, map(row, found))
     if agents := [line for each in found for line in agent_rows(each)]:
         yield Text()
-        yield listing(AGENT_HEADS, agents)
+        yield Listing(AGENT_HEADS, agents)
     waiting = [line for each in found for line in waiter_rows(each)]
     if waiting:
         yield Text()
-        yield listing(WAITER_HEADS, waiting)
+        yield Listing(WAITER_HEADS, waiting)
     for each in found:
         if each["error"]:
             yield Text(f"\n{each['name']} cannot be read: {each['error']}")

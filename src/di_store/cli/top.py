@@ -14,7 +14,7 @@ import di_store
 from di_store.base.sizes import format_size
 from di_store.cli.common import Stop, interval_option, json_option, no_such_store, print_json, store_names
 from di_store.cli.keys import Keys
-from di_store.cli.printing import console, listing
+from di_store.cli.printing import Listing, console
 from di_store.cli.status import WAITER_HEADS, waiter_rows
 from di_store.cli.stores import disk_text, reports, share_text
 from di_store.observe import Rates, StoreReport, TableReport, limiter_text
@@ -38,7 +38,7 @@ def top(store: str | None, interval_seconds: float, once: bool, stat: bool, as_j
     one, with --json as one line of JSON, with --stat as one line per store. Takes no locks.
     """
     rates, out = Rates(), console()
-    screen = out.is_terminal and not (once or stat or as_json)
+    screen = out.is_terminal and not (out.is_dumb_terminal or once or stat or as_json)
     live = Live(console=out, auto_refresh=False, screen=False) if screen else None
     helps = False
     with Stop().installed() as stop, Keys() as keys:
@@ -122,9 +122,9 @@ def store_parts(each: StoreReport) -> Iterator[RenderableType]:
     if each["disk"] is not None:
         yield Text(f"disk  {disk_text(each['disk'])}")
     if each["tables"]:
-        yield listing(TABLE_HEADS, map(table_row, each["tables"]))
+        yield Listing(TABLE_HEADS, map(table_row, each["tables"]))
     if waiting := waiter_rows(each):
-        yield listing(WAITER_HEADS[1:], [row[1:] for row in waiting], style="yellow")
+        yield Listing(WAITER_HEADS[1:], [row[1:] for row in waiting], style="yellow")
     for client in each["clients"]:
         if client["state"] != "runs":
             yield Text(f"pid {client['process']}: {client['state']}", style="bold red")

@@ -10,6 +10,7 @@ import click
 import di_store
 from di_store.cli.common import Seconds, Stop, json_option, print_json, store_names
 from di_store.cli.printing import console
+from di_store.cli.progress import progress_bar
 from di_store.observe import report
 from di_store.observe.why import Finding, Samples
 from di_store.store.opening import stats_without_locks
@@ -27,7 +28,7 @@ def why(store: str, seconds: float, as_json: bool) -> None:
     The job goes on meanwhile. Takes no locks, so it answers even where a process was stopped in the middle of its work.
     """
     samples = Samples(seconds + 60)
-    with di_store.open(store, mode="r") as found, Stop().installed() as stop:
+    with di_store.open(store, mode="r") as found, Stop().installed() as stop, progress_bar("looking", as_json):
         end = time.monotonic() + seconds
         while True:
             samples.add(report(stats_without_locks(found)))

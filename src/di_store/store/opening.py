@@ -166,7 +166,7 @@ def _once_made(attempt: Callable[[float], _core.Arena], seconds: float) -> _core
         try:
             return attempt(seconds)
         except StoreNotFound as error:
-            raise _explained(error) from None
+            raise explained(error) from None
         except Timeout as error:
             mine = error.culprit == f"pid {_core.proc_pid()}"
             if mine or "is still being made by" not in error.message or "stopped" in (error.culprit or ""):
@@ -199,7 +199,7 @@ def attach(name: str, *, timeout: float | None = 0, staging: int | str | None = 
             return Store(LocalStore(Session(arena, staging=ahead)))
         except StoreNotFound as error:
             if wait.left <= 0:
-                raise _explained(error) from None
+                raise explained(error) from None
             why = f"no live process holds a store named {name!r}"
         except Timeout as error:
             if wait.left <= 0:
@@ -221,7 +221,7 @@ def _check_staging(staging: int | None, arena: _core.Arena) -> None:
         )
 
 
-def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
+def explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
     """The error for a store that was not found; it names processes that may hold it but cannot be inspected."""
     hidden = _core.hidden_holders()
     mine = [each.pid for each in hidden if each.uid == os.geteuid()]
@@ -230,12 +230,11 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
         return AccessDenied(
             f"{error.message}, but pid {pids} of this user holds one and cannot be inspected (another "
             "group, or not dumpable)",
-            remedy="run all processes as the same user and group, or let `di-store hold NAME` hold the store too",
+            remedy="run all processes as the same user and group, or let `di-store hold NAME` hold the store too; "
+            + error.remedy,
         )
     if hidden:
-        theirs = ", ".join(
-            f"pid {each.pid} of {'another user' if each.uid is None else f'uid {each.uid}'}" for each in hidden
-        )
+        theirs = holders_text([(each.pid, each.uid) for each in hidden])
         return StoreNotFound(
             f"{error.message}; {theirs} holds a store that this user may not see",
             remedy=f"all processes of a store must run as the same user. {error.remedy}",
@@ -246,6 +245,11 @@ def _explained(error: StoreNotFound) -> StoreNotFound | AccessDenied:
 def hidden_holders() -> list[tuple[int, int | None]]:
     """Processes that hold stores which this process may not see: pid, and uid (None: another user's, not known)."""
     return [(each.pid, each.uid) for each in _core.hidden_holders()]
+
+
+def holders_text(hidden: list[tuple[int, int | None]]) -> str:
+    """What `hidden_holders` gives, in words."""
+    return ", ".join(f"pid {pid} of {'another user' if uid is None else f'uid {uid}'}" for pid, uid in hidden)
 
 
 def list_stores() -> list[StoreInfo]:
