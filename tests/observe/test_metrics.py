@@ -26,7 +26,7 @@ from di_store import observe
 from di_store.observe import metrics
 from di_store.observe.metrics_server import MOST_AT_ONCE
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/metrics.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs/metric_names.md"
 HOSTILE = 'a "b" \\ c\n<script>alert(1)</script>{x="1"} ü\u202e\t#'
 
 Values = dict[tuple[str, tuple[tuple[str, str], ...]], float]

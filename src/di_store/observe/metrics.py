@@ -1,6 +1,6 @@
 """The metrics of stores for Prometheus, and a collector that reads them without locks.
 
-Names follow Prometheus's conventions: base units, and ``_total`` for what only grows. docs/metrics.md lists them.
+Names follow Prometheus's conventions: base units, and ``_total`` for what only grows. docs/metric_names.md lists them.
 """
 
 from __future__ import annotations
