@@ -2,6 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+try:
+    from di_store import _core as _core
+except ImportError as error:
+    from di_store.base.unusable import unusable
+
+    raise unusable(error) from None
+
 from di_store.base.errors import AccessDenied as AccessDenied
 from di_store.base.errors import CapacityError as CapacityError
 from di_store.base.errors import CorruptData as CorruptData
