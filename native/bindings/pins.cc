@@ -1,8 +1,10 @@
 // Shows which objects processes are reading, by walking the pins of their ledgers without a lock. If a descriptor is
-// reused meanwhile, the figure is wrong for a moment.
+// reused meanwhile, the figure is wrong for a moment. Also shows which weights are published.
+#include <algorithm>
 #include <map>
 
 #include "bindings/bindings.h"
+#include "objects/weights.h"
 
 namespace di::py {
 namespace {
@@ -40,6 +42,38 @@ nb::list pins(const ArenaPointer& arena) {
   return all;
 }
 
+u64 bytes_if_free(const Arena& arena, const Id& id) {
+  try {
+    return arena.heap().objects.bytes(id, Deadline::only_try());
+  } catch (const Error& error) {
+    if (error.code() != Code::kTimeout) throw;
+    return 0;
+  }
+}
+
+// For each name of published weights: the newest and the oldest version; and of the newest kMostVersions of these the
+// number, the id, and the bytes (0: there is no such version, or the heap's lock is held). Never waits for a lock.
+nb::list weights(const ArenaPointer& arena) {
+  constexpr i64 kMostVersions = 16;
+  arena->enter();
+  nb::list all = new_list();
+  for (u32 i = 0; i < kMaxWeights; ++i) {
+    const WeightsEntry& entry = arena->weights(i);
+    if (entry.state.load(std::memory_order_acquire) != 1) continue;
+    const i64 newest = entry.newest.load(std::memory_order_acquire), oldest = entry.oldest.load();
+    nb::list versions = new_list();
+    for (i64 version = newest; version >= std::max(oldest, newest - kMostVersions + 1); --version) {
+      Id id;
+      Weights::version_id(*arena, i, version, id);
+      versions.append(
+          nb::make_tuple(version, nb::bytes(reinterpret_cast<const char*>(id), sizeof(id)), bytes_if_free(*arena, id)));
+    }
+    const std::string name(entry.name, strnlen(entry.name, kNameBytes));
+    all.append(nb::make_tuple(name, newest, oldest, versions));
+  }
+  return all;
+}
+
 }  // namespace
 
 u64 pinned_bytes(const Arena& arena, u32 slot) {
@@ -49,7 +83,9 @@ u64 pinned_bytes(const Arena& arena, u32 slot) {
 }
 
 void bind_pins(nb::class_<Arena>& type) {
-  type.def("pins", &pins, nb::sig("def pins(self) -> list[tuple[int, bytes, bool, int, int]]"));
+  type.def("pins", &pins, nb::sig("def pins(self) -> list[tuple[int, bytes, bool, int, int]]"))
+      .def("weights", &weights,
+           nb::sig("def weights(self) -> list[tuple[str, int, int, list[tuple[int, bytes, int]]]]"));
 }
 
 }  // namespace di::py

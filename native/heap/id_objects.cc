@@ -88,6 +88,14 @@ bool IdObjects::contains(const Id& id, Deadline deadline) {
   return word_state(found.word.load()) == ObjectState::kSealed && !has_expired(found);
 }
 
+u64 IdObjects::bytes(const Id& id, Deadline deadline) {
+  HeapGuard guard(heap_, deadline);
+  const u32 index = heap_.ids.find(id);
+  if (index == kNone) return 0;
+  const Descriptor& found = heap_.descriptor(index);
+  return word_state(found.word.load()) == ObjectState::kSealed ? Blocks::block_bytes(found.bytes) : 0;
+}
+
 bool IdObjects::remove(const Id& id, Deadline deadline, LogPlace* place) {
   HeapGuard guard(heap_, deadline);
   sweeper_.settle_dropped();

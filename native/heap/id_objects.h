@@ -1,6 +1,6 @@
 // Objects that are found by their id: pinned, removed, listed.
 //
-// pin(), repeat_pins(), contains() and remove() are one hold of the heap's lock each, keys() one per 1,024 descriptors.
+// pin(), repeat_pins(), contains(), bytes() and remove() are one hold of the heap's lock each, keys() one per 1,024 descriptors.
 // A pin is counted before its ledger entry names it: a kill in between leaves the count too high, and the lock's next
 // owner recounts. A kill while an object is removed leaves it there or gone.
 #pragma once
@@ -44,6 +44,7 @@ class IdObjects {
   // died.
   void repeat_pins(std::span<const PinCopy> pins, Deadline deadline);
   bool contains(const Id& id, Deadline deadline);
+  u64 bytes(const Id& id, Deadline deadline);  // of a sealed object; 0: it is not there
   // False: missing. With `place`: a durable object whose record does not lie at *place stays, and *place then says
   // where the record lies. So the caller marks the record as deleted first, and a kill never leaves a record that
   // nobody would mark.
