@@ -42,17 +42,18 @@ nb::list pins(const ArenaPointer& arena) {
   return all;
 }
 
-u64 bytes_if_free(const Arena& arena, const Id& id) {
+// Bytes of an object, 0: it is not there; None: the heap's lock is held.
+nb::object bytes_if_free(const Arena& arena, const Id& id) {
   try {
-    return arena.heap().objects.bytes(id, Deadline::only_try());
+    return nb::int_(arena.heap().objects.bytes(id, Deadline::only_try()));
   } catch (const Error& error) {
     if (error.code() != Code::kTimeout) throw;
-    return 0;
+    return nb::none();
   }
 }
 
 // For each name of published weights: the newest and the oldest version; and of the newest kMostVersions of these the
-// number, the id, and the bytes (0: there is no such version, or the heap's lock is held). Never waits for a lock.
+// number, the id and the bytes. Never waits for a lock.
 nb::list weights(const ArenaPointer& arena) {
   constexpr i64 kMostVersions = 16;
   arena->enter();
@@ -85,7 +86,7 @@ u64 pinned_bytes(const Arena& arena, u32 slot) {
 void bind_pins(nb::class_<Arena>& type) {
   type.def("pins", &pins, nb::sig("def pins(self) -> list[tuple[int, bytes, bool, int, int]]"))
       .def("weights", &weights,
-           nb::sig("def weights(self) -> list[tuple[str, int, int, list[tuple[int, bytes, int]]]]"));
+           nb::sig("def weights(self) -> list[tuple[str, int, int, list[tuple[int, bytes, int | None]]]]"));
 }
 
 }  // namespace di::py

@@ -17,6 +17,7 @@ from pains import Program, until
 import di_store
 from dashboard.visitor import Answer, Visitor, dashboard
 from di_store.base.sizes import format_size
+from di_store.store.opening import pins
 
 ODD = "<b>x</b>&\"'/..?#%\x1b[31m\u202e"
 SHOWN = "<b>x</b>&\"'/..?#%\\x1b[31m\\u202e"
@@ -52,7 +53,9 @@ def fill(store: di_store.Store) -> None:
             writer.append({"q": at // 4, "x": float("nan")})
     store.create_table("empty", capacity=10)
     store.put({"a": np.zeros(100_000)})
-    store.publish("policy", {"w": np.zeros(50_000)})
+    for _ in range(4):
+        store.publish("policy", {"w": np.zeros(50_000)}, keep=2)
+    store.publish(ODD, {"w": 1})
 
 
 @pytest.fixture(scope="module")
@@ -129,6 +132,69 @@ def test_a_table_without_items(scene: Scene) -> None:
     page = scene.get("table", table="empty").page
     assert "no items" in page.text
     assert page.facts["items"] == "0 of 10"
+
+
+def test_weights(scene: Scene) -> None:
+    """The versions that are there, and who reads them; also a version that is kept by its reader alone."""
+    held = scene.store.latest("policy")
+    assert held is not None
+    me = str(os.getpid())
+    answer = scene.visitor.until(lambda it: me in it.text, "weights", store="scene")
+    rows = {row[0]: row for row in answer.page.rows if len(row) == 4}
+    ((_, raw, _, size, _),) = pins(scene.store)
+    assert "Newest version 4, oldest kept 3" in answer.page.text
+    assert rows["4"] == ["4", format_size(size), me, raw.hex()]
+    assert rows["3"][:3] == ["3", format_size(size), "-"]
+    assert "2" not in rows
+    assert SHOWN in answer.page.text
+    del held
+    scene.visitor.until(lambda it: me not in it.text, "weights", store="scene")
+
+
+def test_old_versions_that_are_read(store_name: Callable[[], str]) -> None:
+    with di_store.open(store_name(), memory="64MiB") as store, dashboard(store.name) as visitor:
+        store.publish("policy", {"w": np.zeros(50_000)}, keep=1)
+        held = store.latest("policy")
+        ((_, raw, _, size, _),) = pins(store)
+        store.publish("policy", {"w": np.zeros(50_000)}, keep=1)
+        row = [str(os.getpid()), format_size(size), raw.hex()]
+        visitor.until(lambda it: row in it.page.rows, "weights", store=store.name)
+        del held
+
+
+STOPS_IN_PUBLISH = """
+import sys, di_store
+store = di_store.attach(sys.argv[1])
+di_store._core.arm_fault("heap.publish_before_seal:1:stop")
+print("ready", flush=True)
+store.publish("policy", 2)
+"""
+
+
+def test_weights_beside_a_stopped_publisher(store_name: Callable[[], str]) -> None:
+    """It holds the heap's lock: the versions are there all the same, their bytes once it goes on."""
+    with di_store.open(store_name(), memory="16MiB") as store:
+        store.publish("policy", 1)
+        with Program(STOPS_IN_PUBLISH, store.name) as program, dashboard(store.name) as visitor:
+            assert program.line() == "ready"
+            visitor.until(lambda it: "stopped" in it.text, "store", store=store.name)
+            page = visitor.get("weights", store=store.name).page
+            assert ["1", "not known", "-"] in [row[:3] for row in page.rows]
+            os.kill(program.pid, signal.SIGCONT)
+            program.finish()
+            visitor.until(lambda it: "Newest version 2" in it.page.text, "weights", store=store.name)
+
+
+def test_why_is_it_slow(store_name: Callable[[], str]) -> None:
+    """The page says what `di-store why` says."""
+    with di_store.open(store_name(), memory="16MiB") as store:
+        table = store.create_table("t", capacity=10)
+        table.extend({"x": np.zeros(5)})
+        with Program(STOPS, store.name) as program, dashboard(store.name) as visitor:
+            assert program.line() == "ready"
+            says = f"Process {program.pid} is stopped"
+            answer = visitor.until(lambda it: says in it.page.text, "why", store=store.name)
+            assert f"`kill -CONT {program.pid}` resumes it" in answer.page.text
 
 
 def test_disk(scene: Scene) -> None:

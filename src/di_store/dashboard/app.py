@@ -16,7 +16,16 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from di_store.base.errors import StoreError
-from di_store.dashboard import page_disk, page_history, page_items, page_store, page_stores, page_table
+from di_store.dashboard import (
+    page_disk,
+    page_history,
+    page_items,
+    page_store,
+    page_stores,
+    page_table,
+    page_weights,
+    page_why,
+)
 from di_store.dashboard.decoders import Decode
 from di_store.dashboard.gate import Gate
 from di_store.dashboard.item_sample import ItemSamples
@@ -28,8 +37,10 @@ ROUTES: list[Route] = [
     *page_store.ROUTES,
     *page_table.ROUTES,
     *page_items.ROUTES,
+    *page_weights.ROUTES,
     *page_disk.ROUTES,
     *page_history.ROUTES,
+    *page_why.ROUTES,
 ]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -64,11 +64,14 @@ LOSSES = Chart(
 TABLE_CHARTS = (RATES, ITEMS, RATIO, AGE, BYTES, LOSSES)
 
 
+VERSIONS = Chart("versions published per second", "count/s", {"published": lambda newest: newest})
+
+
 class Subject(NamedTuple):
     """What a figure is about: a store, or a part of it."""
 
     store: str
-    kind: str = ""  # "table"; "": the store itself
+    kind: str = ""  # "table" or "weights"; "": the store itself
     name: str = ""
 
 
@@ -84,11 +87,16 @@ class History:
         self._count = 0
         self._lock = threading.Lock()  # between this process's threads
 
-    def add(self, found: Iterable[StoreReport]) -> None:
-        """Add the figures of one look."""
+    def add(self, found: Iterable[StoreReport], weights: Mapping[str, Iterable[tuple[Any, ...]]]) -> None:
+        """Add the figures of one look; `weights`: by store, as `store.opening.weights`."""
+        published = [
+            (Subject(store, "weights", name), (VERSIONS,), newest)
+            for store, all in weights.items()
+            for name, newest, *_ in all
+        ]
         values = {
             (subject, chart.label, name): (take(report), chart.unit.endswith("/s"))
-            for subject, charts, report in _parts(found)
+            for subject, charts, report in [*_parts(found), *published]
             for chart in charts
             for name, take in chart.take.items()
         }

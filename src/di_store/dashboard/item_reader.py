@@ -146,7 +146,8 @@ class ItemReader:
             return observe.spread_keys(self._table, SAMPLE, LOCK_SECONDS)
         keys = self._table.keys(timeout=LOCK_SECONDS)
         count = len(keys) if wanted.every else min(len(keys), SAMPLE)
-        return keys[np.linspace(0, len(keys) - 1, count).astype(int)]
+        chosen: Array = keys[np.linspace(0, len(keys) - 1, count).astype(int)]
+        return chosen
 
     def _with_values(self, facts: ItemFacts) -> list[ListedItem]:
         return [_listed(facts, at, self._values(int(facts.keys[at]), BRIEF)[0]) for at in range(len(facts.keys))]

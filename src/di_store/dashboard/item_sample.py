@@ -6,16 +6,12 @@ import threading
 import time
 from typing import NamedTuple
 
-import numpy as np
-
 from di_store import observe
 from di_store.base.dtypes import Array
 from di_store.dashboard.watch import SECONDS, StoreWatch
-from di_store.observe import ItemFacts, TableReport
+from di_store.observe import ItemFacts
 
 MOST_ITEMS = 4_096
-MOST_SLOTS = 65_536
-"""Places for items that are looked at, of which many may be empty."""
 _PATIENCE_SECONDS = 0.05  # to wait for the table's lock
 
 
@@ -27,11 +23,6 @@ class ItemSample(NamedTuple):
     ages: Array | None  # by item, how many were inserted after it; None: items do not leave in order
 
 
-def _once(keys: Array) -> Array:
-    """Each key once, in the order of the first."""
-    return keys[np.sort(np.unique(keys, return_index=True)[1])]
-
-
 class ItemSamples:
     """The last sample of each table: however many pages look at a table, it is read once in `SECONDS`."""
 
@@ -40,7 +31,7 @@ class ItemSamples:
         self._known: dict[tuple[str, str], ItemSample] = {}
         self._lock = threading.Lock()  # between this process's threads
 
-    def of(self, store: str, table: TableReport) -> ItemSample:
+    def of(self, store: str, table: str) -> ItemSample:
         """A sample that is at most `SECONDS` old.
 
         Raises:
@@ -49,12 +40,11 @@ class ItemSamples:
         with self._lock:
             now = time.monotonic()
             self._known = {name: each for name, each in self._known.items() if now - each.at < SECONDS}
-            if (store, table["name"]) not in self._known:
-                share = max(table["size"], 1) / table["slots"]  # of the slots that have an item
+            if (store, table) not in self._known:
                 with self._watch.attached(store) as handle:
-                    opened = handle.table(table["name"])
-                    keys = observe.spread_keys(opened, min(round(MOST_ITEMS / share), MOST_SLOTS), _PATIENCE_SECONDS)
-                    facts = observe.facts_of(opened, _once(keys)[:MOST_ITEMS])
+                    opened = handle.table(table)
+                    keys = observe.spread_keys(opened, MOST_ITEMS, _PATIENCE_SECONDS)
+                    facts = observe.facts_of(opened, keys)
                     ages = observe.ages_of(opened, facts.keys, _PATIENCE_SECONDS)
-                self._known[store, table["name"]] = ItemSample(now, facts, ages)
-            return self._known[store, table["name"]]
+                self._known[store, table] = ItemSample(now, facts, ages)
+            return self._known[store, table]

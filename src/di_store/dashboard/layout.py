@@ -16,7 +16,13 @@ from di_store.dashboard.charts import number_text
 from di_store.dashboard.watch import SECONDS, StoreWatch
 from di_store.observe import limiter_text
 
-STORE_PAGES = (("store", "Store"), ("disk", "Disk"), ("history", "History"))
+STORE_PAGES = (
+    ("store", "Store"),
+    ("weights", "Weights"),
+    ("disk", "Disk"),
+    ("history", "History"),
+    ("why", "Why is it slow?"),
+)
 """Pages of one store, in the order of the navigation: path and label."""
 
 TABLE_PAGES = (("table", "Table"), ("items", "Items"))

@@ -36,7 +36,7 @@ def table(request: Request) -> Response:
     samples: ItemSamples = request.app.state.samples
     sample, problem = None, ""
     try:
-        sample = samples.of(store, report)
+        sample = samples.of(store, name)
     except StoreError as error:
         problem = str(error)
     return page(

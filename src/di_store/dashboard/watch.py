@@ -13,10 +13,17 @@ from di_store import observe
 from di_store.base.errors import StoreError, StoreNotFound, TableNotFound
 from di_store.dashboard.history import History
 from di_store.observe import Rates, StoreReport, TableReport
-from di_store.store.opening import attach_each, other_pids, pins
+from di_store.observe.why import Finding, Samples
+from di_store.store.opening import attach_each, other_pids, pins, stats_without_locks, weights
 
 SECONDS = 2.0
 """Between two looks."""
+
+SECONDS_OF_WHY = 1.0
+"""Between two looks while somebody asks why a store is slow."""
+
+ASKED_SECONDS = 10.0
+"""After so many seconds nobody asks that any more."""
 
 ATTACH_SECONDS = 1.0
 
@@ -26,6 +33,7 @@ class Seen(NamedTuple):
 
     report: StoreReport
     pins: list[tuple[int, bytes, bool, int, int]]  # as `store.opening.pins`
+    weights: list[tuple[str, int, int, list[tuple[int, bytes, int | None]]]]  # as `store.opening.weights`
 
 
 class StoreWatch:
@@ -37,7 +45,10 @@ class StoreWatch:
         self.history = History(SECONDS)
         self._rates = Rates()
         self._seen: dict[str, Seen] = {}
-        self._at = 0.0
+        self._at = self._recorded = 0.0
+        self._asked: dict[str, float] = {}  # by store, when a page last asked why it is slow
+        self._samples: dict[str, Samples] = {}
+        self._findings: dict[str, list[Finding]] = {}
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="di-store dashboard", daemon=True)
         self._look()
@@ -87,6 +98,16 @@ class StoreWatch:
                 return table
         raise TableNotFound(f"store {store!r} has no table {name!r}", remedy="")
 
+    def findings(self, name: str) -> list[Finding]:
+        """Why the job of a store is slow; empty for the first seconds. Its processes are looked at while pages ask.
+
+        Raises:
+            StoreNotFound, StoreError: as `store`.
+        """
+        self.store(name)
+        self._asked[name] = time.monotonic()
+        return self._findings.get(name, [])
+
     @contextmanager
     def attached(self, name: str) -> Iterator[di_store.Store]:
         """A handle of the store that only reads, for one request: it keeps the store alive.
@@ -104,7 +125,7 @@ class StoreWatch:
     # -- the thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stop.wait(SECONDS):
+        while not self._stop.wait(SECONDS_OF_WHY if self._asked else SECONDS):
             self._look()
 
     def _look(self) -> None:
@@ -116,8 +137,20 @@ class StoreWatch:
                 found[name] = seen
         reports = [each.report for each in found.values()]
         self._rates.add(reports)
-        self.history.add(reports)
-        self._seen, self._at = found, time.monotonic()
+        now = time.monotonic()
+        if now - self._recorded > SECONDS_OF_WHY * 1.5:
+            self.history.add(reports, {name: seen.weights for name, seen in found.items()})
+            self._recorded = now
+        self._seen, self._at = found, now
+        for name, asked in list(self._asked.items()):
+            if name in found and now - asked < ASKED_SECONDS:
+                samples = self._samples.setdefault(name, Samples())
+                samples.add(found[name].report)
+                self._findings[name] = samples.findings()
+            else:
+                del self._asked[name]
+                self._samples.pop(name, None)
+                self._findings.pop(name, None)
 
 
 def _seen(name: str, store: di_store.Store | StoreError) -> Seen | None:
@@ -126,10 +159,10 @@ def _seen(name: str, store: di_store.Store | StoreError) -> Seen | None:
         if isinstance(store, StoreError):
             raise store
         try:
-            return Seen(observe.report(store.stats()), pins(store))
+            return Seen(observe.report(stats_without_locks(store)), pins(store), weights(store))
         finally:
             store.close()
     except StoreNotFound:
         return None
     except StoreError as error:
-        return Seen(observe.unreadable(name, str(error)), [])
+        return Seen(observe.unreadable(name, str(error)), [], [])

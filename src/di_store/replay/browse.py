@@ -91,7 +91,8 @@ def spread_keys(table: Table, n: int, seconds: float) -> Array:
     now = native.stats()
     places = min(n * now["slots"] // max(now["size"], 1), _MOST_PLACES)
     keys = np.unique(native.keys(0, places, seconds, True))  # a place may be looked at twice
-    return keys[np.linspace(0, len(keys) - 1, min(n, len(keys))).astype(int)]
+    found: Array = keys[np.linspace(0, len(keys) - 1, min(n, len(keys))).astype(int)]
+    return found
 
 
 def variable_bytes(table: Table, keys: Array, seconds: float) -> int:

@@ -302,6 +302,14 @@ def stats_without_locks(store: Store) -> StoreStats:
     return session_stats(session_of(store), locks=False)
 
 
+def weights(store: Store) -> list[tuple[str, int, int, list[tuple[int, bytes, int | None]]]]:
+    """Published weights: name, newest and oldest version; number, id and bytes of the newest 16 versions.
+
+    Bytes are 0 for a version that is gone, and None while another process holds the heap's lock.
+    """
+    return session_of(store).arena.weights()
+
+
 def check_held(store: Store) -> None:
     """Raise `StoreClosed` if the store was removed."""
     session_of(store).arena.enter()
