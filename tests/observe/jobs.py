@@ -68,7 +68,7 @@ JUDGE = """
 table, todo = store.table("t", timeout=60), store.table("todo", timeout=60)
 say()
 while True:
-    keys = todo.sample(4).data["key"]
+    keys = todo.sample(16).data["key"]
     table.update(keys, {"reward": np.ones(len(keys), "f4")})
 """
 JUDGED_ACTOR = """
@@ -121,6 +121,24 @@ with table.writer() as writer:
     while True:
         writer.append({"x": np.ones(10, "f4")})
         len(table)
+"""
+LOADING_LEARNER = """
+table = store.table("t", timeout=60)
+say()
+for batch in table.loader(64, prefetch=4):
+    sum(range(20_000))
+"""
+LEARNER_IN_A_THREAD = """
+table = store.table("t", timeout=60)
+def learn():
+    ones = np.ones((400, 400))
+    while True:
+        table.sample(16)
+        ones @ ones
+threading.Thread(target=learn, daemon=True).start()
+say()
+while True:
+    wait(0.1)
 """
 X = {"x": di_store.Spec((10,), "f4")}
 
@@ -216,6 +234,20 @@ def _stopped_with_lock(job: Job) -> di_store.Store:
 
 
 def _dead_judge(job: Job) -> di_store.Store:
+    store, judge = _judged(job)
+    judge.process.kill()
+    judge.process.wait()
+    until(lambda: store.stats()["tables"]["t"]["waiting"] > 10, "items without rewards")
+    _until_learner_waits(store)
+    return store
+
+
+def _live_judge(job: Job) -> di_store.Store:
+    return _judged(job)[0]
+
+
+def _judged(job: Job) -> tuple[di_store.Store, Program]:
+    """A slow actor whose items a judge completes."""
     store = job.open()
     schema = {**X, "reward": di_store.Spec((), "f4", late=True)}
     table = store.create_table("t", capacity=1000, schema=schema, limiter=di_store.Queue(200))
@@ -225,27 +257,39 @@ def _dead_judge(job: Job) -> di_store.Store:
     judge = job.start(JUDGE)
     job.guilty = {job.start(LEARNER, 4, 0).pid}
     until(lambda: table.stats()["samples"] > 20, "some batches")
-    judge.process.kill()
-    judge.process.wait()
-    until(lambda: table.stats()["waiting"] > 10, "items without rewards")
-    _until_learner_waits(store)
-    return store
+    return store, judge
 
 
 def _short_groups(job: Job) -> di_store.Store:
+    store, worker = _grouped(job)
+    job.guilty = set()
+    worker.process.kill()
+    worker.process.wait()
+    waiting = {0: 0}  # groups, when the last one became complete
+
+    def none_becomes_complete() -> bool:
+        found = store.stats()["tables"]["t"]
+        return found["waiting"] > waiting.setdefault(found["inserts"], found["waiting"]) + 10
+
+    until(none_becomes_complete, "groups that lack answers")
+    return store
+
+
+def _whole_groups(job: Job) -> di_store.Store:
+    return _grouped(job)[0]
+
+
+def _grouped(job: Job) -> tuple[di_store.Store, Program]:
+    """Two slow workers, each of which gives half of the answers."""
     store = job.open()
     schema = {**X, "prompt": di_store.Spec((), "i8")}
     view = di_store.Group(4, by="prompt")
     table = store.create_table("t", capacity=1000, schema=schema, view=view, limiter=di_store.Queue(64))
-    job.start(ROLLOUT_WORKER, 0.02)
-    dies = job.start(ROLLOUT_WORKER, 0.02)
-    job.guilty = {job.start(LEARNER, 2, 0).pid}
+    workers = [job.start(ROLLOUT_WORKER, 0.05) for _ in range(2)]
+    job.guilty = {each.pid for each in workers}
+    job.start(LEARNER, 2, 0)
     until(lambda: table.stats()["samples"] > 10, "some groups")
-    dies.process.kill()
-    dies.process.wait()
-    until(lambda: table.stats()["waiting"] > 10, "groups that lack answers")
-    _until_learner_waits(store)
-    return store
+    return store, workers[0]
 
 
 def _stale_items(job: Job) -> di_store.Store:
@@ -261,18 +305,29 @@ def _stale_items(job: Job) -> di_store.Store:
 
 
 def _remote_polling(job: Job) -> di_store.Store:
+    store, agent = _remote(job, ASKS_EACH_STEP, di_store.SamplesPerInsert(4, 10, 20))
+    job.guilty = {agent}
+    return store
+
+
+def _remote_rows(job: Job) -> di_store.Store:
+    return _remote(job, ACTOR, di_store.MinSize(10))[0]
+
+
+def _remote(job: Job, actor: str, limiter: di_store.MinSize | di_store.SamplesPerInsert) -> tuple[di_store.Store, int]:
+    """A remote actor and a learner of this machine; also the agent's pid."""
     serve = command("serve", job.name, "--memory", "64MiB", "--listen", "127.0.0.1:0", "--json")
     served = job.ends.enter_context(process(*serve))
     assert served.stdout is not None
     found = json.loads(served.stdout.readline())
     store = job.ends.enter_context(di_store.attach(job.name, timeout=60))
-    store.create_table("t", capacity=1000, schema=X, limiter=di_store.SamplesPerInsert(4, 10, 20))
+    table = store.create_table("t", capacity=1000, schema=X, limiter=limiter)
     text = f"import di_store; di_store.attach = lambda *_, **__: di_store.connect({found['address']!r})\n"
-    asking = job.ends.enter_context(Program(text + HEAD + ASKS_EACH_STEP, job.name))
-    assert asking.line() == "ready"
+    remote = job.ends.enter_context(Program(text + HEAD + actor, job.name, 0.001))
+    assert remote.line() == "ready"
+    until(lambda: len(table) >= 10, "items")
     job.start(LEARNER, 16, 0)
-    job.guilty = {found["agent"]}
-    return store
+    return store, found["agent"]
 
 
 def _kept_batches(job: Job) -> di_store.Store:
@@ -300,6 +355,23 @@ def _healthy(job: Job) -> di_store.Store:
     return store
 
 
+def _healthy_loader(job: Job) -> di_store.Store:
+    store = job.open()
+    table = store.create_table("t", capacity=1000, schema=X, limiter=di_store.MinSize(10))
+    table.extend({"x": np.ones((100, 10), "f4")})
+    job.start(ACTOR, 0.001)
+    job.start(LOADING_LEARNER)
+    return store
+
+
+def _healthy_thread(job: Job) -> di_store.Store:
+    store = job.open()
+    table = store.create_table("t", capacity=1000, schema=X, limiter=di_store.MinSize(10))
+    table.extend({"x": np.ones((100, 10), "f4")})
+    job.start(LEARNER_IN_A_THREAD)
+    return store
+
+
 def _until_room(store: di_store.Store) -> None:
     until(lambda: any(each["kind"] == "room" for each in store.stats()["waiters"]), "a wait for room")
 
@@ -323,6 +395,11 @@ JOBS: dict[str, tuple[str, Callable[[Job], di_store.Store]]] = {
     "kept batches": ("held", _kept_batches),
     "held GIL": ("gil", _held_gil),
     "healthy": ("nothing", _healthy),
+    "healthy with a loader": ("nothing", _healthy_loader),
+    "healthy with a learner's thread": ("nothing", _healthy_thread),
+    "healthy remote rows": ("nothing", _remote_rows),
+    "slow actor with a judge": ("actor", _live_judge),
+    "slow rollout workers": ("actor", _whole_groups),
 }
 """Each job, with the cause of its slowness."""
 

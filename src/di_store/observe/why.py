@@ -15,11 +15,11 @@ from di_store.observe.threads import CALLS, Threads, ThreadUse
 
 LEAST_SHARE = 0.15
 """A wait that takes less of the time is no cause."""
-CALLS_A_SECOND = 100.0
-"""A remote client that makes more calls waits for answers."""
-CALL_SECONDS = 0.0002
-"""Estimate of the time that a call to another machine takes."""
-BUSY = 0.2  # of a processor: a thread that computes
+CALLS_A_SECOND = 50.0
+"""A remote client that makes fewer calls does not ask at each step."""
+NETWORK_SECONDS = 0.0002
+"""Estimate of the time in which a call and its answer travel."""
+BUSY = 0.5  # of the looks: a thread that computes
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,48 +210,49 @@ def _drive(seen: Lookback) -> Iterator[Finding]:
 
 
 def _gil(seen: Lookback) -> Iterator[Finding]:
+    """Beside a busy main thread no other counts: a loader's thread has time while the learner computes."""
     waiting = {waiter["thread"] for waiter in seen.last["waiters"]}
     for client in filter(is_near, seen.last["clients"]):
-        if AGENT in client["roles"]:
-            continue
-        uses = seen.threads.uses(client["pid"])
-        waits = max((use for use in uses if use.thread not in waiting), key=lambda use: use.gil, default=None)
-        if waits is None or waits.gil < LEAST_SHARE:
-            continue
-        busy = max((use for use in uses if use is not waits), key=lambda use: use.cpu, default=waits)
-        if busy.cpu < BUSY or busy is waits:
+        pid = client["pid"]
+        uses = seen.threads.uses(pid)
+        kept = [use for use in uses if use.gil >= LEAST_SHARE and use.thread not in waiting]
+        waits = max(kept, key=lambda use: (use.thread == pid, use.gil), default=None)
+        busy = max((use for use in uses if use is not waits), key=lambda use: use.runs, default=None)
+        if waits is None or busy is None or busy.runs < BUSY or busy.thread == pid or AGENT in client["roles"]:
             continue
         text = (
-            f"Thread {waits.thread} of process {client['pid']} waits {waits.gil:.0%} of the time for Python's lock "
+            f"Thread {waits.thread} of process {pid} waits {waits.gil:.0%} of the time for Python's lock "
             f"(the GIL), while thread {busy.thread} computes: all calls of the process are slow."
         )
-        help = f"Move the work of thread {busy.thread} to a process; `py-spy dump --pid {client['pid']}` shows it."
-        yield Finding("gil", text, waits.gil, help, (client["pid"],))
+        help = f"Move the work of thread {busy.thread} to a process; `py-spy dump --pid {pid}` shows it."
+        yield Finding("gil", text, waits.gil, help, (pid,))
 
 
 def _remote(seen: Lookback) -> Iterator[Finding]:
     for client in filter(is_near, seen.last["clients"]):
-        if AGENT not in client["roles"]:
+        asking = [
+            use
+            for use in seen.threads.uses(client["pid"])
+            if use.name.startswith(CALLS) and use.sleeps >= CALLS_A_SECOND and _asks(use) >= LEAST_SHARE
+        ]
+        if not asking or AGENT not in client["roles"]:
             continue
-        asking = [use for use in seen.threads.uses(client["pid"]) if _asks(use)]
-        if not asking:
-            continue
-        most = max(asking, key=lambda use: use.sleeps)
-        share = min(1.0, most.sleeps * CALL_SECONDS)
+        most = max(asking, key=_asks)
         several = f"Each of {len(asking)} remote clients" if len(asking) > 1 else "A remote client"
         text = (
-            f"{several} makes up to {most.sleeps:,.0f} calls a second (from port {most.name.partition(':')[2]}), and "
-            f"waits for each answer: at {CALL_SECONDS * 1000:g} ms each {share:.0%} of the time."
+            f"{several} makes up to {max(use.sleeps for use in asking):,.0f} calls a second, and waits for the answers "
+            f"{_asks(most):.0%} of the time (port {most.name.partition(':')[2]})."
         )
         help = (
             "Ask less often: append without `flush`, ask for weights with `latest(newer_than=)`, draw with a loader, "
             "several steps a call."
         )
-        yield Finding("remote", text, share, help, (client["pid"],))
+        yield Finding("remote", text, _asks(most), help, (client["pid"],))
 
 
-def _asks(use: ThreadUse) -> bool:
-    return use.name.startswith(CALLS) and use.sleeps >= CALLS_A_SECOND
+def _asks(use: ThreadUse) -> float:
+    """Share of the time in which the client of an agent's thread waits for answers."""
+    return min(1.0, use.runs + use.sleeps * NETWORK_SECONDS)
 
 
 # -- one side of a table waits for the other -----------------------------------------------------------------------
@@ -260,34 +261,30 @@ def _asks(use: ThreadUse) -> bool:
 def _sides(seen: Lookback) -> Iterator[Finding]:
     for table in seen.tables():
         writers, learners = seen.waits("limiter", table.name), seen.waits("items", table.name)
-        inserts = table.inserts / seen.seconds
-        samples = max(0, table.last["samples"] - table.first["samples"]) / seen.seconds
-        rates = f"{inserts:,.0f} inserts and {samples:,.0f} samples a second"
+        samples = max(0, table.last["samples"] - table.first["samples"])
+        rates = (
+            f"table {table.name!r} took {table.inserts / seen.seconds:,.0f} items and gave "
+            f"{samples / seen.seconds:,.0f} a second"
+        )
         if min(writers.share, learners.share) >= LEAST_SHARE:
             text = (
-                f"{_named('writer', writers.pids).capitalize()} and {_named('learner', learners.pids)} of table "
-                f"{table.name!r} wait in turn, {writers.share:.0%} and {learners.share:.0%} of the time: "
-                f"{table.last['limiter']['kind']} lets few calls pass at once ({rates})."
+                f"{_named('writer', writers.pids).capitalize()} and {_named('learner', learners.pids)} wait in turn, "
+                f"{writers.share:.0%} and {learners.share:.0%} of the time: {table.last['limiter']['kind']} lets few "
+                f"calls pass at once; {rates}."
             )
             help = "A larger `tolerance`: min_size · ratio · tolerance should exceed two batches."
             pids = tuple(sorted({*writers.pids, *learners.pids}))
             yield Finding("limiter", text, min(1.0, writers.share + learners.share), help, pids)
         elif writers.share >= LEAST_SHARE:
             slow = seen.others(table, writers.pids)
-            text = (
-                f"{_who(writers, 'writer')} for the {_named('learner', slow)} of table {table.name!r}: {rates}. "
-                f"{writers.reason}."
-            )
-            help = (
-                "A faster learner or a second one; else a lower `ratio`, or `MinSize`, which never makes writers wait."
-            )
-            yield Finding("learner", text, writers.share, help, slow)
+            text = f"{_who(writers, 'writer')} for the {_named('learner', slow)}: {rates}. {writers.reason}."
+            help = "A faster learner or one more; else a lower `ratio`, or `MinSize`, which never makes writers wait."
+            yield Finding("learner", text, writers.share, help, slow or writers.pids)
         elif learners.share >= LEAST_SHARE:
             slow = seen.others(table, learners.pids)
-            actors = f"the {_named('actor', slow)}" if table.last["writers"] else "actors (no writer is open)"
-            text = f"{_who(learners, 'learner')} for {actors} of table {table.name!r}: {rates}. {learners.reason}."
+            text = f"{_who(learners, 'learner')} for the {_named('actor', slow)}: {rates}. {learners.reason}."
             help = "More actors, several steps a call (`lanes=`), a higher `ratio`, or a smaller `min_size`."
-            yield Finding("actor", text, learners.share, help, slow)
+            yield Finding("actor", text, learners.share, help, slow or learners.pids)
 
 
 def _other_waits(seen: Lookback) -> Iterator[Finding]:
@@ -309,8 +306,11 @@ def _who(waits: Waits, role: str = "process") -> str:
 
 def _named(role: str, pids: Collection[int]) -> str:
     """Such as "writers (pids 12, 13)"; at most five are named."""
+    several = f"{role}es" if role.endswith("s") else f"{role}s"
+    if not pids:
+        return several
     shown = ", ".join(map(str, list(pids)[:5])) + (f" and {len(pids) - 5} more" if len(pids) > 5 else "")
-    return f"{role} (pid {shown})" if len(pids) == 1 else f"{role}{'es' if role.endswith('s') else 's'} (pids {shown})"
+    return f"{role} (pid {shown})" if len(pids) == 1 else f"{several} (pids {shown})"
 
 
 def _nothing(seen: Lookback) -> Finding:
