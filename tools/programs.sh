@@ -26,6 +26,7 @@ has_compiler() {
 }
 has_openssl() { openssl version; }
 has_etcd() { etcd --version; }
+has_prometheus() { prometheus --version && promtool --version; }
 
 # Prints the packages of Debian and Ubuntu that have what is missing of these.
 missing() {
@@ -48,13 +49,14 @@ apt() {
         -o Acquire::https::Timeout=2 "$@"
 }
 
-# Installs packages, or unpacks them with all that they depend on.
+# Installs packages, or unpacks them with all that they depend on. Prometheus is never installed: it would run as a
+# service of the machine from then on.
 get() (
     command -v apt-get || exit 1
     fresh=$(mktemp -d)
     trap 'rm -rf "$fresh"' EXIT
     cd "$fresh"
-    if [ "$(id -u)" = 0 ]; then
+    if [ "$(id -u)" = 0 ] && [ "$*" != prometheus ]; then
         apt update
         apt download $PROBE && apt install -y --no-install-recommends "$@"
     else
@@ -95,7 +97,7 @@ arrange() {
             [ ! -e "$name" ] || ln -sfn "$path" "$name/$(basename "$path")"
         done
     done
-    for name in ar as ld nm objcopy ranlib strip etcd openssl; do
+    for name in ar as ld nm objcopy ranlib strip etcd openssl prometheus promtool; do
         wrap "$name" "$name"
     done
     for path in "$folder"/usr/bin/{g++,gcc,*-linux-gnu-g++,*-linux-gnu-gcc}; do
@@ -124,7 +126,7 @@ ensure() {
     echo "getting $packages"
     log=$(mktemp)
     # shellcheck disable=SC2086 # packages are words
-    if get $packages >"$log" 2>&1 && [ "$(id -u)" != 0 ]; then arrange; fi
+    if get $packages >"$log" 2>&1 && [ -d "$folder/usr" ]; then arrange; fi
     rm -f "$log"
     [ -z "$(missing "$@")" ]
 }
@@ -135,6 +137,6 @@ if ! ensure "${build[@]}"; then
         "$(missing "${build[@]}")" >&2
     exit 1
 fi
-[ "$wanted" = build ] || for name in openssl etcd; do
+[ "$wanted" = build ] || for name in openssl etcd prometheus; do
     ensure "$name" || echo "tests that need $name will be skipped; to run them: apt-get install $(missing "$name")" >&2
 done

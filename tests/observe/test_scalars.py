@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,29 @@ def test_waiting_threads_are_counted(store: di_store.Store) -> None:
     with observe.log_to(values, store, every=0.01), Program(LEARNER, store.name):
         until(lambda: values.last().get("di_store/empty/waiting_to_sample") == (1, 0), "a learner that waits")
         assert values.last()["di_store/a/b/waiting_to_sample"] == (0, 20)
+
+
+@pytest.mark.extended
+def test_tensorboard_shows_the_values(store: di_store.Store, tmp_path: Path) -> None:
+    """Its own reader finds them in the files, at the steps of the loss."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(str(tmp_path)) as writer:
+        for update in range(3):
+            store.table("a/b").sample(5)
+            writer.add_scalar("loss", 1.0, update)
+            observe.log_to(writer, store, step=lambda update=update: update).close()
+    read = EventAccumulator(str(tmp_path))
+    read.Reload()
+    assert set(read.Tags()["scalars"]) >= {
+        "loss",
+        "di_store/memory_share",
+        "di_store/a/b/samples",
+        "di_store/empty/size",
+    }
+    assert [(each.step, each.value) for each in read.Scalars("di_store/a/b/samples")] == [(0, 10), (1, 15), (2, 20)]
+    assert [each.value for each in read.Scalars("di_store/a/b/samples_per_insert")] == [0.5, 0.75, 1.0]
 
 
 class RunLike:
