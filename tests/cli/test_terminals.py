@@ -93,7 +93,7 @@ LONG = {
     "reading": ("inspect", "{store}", "replay"),
     "computing": ("plan", "{folder}/job.yaml"),
     "looking": ("why", "{store}", "--seconds", "0.2"),
-    "put": ("bench", "put", "--seconds", "0.01", "--rounds", "1", "--memory", "64MiB"),
+    "update": ("bench", "update", "--seconds", "0.01", "--rounds", "1", "--memory", "256MiB"),
     "opening": ("serve", "{store}-served", "--memory", "16MiB", "--listen", "127.0.0.1:0"),
 }
 

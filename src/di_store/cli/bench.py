@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -119,7 +120,8 @@ def measure(names: list[str], meter: Meter, memory: str, as_json: bool) -> None:
     """Measure quick workloads and print their figures."""
     figures: list[Figure] = []
     cases = [(name, case) for name in names for case in QUICK[name]]
-    with progress_bar(names[0], as_json, moves=False) as show:
+    with warnings.catch_warnings(), progress_bar(names[0], as_json, moves=False) as show:
+        warnings.filterwarnings("ignore", ".* have no item", RuntimeWarning)  # the last steps that fill a table
         for name, case in cases:
             show(len(figures), len(cases), name)
             with di_store.open(memory=memory) as store:
