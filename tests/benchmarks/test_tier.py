@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.tier.lines import Line, alone, beside
+from bench.cluster.__main__ import PAGE as NETWORK
+from bench.tier.lines import Line, alone, beside, block
 
 pytestmark = pytest.mark.extended
 
@@ -65,3 +66,8 @@ def test_verdicts_use_the_median_ratio(line: Line, verdict: str) -> None:
 def test_the_page_shows_its_results() -> None:
     done = tier("--doc-check")
     assert done.returncode == 0, done.stderr or "docs/disk_figures.md differs from the results that it names"
+
+
+def test_the_page_between_machines_shows_its_results() -> None:
+    assert NETWORK.blocks() == ["objects", "rows", "versions"]
+    assert NETWORK.holds(lambda part: block(part, "cluster"))
