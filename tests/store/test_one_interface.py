@@ -84,7 +84,7 @@ def test_a_store_alone_refuses_the_options_of_a_cluster() -> None:
 def test_the_options_of_a_new_table_stand_in_one_place() -> None:
     """Each has a field of the settings, and a line in the docstring of `create_table`."""
     doc = inspect.getdoc(di_store.Store.create_table) or ""
-    assert set(OPTIONS) <= set(Settings.__dataclass_fields__)
+    assert set(OPTIONS) <= set(Settings.__struct_fields__)
     assert all(f"\n    {option}: " in doc for option in OPTIONS)
     with di_store.open(memory="32MiB") as store:
         with pytest.raises(TypeError, match="unexpected keyword argument 'colour'"):
