@@ -27,6 +27,7 @@ has_compiler() {
 has_openssl() { openssl version; }
 has_etcd() { etcd --version; }
 has_prometheus() { prometheus --version && promtool --version; }
+has_chromium() { chromium --version; }
 
 # Prints the packages of Debian and Ubuntu that have what is missing of these.
 missing() {
@@ -103,6 +104,7 @@ arrange() {
     for path in "$folder"/usr/bin/{g++,gcc,*-linux-gnu-g++,*-linux-gnu-gcc}; do
         wrap "$(basename "$path")" "$(basename "$path")" "--sysroot=$folder"
     done
+    wrap chromium ../lib/chromium/chromium  # Debian's usr/bin/chromium looks for it outside of the folder
     wrap c++ g++ "--sysroot=$folder"
     wrap cc gcc "--sysroot=$folder"
 }
@@ -137,6 +139,6 @@ if ! ensure "${build[@]}"; then
         "$(missing "${build[@]}")" >&2
     exit 1
 fi
-[ "$wanted" = build ] || for name in openssl etcd prometheus; do
+[ "$wanted" = build ] || for name in openssl etcd prometheus chromium; do
     ensure "$name" || echo "tests that need $name will be skipped; to run them: apt-get install $(missing "$name")" >&2
 done

@@ -16,7 +16,7 @@ MOST_CHANNELS = 16
 _LEAST_SIDE, _MOST_SIDE = 8, 4096
 _GAP = 2  # pixels between two frames of a strip
 _GAP_LEVEL = 128
-_TWICE_BELOW = 100  # smaller frames are shown twice as large
+_MOST_TIMES = 4  # how much larger a small frame is shown
 
 
 class Picture(NamedTuple):
@@ -69,12 +69,12 @@ def picture(array: Array, most_side: int, most_frames: int) -> Picture | None:
     strip = _strip(shown[:, ::step, ::step])
     file = io.BytesIO()
     Image.fromarray(strip).save(file, "PNG", compress_level=1)
-    scale = 2 if max(strip.shape[0], frames.shape[2]) < _TWICE_BELOW else 1
+    times = max(1, min(_MOST_TIMES, most_side // max(height, width)))
     what = f"{width} × {height}" if count == 1 else f"{count:,} frames of {width} × {height}"
     if len(shown) < count:
         what += f", {len(shown)} of them shown"
     source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-    return Picture(source, strip.shape[1] * scale, strip.shape[0] * scale, what)
+    return Picture(source, strip.shape[1] * times, strip.shape[0] * times, what)
 
 
 def _strip(frames: Array) -> Array:

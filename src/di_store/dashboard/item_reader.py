@@ -145,9 +145,7 @@ class ItemReader:
         if size > SAMPLE and not wanted.every and not by_age:
             return observe.spread_keys(self._table, SAMPLE, LOCK_SECONDS)
         keys = self._table.keys(timeout=LOCK_SECONDS)
-        count = len(keys) if wanted.every else min(len(keys), SAMPLE)
-        chosen: Array = keys[np.linspace(0, len(keys) - 1, count).astype(int)]
-        return chosen
+        return keys if wanted.every else observe.evenly(keys, SAMPLE)
 
     def _with_values(self, facts: ItemFacts) -> list[ListedItem]:
         return [_listed(facts, at, self._values(int(facts.keys[at]), BRIEF)[0]) for at in range(len(facts.keys))]
@@ -257,7 +255,7 @@ class ItemReader:
         output = self._named[name]
         if output.ragged or output.bytes > BRIEF.column_bytes or name.startswith("next_"):
             return None
-        some = keys[np.linspace(0, len(keys) - 1, min(len(keys), WHOLE.frames)).astype(int)]
+        some = observe.evenly(keys, WHOLE.frames)
         leaf = self._leaves(self._table.peek(some, columns=(name,)))[name]
         found = picture(leaf, BRIEF.side, WHOLE.frames) if frames_of(leaf[0]) is not None else None
         return found and (name, found)

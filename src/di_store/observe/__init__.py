@@ -34,6 +34,7 @@ from di_store.replay.browse import Output as Output
 from di_store.replay.browse import ages_of as ages_of
 from di_store.replay.browse import columns_of as columns_of
 from di_store.replay.browse import episode_keys as episode_keys
+from di_store.replay.browse import evenly as evenly
 from di_store.replay.browse import facts_in as facts_in
 from di_store.replay.browse import facts_of as facts_of
 from di_store.replay.browse import oldest as oldest

@@ -90,7 +90,12 @@ def spread_keys(table: Table, n: int, seconds: float) -> Array:
     native = handle_of(table).native
     now = native.stats()
     places = min(n * now["slots"] // max(now["size"], 1), _MOST_PLACES)
-    keys = np.unique(native.keys(0, places, seconds, True))  # a place may be looked at twice
+    keys: Array = np.unique(native.keys(0, places, seconds, True))  # a place may be looked at twice
+    return evenly(keys, n)
+
+
+def evenly(keys: Array, n: int) -> Array:
+    """At most `n` of the keys, at even distances."""
     found: Array = keys[np.linspace(0, len(keys) - 1, min(n, len(keys))).astype(int)]
     return found
 
