@@ -120,7 +120,8 @@ with table.writer() as writer:
     say()
     while True:
         writer.append({"x": np.ones(10, "f4")})
-        len(table)
+        for _ in range(4):
+            len(table)
 """
 LOADING_LEARNER = """
 table = store.table("t", timeout=60)

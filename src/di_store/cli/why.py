@@ -9,7 +9,7 @@ import click
 
 import di_store
 from di_store.cli.common import Seconds, Stop, json_option, print_json, store_names
-from di_store.cli.printing import console
+from di_store.cli.printing import console, printable
 from di_store.cli.progress import progress_bar
 from di_store.observe import report
 from di_store.observe.why import Finding, Samples
@@ -45,4 +45,4 @@ def why(store: str, seconds: float, as_json: bool) -> None:
 
 def text_of(number: int, finding: Finding) -> str:
     """A finding in two lines."""
-    return f"{number}. {finding.sentence}\n   What helps: {finding.help}"
+    return f"{number}. {printable(finding.sentence)}\n   What helps: {finding.help}"
