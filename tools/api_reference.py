@@ -62,10 +62,11 @@ def exported() -> dict[str, Path]:
     """Name and file of everything that `__init__` exports."""
     tree = ast.parse((PACKAGE / "__init__.py").read_text())
     return {
-        alias.asname or alias.name: PACKAGE / f"{(node.module or '').partition('.')[2].replace('.', '/')}.py"
+        alias.asname: PACKAGE / f"{(node.module or '').partition('.')[2].replace('.', '/')}.py"
         for node in ast.walk(tree)
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("di_store.")
         for alias in node.names
+        if alias.asname is not None  # else it is used there, and not exported
     }
 
 
