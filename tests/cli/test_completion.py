@@ -11,16 +11,24 @@ from pathlib import Path
 
 import pytest
 from cli_run import command
+from click.shell_completion import ShellComplete
 
 import di_store
+from di_store.cli import group
+
+
+def told(*words: str) -> list[str]:
+    """What bash is told for the last of these words, in a process of its own: a kind and a value per line."""
+    asked = {"_DI_STORE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    done = subprocess.run(command(), env={**os.environ, **asked}, capture_output=True, text=True, timeout=120)
+    assert done.stderr == ""
+    return done.stdout.splitlines()
 
 
 def completed(*words: str) -> list[str]:
-    """What bash is told for the last of these words: a kind and a value per line."""
-    told = {"_DI_STORE_COMPLETE": "bash_complete", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
-    done = subprocess.run(command(), env={**os.environ, **told}, capture_output=True, text=True, timeout=120)
-    assert done.stderr == ""
-    return done.stdout.split("\n")[:-1]
+    """The same in this process, as values."""
+    shell = ShellComplete(group, {}, "di-store", "_DI_STORE_COMPLETE")
+    return [each.value for each in shell.get_completions(list(words[:-1]), words[-1])]
 
 
 @pytest.fixture
@@ -32,19 +40,20 @@ def test_names_of_stores_and_tables_are_completed(name: str) -> None:
     with di_store.open(name, memory="64MiB") as store:
         for table in ("replay", "requests", "demo", "two words", "$(id)", "a\nplain,evil", "\x1b[31m"):
             store.create_table(table, capacity=5)
-        for words in (("inspect",), ("top",), ("check",), ("rm", "--force"), ("checkpoint",), ("hold",), ("serve",)):
-            assert completed("di-store", *words, name[:-1]) == [f"plain,{name}"], words
-        assert completed("di-store", "inspect", name, "re") == ["plain,replay", "plain,requests"]
-        assert completed("di-store", "inspect", name, '""') == ["plain,demo", "plain,replay", "plain,requests"]
-    assert completed("di-store", "inspect", name) == [""]
-    assert completed("di-store", "inspect", name, "re") == [""]
+        assert told("di-store", "inspect", name[:-1]) == [f"plain,{name}"]
+        for words in ("inspect", "top", "why", "check", "rm", "checkpoint", "hold", "serve", "dashboard"):
+            assert completed(words, name[:-1]) == [name], words
+        assert completed("inspect", name, "re") == ["replay", "requests"]
+        assert completed("inspect", name, "") == ["demo", "replay", "requests"]
+    assert completed("inspect", name) == []
+    assert completed("inspect", name, "re") == []
 
 
 def test_commands_options_and_workloads_are_completed() -> None:
-    assert completed("di-store", "che") == ["plain,check", "plain,checkpoint"]
-    assert completed("di-store", "inspect", "--va") == ["plain,--values"]
-    assert completed("di-store", "bench", "S1-") == ["plain,S1-dqn-qbert"]
-    assert completed("di-store", "plan", "job") == ["file,job"]
+    assert completed("che") == ["check", "checkpoint"]
+    assert completed("inspect", "--va") == ["--values"]
+    assert completed("bench", "S1-") == ["S1-dqn-qbert"]
+    assert told("di-store", "plan", "job") == ["file,job"]
 
 
 BASH = """
