@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -13,13 +14,13 @@ from di_store.dashboard.gate import HEADERS
 
 @pytest.fixture(scope="module")
 def visitor() -> Iterator[Visitor]:
-    with di_store.open("gated", memory="64MiB"), dashboard("gated") as found:
+    with di_store.open(f"gated-{os.getpid()}", memory="16MiB") as store, dashboard(store.name) as found:
         yield found
 
 
 def test_a_page_needs_the_token(visitor: Visitor) -> None:
     assert "gated" in visitor.get().text
-    for path in ("/", "/store?store=gated", "/static/page.js", "/nothing"):
+    for path in ("/", "/store", "/static/page.js", "/nothing"):
         assert visitor.raw(path).status == 403
     name, _, value = visitor.cookie.partition("=")
     for wrong in ("", value[:-1], value + "x", value.swapcase(), "é"):
@@ -36,8 +37,8 @@ def test_a_wrong_token_in_the_url_is_refused(visitor: Visitor) -> None:
 
 
 def test_the_token_leaves_the_url(visitor: Visitor) -> None:
-    answer = visitor.raw(f"/store?store=gated&token={visitor.token}")
-    assert (answer.status, answer.headers["location"]) == (303, "/store?store=gated")
+    answer = visitor.raw(f"/store?store=x%26y&token={visitor.token}")
+    assert (answer.status, answer.headers["location"]) == (303, "/store?store=x%26y")
     assert {"HttpOnly", "Path=/", "SameSite=strict"} < set(answer.headers["set-cookie"].split("; "))
     elsewhere = visitor.raw(f"//evil.example/?token={visitor.token}")
     assert elsewhere.headers["location"] == "/evil.example/"

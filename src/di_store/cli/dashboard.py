@@ -59,7 +59,8 @@ def dashboard(
         from di_store.dashboard.decoders import decoders
         from di_store.dashboard.watch import StoreWatch
     except ImportError as error:
-        raise click.ClickException(f"the dashboard needs {error.name}: pip install 'di-store[dashboard]'") from None
+        package = (error.name or "").partition(".")[0]
+        raise click.ClickException(f"the dashboard needs {package}: pip install 'di-store[dashboard]'") from None
     if port is not None and listen is not None:
         raise ValueError("--listen names a port too: leave --port out")
     host, number = place_of(listen) if listen else ("127.0.0.1", DEFAULT_PORT if port is None else port)

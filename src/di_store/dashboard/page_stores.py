@@ -13,6 +13,9 @@ from di_store.dashboard.processes import Processes
 from di_store.observe import MemoryReport
 from di_store.store.opening import hidden_holders
 
+FEW_PROCESSES = 16
+"""Processes of each store that the page shows."""
+
 
 def stores(request: Request) -> Response:
     """Memory, tables and processes of each store."""
@@ -24,7 +27,8 @@ def stores(request: Request) -> Response:
         title="Stores",
         found=[each.report for each in seen],
         bars={each.report["name"]: memory_bar(each.report["memory"]) for each in seen if not each.report["error"]},
-        processes={each.report["name"]: Processes(each) for each in seen},
+        processes={each.report["name"]: Processes(each, FEW_PROCESSES) for each in seen},
+        few=FEW_PROCESSES,
         hidden=hidden_holders(),
         only=watch.only,
     )

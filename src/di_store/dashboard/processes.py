@@ -12,9 +12,11 @@ FEW_PINS = 8
 class Processes:
     """The processes that have a store open: what each runs, reads and waits for."""
 
-    def __init__(self, seen: Seen) -> None:
-        """Look at the processes of a store."""
-        self.all = observe.processes(seen.report, seen.pins)
+    def __init__(self, seen: Seen, most: int | None = None) -> None:
+        """Look at the processes of a store: the first `most` and all agents, or all."""
+        clients = seen.report["clients"]
+        rest = [] if most is None else [each for each in clients[most:] if each["listens"]]
+        self.all = observe.processes({**seen.report, "clients": clients[:most] + rest}, seen.pins)
         self._waits: dict[int, list[WaiterReport]] = {}
         for waiter in seen.report["waiters"]:
             self._waits.setdefault(waiter["slot"], []).append(waiter)

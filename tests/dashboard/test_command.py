@@ -1,0 +1,121 @@
+"""How `di-store dashboard` starts, ends, and says in one line why it does not."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cli_run import command, fails, process
+from cluster.certificates import Authority
+
+import di_store
+from dashboard.visitor import dashboard
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "says"),
+    [
+        (("nowhere",), 1, "no process of this user holds a store named 'nowhere'"),
+        (("--listen", "0.0.0.0:0"), 2, "without TLS anyone on the network path can read everything"),
+        (("--listen", "127.0.0.1:0", "--port", "0"), 2, "leave --port out"),
+        (("--listen", "a/b"), 2, "HOST:PORT"),
+        (("--listen", "192.0.2.1:0", "--tls-cert", __file__), 2, "belong together"),
+        (("--tls-cert", __file__, "--tls-key", __file__), 2, "cannot be used"),
+        (("--port", "65536"), 2, "--port"),
+    ],
+)
+def test_wrong_use_is_said_in_a_line(store_dir: str, arguments: tuple[str, ...], status: int, says: str) -> None:
+    assert says in fails(status, "dashboard", "--no-browser", *arguments)
+
+
+def test_a_port_that_is_in_use(store_dir: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        said = fails(1, "dashboard", "--no-browser", "--port", port)
+    assert f"port {port} of 127.0.0.1 is in use" in said
+    assert "port 0 picks a free one" in said
+
+
+@pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2"])
+def test_a_missing_extra_is_named(store_dir: str, missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from di_store.cli import main; sys.exit(main(['dashboard']))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [f"Error: the dashboard needs {missing}: pip install 'di-store[dashboard]'"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it(store_dir: str, number: signal.Signals) -> None:
+    with process(*command("dashboard", "--no-browser", "--port", "0")) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline().startswith("http://127.0.0.1:")
+        assert str(child.pid) in child.stdout.readline()
+        child.send_signal(number)
+        out, err = child.communicate(timeout=60)
+        assert (child.returncode, out, err) == (0, "", "")
+
+
+def test_other_machines_need_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    cert, key = authority.sign("agent")
+    context = ssl.create_default_context(cafile=authority.path)
+    with di_store.open(f"far-{os.getpid()}", memory="16MiB") as store:
+        listen = ("--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
+        with dashboard(store.name, *listen, tls=context) as visitor:
+            assert visitor.url.startswith("https://")
+            assert store.name in visitor.get().text
+            answer = visitor.raw(f"/?token={visitor.token}")
+            assert "Secure" in answer.headers["set-cookie"].split("; ")
+            assert visitor.raw("/", cookie=visitor.cookie, origin=f"http://{visitor.host}").status == 403
+
+
+def test_a_browser_gets_the_url_in_a_file(store_dir: str, tmp_path: Path) -> None:
+    """Not among its arguments, which other users of the machine can read."""
+    note = tmp_path / "note"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {note}.tmp\ncat "${{1#file://}}" >> {note}.tmp\nmv {note}.tmp {note}\n')
+    browser.chmod(0o755)
+    lead, follow = pty.openpty()  # a browser is opened only from a terminal
+    environment = {**os.environ, "BROWSER": f"{browser} %s"}
+    child = subprocess.Popen(command("dashboard", "--port", "0"), stdout=follow, env=environment)
+    os.close(follow)
+    try:
+        url = b""
+        while not url.endswith(b"\n"):
+            url += os.read(lead, 1)
+        os.read(lead, 1_000)
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(60) == 0
+    finally:
+        child.kill()
+        child.wait()
+        os.close(lead)
+    address, page = note.read_text().splitlines()
+    token = url.decode().strip().rpartition("token=")[2]
+    assert address.startswith("file://")
+    assert token not in address
+    assert token in page
+    assert not Path(address.removeprefix("file://")).exists()
+
+
+@pytest.mark.extended
+def test_the_wheel_has_templates_and_files(tmp_path: Path) -> None:
+    import zipfile
+
+    root = Path(__file__).resolve().parents[2]
+    build = (sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--no-build-isolation", "-Cwheel.cmake=false")
+    subprocess.run([*build, "-w", str(tmp_path), str(root)], check=True, capture_output=True, timeout=200)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    folder = root / "src/di_store/dashboard"
+    found = [each for each in folder.rglob("*.*") if "__pycache__" not in each.parts]
+    files = {f"di_store/dashboard/{each.relative_to(folder)}" for each in found}
+    assert {"di_store/dashboard/templates/layout.html", "di_store/dashboard/static/page.js"} <= files
+    assert not files - names
