@@ -22,7 +22,7 @@ export PATH := $(abspath $(VENV)/programs/bin):$(PATH)
 PYTEST := $(BIN)/python -m pytest
 CMAKE := $(BIN)/cmake -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN)/ninja)
 
-.PHONY: help build demo test test-all adapters wheels soak full dropped busy far mutants check lint native blocks tsan aarch64 bench docs format site stubs clean
+.PHONY: help build demo test test-all adapters wheels sdist sbom soak full dropped busy far mutants check lint native blocks tsan aarch64 bench docs format site stubs clean
 
 help:  ## this list
 	@grep -hE '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,7 +44,7 @@ programs:
 
 # The tools to build and check; a small download.
 $(STAMP)-build: $(STAMP)-venv pyproject.toml constraints.txt tools/requires.py
-	$(BIN)/python tools/requires.py build runtime dev > $(VENV)/requires-build.txt
+	$(BIN)/python tools/requires.py build runtime cli dev > $(VENV)/requires-build.txt
 	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-build.txt cmake ninja pytest pytest-timeout pytest-xdist hypothesis scipy
 	touch $@
 
@@ -52,6 +52,12 @@ $(STAMP)-build: $(STAMP)-venv pyproject.toml constraints.txt tools/requires.py
 $(STAMP)-test: $(STAMP)-build
 	$(BIN)/python tools/requires.py torch demo test site > $(VENV)/requires-test.txt
 	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-test.txt
+	touch $@
+
+# What checks a release.
+$(STAMP)-release: $(STAMP)-build
+	$(BIN)/python tools/requires.py release > $(VENV)/requires-release.txt
+	$(PIP) install -q -c constraints.txt -r $(VENV)/requires-release.txt
 	touch $@
 
 # Makes .venv/bin/python and .venv/bin/di-store use the sources of this tree; `build` makes the native module.
@@ -106,6 +112,18 @@ $(ADAPTER:%=adapter-%): adapter-%: build/adapters/%/.stamp
 wheels:  ## wheels of CPython 3.10 to 3.14, x86-64 and aarch64, into build/wheels/dist (PYTHONS="python3.11" ARCHES=x86_64)
 	tools/wheels.sh
 
+sdist: $(STAMP)-release  ## the source distribution, into build/wheels/dist, which is built and tried without a network
+	$(BIN)/python tools/third_party.py third_party
+	rm -f build/wheels/dist/*.tar.gz
+	$(BIN)/python -c 'import scikit_build_core.build as b; b.build_sdist("build/wheels/dist")'
+	$(BIN)/python tools/check_dist.py build/wheels/dist/*.tar.gz
+	tools/try_sdist.sh $(BIN)/python build/wheels/dist/*.tar.gz
+
+sbom: $(STAMP)-release  ## what a wheel consists of and requires, as CycloneDX, into build/di-store.cdx.json
+	$(BIN)/python tools/third_party.py third_party
+	$(BIN)/python tools/sbom.py $$(grep '^ziglang==' constraints.txt) > build/di-store.cdx.json
+	$(BIN)/python tools/check_dist.py build/di-store.cdx.json
+
 soak: programs $(STAMP)-test build  ## hard use of one store for 30 minutes, then calls with odd arguments for as long (DI_STORE_SOAK_SECONDS=600 for less)
 	DI_STORE_TEST_SCALE=full $(PYTEST) --timeout 3600 -o faulthandler_timeout=3660 -s tests/soak $(ARGS)
 
@@ -139,6 +157,8 @@ lint: $(STAMP)-test build
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/actionlint .github/workflows/*.yml
+	$(BIN)/zizmor --offline --pedantic -q .github
 	clang=$$(tools/need_clang.sh) && tools/check_native.sh $$clang $(BIN)/python
 
 site: $(STAMP)-build  ## the docs as a site with search, into build/site (SERVE=8000: and serves it there)

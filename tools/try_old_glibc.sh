@@ -1,0 +1,32 @@
+#!/bin/bash
+# Runs the README's program with wheels on the oldest C library that they may meet: Ubuntu 18.04 as delivered, whose glibc is
+# 2.27. Its own Python is too old, so that of a later Ubuntu is built there: try_old_glibc.sh PYTHON=SUITE:WHEEL...
+#   tools/try_old_glibc.sh 3.10=jammy:build/wheels/dist/*cp310*x86_64.whl 3.14=resolute:build/wheels/dist/*cp314*x86_64.whl
+# Wants root, debootstrap, and a mirror of Ubuntu. CLEAN: a folder for the system and the Pythons, kept for a next time.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+export CLEAN=${CLEAN:-$(mktemp -d /tmp/old-XXXXXX)} SUITE=bionic MIRROR=${MIRROR:-http://archive.ubuntu.com/ubuntu}
+export PACKAGES=ca-certificates,g++,make,dpkg-dev,xz-utils,zlib1g-dev,libssl-dev,libffi-dev
+
+build='
+    set -euo pipefail
+    version=$1 suite=$2 mirror=$3
+    cd /opt
+    if [ ! -x /opt/$version/bin/python3 ]; then
+        echo "deb-src $mirror $suite main" >/etc/apt/sources.list.d/python.list
+        apt-get -qq update
+        apt-get -qq source --download-only python$version
+        mkdir -p src-$version
+        tar -xf python${version}_*.orig.tar.* -C src-$version --strip-components 1
+        cd src-$version
+        ./configure -q --prefix=/opt/$version >/dev/null
+        make -sj"$(nproc)" >make.log 2>&1 || { tail make.log; exit 1; }
+        make -s install >install.log 2>&1
+    fi
+    ldd --version | head -n 1'
+for each in "$@"; do
+    version=${each%%=*} rest=${each#*=}
+    WHO=root tools/clean_root.sh bash -c "$build" build "$version" "${rest%%:*}" "$MIRROR"
+    cp "${rest#*:}" "$CLEAN/opt/"
+    WHO=root tools/clean_root.sh bash tools/try_wheel.sh "/opt/$version/bin/python3" "/opt/$(basename "${rest#*:}")"
+done
