@@ -91,7 +91,7 @@ def _check_setup(command: str) -> bool:
             text = (ROOT / "pyproject.toml").read_text()
             for extra in extras.split(","):
                 assert re.search(rf"^{extra} = \[", text, re.M), f"{name}[{extra}]: no such extra"
-        assert "di-store" in command or re.search(r"install (-e )?\.", command), command
+        assert "di-store" in command or re.search(r"install (-e )?'?\.", command), command
     elif words[0] not in ("git", "cd"):
         return False
     return True

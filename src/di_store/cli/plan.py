@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import click
+import yaml  # noqa: F401  # `read_job` needs it: without it this command says what to install
 
 from di_store.base.sizes import format_size, parse_size, seconds_text
 from di_store.cli.common import InputFile, json_option, print_json
