@@ -1,16 +1,17 @@
 #!/bin/bash
 # Runs a command of this tree (its last commit) in a Debian or Ubuntu as delivered, as a new user. Wants root and debootstrap.
 #   tools/clean_root.sh make test ARGS="tests/server/test_tls.py tests/cluster/test_etcd.py"
-# Environment: SUITE and MIRROR, as debootstrap takes them; PACKAGES, which are there before, with commas; WHO=root: not as a
-# user; CLEAN: a folder for the system, kept for a next time; SHOWN: folders of this machine that are shown there. Variables
-# PIP_... are passed on, as are those named in PASSED.
+# Environment: SUITE, MIRROR and ARCH, as debootstrap takes them (another ARCH than this machine's runs by qemu-user, which
+# tools/run_aarch64.sh registers); PACKAGES, which are there before, with commas; WHO=root: not as a user; CLEAN: a folder for
+# the system, kept for a next time; SHOWN: folders of this machine that are shown there. Variables PIP_... are passed on, as
+# are those named in PASSED.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 suite=${SUITE:-trixie} who=${WHO:-tester}
 root=${CLEAN:-$(mktemp -d /tmp/clean-XXXXXX)}
 [[ ${MIRROR:-} != *ubuntu* ]] || parts=main,universe  # what Ubuntu's images have
 if [ ! -e "$root/etc/os-release" ]; then
-    debootstrap --variant=minbase ${parts:+"--components=$parts"} --include="${PACKAGES-make,python3}" "$suite" "$root" ${MIRROR:+"$MIRROR"} >&2
+    debootstrap --variant=minbase ${ARCH:+"--arch=$ARCH"} ${parts:+"--components=$parts"} --include="${PACKAGES-make,python3}" "$suite" "$root" ${MIRROR:+"$MIRROR"} >&2
 fi
 chroot "$root" id "$who" >/dev/null 2>&1 || chroot "$root" useradd -m "$who"
 

@@ -1,11 +1,12 @@
 #!/bin/bash
 # Runs the README's program with wheels on the oldest C library that they may meet: Ubuntu 18.04 as delivered, whose glibc is
-# 2.27. Its own Python is too old, so that of a later Ubuntu is built there: try_old_glibc.sh PYTHON=SUITE:WHEEL...
-#   tools/try_old_glibc.sh 3.10=jammy:build/wheels/dist/*cp310*x86_64.whl 3.14=resolute:build/wheels/dist/*cp314*x86_64.whl
-# Wants root, debootstrap, and a mirror of Ubuntu. CLEAN: a folder for the system and the Pythons, kept for a next time.
+# 2.27. Its own Python is too old, so that of a later Ubuntu is built there: try_old_glibc.sh PYTHON=SUITE[:WHEEL]...
+#   tools/try_old_glibc.sh 3.10=jammy:build/wheels/dist/*cp310*x86_64.whl 3.14=resolute
+# Without WHEEL one is built there first, and comes into build/wheels/dist. Wants root, debootstrap, and a mirror of Ubuntu.
+# Environment: CLEAN, a folder for the system and the Pythons, kept for a next time; SHOWN and PIP_... as clean_root.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export CLEAN=${CLEAN:-$(mktemp -d /tmp/old-XXXXXX)} SUITE=bionic MIRROR=${MIRROR:-http://archive.ubuntu.com/ubuntu}
+export CLEAN=${CLEAN:-$(mktemp -d /tmp/old-XXXXXX)} SUITE=bionic MIRROR=${MIRROR:-http://archive.ubuntu.com/ubuntu} WHO=root
 export PACKAGES=ca-certificates,g++,make,dpkg-dev,xz-utils,zlib1g-dev,libssl-dev,libffi-dev
 
 build='
@@ -26,7 +27,15 @@ build='
     ldd --version | head -n 1'
 for each in "$@"; do
     version=${each%%=*} rest=${each#*=}
-    WHO=root tools/clean_root.sh bash -c "$build" build "$version" "${rest%%:*}" "$MIRROR"
-    cp "${rest#*:}" "$CLEAN/opt/"
-    WHO=root tools/clean_root.sh bash tools/try_wheel.sh "/opt/$version/bin/python3" "/opt/$(basename "${rest#*:}")"
+    suite=${rest%%:*} wheel=${rest#"$suite"} python=/opt/$version/bin/python3
+    wheel=${wheel#:}
+    tools/clean_root.sh bash -c "$build" build "$version" "$suite" "$MIRROR"
+    if [ -n "$wheel" ]; then
+        cp "$wheel" "$CLEAN/opt/"
+        tools/clean_root.sh tools/try_wheel.sh "$python" "/opt/$(basename "$wheel")"
+    else
+        tools/clean_root.sh env PATH="${python%/*}:/usr/bin:/bin" PYTHONS="$python" ARCHES="$(uname -m)" tools/wheels.sh
+        mkdir -p build/wheels/dist
+        cp "$CLEAN/root/di-store/build/wheels/dist/"*.whl build/wheels/dist/
+    fi
 done
