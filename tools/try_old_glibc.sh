@@ -14,9 +14,12 @@ build='
     version=$1 suite=$2 mirror=$3
     cd /opt
     if [ ! -x /opt/$version/bin/python3 ]; then
-        echo "deb-src $mirror $suite main" >/etc/apt/sources.list.d/python.list
+        echo "deb $mirror bionic-updates main" >/etc/apt/sources.list.d/updates.list
         apt-get -qq update
-        apt-get -qq source --download-only python$version
+        apt-get -qq install -y ubuntu-keyring >/dev/null  # with the key of later releases
+        printf "deb-src $mirror %s main\n" $suite $suite-updates >/etc/apt/sources.list.d/python.list
+        apt-get -qq update
+        apt-get -qq source --download-only --tar-only python$version
         mkdir -p src-$version
         tar -xf python${version}_*.orig.tar.* -C src-$version --strip-components 1
         cd src-$version
@@ -34,8 +37,9 @@ for each in "$@"; do
         cp "$wheel" "$CLEAN/opt/"
         tools/clean_root.sh tools/try_wheel.sh "$python" "/opt/$(basename "$wheel")"
     else
-        tools/clean_root.sh env PATH="${python%/*}:/usr/bin:/bin" PYTHONS="$python" ARCHES="$(uname -m)" tools/wheels.sh
+        tools/clean_root.sh env PATH="${python%/*}:/usr/bin:/bin" PYTHONS="$python" ARCHES="$(uname -m)" \
+            sh -c "tools/wheels.sh && cp build/wheels/dist/*.whl /opt"
         mkdir -p build/wheels/dist
-        cp "$CLEAN/root/di-store/build/wheels/dist/"*.whl build/wheels/dist/
+        cp "$CLEAN/opt/"*.whl build/wheels/dist/
     fi
 done
