@@ -2,7 +2,7 @@
 # Builds a source distribution as a machine without a network does, and tries the wheel: try_sdist.sh PYTHON SDIST
 # The packages that the build and the package require are there before, in a folder, as a mirror has them.
 set -euo pipefail
-python=$1
+python=$(cd "$(dirname "$(command -v "$1")")" && pwd)/$(basename "$1")
 sdist=$(realpath "$2")
 tools=$(realpath "$(dirname "$0")")
 folder=$(mktemp -d)

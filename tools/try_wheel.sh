@@ -2,7 +2,7 @@
 # Installs a wheel in a bare environment of its own and runs the README's first program there, then the command:
 # try_wheel.sh PYTHON WHEEL
 set -euo pipefail
-python=$1
+python=$(cd "$(dirname "$(command -v "$1")")" && pwd)/$(basename "$1")
 wheel=$(realpath "$2")
 readme=$(realpath "$(dirname "$0")/../README.md")
 folder=$(mktemp -d)
