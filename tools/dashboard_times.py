@@ -84,6 +84,7 @@ def views(browser: Browser, url: str, path: str, rounds: int) -> list[list[float
         with window(browser, url) as shown:
             shown.show(path)
             shown.page.wait_for_load_state("load")
+            shown.page.wait_for_timeout(200)  # the first paint is noted after it
             found.append(shown.page.evaluate(NAVIGATION))
     return [list(each) for each in zip(*found, strict=True)]
 
