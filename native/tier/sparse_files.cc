@@ -8,7 +8,7 @@ namespace di {
 namespace {
 
 // Shares of a file's bytes that are needed. Moving bytes again and again costs 1 / (1 - share) writes:
-// docs/disk_tier.md.
+// docs/how_the_disk_works.md.
 constexpr double kMostNeeded = 0.75, kMostNeededOfAll = 0.94;
 constexpr std::size_t kCandidates = 32;
 constexpr u32 kLookedAt = 4096;  // descriptors looked at in one hold

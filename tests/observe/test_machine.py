@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from cli_run import run as run_cli
 
 import di_store
 from di_store import observe
@@ -26,7 +28,12 @@ def _by_handles(name: str) -> int:
         return store.stats()["tables"]["t"]["size"]
 
 
-@pytest.mark.parametrize("look", [_by_reports, _by_handles])
+def _by_inspect(name: str) -> int:
+    size: int = json.loads(run_cli("inspect", name, "t", "--json").stdout)["size"]
+    return size
+
+
+@pytest.mark.parametrize("look", [_by_reports, _by_handles, _by_inspect])
 def test_a_look_writes_no_durable_table(look: Callable[[str], int], tmp_path: Path) -> None:
     """A handle that ends writes durable rows, as it may be the last one: not one that only looks at a store."""
     with di_store.open(memory="64MiB", disk=tmp_path / "disk") as store:

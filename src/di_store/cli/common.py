@@ -112,8 +112,12 @@ def _words(names: Callable[[], Iterable[str]], begun: str) -> list[str]:
 
 
 @contextmanager
-def attached(name: str) -> Iterator[di_store.Store]:
+def attached(name: str, *, readonly: bool = False) -> Iterator[di_store.Store]:
     """Attach to the store `name`, and close it at the end, so that a command does not keep it alive.
+
+    Args:
+        name: name of the store.
+        readonly: for a command that only looks: a handle that writes would write durable tables when it is closed.
 
     Raises:
         StoreNotFound: no process of this user holds it; the message lists the existing names.
@@ -121,7 +125,7 @@ def attached(name: str) -> Iterator[di_store.Store]:
     known = sorted({info.name for info in di_store.list_stores()})
     if name not in known:
         raise no_such_store(name, known)
-    store = di_store.attach(name, timeout=ATTACH_SECONDS)
+    store = di_store.open(name, mode="r") if readonly else di_store.attach(name, timeout=ATTACH_SECONDS)
     try:
         yield store
     finally:

@@ -59,7 +59,7 @@ def inspect(
 
     Items are looked at, not sampled: nothing is counted, nothing changes. --start and --items page through them.
     """
-    with attached(store) as handle:
+    with attached(store, readonly=True) as handle:
         if table is None:
             found = observe.report(handle.stats())
             seen = observe.processes(found, pins(handle))

@@ -7,8 +7,7 @@ import time
 
 import click
 
-import di_store
-from di_store.cli.common import Seconds, Stop, json_option, print_json, store_names
+from di_store.cli.common import Seconds, Stop, attached, json_option, print_json, store_names
 from di_store.cli.printing import console, printable
 from di_store.cli.progress import progress_bar
 from di_store.observe import report
@@ -28,7 +27,7 @@ def why(store: str, seconds: float, as_json: bool) -> None:
     The job goes on meanwhile. Takes no locks, so it answers even where a process was stopped in the middle of its work.
     """
     samples = Samples(seconds + 60)
-    with di_store.open(store, mode="r") as found, Stop().installed() as stop, progress_bar("looking", as_json):
+    with attached(store, readonly=True) as found, Stop().installed() as stop, progress_bar("looking", as_json):
         end = time.monotonic() + seconds
         while True:
             samples.add(report(stats_without_locks(found)))
