@@ -31,7 +31,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[di_store.Store]:
     with di_store.open(memory="256MiB") as made:
 
         @contextlib.contextmanager
-        def attached(name: str) -> Iterator[di_store.Store]:
+        def attached(name: str, *, readonly: bool) -> Iterator[di_store.Store]:
             yield made
 
         monkeypatch.setattr(importlib.import_module("di_store.cli.inspect"), "attached", attached)

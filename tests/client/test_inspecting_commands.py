@@ -48,7 +48,7 @@ def near(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[di_sto
     with di_store.attach(served.name) as store:
 
         @contextlib.contextmanager
-        def attached(name: str) -> Iterator[di_store.Store]:
+        def attached(name: str, *, readonly: bool) -> Iterator[di_store.Store]:
             yield store
 
         monkeypatch.setattr(importlib.import_module("di_store.cli.inspect"), "attached", attached)
