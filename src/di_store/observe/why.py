@@ -263,8 +263,8 @@ def _sides(seen: Lookback) -> Iterator[Finding]:
         writers, learners = seen.waits("limiter", table.name), seen.waits("items", table.name)
         samples = max(0, table.last["samples"] - table.first["samples"])
         rates = (
-            f"table {table.name!r} took {table.inserts / seen.seconds:,.0f} items and gave "
-            f"{samples / seen.seconds:,.0f} a second"
+            f"table {table.name!r} took {table.inserts / seen.seconds:,.0f} and gave "
+            f"{samples / seen.seconds:,.0f} items a second"
         )
         if min(writers.share, learners.share) >= LEAST_SHARE:
             text = (
@@ -272,7 +272,11 @@ def _sides(seen: Lookback) -> Iterator[Finding]:
                 f"{writers.share:.0%} and {learners.share:.0%} of the time: {table.last['limiter']['kind']} lets few "
                 f"calls pass at once; {rates}."
             )
-            help = "A larger `tolerance`: min_size · ratio · tolerance should exceed two batches."
+            ahead = (table.last["limiter"]["max_diff"] - table.last["limiter"]["min_diff"]) / 2
+            help = (
+                f"A larger `tolerance`, so that min_size · ratio · tolerance, now {ahead:,.0f} samples, is several "
+                "batches; or larger batches, if the calls themselves take little time."
+            )
             pids = tuple(sorted({*writers.pids, *learners.pids}))
             yield Finding("limiter", text, min(1.0, writers.share + learners.share), help, pids)
         elif writers.share >= LEAST_SHARE:
