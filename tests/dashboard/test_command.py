@@ -10,10 +10,12 @@ import ssl
 import subprocess
 import sys
 from pathlib import Path
+from threading import Event
 
 import pytest
 from cli_run import command, fails, process
 from cluster.certificates import Authority
+from pains import Program, status, until
 
 import di_store
 from dashboard.visitor import dashboard
@@ -60,6 +62,45 @@ def test_a_signal_ends_it(store_dir: str, number: signal.Signals) -> None:
         child.send_signal(number)
         out, err = child.communicate(timeout=60)
         assert (child.returncode, out, err) == (0, "", "")
+
+
+def test_ctrl_z_stops_it_between_reads(store_dir: str) -> None:
+    """A thread that was stopped while it reads might hold a lock of a table, for which the job would wait."""
+    code = """
+import os, signal, sys, threading
+from di_store.cli.common import stops_between_calls
+from di_store.dashboard.watch import Readers
+readers, reads, ends = Readers(), threading.Event(), threading.Event()
+def read():
+    with readers.reading():
+        reads.set(), ends.wait()
+threading.Thread(target=read).start()
+reads.wait()
+with stops_between_calls(readers.none):
+    threading.Thread(target=lambda: (sys.stdin.readline(), ends.set())).start()
+    print("ready", flush=True)
+    os.kill(os.getpid(), signal.SIGTSTP)
+    with readers.reading():
+        print("goes on", flush=True)
+"""
+    with Program(code) as child:
+        assert child.line() == "ready"
+        Event().wait(0.2)
+        assert not status(child.pid)["State"].startswith("T")
+        child.say()
+        until(lambda: status(child.pid)["State"].startswith("T"), "the program to stop")
+        child.signal(signal.SIGCONT)
+        assert child.line() == "goes on"
+        child.finish()
+
+
+def test_it_goes_on_after_ctrl_z() -> None:
+    with di_store.open(f"paused-{os.getpid()}", memory="16MiB") as store, dashboard(store.name) as visitor:
+        for _ in range(2):
+            os.kill(visitor.pid, signal.SIGTSTP)
+            until(lambda: status(visitor.pid)["State"].startswith("T"), "the dashboard to stop")
+            os.kill(visitor.pid, signal.SIGCONT)
+            assert store.name in visitor.get().text
 
 
 def test_other_machines_need_tls(tmp_path: Path) -> None:

@@ -61,8 +61,11 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run a command. Wrong values and system errors end the command with one line."""
+        from di_store.cli.common import stops_between_calls  # the commands import it anyway, `--help` need not
+
         try:
-            return super().invoke(ctx)
+            with stops_between_calls():
+                return super().invoke(ctx)
         except ValueError as error:
             raise click.UsageError(str(error), _context(self, ctx)) from None
         except OSError as error:

@@ -9,8 +9,9 @@ import select
 import shlex
 import signal
 import stat
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from types import FrameType
 from typing import Any
 
@@ -220,6 +221,31 @@ class Stop:
     def _handle(self, number: int, frame: FrameType | None) -> None:
         with suppress(BlockingIOError):  # one byte is as good as many
             os.write(self._ask, b"!")
+
+
+@contextmanager
+def stops_between_calls(alone: Callable[[], AbstractContextManager[object]] = nullcontext) -> Iterator[None]:
+    """Inside the block, Ctrl-Z stops this process only while it holds no lock of a store, which others would wait for.
+
+    Python handles signals between two calls, or when a call is about to wait, and then the main thread holds no lock.
+
+    Args:
+        alone: a block in which no other thread of this process holds one; entering it waits for them.
+    """
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        with alone():
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    first = threading.current_thread() is threading.main_thread()
+    if not first or signal.getsignal(signal.SIGTSTP) is signal.SIG_IGN:  # of a shell without job control
+        yield
+        return
+    before = signal.signal(signal.SIGTSTP, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTSTP, before)
 
 
 def print_json(value: object) -> None:

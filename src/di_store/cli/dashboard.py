@@ -15,7 +15,7 @@ import click
 
 import di_store
 from di_store.base.listen import open_listener
-from di_store.cli.common import InputFile, Stop, no_such_store, store_names
+from di_store.cli.common import InputFile, Stop, no_such_store, stops_between_calls, store_names
 from di_store.server.orders import server_context
 from di_store.server.supervisor import is_loopback, place_of
 
@@ -71,7 +71,8 @@ def dashboard(
             raise no_such_store(name, known)
     bound, token = open_listener(host, number), secrets.token_urlsafe(24)
     with bound, Stop().installed() as stop:
-        server = DashboardServer(StoreWatch(stores), bound, token, host, tls, known_decoders)
+        watch = StoreWatch(stores)
+        server = DashboardServer(watch, bound, token, host, tls, known_decoders)
         server.start()
         try:
             shown = f"[{host}]" if ":" in host else host
@@ -79,7 +80,7 @@ def dashboard(
             url = f"{'https' if tls else 'http'}://{place}/?token={token}"
             click.echo(url)
             click.echo(f"the dashboard runs there until Ctrl-C or SIGTERM: pid {os.getpid()}")
-            with contextlib.nullcontext() if no_browser else _opened(url):
+            with stops_between_calls(watch.readers.none), contextlib.nullcontext() if no_browser else _opened(url):
                 while not stop.wait(60):
                     pass
         finally:

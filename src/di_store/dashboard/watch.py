@@ -36,6 +36,41 @@ class Seen(NamedTuple):
     weights: list[tuple[str, int, int, list[tuple[int, bytes, int | None]]]]  # as `store.opening.weights`
 
 
+class Readers:
+    """The threads of this process that read stores now, and may hold locks of them."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._count = 0
+        self._refused = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """A block that reads. Entering waits for the end of `none`, so blocks of one thread must not be nested."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._refused)
+            self._count += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def none(self) -> Iterator[None]:
+        """A block in which no thread reads. Entering waits for those that do."""
+        with self._changed:
+            self._refused = True
+            self._changed.wait_for(lambda: not self._count)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._refused = False
+                self._changed.notify_all()
+
+
 class StoreWatch:
     """The stores at the last look, and an hour of history."""
 
@@ -43,6 +78,7 @@ class StoreWatch:
         """Look once; `only`: names of the stores to look at, all if empty."""
         self.only = tuple(only)
         self.history = History(SECONDS)
+        self.readers = Readers()
         self._rates = Rates()
         self._seen: dict[str, Seen] = {}
         self._at = self._recorded = 0.0
@@ -116,11 +152,12 @@ class StoreWatch:
             StoreNotFound: it has ended. StoreError: it cannot be attached to.
         """
         self.store(name)
-        store = di_store.open(name, mode="r")
-        try:
-            yield store
-        finally:
-            store.close()
+        with self.readers.reading():
+            store = di_store.open(name, mode="r")
+            try:
+                yield store
+            finally:
+                store.close()
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -130,11 +167,12 @@ class StoreWatch:
 
     def _look(self) -> None:
         found: dict[str, Seen] = {}
-        for name, pids, store in attach_each(self.only, ATTACH_SECONDS):
-            seen = _seen(name, store)
-            if seen is not None:
-                seen.report["pids"] = other_pids(pids)
-                found[name] = seen
+        with self.readers.reading():
+            for name, pids, store in attach_each(self.only, ATTACH_SECONDS):
+                seen = _seen(name, store)
+                if seen is not None:
+                    seen.report["pids"] = other_pids(pids)
+                    found[name] = seen
         reports = [each.report for each in found.values()]
         self._rates.add(reports)
         now = time.monotonic()
