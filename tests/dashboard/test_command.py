@@ -103,6 +103,25 @@ def test_it_goes_on_after_ctrl_z() -> None:
             assert store.name in visitor.get().text
 
 
+def test_pages_that_fail_fill_no_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody may read its stderr, such as a program that has started it."""
+    code = """
+from di_store.dashboard import page_stores
+def memory_bar(*_): raise RuntimeError("x" * 10_000)
+page_stores.memory_bar = memory_bar
+"""
+    (tmp_path / "faulty.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with (
+        di_store.open(f"failing-{os.getpid()}", memory="16MiB") as store,
+        dashboard(store.name, "--decode", "t.x=faulty:memory_bar") as visitor,
+    ):
+        for _ in range(20):
+            answer = visitor.get()
+            assert answer.status == 500
+            assert "the dashboard failed to make this page: RuntimeError: xxx" in answer.text
+
+
 def test_other_machines_need_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.sign("agent")

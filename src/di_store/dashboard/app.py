@@ -86,7 +86,7 @@ class DashboardServer:
         cert, key = tls or (None, None)
         config = uvicorn.Config(
             gate,
-            log_level="error",
+            log_level="critical",  # tracebacks would fill a pipe that nobody reads: pages say what failed
             lifespan="off",
             ws="none",
             server_header=False,
