@@ -11,6 +11,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import subprocess
 import sys
@@ -400,6 +401,15 @@ def test_top_works_on_a_terminal(holder: subprocess.Popen[str], name: str) -> No
 
 
 # The rest
+
+
+@pytest.mark.parametrize(
+    "arguments", [("status",), ("inspect", ""), ("why", "", "--seconds", "0.2"), ("top", "--once")]
+)
+def test_commands_run_without_stdout(holder: subprocess.Popen[str], name: str, arguments: tuple[str, ...]) -> None:
+    words = shlex.join(command(*(each or name for each in arguments)))
+    done = subprocess.run(["sh", "-c", f"{words} >&-"], stderr=subprocess.PIPE, text=True, timeout=WAIT_SECONDS)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_closed_output_pipe_ends_a_command(holder: subprocess.Popen[str], name: str) -> None:

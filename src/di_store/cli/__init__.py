@@ -7,6 +7,7 @@ store, and none starts anything in the background. Exit status: 0 success, 1 fai
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -98,6 +99,9 @@ def _line(said: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; its exit status. `arguments` default to those of the process."""
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # the caller closed it; a store must not get its descriptor
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
     try:
         # With standalone_mode=False, click returns the status given to `context.exit`.
         status = group.main(args=arguments, prog_name="di-store", standalone_mode=False)
