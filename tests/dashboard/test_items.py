@@ -6,7 +6,7 @@ import html
 import re
 import signal
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import looked_at
@@ -224,6 +224,21 @@ def test_what_cannot_be_shown_is_said_in_a_line(
     assert answer.status == 404
     assert says in html.unescape(answer.text)
     assert "<img src=x" not in answer.text
+
+
+def test_names_of_curves_are_text(store_name: Callable[[], str]) -> None:
+    with di_store.open(store_name(), memory="16MiB") as made, dashboard(made.name) as visitor:
+        table = made.create_table("t", capacity=4, view=di_store.Sequence(2))
+        with table.writer() as writer:
+            for _ in range(2):
+                writer.append({f"{MARKUP}\x1b[": np.zeros(2, "f4"), "x" * 1_000: 1.0})
+            writer.end_episode()
+        for page in ("item", "episode"):
+            answer = visitor.until(lambda found: found.status == 200, page, store=made.name, table="t", key="0")
+            assert html.escape(f"{MARKUP}\\x1b[[0]: 0") in answer.text
+            assert "x" * 301 not in answer.text
+            assert "\x1b" not in answer.text
+            assert MARKUP not in answer.text
 
 
 @pytest.mark.parametrize("start", ["-5", "1e300", "60"])

@@ -16,7 +16,7 @@ from starlette.routing import Route
 from di_store.dashboard import charts
 from di_store.dashboard.item_reader import PAGE, SORTS, ItemReader, Wanted
 from di_store.dashboard.item_values import Curve
-from di_store.dashboard.layout import asked, link, page, watch_of
+from di_store.dashboard.layout import asked, link, page, shown, watch_of
 
 _MOST_READ = 2_000_000
 """Items of a table that a page offers to read in full, which takes about 0.3 s for a million."""
@@ -99,9 +99,10 @@ def _reader(request: Request, store: str, table: str) -> Iterator[ItemReader]:
 
 def _chart(curves: list[Curve]) -> Markup:
     steps = np.array(curves[0].steps, np.float64)
-    series = [(each.name, np.array(each.values)) for each in curves]
+    names = [str(shown(each.name)) for each in curves]
+    series = [(name, np.array(each.values)) for name, each in zip(names, curves, strict=True)]
     series = [(name, np.where(np.isfinite(values), values, np.nan)) for name, values in series]
-    label = curves[0].name.partition("[")[0] if len(curves) > 1 else curves[0].name
+    label = str(shown(curves[0].name.rpartition("[")[0])) if len(curves) > 1 else names[0]
     return charts.line(steps, series, label, ends=(f"step {curves[0].steps[0]:,}", f"step {curves[0].steps[-1]:,}"))
 
 
