@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
+import resource
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from threading import Event
 
@@ -120,6 +123,21 @@ page_stores.memory_bar = memory_bar
             answer = visitor.get()
             assert answer.status == 500
             assert "the dashboard failed to make this page: RuntimeError: xxx" in answer.text
+
+
+def test_it_goes_on_after_too_many_connections(store_name: Callable[[], str]) -> None:
+    """Without a free descriptor it can look at no store; and tracebacks would fill its stderr, which nobody reads."""
+    names = store_name(), store_name()
+    with di_store.open(names[0], memory="16MiB"), dashboard() as visitor, contextlib.ExitStack() as clients:
+        resource.prlimit(visitor.pid, resource.RLIMIT_NOFILE, (64, 64))
+        for _ in range(100):
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", visitor.port)))
+            client.sendall(b"GET / HTTP/1.1\r\n")
+        until(lambda: len(os.listdir(f"/proc/{visitor.pid}/fd")) == 64, "the dashboard to have no descriptor")
+        Event().wait(2.5)  # for a look at the stores
+        clients.close()
+        with di_store.open(names[1], memory="16MiB"):
+            visitor.until(lambda answer: names[1] in answer.text)
 
 
 def test_other_machines_need_tls(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 import threading
 from collections.abc import Mapping
@@ -84,10 +85,13 @@ class DashboardServer:
         self._watch, self._bound = watch, bound
         gate = Gate(application(watch, decoders), token, {"localhost", host}, tls=tls is not None)
         cert, key = tls or (None, None)
+        # Without a free descriptor it would write a traceback thousands of times a second.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         config = uvicorn.Config(
             gate,
             log_level="critical",  # tracebacks would fill a pipe that nobody reads: pages say what failed
             lifespan="off",
+            backlog=128,  # asyncio tries so many times at once to accept
             ws="none",
             server_header=False,
             ssl_certfile=cert,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import di_store
@@ -163,7 +163,8 @@ class StoreWatch:
 
     def _run(self) -> None:
         while not self._stop.wait(SECONDS_OF_WHY if self._asked else SECONDS):
-            self._look()
+            with suppress(StoreError, OSError):  # such as too many open files: pages tell the age of their figures
+                self._look()
 
     def _look(self) -> None:
         found: dict[str, Seen] = {}
