@@ -152,10 +152,7 @@ def forged(folder: Path, **changes: Any) -> None:
     """Another head in the file, with a checksum that fits, and a manifest that names it."""
     path = the_file(folder)
     raw = path.read_bytes()
-    head = Head.read(str(path))[0]
-    for name, value in changes.items():
-        object.__setattr__(head, name, value)
-    packed = head.pack()
+    packed = msgspec.structs.replace(Head.read(str(path))[0], **changes).pack()
     path.write_bytes(packed + raw[len(packed) :])
     (folder / "manifest.json").write_bytes(TreeManifest("x", [RankFile(path.name, Head.crc_of(packed))]).pack())
 

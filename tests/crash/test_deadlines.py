@@ -367,8 +367,8 @@ def attach_in_vain(name: str, pid: int) -> None:
 
 
 def figures(table: Any) -> dict[str, Any]:
-    """All that `stats()` tells of a table, but for what a clock says."""
-    return {name: value for name, value in table.stats().items() if "seconds" not in name}
+    """All that `stats()` tells of a table, but for what a clock says, and for who uses it."""
+    return {name: value for name, value in table.stats().items() if "seconds" not in name and name != "users"}
 
 
 def test_a_resize_blocked_in_the_middle_changes_nothing(field: Field) -> None:

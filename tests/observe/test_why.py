@@ -145,7 +145,7 @@ def test_the_command_prints_the_findings(store_name: Callable[[], str]) -> None:
         found = read_json("why", store.name, "--seconds", "0.2")
     assert [each["cause"] for each in found["findings"]] == ["nothing"]
     assert set(found["findings"][0]) == {each.name for each in dataclasses.fields(Finding)}
-    assert "no live process holds a store named" in fails(1, "why", store.name)
+    assert "no process of this user holds a store named" in fails(1, "why", store.name)
 
 
 @pytest.mark.extended
