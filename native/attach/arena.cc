@@ -192,7 +192,7 @@ std::shared_ptr<Arena> Arena::try_open(const std::string& name, Mode mode, const
   *found = find(name, known != nullptr ? *known : os::find_holders(), wait);
   if (found->arena) {
     if (mode == Mode::kNew)
-      throw Error(Code::kStoreError, "store '" + name + "' exists already: give another name, or attach() to it").told();
+      throw Error(Code::kStoreError, "store '" + name + "' exists already: attach() to it, or name another").told();
     return found->arena;
   }
   if (found->maker != 0 && mode == Mode::kNew)
