@@ -106,7 +106,7 @@ def test_commands_that_may_take_long_show_progress_on_a_terminal(
     words = [each.format(store=store.name, folder=tmp_path) for each in LONG[said]]
     bar = re.compile(rf"{said}\S* .*━.* 0:00:0\d")
     with Terminal(*words, columns=60) as terminal:
-        until(lambda: terminal.read(0.05) and bar.search(CODES.sub("", terminal.text)), "the bar")
+        until(lambda: (terminal.read(0.05), bar.search(CODES.sub("", terminal.text)))[1], "the bar")
 
 
 def test_progress_is_not_written_into_pipes_nor_beside_json(store: di_store.Store, tmp_path: Path) -> None:
