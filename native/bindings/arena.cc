@@ -333,20 +333,8 @@ void bind_waits(nb::class_<Arena>& type) {
           nb::sig("def wait_table(self, wait: Wait, seen: int, seconds: float, /) -> None"));
 }
 
-void bind_care(nb::class_<Arena>& type) {
-  type.def("enter", [](const ArenaPointer& a) { a->enter(); })
-      .def("reap",
-           [](const ArenaPointer& a) {
-             a->enter();
-             return reap_soon(a);
-           })
-      .def("chore",
-           [](const ArenaPointer& a) {
-             a->enter();
-             const MaybeRelease release(true);
-             return chore(a);
-           })
-      .def(
+void bind_room(nb::class_<Arena>& type) {
+  type.def(
           "resize",
           [](const ArenaPointer& a, u64 budget, Deadline deadline) {
             a->enter();
@@ -369,13 +357,34 @@ void bind_care(nb::class_<Arena>& type) {
             return a->heap().available(wanted, deadline);
           },
           nb::sig("def available(self, wanted: int, timeout: float, /) -> int"))
+      .def(  // bytes of memory for the descriptors of so many further chunks
+          "descriptor_bytes",
+          [](const ArenaPointer& a, u64 chunks, Deadline deadline) {
+            a->enter();
+            return a->heap().descriptor_bytes(chunks, deadline);
+          },
+          nb::sig("def descriptor_bytes(self, chunks: int, timeout: float, /) -> int"))
+      .def("left_in_tiers", [](const ArenaPointer& a) {
+        return left_for_tables(*a, a->heap().disk, a->heap().budget.spendable(), a->is_hidden());
+      });
+}
+
+void bind_care(nb::class_<Arena>& type) {
+  type.def("enter", [](const ArenaPointer& a) { a->enter(); })
+      .def("reap",
+           [](const ArenaPointer& a) {
+             a->enter();
+             return reap_soon(a);
+           })
+      .def("chore",
+           [](const ArenaPointer& a) {
+             a->enter();
+             const MaybeRelease release(true);
+             return chore(a);
+           })
       .def_prop_ro("tiered", [](const ArenaPointer& a) { return a->tiered(); })
       .def_prop_ro("disk",
                    [](const ArenaPointer& a) { return a->tiered() ? folder_of(a->tier_header()) : std::string(); })
-      .def("left_in_tiers",
-           [](const ArenaPointer& a) {
-             return left_for_tables(*a, a->heap().disk, a->heap().budget.spendable(), a->is_hidden());
-           })
       .def("check", &check, nb::sig("def check(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("check_disk", &check_disk, nb::sig("def check_disk(self, repair: bool, timeout: float, /) -> list[str]"))
       .def("drop_lost", &drop_lost, nb::sig("def drop_lost(self, marked: bool, timeout: float, /) -> LostRows"))
@@ -464,6 +473,7 @@ void bind_arena(nb::module_& module) {
                   "Attaches to a store that these processes hold, as list_holders() has just found them.");
   bind_facts(type);
   nb::class_<LostRows>(module, "LostRows").def_ro("items", &LostRows::items).def_ro("what", &LostRows::what);
+  bind_room(type);
   bind_care(type);
   bind_disk(type);
   bind_waits(type);

@@ -258,7 +258,7 @@ void Budget::recount_promised() {
 }
 
 u64 Budget::unkept(u32 index, u64 promised) const {
-  u64 total = 0;
+  u64 total = index == kNone ? promised : 0;
   for (u32 i = 0; i < memory_.table_count(); ++i) {
     const u64 of_it = i == index ? promised : promised_by(memory_.table(i)), used = memory_.table(i).used_chunks.load();
     total += of_it > used ? of_it - used : 0;

@@ -78,7 +78,7 @@ class Budget {
 
   // Descriptors that the reserves promise their chunks.
   void recount_promised();
-  // How many of these no chunk has taken yet, if the table promises `promised`.
+  // How many of these no chunk has taken yet, if the table promises `promised`; kNone: a further table.
   u64 unkept(u32 table, u64 promised) const;
   bool keeps_all_free() const;  // every free descriptor is promised to a chunk
 

@@ -39,7 +39,8 @@ u64 TableClaims::reserve_now(u32 index, const Reserve& reserve, Deadline deadlin
 void TableClaims::make_room(u64 missing, Deadline deadline) {
   std::string why = heap_.budget.room_text();
   if (heap_.room_maker != nullptr && heap_.room_maker->make_room(missing, deadline, &why)) return;
-  if (!heap_.free_holes(missing, deadline)) throw Error(Code::kCapacity, why);
+  if (!heap_.free_holes(missing, deadline) && heap_.move_pages(missing, PageReclaim::Unused::kMetaHoles, deadline) == 0)
+    throw Error(Code::kCapacity, why);
 }
 
 void TableClaims::reserve(u32 index, const Reserve& reserve, Deadline deadline) {

@@ -9,7 +9,7 @@ constexpr int kMostMoves = 8;  // other processes may take the returned pages
 
 bool commit_fixed(Heap& heap, u64 offset, u64 bytes, Deadline deadline, std::string* why) {
   for (int moves = 0; !heap.memory.commit(offset, bytes, why); ++moves) {
-    if (moves == kMostMoves || heap.move_pages(kSliceBytes, false, deadline) == 0) return false;
+    if (moves == kMostMoves || heap.move_pages(kSliceBytes, PageReclaim::Unused::kAny, deadline) == 0) return false;
     os::forget_headroom();
   }
   return true;

@@ -41,7 +41,7 @@ u64 Heap::removable() const {
 u64 Heap::available(u64 wanted, Deadline deadline) {
   sweeper.settle(deadline);
   for (std::string why;;) {
-    if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, true, deadline);  // called seldom, so it is exact
+    if (free_holes(kSliceBytes, deadline)) move_pages(~u64{0}, PageReclaim::Unused::kHoles, deadline);  // exact: seldom
     u64 free = 0, removable = 0;
     {
       HeapGuard guard(*this, deadline);
@@ -53,6 +53,11 @@ u64 Heap::available(u64 wanted, Deadline deadline) {
     if (free + removable < wanted) return free + removable;
     if (!room_maker->make_room(wanted - free, deadline, &why)) return free;
   }
+}
+
+u64 Heap::descriptor_bytes(u64 more, Deadline deadline) {
+  HeapGuard guard(*this, deadline);
+  return descriptors.segments_bytes(budget.unkept(kNone, more));
 }
 
 bool Heap::set_budget(u64 bytes, std::string* why) {

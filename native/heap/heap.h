@@ -37,6 +37,8 @@ class Heap : public HeapCore {
   // Bytes that a new object or reserve may take. Several holds; a kill between them leaves pages given back. If there
   // are fewer than `wanted` bytes, objects and rows move to the disk tier, provided that this may suffice.
   u64 available(u64 wanted, Deadline deadline);
+  // Bytes that descriptors take beyond those that exist, if reserves promise so many more to chunks.
+  u64 descriptor_bytes(u64 more, Deadline deadline);
   // One hold sets the budget, then pages beyond it go back, a slice per hold. A kill in between leaves the new budget,
   // and the next call that needs room gives the pages back.
   bool resize(u64 budget, Deadline deadline, std::string* why);

@@ -91,12 +91,12 @@ u64 HeapCore::raw_block(u64 bytes, BlockUse use, u64 limit) {
   }
 }
 
-u64 HeapCore::move_pages(u64 bytes, bool holes_only, Deadline deadline) {
+u64 HeapCore::move_pages(u64 bytes, PageReclaim::Unused which, Deadline deadline) {
   PageReclaim::Cursor cursor;
   u64 got = 0;
   for (u64 some = 1; got < bytes && some != 0; got += some) {
     HeapGuard guard(*this, deadline);
-    some = holes_only ? reclaim.from_holes(&cursor) : reclaim.some(&cursor);
+    some = reclaim.some(&cursor, which);
   }
   return got;
 }
@@ -104,7 +104,7 @@ u64 HeapCore::move_pages(u64 bytes, bool holes_only, Deadline deadline) {
 bool HeapCore::free_holes(u64 bytes, Deadline deadline) {
   const HeapHeader& heap = memory.heap_header();
   const u64 objects = heap.object_bytes, live = heap.live_bytes;  // read freely: an estimate
-  return live < objects && bytes <= objects - live && move_pages(bytes, true, deadline) != 0;
+  return live < objects && bytes <= objects - live && move_pages(bytes, PageReclaim::Unused::kHoles, deadline) != 0;
 }
 
 // --------------------------------------------------------------------------------------------------------- descriptors

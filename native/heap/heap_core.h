@@ -84,7 +84,7 @@ class HeapCore {
 
   // Gives unused pages back, a slice per hold of the lock; returns the bytes. A kill between two holds leaves nothing
   // to do.
-  u64 move_pages(u64 bytes, bool holes_only, Deadline deadline) DI_EXCLUDES(lock);
+  u64 move_pages(u64 bytes, PageReclaim::Unused which, Deadline deadline) DI_EXCLUDES(lock);
   // The same for pages between objects, if these may suffice. False: no page was freed.
   bool free_holes(u64 bytes, Deadline deadline) DI_EXCLUDES(lock);
 

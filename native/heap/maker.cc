@@ -152,7 +152,7 @@ bool Maker::commit(const Attempt& attempt, u32 entry, Deadline deadline, std::st
 // Called when machine or cgroup gives no more pages. Returns unused pages from elsewhere, so that the machine may give
 // some again. If there are none, bodies leave memory, and their pages become unused.
 bool Maker::find_pages(u64 bytes, Deadline deadline, std::string* why) {
-  if (heap_.move_pages(bytes, false, deadline) != 0) return true;
+  if (heap_.move_pages(bytes, PageReclaim::Unused::kAny, deadline) != 0) return true;
   return heap_.room_maker != nullptr && heap_.room_maker->make_room(bytes, deadline, why);
 }
 
@@ -187,7 +187,7 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       continue;
     }
     if (shortage.bytes == 0) {  // the budget suffices, but its pages lie elsewhere
-      if (heap_.move_pages(shortage.pages, false, deadline) != 0) continue;
+      if (heap_.move_pages(shortage.pages, PageReclaim::Unused::kAny, deadline) != 0) continue;
       // Chunks that are charged to no table have pages too, such as open chunks of a dropped table.
       if (heap_.room_maker != nullptr && heap_.room_maker->make_room(shortage.pages, deadline, why)) continue;
       if (++moves > kMostMoves) {
@@ -210,7 +210,9 @@ MakeResult Maker::make(const MakeRequest& request, u32 entry, Deadline deadline,
       chunks_.sweep_now_and_then(deadline);
     } else if (shortage.never) {
       return MakeResult::kNever;
-    } else if (!heap_.free_holes(shortage.bytes, deadline)) {
+    } else if (!heap_.free_holes(shortage.bytes, deadline) &&
+               (request.kind != ObjectKind::kMeta ||
+                heap_.move_pages(shortage.bytes, PageReclaim::Unused::kMetaHoles, deadline) == 0)) {
       return MakeResult::kFull;
     }
   }

@@ -117,9 +117,9 @@ void PageReclaim::punch_block(u64 offset, u64 bytes) {
 
 // ------------------------------------------------------------------------------------------------- where room is short
 
-u64 PageReclaim::some(Cursor* cursor) {
-  const u64 got = from_free(cursor);
-  return got != 0 ? got : from_holes(cursor);
+u64 PageReclaim::some(Cursor* cursor, Unused which) {
+  const u64 got = which == Unused::kAny ? from_free(cursor) : 0;
+  return got != 0 ? got : from_holes(cursor, which == Unused::kMetaHoles);
 }
 
 u64 PageReclaim::from_free(Cursor* cursor) {
@@ -132,11 +132,12 @@ u64 PageReclaim::from_free(Cursor* cursor) {
   return 0;
 }
 
-u64 PageReclaim::from_holes(Cursor* cursor) {
+u64 PageReclaim::from_holes(Cursor* cursor, bool meta_only) {
   cursor->holes = std::min(cursor->holes, memory_.heap_header().slice_high);
   while (cursor->holes > 0) {
     const u64 at = --cursor->holes;
-    if (memory_.slice(at).state == SliceState::kFree) continue;
+    const Slice& entry = memory_.slice(at);
+    if (entry.state == SliceState::kFree || (meta_only && entry.use != BlockUse::kMeta)) continue;
     if (const u64 got = punch_unused(at); got != 0) return got;
   }
   return 0;

@@ -16,10 +16,12 @@ class PageReclaim {
   struct Cursor {
     u64 free = ~u64{0}, holes = ~u64{0};
   };
+  // kHoles: pages between blocks in use, and after the end of runs. kMetaHoles: such pages of slices with metadata, which
+  // are few.
+  enum class Unused { kAny, kHoles, kMetaHoles };
   // Uncharges and punches up to one slice of unused pages. Returns the bytes; 0: there are none below the cursor.
-  u64 some(Cursor* cursor);
-  u64 from_free(Cursor* cursor);   // only of free slices
-  u64 from_holes(Cursor* cursor);  // only pages between blocks in use, and after the end of runs
+  u64 some(Cursor* cursor, Unused which = Unused::kAny);
+  u64 from_free(Cursor* cursor);  // only of free slices
 
   // Punches the pages of a free slice beyond the block that was chosen in it; returns the bytes. The caller then
   // chooses again.
@@ -44,6 +46,7 @@ class PageReclaim {
   u64 uncharge_gone(u64 slice, u64 first, u64 count);
   u64 punch_unused(u64 slice);
   u64 find_holes(u64 slice, u64* mask) const;
+  u64 from_holes(Cursor* cursor, bool meta_only);
 
   Memory& memory_;
   PageCharges& pages_;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -64,7 +63,6 @@ printf '%s\\n' "${COMPREPLY[@]}"
 """
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
 def test_bash_completes_by_the_script_that_the_command_prints(name: str) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with di_store.open(name, memory="64MiB") as store:

@@ -17,7 +17,7 @@ MUTANTS = [
         "unused-pages-are-kept-from-headers",
         "cgroup",
         "native/heap/fixed_pages.cc::commit_fixed",
-        "moves == kMostMoves || heap.move_pages(kSliceBytes, false, deadline) == 0",
+        "moves == kMostMoves || heap.move_pages(kSliceBytes, PageReclaim::Unused::kAny, deadline) == 0",
         "moves == kMostMoves || moves == 0",
         ("tests/cluster/test_pods.py::test_a_pod_with_little_memory_refuses_objects",),
     ),

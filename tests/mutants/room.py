@@ -107,8 +107,8 @@ MUTANTS = [
         "rows-on-disk-are-room-for-slots",
         "disk",
         "src/di_store/replay/handle.py::TableHandle.make_room",
-        "Claims(memory, tiers)",
-        "Claims(has + tiers, tiers)",
+        "Claims(memory, tiers, chunks)",
+        "Claims(memory + tiers, tiers, chunks)",
         (f"{ROOM}::test_the_first_rows_are_refused_before_their_columns_are_declared",),
     ),
     Mutant(

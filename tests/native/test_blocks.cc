@@ -219,9 +219,36 @@ void objects_at_the_end_of_the_store() {
   }
 }
 
+// Pages stay charged beside a block of metadata when they came back while the block was placed, and the kernel then kept
+// them. They serve later metadata.
+void unused_pages_of_metadata_serve_metadata() {
+  constexpr u64 kBudget = 32 * kMiB, kBlock = 400 << 10, kLater = 600 << 10;
+  Model model{make_store("meta", kBudget), kBudget, {}, 1};
+  Heap& heap = model.arena->heap();
+  const Shared<u64>& used = model.arena->heap_header().meta_bytes;
+  const u32 block = heap.maker.make_meta(kBlock, 0, soon());
+  const u64 before = used, slice = heap.pages.slice_of(heap.descriptor(block).offset);
+  {
+    HeapGuard guard(heap, soon());
+    CHECK(model.arena->commit(heap.pages.offset_of(slice), kSliceBytes, nullptr));
+    const u64 missing = heap.pages.missing(slice, 0, kPagesPerSlice);
+    heap.pages.charge(slice, 0, kPagesPerSlice);
+    add_bytes(heap.pages.bytes_of(BlockUse::kMeta), missing * kPageBytes);
+  }
+  CHECK(used - before > kMiB);
+  for (const u64 size : {u64{60'000}, u64{4'000}})
+    while (model.put(size)) {
+    }
+  const u32 later = heap.maker.make_meta(kLater, 0, soon());  // throws if there is no room
+  CHECK(used - before < kMiB);
+  for (const u32 number : {block, later}) heap.free_meta(std::span(&number, 1), 0, soon());
+  model.check_all();
+}
+
 }  // namespace
 
 int main() {
+  unused_pages_of_metadata_serve_metadata();
   objects_at_the_end_of_the_store();
   random_makes_and_frees();
   any_mix_fills_the_budget();

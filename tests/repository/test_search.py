@@ -5,19 +5,15 @@ from __future__ import annotations
 import html
 import json
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from urllib.parse import quote_plus
 
 import pytest
+from programs import need
 
-pytestmark = [
-    pytest.mark.extended,
-    pytest.mark.timeout(1200),
-    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium"),
-]
+pytestmark = [pytest.mark.extended, pytest.mark.timeout(1200)]
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTIONS = (  # the thread, the words that a user would type, the pages that answer
@@ -65,6 +61,7 @@ look();
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     """By question, the pages that the browser lists, best first."""
+    need("chromium")
     site, docs = tmp_path_factory.mktemp("site"), ROOT / "docs"
     subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", "-c", docs / "site", docs, site], check=True)
     asked = [words for _, words, _ in QUESTIONS] + list(NONSENSE)

@@ -117,14 +117,20 @@ class Reserve(NamedTuple):
     @property
     def in_memory(self) -> int:
         """The part that a disk tier leaves in memory: heads and open chunks."""
-        heads = self.bytes // self.chunk_block * self.chunk_head if self.chunk_block else 0
-        return min(self.bytes, self.open_bytes + heads)
+        return min(self.bytes, self.open_bytes + self.chunks * self.chunk_head)
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks it holds; 0: not known yet."""
+        return self.bytes // self.chunk_block if self.chunk_block else 0
 
     @property
     def descriptor_bytes(self) -> int:
-        """Approximate bytes for descriptors of its chunks. The first segment exists; each later one doubles them."""
-        chunks = self.bytes // self.chunk_block if self.chunk_block else 0
-        return 2 * _core.DESCRIPTOR_BYTES * max(0, chunks - _core.FIRST_DESCRIPTORS)
+        """Approximate bytes for descriptors of its chunks in a store without other tables.
+
+        The first segment of descriptors exists; each later one doubles them.
+        """
+        return 2 * _core.DESCRIPTOR_BYTES * max(0, self.chunks - _core.FIRST_DESCRIPTORS)
 
     def with_parts(self, item_bytes: int, open_bytes: int, max_bytes: int | None) -> Reserve:
         """A copy with these parts, cut to `max_bytes` in total."""
@@ -134,10 +140,14 @@ class Reserve(NamedTuple):
 
 
 class Claims(NamedTuple):
-    """Claims that a table already has, without item slots and trees: bytes of memory, and of both tiers together."""
+    """Claims that a table already has, without item slots and trees.
+
+    Bytes of memory, bytes of both tiers together, and how many chunks have descriptors promised.
+    """
 
     memory: int = 0
     tiers: int = 0
+    chunks: int = 0
 
 
 _NO_CLAIMS = Claims()
@@ -180,8 +190,8 @@ class TableNeeds(msgspec.Struct, frozen=True):
 
     @property
     def total(self) -> int:
-        """Bytes of memory that the table claims in a store without a disk."""
-        return self.reserve.bytes + self.meta_bytes
+        """Bytes of memory that the table claims in a store without a disk, alone there."""
+        return self.reserve.bytes + self.meta_bytes + self.reserve.descriptor_bytes
 
     @property
     def in_tiers(self) -> int:
@@ -190,8 +200,8 @@ class TableNeeds(msgspec.Struct, frozen=True):
 
     @property
     def in_memory(self) -> int:
-        """Bytes of memory that the table always claims in a store with a disk."""
-        return self.reserve.in_memory + self.meta_bytes
+        """Bytes of memory that the table always claims in a store with a disk, alone there."""
+        return self.reserve.in_memory + self.meta_bytes + self.reserve.descriptor_bytes
 
 
 def table_needs(
@@ -243,7 +253,7 @@ def table_needs(
         open_bytes,
         max(64, math.ceil(added * (block / rows))),
         cut,
-        meta_bytes(settings, capacity) + reserve.descriptor_bytes,
+        meta_bytes(settings, capacity),
         f"{what}, of which {dominant}, and {opened}",
         f"{_heads_text(schema, reserve.in_memory - reserve.open_bytes)}{opened}",
         settings.expect,
@@ -413,7 +423,8 @@ def make_room(arena: _core.Arena, name: str, needed: TableNeeds, seconds: float,
     Raises:
         CapacityError: the table does not fit; the text has both numbers and the dominant column.
     """
-    wanted = needed.in_memory if arena.tiered else needed.total
+    wanted = needed.meta_bytes + (needed.reserve.in_memory if arena.tiered else needed.reserve.bytes)
+    wanted += arena.descriptor_bytes(max(0, needed.reserve.chunks - held.chunks), seconds)
     least = 0 if arena.fit else max(0, wanted - held.memory)
     while True:
         in_memory = wanted - arena.available(least, seconds) - held.memory

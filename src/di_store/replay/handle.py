@@ -207,10 +207,9 @@ class TableHandle:
             CapacityError: the table does not fit.
         """
         memory, tiers, more = self.native.claims(slots, seconds)
-        has = Reserve(int(now["reserve_bytes"]), 0, int(now["chunk_block"])).descriptor_bytes
-        more += max(0, needed.reserve.descriptor_bytes - has)
+        chunks = Reserve(int(now["reserve_wanted"]), 0, int(now["chunk_block"])).chunks
         needed = msgspec.structs.replace(needed, meta_bytes=more)
-        make_room(self.arena, self.name, needed, seconds, Claims(memory, tiers))
+        make_room(self.arena, self.name, needed, seconds, Claims(memory, tiers, chunks))
 
     def needs(
         self, schema: Schema, capacity: int | None = None, *, cut: Cut | None = None, lanes: int | None = None

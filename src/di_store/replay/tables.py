@@ -13,10 +13,10 @@ import msgspec
 from di_store import _core
 from di_store.base import config
 from di_store.base.disk import path_text
-from di_store.base.errors import CapacityError, TableExists, TableNotFound
+from di_store.base.errors import TableExists, TableNotFound
 from di_store.layout.native_views import check_limits
 from di_store.layout.plan import read_plan
-from di_store.layout.reserve import MIB, TableNeeds, grow, make_room, needs_without_rows, table_needs
+from di_store.layout.reserve import TableNeeds, make_room, needs_without_rows, table_needs
 from di_store.layout.shape import UNLIMITED, table_shape
 from di_store.policy.compression import Compress
 from di_store.policy.limiters import Limiter
@@ -38,9 +38,6 @@ from di_store.replay.stats import TableStats, table_stats
 from di_store.replay.table_backend import TableBackend
 from di_store.runtime.waits import lock_seconds
 from di_store.session import Session
-
-_MOST_SLICES, _SLICE_BYTES = 8, 2 * MIB
-"""How often a store grows for a table's metadata, and the unit in which it takes pages."""
 
 
 class Tables:
@@ -139,7 +136,7 @@ class Tables:
         left = seconds if seconds < 0 else max(0.0, seconds - (time.monotonic() - began))
         shape = table_shape(settings, name, needed.reserve, needed.item_bytes)
         try:
-            native = _created(arena, shape, left)
+            native = _core.Table.create(arena, shape, left)
         except TableExists:  # another process has created it meanwhile
             if not exist_ok or (known := arena.table(name)) is None:
                 raise
@@ -168,30 +165,6 @@ class Tables:
             needed = table_needs(settings, settings.schema, settings.capacity)
         make_room(self._session.arena, name, needed, seconds)
         return needed
-
-
-def _created(arena: _core.Arena, shape: dict[str, Any], seconds: float) -> _core.Table:
-    """A new table of the core.
-
-    A store of ``memory="fit"`` grows by slices meanwhile: the table's metadata may begin more of them than `make_room`
-    can foresee, and one stays free for what writers add.
-
-    Raises:
-        CapacityError: it does not fit. TableExists.
-    """
-    if not arena.fit:
-        return _core.Table.create(arena, shape, seconds)
-    for left in reversed(range(_MOST_SLICES)):
-        try:
-            made = _core.Table.create(arena, shape, seconds)
-            break
-        except CapacityError:
-            if not left:
-                raise
-            grow(arena, _SLICE_BYTES, seconds)
-    if arena.available(_SLICE_BYTES, seconds) < _SLICE_BYTES:
-        grow(arena, _SLICE_BYTES, seconds)
-    return made
 
 
 def seed_of(store_seed: int, name: str) -> int:
