@@ -96,6 +96,7 @@ u64 HeapCore::move_pages(u64 bytes, PageReclaim::Unused which, Deadline deadline
   u64 got = 0;
   for (u64 some = 1; got < bytes && some != 0; got += some) {
     HeapGuard guard(*this, deadline);
+    if (which == PageReclaim::Unused::kMetaHoles && got == 0 && reclaim.meta_holes() < bytes) return 0;
     some = reclaim.some(&cursor, which);
   }
   return got;

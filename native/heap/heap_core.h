@@ -83,7 +83,7 @@ class HeapCore {
   bool commit(const Blocks::Choice& choice, std::string* why);  // its pages; also without the lock
 
   // Gives unused pages back, a slice per hold of the lock; returns the bytes. A kill between two holds leaves nothing
-  // to do.
+  // to do. kMetaHoles: only if they suffice.
   u64 move_pages(u64 bytes, PageReclaim::Unused which, Deadline deadline) DI_EXCLUDES(lock);
   // The same for pages between objects, if these may suffice. False: no page was freed.
   bool free_holes(u64 bytes, Deadline deadline) DI_EXCLUDES(lock);

@@ -143,6 +143,15 @@ u64 PageReclaim::from_holes(Cursor* cursor, bool meta_only) {
   return 0;
 }
 
+u64 PageReclaim::meta_holes() const {
+  u64 pages = 0, mask[kWords];
+  for (u64 at = 0; at < memory_.heap_header().slice_high; ++at) {
+    const Slice& entry = memory_.slice(at);
+    if (entry.state != SliceState::kFree && entry.use == BlockUse::kMeta) pages += find_holes(at, mask);
+  }
+  return pages * kPageBytes;
+}
+
 // -------------------------------------------------------------------------------------------------------------- chores
 
 bool PageReclaim::is_being_filled(u64 slice) {

@@ -22,6 +22,7 @@ class PageReclaim {
   // Uncharges and punches up to one slice of unused pages. Returns the bytes; 0: there are none below the cursor.
   u64 some(Cursor* cursor, Unused which = Unused::kAny);
   u64 from_free(Cursor* cursor);  // only of free slices
+  u64 meta_holes() const;         // bytes of all kMetaHoles
 
   // Punches the pages of a free slice beyond the block that was chosen in it; returns the bytes. The caller then
   // chooses again.
