@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 import signal
+import tracemalloc
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import looked_at
 import numpy as np
@@ -152,6 +156,67 @@ def test_a_sample_has_each_item_once_also_of_a_sparse_table() -> None:
             assert set(keys.tolist()) <= set(table.keys().tolist())
             quarters = np.bincount(np.searchsorted(table.keys(), keys) * 4 // size, minlength=4)
             assert quarters.min() > len(keys) // 5
+
+
+def test_a_sample_by_age_is_spread_over_the_order_of_insertion() -> None:
+    """Of a table whose slots are reused, and of one that items have left out of order."""
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=20_000, schema={"n": np.zeros((), np.int8)})
+        assert_spread(table, SAMPLE)
+        for size in (10, 20_000, 7_000):
+            table.extend({"n": np.zeros(size, np.int8)})
+            for some in (1, 1_000, SAMPLE):
+                assert_spread(table, some)
+        table.delete(table.keys()[5_000:5_100])
+        assert_spread(table, SAMPLE)
+
+
+def assert_spread(table: di_store.Table, n: int) -> None:
+    expected = di_store.observe.evenly(table.keys(), n)
+    assert di_store.observe.spread_by_age(table, n, 5.0).tolist() == expected.tolist()
+
+
+def test_a_sample_by_age_has_each_item_once_while_items_leave() -> None:
+    with di_store.open(memory="64MiB") as store:
+        table = store.create_table("t", capacity=5_000, schema={"n": np.zeros((), np.int8)})
+        stop = Event()
+
+        def change() -> None:
+            rows = {"n": np.zeros(50, np.int8)}
+            for at in itertools.count():
+                if stop.is_set():
+                    return
+                table.extend(rows)
+                if at % 150 == 149:
+                    table.reset()
+
+        with ThreadPoolExecutor(1) as pool:
+            changes = pool.submit(change)
+            try:
+                for _ in range(200):
+                    found = di_store.observe.spread_by_age(table, 2_000, 5.0)
+                    assert len(found) == len(set(found.tolist())) <= 2_000
+            finally:
+                stop.set()
+            changes.result()
+
+
+def test_a_filter_by_age_lists_no_items_that_it_skips() -> None:
+    """Neither takes it the memory of such a list."""
+    items = 500_000
+    with di_store.open(memory="256MiB") as store:
+        table = store.create_table("t", capacity=items, schema={"n": np.zeros((), np.int8)})
+        table.extend({"n": np.zeros(items, np.int8)})
+        reader = ItemReader(table, {})
+        tracemalloc.start()
+        try:
+            found = reader.listed(Wanted("newest", least_priority=0.5))
+            taken = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        assert (found.found, found.looked_at, found.size) == (SAMPLE, SAMPLE, items)
+        assert found.items[0].key == table.at([-1])[0]
+        assert taken < 8 * items
 
 
 def test_looking_changes_nothing(store: di_store.Store, visitor: Visitor) -> None:

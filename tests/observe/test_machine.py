@@ -13,7 +13,8 @@ from cli_run import run as run_cli
 
 import di_store
 from di_store import observe
-from di_store.store.opening import attach_each
+from di_store.observe.machine import held_stores
+from di_store.store.opening import attach_held
 
 
 def _by_reports(name: str) -> int:
@@ -22,9 +23,7 @@ def _by_reports(name: str) -> int:
 
 
 def _by_handles(name: str) -> int:
-    ((_, _, store),) = attach_each((name,), 60)
-    assert isinstance(store, di_store.Store)
-    with store:
+    with attach_held(name, held_stores((name,))[name], 60) as store:
         return store.stats()["tables"]["t"]["size"]
 
 

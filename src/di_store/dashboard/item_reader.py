@@ -141,11 +141,10 @@ class ItemReader:
 
     def _candidates(self, wanted: Wanted, size: int) -> Array:
         """Keys of the items that are sorted, oldest first if age is the order."""
-        by_age = wanted.sort in ("oldest", "newest")
-        if size > SAMPLE and not wanted.every and not by_age:
-            return observe.spread_keys(self._table, SAMPLE, LOCK_SECONDS)
-        keys = self._table.keys(timeout=LOCK_SECONDS)
-        return keys if wanted.every else observe.evenly(keys, SAMPLE)
+        if size <= SAMPLE or wanted.every:
+            return self._table.keys(timeout=LOCK_SECONDS)
+        spread = observe.spread_by_age if wanted.sort in ("oldest", "newest") else observe.spread_keys
+        return spread(self._table, SAMPLE, LOCK_SECONDS)
 
     def _with_values(self, facts: ItemFacts) -> list[ListedItem]:
         return [_listed(facts, at, self._values(int(facts.keys[at]), BRIEF)[0]) for at in range(len(facts.keys))]

@@ -13,8 +13,9 @@ from di_store import observe
 from di_store.base.errors import StoreError, StoreNotFound, TableNotFound
 from di_store.dashboard.history import History
 from di_store.observe import Rates, StoreReport, TableReport
+from di_store.observe.machine import Holders, held_stores, pids_of
 from di_store.observe.why import Finding, Samples
-from di_store.store.opening import attach_each, other_pids, pins, stats_without_locks, weights
+from di_store.store.opening import LOCK_SECONDS, attach_held, other_pids, pins, stats_without_locks, weights
 
 SECONDS = 2.0
 """Between two looks."""
@@ -31,6 +32,7 @@ ATTACH_SECONDS = 1.0
 class Seen(NamedTuple):
     """One store at the last look."""
 
+    holders: Holders
     report: StoreReport
     pins: list[tuple[int, bytes, bool, int, int]]  # as `store.opening.pins`
     weights: list[tuple[str, int, int, list[tuple[int, bytes, int | None]]]]  # as `store.opening.weights`
@@ -151,9 +153,12 @@ class StoreWatch:
         Raises:
             StoreNotFound: it has ended. StoreError: it cannot be attached to.
         """
-        self.store(name)
+        holders = self.store(name).holders
         with self.readers.reading():
-            store = di_store.open(name, mode="r")
+            try:
+                store = attach_held(name, holders, LOCK_SECONDS)
+            except StoreNotFound:  # others hold it by now, or a new store of that name
+                store = di_store.open(name, mode="r")
             try:
                 yield store
             finally:
@@ -169,10 +174,10 @@ class StoreWatch:
     def _look(self) -> None:
         found: dict[str, Seen] = {}
         with self.readers.reading():
-            for name, pids, store in attach_each(self.only, ATTACH_SECONDS):
-                seen = _seen(name, store)
+            for name, holders in held_stores(self.only).items():
+                seen = _seen(name, holders)
                 if seen is not None:
-                    seen.report["pids"] = other_pids(pids)
+                    seen.report["pids"] = other_pids(pids_of(holders))
                     found[name] = seen
         reports = [each.report for each in found.values()]
         self._rates.add(reports)
@@ -192,16 +197,15 @@ class StoreWatch:
                 self._findings.pop(name, None)
 
 
-def _seen(name: str, store: di_store.Store | StoreError) -> Seen | None:
-    """A store, whose handle this closes; None: it has ended meanwhile."""
+def _seen(name: str, holders: Holders) -> Seen | None:
+    """A store; None: it has ended meanwhile."""
     try:
-        if isinstance(store, StoreError):
-            raise store
+        store = attach_held(name, holders, ATTACH_SECONDS)
         try:
-            return Seen(observe.report(stats_without_locks(store)), pins(store), weights(store))
+            return Seen(holders, observe.report(stats_without_locks(store)), pins(store), weights(store))
         finally:
             store.close()
     except StoreNotFound:
         return None
     except StoreError as error:
-        return Seen(observe.unreadable(name, str(error)), [], [])
+        return Seen(holders, observe.unreadable(name, str(error)), [], [])

@@ -39,6 +39,7 @@ from di_store.replay.browse import facts_in as facts_in
 from di_store.replay.browse import facts_of as facts_of
 from di_store.replay.browse import oldest as oldest
 from di_store.replay.browse import outputs_of as outputs_of
+from di_store.replay.browse import spread_by_age as spread_by_age
 from di_store.replay.browse import spread_keys as spread_keys
 from di_store.replay.browse import variable_bytes as variable_bytes
 from di_store.replay.stats import LimiterStats as LimiterStats

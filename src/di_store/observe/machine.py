@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeAlias
 
 from di_store import _core
 from di_store.base.errors import StoreError, StoreNotFound
@@ -11,20 +12,23 @@ from di_store.observe.stats import StoreStats, store_stats
 from di_store.replay.tables import Tables
 from di_store.session import Session
 
+Holders: TypeAlias = list[_core.Holder]
+"""The processes that hold one store."""
+
 ATTACH_SECONDS = 5.0
 """How long attaching may wait for another process that attaches at the same time."""
 
 
-def held_stores(only: Collection[str] = ()) -> dict[str, list[_core.Holder]]:
+def held_stores(only: Collection[str] = ()) -> dict[str, Holders]:
     """The processes that hold each store of this user, by its name, sorted; `only`: the names wanted, empty: all."""
-    found: dict[str, list[_core.Holder]] = {}
+    found: dict[str, Holders] = {}
     for holder in _core.list_holders():
         if not holder.removed and (not only or holder.name in only):
             found.setdefault(holder.name, []).append(holder)
     return dict(sorted(found.items()))
 
 
-def pids_of(holders: list[_core.Holder]) -> tuple[int, ...]:
+def pids_of(holders: Holders) -> tuple[int, ...]:
     """The pids of these processes, sorted."""
     return tuple(sorted({each.pid for each in holders}))
 
@@ -44,7 +48,7 @@ def reports(only: str | None = None) -> list[StoreReport]:
     return [{**each, "pids": [pid for pid in pids if pid != me]} for each, pids in found if each is not None]
 
 
-def _report(name: str, holders: list[_core.Holder]) -> StoreReport | None:
+def _report(name: str, holders: Holders) -> StoreReport | None:
     """The report of one store; None: it has ended or was removed meanwhile."""
     try:
         session = Session(_core.Arena.attach(name, holders, ATTACH_SECONDS), readonly=True)

@@ -8,6 +8,7 @@ import numpy as np
 
 from di_store.base.dtypes import Array
 from di_store.columns.schema import Schema
+from di_store.layout.shape import UNLIMITED
 from di_store.policy.views import Episode, Sequence
 from di_store.replay.batch import Batch, empty_batch
 from di_store.replay.lost import without_lost
@@ -92,6 +93,25 @@ def spread_keys(table: Table, n: int, seconds: float) -> Array:
     places = min(n * now["slots"] // max(now["size"], 1), _MOST_PLACES)
     keys: Array = np.unique(native.keys(0, places, seconds, True))  # a place may be looked at twice
     return evenly(keys, n)
+
+
+def spread_by_age(table: Table, n: int, seconds: float) -> Array:
+    """Keys of at most `n` items, at even distances in their order of insertion, oldest first.
+
+    Other calls may take the table's lock after every 64 items.
+    """
+    native, parts = handle_of(table).native, []
+    size = native.size()
+    positions = np.linspace(0, size - 1, min(n, size)).astype(np.int64)
+    for first in range(0, len(positions), _AT_ONCE):
+        try:
+            found = native.at(positions[first : first + _AT_ONCE], seconds)
+        except ValueError:  # items have left meanwhile
+            found = None
+        if found is None:
+            return evenly(native.keys(0, UNLIMITED, seconds), n)
+        parts.append(found)
+    return np.concatenate(parts) if parts else np.empty(0, np.uint64)
 
 
 def evenly(keys: Array, n: int) -> Array:

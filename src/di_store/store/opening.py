@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from di_store import _core
@@ -15,7 +15,7 @@ from di_store.base.errors import AccessDenied, StoreError, StoreNotFound, Timeou
 from di_store.base.frozen import dataclass
 from di_store.base.sizes import budget_bytes, format_size, parse_size
 from di_store.checkpoint.store import durable
-from di_store.observe.machine import held_stores, pids_of, session_stats
+from di_store.observe.machine import Holders, pids_of, session_stats
 from di_store.observe.stats import StoreStats
 from di_store.runtime import waits
 from di_store.runtime.waits import Wait, check_timeout
@@ -264,22 +264,18 @@ def list_stores() -> list[StoreInfo]:
     ]
 
 
-def attach_each(only: Collection[str], timeout: float) -> Iterator[tuple[str, tuple[int, ...], Store | StoreError]]:
-    """Each store that `list_stores` gives: its name, the pids, and a handle that only reads, or why there is none.
-
-    One look through all processes of the machine serves them all; `attach` looks anew for each.
+def attach_held(name: str, holders: Holders, timeout: float) -> Store:
+    """A handle that only reads, without a look through all processes of the machine, which `attach` takes.
 
     Args:
-        only: names of the stores that are wanted; empty: all.
-        timeout: seconds to wait for locks, for each store.
+        name: name of the store.
+        holders: the processes that hold it, as `held_stores` has found them.
+        timeout: seconds to wait for locks.
+
+    Raises:
+        StoreNotFound: none of these processes holds that store any more. StoreError: it cannot be attached to.
     """
-    for name, holders in held_stores(only).items():
-        made: Store | StoreError
-        try:
-            made = Store(LocalStore(Session(_core.Arena.attach(name, holders, timeout), readonly=True)))
-        except StoreError as error:
-            made = error
-        yield name, pids_of(holders), made
+    return Store(LocalStore(Session(_core.Arena.attach(name, holders, timeout), readonly=True)))
 
 
 def remove(store: Store) -> None:
