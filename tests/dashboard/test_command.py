@@ -21,7 +21,7 @@ from cluster.certificates import Authority
 from pains import Program, status, until
 
 import di_store
-from dashboard.visitor import dashboard
+from dashboard.visitor import LONGEST, dashboard
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,26 @@ def test_it_goes_on_after_too_many_connections(store_name: Callable[[], str]) ->
             visitor.until(lambda answer: names[1] in answer.text)
 
 
+def test_half_sent_requests_hold_up_nobody(store_name: Callable[[], str]) -> None:
+    """They are answered when the rest has come."""
+    with (
+        di_store.open(store_name(), memory="16MiB") as store,
+        dashboard() as visitor,
+        contextlib.ExitStack() as clients,
+    ):
+        request = f"GET / HTTP/1.1\r\nhost: {visitor.host}\r\ncookie: {visitor.cookie}\r\nconnection: close\r\n\r\n"
+        halves = []
+        for cut in [0, 2, 20, len(request) - 2] * 15:  # more than Starlette has threads for pages
+            client = clients.enter_context(socket.create_connection(("127.0.0.1", visitor.port), LONGEST))
+            client.sendall(request[:cut].encode())
+            halves.append((client, request[cut:].encode()))
+        for page in ("", "store", "static/page.js"):
+            assert visitor.get(page, store=store.name).status == 200
+        for client, rest in halves:
+            client.sendall(rest)
+            assert client.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
+
+
 def test_other_machines_need_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert, key = authority.sign("agent")
@@ -148,7 +168,9 @@ def test_other_machines_need_tls(tmp_path: Path) -> None:
         listen = ("--listen", "127.0.0.1:0", "--tls-cert", cert, "--tls-key", key)
         with dashboard(store.name, *listen, tls=context) as visitor:
             assert visitor.url.startswith("https://")
-            assert store.name in visitor.get().text
+            with socket.create_connection(("127.0.0.1", visitor.port)) as half:
+                half.sendall(b"\x16\x03\x01")  # the first bytes of a handshake
+                assert store.name in visitor.get().text
             answer = visitor.raw(f"/?token={visitor.token}")
             assert "Secure" in answer.headers["set-cookie"].split("; ")
             assert visitor.raw("/", cookie=visitor.cookie, origin=f"http://{visitor.host}").status == 403
