@@ -43,7 +43,7 @@ def run(*arguments: str, transport: str = "tcp") -> str:
     ("group", "transport"),
     [
         ("core", "tcp"),
-        ("core", "sharded"),
+        pytest.param("core", "sharded", marks=pytest.mark.extended),
         *(pytest.param(group, "tcp", marks=pytest.mark.extended) for group in QUICK if group != "core"),
         pytest.param("core", "tls", marks=pytest.mark.extended),
         *(pytest.param(group, "cluster", marks=pytest.mark.extended) for group in GROUPS),

@@ -40,6 +40,7 @@ def crew() -> Iterator[Crew]:
     made.close()
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(4_000)
 def test_every_call_succeeds_or_raises_an_error_with_a_name(
     crew: Crew, count: Callable[[int, int], int], tmp_path: Path, store_name: Callable[[], str]
