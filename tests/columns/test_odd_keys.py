@@ -51,3 +51,16 @@ def test_keys_that_are_not_plain_text_are_named(table: Any, way: str) -> None:
             call(LoudKey())
         assert (len(table), table.keys().tolist(), table.stats()["inserts"]) == before
         writer.append(good())
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_name_that_no_columns_argument_can_hold_makes_no_column(declared: bool) -> None:
+    """Neither in `schema=` nor in the first step, of which nothing is written."""
+    with di_store.open(memory="64MiB") as store:
+        one = {"obs": {"a\0b": np.float32(1)}}
+        with pytest.raises(ValueError, match=r"column 'obs/a\\x00b' contains a NUL character"):
+            if declared:
+                store.create_table("t", capacity=10, schema=one)
+            else:
+                store.create_table("t", capacity=10).insert(one)
+        assert [len(store.table(name)) for name in store.stats()["tables"]] == [0] * (not declared)

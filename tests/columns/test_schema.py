@@ -121,6 +121,7 @@ def test_leaves_without_a_type_are_refused_by_path(leaf: Any) -> None:
         (lambda: column("S0"), "holds no bytes"),
         (lambda: column("f4", (2**20, 2**20)), "4 GiB"),
         (lambda: Schema.from_tree({f"c{i}": 1 for i in range(5000)}), "5000 columns"),
+        (lambda: column("f4", name="a\0b"), r"column 'a\\x00b' contains a NUL character: give it another name"),
     ],
 )
 def test_bad_declarations_are_refused(make: Any, named: str) -> None:
@@ -270,6 +271,7 @@ def test_schemas_convert_to_plain_data_and_back(dtype: Any) -> None:
         {"ragged": 2},
         {"max_rows": "x"},
         {"name": ""},
+        {"name": "a\0b"},
     ],
 )
 def test_foreign_plain_data_is_corrupt(change: dict[str, Any]) -> None:

@@ -142,7 +142,7 @@ def names(option: str, value: object) -> tuple[str, ...]:
         if not each:
             raise ValueError(f"{option}={shown(value)} holds an empty name")
         if not is_name(each, MAX_COUNT):
-            raise ValueError(f"{option}={shown(value)}: a column's name must be valid UTF-8")
+            raise ValueError(f"{option}={shown(value)}: a column's name must be valid UTF-8 without NUL")
     if len(set(found)) != len(found):
         raise ValueError(f"{option}={shown(value)} names a column twice")
     return tuple(map(str, found))

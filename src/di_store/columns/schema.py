@@ -99,6 +99,9 @@ class Schema:
                 f"{len(self.columns)} columns are more than {_MAX_COLUMNS}: combine columns of the same type "
                 "into one array"
             )
+        for name in self.names:
+            if "\0" in name:  # no list of columns may hold it
+                raise ValueError(f"column {shown(name)} contains a NUL character: give it another name")
         if len(self._by_name) != len(self.columns):
             raise ValueError("a schema has two columns of the same name")
         tree.unflatten(self._by_name)  # raises for a leaf that is also an inner node
