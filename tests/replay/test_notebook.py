@@ -100,6 +100,13 @@ def test_a_batch_shows_types_shapes_and_ranges(store: di_store.Store) -> None:
     assert "batch.keys" in cells(empty_batch(np.zeros(0, np.uint64)))
 
 
+def test_nan_is_left_out_of_a_range(store: di_store.Store) -> None:
+    table = store.create_table("t", capacity=10)
+    table.extend({"none": np.full(2, np.nan), "some": np.array([np.nan, 2.0]), "inf": np.array([-np.inf, np.nan])})
+    shown = cells(table.sample(2, replace=False))
+    assert [shown[name][2] for name in ("none", "some", "inf")] == ["all NaN", "2.0, and NaN", "-inf, and NaN"]
+
+
 def test_python_values_are_counted(store: di_store.Store) -> None:
     table = store.create_table("t", capacity=5, view=di_store.Opaque(), max_bytes=1 << 20)
     table.insert("<b>")

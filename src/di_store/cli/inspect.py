@@ -29,7 +29,7 @@ from di_store.cli.common import (
 from di_store.cli.printing import Listing, console, grid
 from di_store.cli.progress import progress_bar
 from di_store.cli.stores import client_rows, memory_rows, table_report
-from di_store.observe import ProcessReport, StoreReport, TableReport, limiter_text, shape_text
+from di_store.observe import ProcessReport, StoreReport, TableReport, limiter_text, range_text, shape_text
 from di_store.store.opening import pins
 
 TABLE_HEADS = ("table", "items>", "capacity>", "bytes>", "inserts>", "samples>", "writers>", "limiter")
@@ -254,7 +254,7 @@ def brief(value: Any) -> str:
     if not isinstance(value, np.ndarray) or value.size <= FEW:
         return str(value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value)
     text = f"{value.dtype} {shape_text(value.shape)}"
-    return f"{text}, {value.min()} to {value.max()}" if value.dtype.kind in "biuf" else text
+    return f"{text}, {range_text(value)}" if value.dtype.kind in "biuf" else text
 
 
 def print_items(page: list[dict[str, Any]], start: int, size: int) -> None:

@@ -284,6 +284,14 @@ def shape_text(shape: tuple[int | None, ...]) -> str:
     return "(" + ", ".join(map(str, shape)) + ("," if len(shape) == 1 else "") + ")"
 
 
+def range_text(array: Array) -> str:
+    """Least and greatest of numbers that are not NaN, such as "0.5 to 2.0, and NaN"."""
+    least, most = np.fmin.reduce(array, axis=None), np.fmax.reduce(array, axis=None)
+    if np.isnan(least):
+        return "all NaN"
+    return (f"{least}" if least == most else f"{least} to {most}") + (", and NaN" if np.isnan(array.min()) else "")
+
+
 def _shown(array: Array) -> str:
     """The value, or the first three of an array."""
     if array.ndim == 0:

@@ -8,6 +8,7 @@ Prometheus, `log_to` for TensorBoard, Weights & Biases and others.
 
 from typing import TYPE_CHECKING, Any
 
+from di_store.columns.column import range_text as range_text
 from di_store.columns.column import shape_text as shape_text
 from di_store.observe.explain import limiter_text as limiter_text
 from di_store.observe.explain import process_state as process_state

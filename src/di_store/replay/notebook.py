@@ -11,7 +11,7 @@ import numpy as np
 from di_store.base.errors import StoreError
 from di_store.base.sizes import format_size, seconds_text
 from di_store.base.tree import flatten
-from di_store.columns.column import shape_text
+from di_store.columns.column import range_text, shape_text
 from di_store.columns.ragged import Ragged
 
 _MOST_LETTERS, _MOST_ROWS = 240, 50
@@ -101,8 +101,7 @@ def _array(value: Any) -> tuple[str, str, str]:
         return str(getattr(value, "dtype", type(value).__name__)), shape_text(shape), str(getattr(value, "device", ""))
     if value.dtype.kind not in "biuf" or not 0 < value.nbytes <= _MOST_BYTES:
         return str(value.dtype), shape_text(value.shape), ""
-    least, most = value.min(), value.max()
-    return str(value.dtype), shape_text(value.shape), f"{least}" if least == most else f"{least} to {most}"
+    return str(value.dtype), shape_text(value.shape), range_text(value)
 
 
 # -- HTML ----------------------------------------------------------------------------------------------------------
