@@ -108,6 +108,34 @@ def test_rows_on_disk_are_shown(tmp_path: Path) -> None:
         assert shown_json("check", store.name)["findings"] == []
 
 
+class Unloadable:
+    """Pickles, and raises when it is loaded."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return int, ("no number",)
+
+
+class Unshowable:
+    """Loads, and raises when it is shown."""
+
+    def __repr__(self) -> str:
+        raise ZeroDivisionError("its own error")
+
+
+def test_a_value_that_cannot_be_shown_is_its_own_loss(store: di_store.Store) -> None:
+    """Its error stands in its place, and the other values of the page are shown."""
+    table = store.create_table("t", capacity=10, view=di_store.Opaque())
+    for value in ("good", Unloadable(), Unshowable(), 3):
+        table.insert(value)
+    first, unloadable, unshowable, last = (
+        each["values"] for each in shown_json("inspect", store.name, "t", "--values")["items"]
+    )
+    assert (first, last) == ("'good'", "3")
+    assert "cannot be loaded, keys [1]: ValueError: invalid literal for int()" in unloadable
+    assert unshowable == "ZeroDivisionError: its own error"
+    assert "ZeroDivisionError" in shown("inspect", store.name, "t", "--values")
+
+
 @pytest.mark.parametrize("view", ["step", "group", "opaque"])
 @pytest.mark.parametrize("before", ["open_table", "table_report", "print_table", "item_page", "print_items"])
 def test_a_table_dropped_during_inspect_is_handled(

@@ -12,7 +12,7 @@ from rich.text import Text
 
 import di_store
 from di_store import observe
-from di_store.base.errors import TableNotFound
+from di_store.base.errors import StoreError, TableNotFound
 from di_store.base.sizes import format_size, seconds_text
 from di_store.base.tree import did_you_mean, flatten
 from di_store.cli.common import (
@@ -221,7 +221,8 @@ def group_row(group: dict[str, Any]) -> tuple[str, ...]:
 
 def item_page(table: di_store.Table, start: int, count: int, values: bool) -> list[dict[str, Any]]:
     """Items `start` … `start + count - 1`, oldest first, fewer if there are fewer; `values`: with their columns."""
-    batch = observe.oldest(table, start, count, None if values else ())
+    opaque = isinstance(table.view, di_store.Opaque)
+    batch = observe.oldest(table, start, count, None if values and not opaque else ())
     return [
         {
             "key": int(batch.keys[at]),
@@ -230,21 +231,33 @@ def item_page(table: di_store.Table, start: int, count: int, values: bool) -> li
             "version": int(batch.versions[at]),
             "episode": batch.episodes[at].tolist(),  # of a `Group` a list: each answer has its own
             "start": batch.starts[at].tolist(),
-            **({"values": example(batch.data, at)} if values else {}),
+            **({"values": opaque_text(table, batch.keys[at]) if opaque else example(batch.data, at)} if values else {}),
         }
         for at in range(len(batch.keys))
     ]
 
 
+def opaque_text(table: di_store.Table, key: Any) -> str:
+    """The repr of an item of an `Opaque` table, or why there is none."""
+    try:
+        batch = table.peek([key])
+        return repr(batch.data[0]) if np.asarray(batch.live)[0] else "was removed meanwhile"
+    except StoreError as error:
+        if error.keys is None:  # the value is not the cause
+            raise
+        return str(error)
+    except Exception as error:  # `__repr__` of a foreign type may raise anything
+        return f"{type(error).__name__}: {error}"
+
+
 def example(data: Any, at: int) -> Any:
-    """Example `at` of a batch's data: nested dict of arrays, ragged columns as lists of arrays; `Opaque`: a repr."""
+    """Example `at` of a batch's data: nested dict of arrays, ragged columns as lists of arrays."""
     if isinstance(data, dict):
         return {name: example(value, at) for name, value in data.items()}
     if isinstance(data, di_store.Ragged) and len(data.lead) > 1:
         rows = data.lead[1]
         return [data[at * rows + row] for row in range(rows)]
-    value = data[at]
-    return repr(value) if isinstance(data, list) else value
+    return data[at]
 
 
 def brief(value: Any) -> str:
