@@ -40,12 +40,15 @@ def test_wrong_use_is_said_in_a_line(store_dir: str, arguments: tuple[str, ...],
     assert says in fails(status, "dashboard", "--no-browser", *arguments)
 
 
-def test_a_port_that_is_in_use(store_dir: str) -> None:
+@pytest.mark.parametrize("option", ["--port", "--listen HOST:PORT"])
+def test_a_port_that_is_in_use(store_dir: str, option: str) -> None:
+    """The advice is about the option that was given."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        said = fails(1, "dashboard", "--no-browser", "--port", port)
+        place = option.replace("HOST", "127.0.0.1").replace("PORT", port).split()
+        said = fails(1, "dashboard", "--no-browser", *(place if len(place) == 2 else (option, port)))
     assert f"port {port} of 127.0.0.1 is in use" in said
-    assert "port 0 picks a free one" in said
+    assert f"choose another port with {option}; port 0 picks a free one" in said
 
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn", "jinja2"])

@@ -69,7 +69,8 @@ def dashboard(
     for name in stores:
         if name not in known:
             raise no_such_store(name, known)
-    bound, token = open_listener(host, number), secrets.token_urlsafe(24)
+    option = "--listen HOST:PORT" if listen else "--port"
+    bound, token = open_listener(host, number, option), secrets.token_urlsafe(24)
     with bound, Stop().installed() as stop:
         watch = StoreWatch(stores)
         server = DashboardServer(watch, bound, token, host, tls, known_decoders)
