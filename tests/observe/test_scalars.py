@@ -127,21 +127,25 @@ def test_a_run_gets_one_call_for_each_look(store: di_store.Store) -> None:
     assert (step, commit) == (3, None)
 
 
-def _raises(*_: object) -> None:
-    raise OSError("no space left on device")
-
-
-def test_a_writer_that_raises_is_told_once(store: di_store.Store, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("error", [OSError("no space left on device"), SystemExit("wrong option")])
+def test_a_writer_that_raises_is_told_once(
+    store: di_store.Store, caplog: pytest.LogCaptureFixture, error: BaseException
+) -> None:
+    """And asked again at each look, also if it calls `sys.exit`, which a thread takes for its silent end."""
     calls: list[int] = []
 
     def step() -> int:
         calls.append(1)
         return 1
 
-    with caplog.at_level(logging.WARNING, "di_store"), observe.log_to(_raises, store, every=0.01, step=step):
+    def raises(*_: object) -> None:
+        raise error
+
+    with caplog.at_level(logging.WARNING, "di_store"), observe.log_to(raises, store, every=0.01, step=step):
         until(lambda: len(calls) > 5, "a few looks")
     (record,) = caplog.records
-    assert record.getMessage() == f"figures of store {store.name!r} cannot be written: OSError: no space left on device"
+    told = f"figures of store {store.name!r} cannot be written: {type(error).__name__}: {error}"
+    assert record.getMessage() == told
 
 
 def test_a_writer_that_hangs_does_not_hold_the_program_up(

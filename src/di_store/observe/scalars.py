@@ -24,7 +24,7 @@ log = logging.getLogger("di_store")
 def log_to(writer: Any, store: HasStats, *, every: float = 10.0, step: Callable[[], int] | None = None) -> ScalarLog:
     """Write the figures of a store to a writer of scalars every few seconds, from a thread of its own.
 
-    A writer that raises does not disturb the program: its first error is logged as a warning.
+    A writer that raises does not disturb the program, nor end the log: its first error is logged as a warning.
 
     Args:
         writer: a ``SummaryWriter`` of TensorBoard; a run of Weights & Biases; or a function of name, value and step.
@@ -110,7 +110,7 @@ class ScalarLog:
                 self._write()
             except StoreClosed:
                 return
-            except Exception as error:  # whatever the writer raises, the job goes on
+            except BaseException as error:  # whatever the writer raises, `SystemExit` too, the job goes on
                 if not self._failed:
                     log.warning(
                         "figures of store %r cannot be written: %s: %s", self._store.name, type(error).__name__, error
